@@ -186,9 +186,10 @@ class RecordingState {
   int64_t time() const { return time_; }
 
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
-  // The driver's values are those of `sample`; if it is null, they are not known. REQUIRES: `time` is not earlier than
-  // the last event.
-  Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr) const;
+  // The driver's values are those of `sample`; if it is null, they are not known. If `sample_sites` is not null, it is
+  // set to the number of the site of each sample. REQUIRES: `time` is not earlier than the last event.
+  Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
+                      std::vector<uint32_t>* sample_sites = nullptr) const;
 
  private:
   struct Values {

@@ -187,7 +187,9 @@ void RecordingState::Apply(const RecordedEvent& event) {
   if (!event.is_continued) EndChange();
 }
 
-Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSample* sample) const {
+Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSample* sample,
+                                    std::vector<uint32_t>* sample_sites) const {
+  if (sample_sites != nullptr) sample_sites->clear();
   const Snapshot& names = tables_.names;
   Snapshot snapshot;
   snapshot.stacks = names.stacks;
@@ -235,7 +237,9 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     }
     const bool is_empty = values.alloc_objects == 0 && values.inuse_objects == 0 && values.inuse_bytes == 0 &&
                           values.peak_objects == 0 && values.peak_bytes == 0;
-    if (!is_empty) snapshot.samples.push_back(std::move(values));
+    if (is_empty) continue;
+    snapshot.samples.push_back(std::move(values));
+    if (sample_sites != nullptr) sample_sites->push_back(static_cast<uint32_t>(i));
   }
   snapshot.tracker.sites = static_cast<int64_t>(snapshot.samples.size());
 

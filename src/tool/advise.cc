@@ -121,7 +121,8 @@ absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
 }  // namespace
 
 Command AddAdviseCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("advise", "Say what would lower memory use or calls of the driver");
+  CLI::App* arguments =
+      tool.add_subcommand("advise", "Say how a program can use less memory or call the driver less often");
   auto options = std::make_shared<AdviseOptions>();
   arguments->add_option("FILE", options->file, "A recording")->required();
   arguments->add_option("--known", options->known, "Treat matching binaries, files and functions as libraries");

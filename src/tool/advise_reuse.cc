@@ -45,9 +45,9 @@ void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
     const std::string names = Shorten(advice.sites, "pair");
     if (!advice.sites.empty()) {
       advice.bytes = saved;
-      advice.text = Cat("Let the next buffer reuse the memory of ", names,
-                        ": the old buffer is freed right after the new one of about the same size is allocated. The "
-                        "peak falls by ",
+      advice.text = Cat("Free the old buffer of ", names,
+                        " before the new one is allocated: now it is freed right after the allocation of a new buffer "
+                        "of about the same size. The peak falls by ",
                         Bytes(saved), ".");
       advice.how = Cat("Pairs: the old buffer is freed at most ", kReuseWindow,
                        " events of the thread and 1/100 of the recording's length after the allocation of the new one, "

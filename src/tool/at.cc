@@ -2,8 +2,8 @@
 #include <memory>
 #include <string>
 
-#include "src/base/atomic_file.h"
 #include "src/tool/command.h"
+#include "src/tool/output.h"
 #include "src/tool/recorded_instant.h"
 #include "src/tool/recording_files.h"
 #include "src/tool/site_totals.h"
@@ -51,7 +51,9 @@ absl::StatusOr<RecordedInstant> InstantOf(internal::RecordingReader& recording, 
 }
 
 absl::StatusOr<int> RunAt(const AtOptions& options) {
-  if (!options.device.empty() && !options.peak) return absl::InvalidArgumentError("--device needs --peak");
+  if (!options.device.empty() && !options.peak)
+    return absl::InvalidArgumentError("--device can be used only with --peak");
+  if (const absl::Status status = CheckIsNoInput(options.output, {options.file}); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(options.file);
   if (!recording.ok()) return recording.status();
   const absl::StatusOr<RecordedInstant> instant = InstantOf(**recording, options);
@@ -60,9 +62,9 @@ absl::StatusOr<int> RunAt(const AtOptions& options) {
   }
   const absl::StatusOr<std::string> profile = ProfileAt(**recording, *instant);
   if (!profile.ok()) return profile.status();
-  const absl::Status status = internal::WriteFileAtomically(options.output, *profile, internal::kAsAnyCommand);
-  if (!status.ok()) return status;
+  if (const absl::Status status = WriteOutput(options.output, *profile); !status.ok()) return status;
   WarnOfGaps("at", options.file, **recording);
+  if (IsStandardOutput(options.output)) return kSuccess;
 
   const internal::RecordingTables& tables = (*recording)->tables();
   std::string text =
@@ -91,7 +93,7 @@ Command AddAtCommand(CLI::App& tool) {
   instant->add_flag("--end", options->end, "The last instant, also of a process that was killed");
   instant->require_option(1);
   arguments->add_option("--device", options->device, "With --peak: of this device (default: the highest of all)");
-  arguments->add_option("-o,--output", options->output, "The profile to write")->required();
+  arguments->add_option("-o,--output", options->output, "The profile to write; - is standard output")->required();
   return {arguments, [options] { return RunAt(*options); }, true};
 }
 

@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "src/base/atomic_file.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/frame_texts.h"
+#include "src/tool/output.h"
 #include "src/tool/profile_source.h"
 #include "src/tool/recording_files.h"
 #include "src/tool/sums_view.h"
@@ -166,6 +166,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     }
     return ConvertRecording(options.files, options.to, options.output, options.known);
   }
+  if (const absl::Status status = CheckIsNoInput(options.output, options.files); !status.ok()) return status;
   if (table.has_value()) {
     const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
       return WriteSampleTable(*table, options.files, options, output);
@@ -182,11 +183,9 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
   const std::string text = options.to == "folded"       ? Folded(*profiles, *type, options.by)
                            : options.to == "speedscope" ? Speedscope(*profiles, options.by)
                                                         : AllAsJson(*profiles);
-  if (options.output.empty()) {
+  if (IsStandardOutput(options.output)) {
     Print(text);
-  } else if (const absl::Status status =
-                 hbmprof::internal::WriteFileAtomically(options.output, text, hbmprof::internal::kAsAnyCommand);
-             !status.ok()) {
+  } else if (const absl::Status status = WriteOutput(options.output, text); !status.ok()) {
     return status;
   }
   return kSuccess;
@@ -208,7 +207,7 @@ Command AddConvertCommand(CLI::App& tool) {
                    "csv, ndjson, folded, speedscope, json; of a recording also xplane, perfetto, memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));
-  arguments->add_option("-o,--output", options->output, "The output file (default: standard output)");
+  arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");
   arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
       ->delimiter(',')

@@ -23,8 +23,9 @@ struct DiffOptions : SumsOptions {
 // Reads the base, and the other profiles after the time of --after.
 absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
   const std::optional<double> seconds = ParseSeconds(options.after);
-  if (!seconds.has_value()) {
-    return absl::InvalidArgumentError(Cat("--after ", options.after, ": write a time such as 60s or 5m"));
+  constexpr double kLongest = 24 * 3600;
+  if (!seconds.has_value() || *seconds > kLongest) {
+    return absl::InvalidArgumentError(Cat("--after ", options.after, ": write a time such as 60s or 5m, up to 24h"));
   }
   std::vector<ProfileBytes> profiles;
   const auto read = [&](const std::string& source) {
@@ -112,10 +113,8 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
 }
 
 absl::StatusOr<int> RunDiff(DiffOptions& options) {
-  int64_t limit = 0;
-  if (!options.fail_over.empty() && !ParseBytes(options.fail_over, &limit)) {
-    return absl::InvalidArgumentError(Cat("--fail-over ", options.fail_over, ": write a size such as 1MiB"));
-  }
+  // Reports a wrong size before the wait of --after.
+  if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
   if (options.files.empty()) {
     if (options.after.empty()) return absl::InvalidArgumentError("FILE or --after is required");
     options.files = {options.base};
@@ -125,16 +124,18 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   const absl::StatusOr<SumsQuery> query =
       options.after.empty() ? ReadQuery("diff", files, options) : ReadWithDelay(options);
   if (!query.ok()) return query.status();
+  const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, query->unit);
+  if (!limit.ok()) return limit.status();
   const Sums sums(query->profiles, {{0, 1}, {1, files.size()}}, query->type, query->grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
-  const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > limit;
+  const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > *limit;
   if (options.json) {
     PrintJson(options, *query, sums, total);
   } else {
     PrintText(options, *query, sums, total);
     if (failed) {
-      const std::string size = FormatValue(limit, query->unit, options.exact);
+      const std::string size = FormatValue(*limit, query->unit, options.exact);
       PrintVisible("\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
     }
   }

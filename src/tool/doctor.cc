@@ -51,7 +51,9 @@ class Findings {
 
  private:
   static void Line(const char* mark, const std::string& topic, const std::string& text) {
-    std::printf("%s%-16s %s\n", mark, topic.c_str(), text.c_str());
+    constexpr size_t kTopicWidth = 16;
+    Print(Cat(mark, topic, std::string(kTopicWidth - std::min(topic.size(), kTopicWidth), ' '), " ", Visible(text),
+              "\n"));
   }
   bool has_problem_ = false;
 };

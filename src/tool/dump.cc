@@ -1,14 +1,12 @@
 // `hbmprof dump`: writes a profile of a running process.
 #include <unistd.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 
-#include "src/base/atomic_file.h"
-#include "src/base/write_all.h"
 #include "src/tool/command.h"
 #include "src/tool/control_client.h"
+#include "src/tool/output.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -36,16 +34,9 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
   if (!process.ok()) return process.status();
   const absl::StatusOr<std::string> profile = QueryProcess(process->socket, "profile");
   if (!profile.ok()) return profile.status();
-  if (options.output == "-") {
-    if (const int error = internal::WriteAll(STDOUT_FILENO, *profile); error != 0) {
-      return absl::UnavailableError(Cat("standard output: ", std::strerror(error)));
-    }
-  } else {
-    const std::string file = options.output.empty() ? NewFileName(*process) : options.output;
-    const absl::Status status = internal::WriteFileAtomically(file, *profile, internal::kAsAnyCommand);
-    if (!status.ok()) return status;
-    Print(Cat(Visible(file), "\n"));
-  }
+  const std::string file = options.output.empty() ? NewFileName(*process) : options.output;
+  if (const absl::Status status = WriteOutput(file, *profile); !status.ok()) return status;
+  if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
   if (!options.reset_peak) return kSuccess;
   const absl::StatusOr<std::string> reset = QueryProcess(process->socket, "reset-peak");
   if (!reset.ok()) return reset.status();

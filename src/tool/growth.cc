@@ -246,13 +246,13 @@ std::vector<double> DumpSeries::Exposure() const {
   return index;
 }
 
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter) {
+absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first) {
   const std::vector<ProfileSet::File>& files = profiles.files();
   DumpSeries series;
-  series.files.resize(files.size());
-  std::iota(series.files.begin(), series.files.end(), size_t{0});
+  series.files.resize(files.size() - first);
+  std::iota(series.files.begin(), series.files.end(), first);
   const bool timed =
-      std::all_of(files.begin(), files.end(), [](const ProfileSet::File& file) { return file.time_nanos > 0; });
+      std::all_of(series.files.begin(), series.files.end(), [&](size_t f) { return files[f].time_nanos > 0; });
   if (timed) {
     std::stable_sort(series.files.begin(), series.files.end(),
                      [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });

@@ -33,10 +33,11 @@ struct DumpSeries {
   std::vector<double> Exposure() const;
 };
 
-// Returns the files in the order of their times, or in the given order if a time is missing. `counter` is the name of a
-// counter that SetCounter set, or "". Errors: kInvalidArgument if a file lacks the counter, or if three or more dumps
-// are judged and the counter has fewer than three different values.
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter);
+// Returns the files from `first` on in the order of their times, or in the given order if a time is missing. `counter`
+// is the name of a counter that SetCounter set, or "". REQUIRES: first < profiles.files().size(). Errors:
+// kInvalidArgument if a file lacks the counter, or if three or more dumps are judged and the counter has fewer than
+// three different values.
+absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first = 0);
 
 struct SiteGrowth {
   uint32_t stack = 0;

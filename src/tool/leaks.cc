@@ -231,10 +231,6 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
 }
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
-  int64_t limit = 0;
-  if (!options.fail_over.empty() && !ParseBytes(options.fail_over, &limit)) {
-    return absl::InvalidArgumentError(Cat("--fail-over ", options.fail_over, ": write a size such as 1MiB"));
-  }
   if (options.files.size() < 3) {
     return absl::InvalidArgumentError(
         Cat(options.files.size(),
@@ -246,12 +242,14 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (!profiles.ok()) return profiles.status();
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
+  const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, profiles->types()[*type].unit);
+  if (!limit.ok()) return limit.status();
   const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
   if (!series.ok()) return series.status();
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
 
   const Result result = JudgeSites(options, *profiles, *series, *type, trimmed);
-  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > limit;
+  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > *limit;
   if (options.json) {
     if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
     PrintJson(options, result, failed);
@@ -259,7 +257,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     PrintHead(options, result);
     PrintGrowing(options, result);
     PrintOthers(options, result);
-    if (!options.fail_over.empty()) PrintCheck(result, failed, limit);
+    if (!options.fail_over.empty()) PrintCheck(result, failed, *limit);
   }
   return failed ? kFinding : kSuccess;
 }

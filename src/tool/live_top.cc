@@ -31,7 +31,7 @@ class Screen {
   Screen() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&signals, signal);
+    for (const int signal : {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&signals, signal);
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     signals_.Reset(signalfd(-1, &signals, SFD_CLOEXEC));
     has_keys_ = isatty(STDIN_FILENO) != 0 && tcgetattr(STDIN_FILENO, &keys_) == 0;
@@ -155,11 +155,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
 
 }  // namespace
 
-absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, const std::string& interval) {
-  const std::optional<double> seconds = ParseSeconds(interval);
-  if (!seconds.has_value() || *seconds < 0.1 || *seconds > 86400) {
-    return absl::InvalidArgumentError(Cat("--interval ", interval, ": write a time from 100ms to 24h"));
-  }
+absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, double seconds) {
   absl::StatusOr<std::string> profile = QueryProcess(process.socket, "profile");
   if (!profile.ok()) return profile.status();
   Profiles profiles = {*profile, *profile, *profile};
@@ -177,7 +173,7 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
       } else {
         screen.Show(Visible(std::string(shown.status().message())));
       }
-      if (!screen.Wait(static_cast<int>(*seconds * 1000))) break;
+      if (!screen.Wait(static_cast<int>(seconds * 1000))) break;
       profile = QueryProcess(process.socket, "profile");
       if (!profile.ok()) {
         end = Cat(process.name, " (", process.pid, ") has ended, or does not answer\n");

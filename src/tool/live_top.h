@@ -11,10 +11,10 @@
 namespace hbmprof::tool {
 
 // Shows the rows that hold the memory of `process`, largest first, with the change since the previous refresh and since
-// the first one. Asks the process for a profile every `interval` (such as "2s", at least 100 ms) and at every key. Ends
-// at the key q, at SIGINT, SIGTERM or SIGHUP, or when the process ends. The last table stays on the terminal.
-// REQUIRES: standard output is a terminal. Errors: those of the first profile and of the options.
-absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, const std::string& interval);
+// the first one. Asks the process for a profile every `seconds` and at every key. Ends at the key q, at SIGINT,
+// SIGQUIT, SIGTERM or SIGHUP, or when the process ends. The last table stays on the terminal. REQUIRES: standard output
+// is a terminal, and 0.1 <= seconds <= 86400. Errors: those of the first profile and of `options`.
+absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, double seconds);
 
 }  // namespace hbmprof::tool
 

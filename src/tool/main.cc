@@ -113,6 +113,15 @@ bool PrintUnknownOption(const Command& command, const std::vector<std::string>& 
   return false;
 }
 
+absl::StatusOr<int> RunCommand(const Command& command) {
+  if (command.only_reads_profiles) {
+    if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+    EnforceMemoryLimit(command.arguments->get_name());
+    PageOutput();
+  }
+  return command.run();
+}
+
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
@@ -150,11 +159,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   for (const Command& command : commands) {
     if (!command.arguments->parsed()) continue;
     *command_name = command.arguments->get_name();
-    if (command.only_reads_profiles) {
-      EnforceMemoryLimit(*command_name);
-      PageOutput();
-    }
-    const absl::StatusOr<int> code = command.run();
+    const absl::StatusOr<int> code = RunCommand(command);
     if (code.ok()) return *code;
     PrintError(*command_name, std::string(code.status().message()));
     return kUnusable;

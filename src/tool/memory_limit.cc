@@ -19,9 +19,18 @@ namespace {
 constexpr size_t kBase = size_t{1} << 30;
 constexpr size_t kPerInputByte = 100;
 
+constexpr char kVariable[] = "HBMPROF_TOOL_MEMORY";
+
 bool enforced = false;
 size_t input = 0;
 std::string command;
+
+// Returns the limit that the environment sets, or 0.
+int64_t VariableBytes() {
+  int64_t bytes = 0;
+  const char* variable = std::getenv(kVariable);
+  return variable != nullptr && ParseBytes(variable, &bytes) ? bytes : 0;
+}
 
 // RLIMIT_DATA counts all private writable memory.
 void Apply() {
@@ -42,11 +51,15 @@ std::string OutOfMemoryMessage() {
 
 }  // namespace
 
+absl::Status CheckMemoryVariable() {
+  const char* variable = std::getenv(kVariable);
+  if (variable == nullptr || *variable == '\0' || VariableBytes() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(Cat(kVariable, "=", variable, ": write a size such as 8GiB"));
+}
+
 size_t MemoryFor(size_t input_bytes) {
-  int64_t wished = 0;
-  const char* variable = std::getenv("HBMPROF_TOOL_MEMORY");
-  if (variable != nullptr && ParseBytes(variable, &wished) && wished > 0) return static_cast<size_t>(wished);
-  return kBase + input_bytes * kPerInputByte;
+  const int64_t bytes = VariableBytes();
+  return bytes > 0 ? static_cast<size_t>(bytes) : kBase + input_bytes * kPerInputByte;
 }
 
 void EnforceMemoryLimit(const std::string& name) {

@@ -6,10 +6,16 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace hbmprof::tool {
 
+// Returns kInvalidArgument if $HBMPROF_TOOL_MEMORY is set and neither empty nor a size. Every command that reads
+// profiles checks this first.
+absl::Status CheckMemoryVariable();
+
 // Returns the limit in bytes for files that have `input_bytes` bytes on disk together: $HBMPROF_TOOL_MEMORY ("8GiB") if
-// it is set, else 1 GiB plus 100 times `input_bytes`.
+// it is a size, else 1 GiB plus 100 times `input_bytes`.
 size_t MemoryFor(size_t input_bytes);
 
 // Limits the memory of this process to MemoryFor(the size of all files that it reads). An allocation beyond the limit

@@ -35,6 +35,13 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
   if (!options.max_bytes.empty() && options.action != "start") {
     return absl::InvalidArgumentError(Cat("--max-bytes is for start, not for ", options.action));
   }
+  int64_t max_bytes = 0;
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  if (!options.max_bytes.empty() &&
+      (!ParseBytes(options.max_bytes, &max_bytes) || (max_bytes != 0 && max_bytes < kLeast))) {
+    return absl::InvalidArgumentError(
+        Cat("--max-bytes ", options.max_bytes, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"));
+  }
   const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
   if (!process.ok()) return process.status();
   std::string request = Cat("record ", options.action);
@@ -47,7 +54,7 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
     // The path in the request is a pattern, in which %% stands for %.
     std::string path;
     for (const char c : file) path += c == '%' ? "%%" : std::string(1, c);
-    if (!options.max_bytes.empty()) request += Cat(" max_bytes=", options.max_bytes);
+    if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     request += Cat(" ", path);
   }
   const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
@@ -68,12 +75,11 @@ Command AddRecordCommand(CLI::App& tool) {
       ->required()
       ->check(CLI::IsMember({"start", "stop", "flight"}));
   arguments->add_option("-o,--output", options->output,
-                        "The file, which the process writes. Default: a new file in the working directory");
+                        "The file that the process writes; % is not special. Default: a new one in the working folder");
   arguments
       ->add_option("--max-bytes", options->max_bytes,
-                   "For start: the largest size in bytes, at least 1048576; 0: no limit. Default: 1 GiB")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+                   "For start: the largest size of the recording, at least 1MiB; 0: no limit. Default: 1GiB")
+      ->type_name("SIZE");
   arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
       ->type_name("DIR");
   return {arguments, [options] { return RunRecord(*options); }};

@@ -8,6 +8,7 @@
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
+#include "src/tool/output.h"
 #include "src/tool/site_totals.h"
 #include "src/tool/text.h"
 #include "src/tool/to_table.h"
@@ -18,8 +19,10 @@ namespace {
 struct Format {
   const char* name;
   absl::Status (*write)(internal::RecordingReader&, const RecordedStacks&, internal::FileOutput&, Progress&);
+  bool needs_file;  // calls FileOutput::Overwrite
 };
-constexpr Format kFormats[] = {{"xplane", &WriteXplane}, {"perfetto", &WritePerfetto}, {"memory-viz", &WriteMemoryViz}};
+constexpr Format kFormats[] = {
+    {"xplane", &WriteXplane, true}, {"perfetto", &WritePerfetto, false}, {"memory-viz", &WriteMemoryViz, false}};
 
 const Format* FormatNamed(const std::string& name) {
   const Format* const found = std::find_if(std::begin(kFormats), std::end(kFormats),
@@ -56,6 +59,12 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   if (output.empty() && !table.has_value()) {
     return absl::InvalidArgumentError(Cat("--to ", format, " writes a binary file: name it with -o FILE"));
   }
+  const bool needs_file = !table.has_value() && FormatNamed(format)->needs_file;
+  if (needs_file && IsStandardOutput(output)) {
+    return absl::InvalidArgumentError(
+        Cat("--to ", format, " cannot be written to standard output: name a file with -o FILE"));
+  }
+  if (const absl::Status status = CheckIsNoInput(output, files); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(files[0]);
   if (!recording.ok()) return recording.status();
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(known);

@@ -31,11 +31,11 @@ absl::Status WriteMemoryViz(internal::RecordingReader& recording, const Recorded
 // The formats of `hbmprof convert --to` that are made from a recording only.
 bool IsRecordingFormat(const std::string& name);
 std::vector<std::string> RecordingFormats();
-// Writes a recording, the only element of `files`, to the file `output`: in a format of RecordingFormats, or as a table
-// (to_table.h). If `output` is empty, a table is written to standard output. `known`: regular expressions for further
-// libraries (own_code.h). Prints a warning to stderr if the recording is incomplete. Returns the exit code. Errors:
-// those of RecordingReader::Open, KnownLibraries::Make and of writing a file; kInvalidArgument if `files` does not have
-// one element, or if `output` is empty and the format is not a table.
+// Writes a recording, the only element of `files`, to `output`: in a format of RecordingFormats, or as a table
+// (to_table.h). `output`: as for WriteOutput. `known`: regular expressions for further libraries (own_code.h). Prints a
+// warning to stderr if the recording is incomplete. Returns the exit code. Errors: those of RecordingReader::Open,
+// KnownLibraries::Make, CheckIsNoInput and WriteOutput; kInvalidArgument if `files` does not have one element, if
+// `output` is empty and the format is not a table, or if `output` is "-" and the format needs a regular file.
 absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
                                      const std::string& output, const std::vector<std::string>& known);
 

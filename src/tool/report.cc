@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -14,13 +13,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "hbmprof/allocation.h"
-#include "src/base/atomic_file.h"
 #include "src/export/recording.h"
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
 #include "src/tool/memory_limit.h"
+#include "src/tool/output.h"
 #include "src/tool/own_code.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/progress.h"
 #include "src/tool/report_page.h"
 #include "src/tool/report_timeline.h"
@@ -322,8 +322,10 @@ std::string PageOf(const Json& data) {
   return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
 }
 
-// Returns the page. `recorded` may be null. If `dumps` is null, the page shows the states of the recording.
-absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedReport* recorded,
+// Returns the page. If `has_base` is true, the first of `dumps` is the base and is not judged for growth. REQUIRES in
+// this case: at least two dumps. Otherwise the earliest dump is the base. `recorded` may be null. If `dumps` is
+// nullopt, the page shows the states of the recording.
+absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
                                      const ViewOptions& options, const std::string& per) {
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
   if (!libraries.ok()) return libraries.status();
@@ -338,11 +340,16 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedRe
   }
   const absl::StatusOr<size_t> type = profiles.TypeNamed("");
   if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per);
+  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per, has_base ? 1 : 0);
   if (!series.ok()) return series.status();
 
   const ProfileSet::File& now = profiles.files()[series->files.back()];
-  const ProfileSet::File* base = series->files.size() > 1 ? &profiles.files()[series->files.front()] : nullptr;
+  const ProfileSet::File* base = nullptr;
+  if (has_base) {
+    base = &profiles.files().front();
+  } else if (series->files.size() > 1) {
+    base = &profiles.files()[series->files.front()];
+  }
   Json data = {{"default_type", *type}, {"own", options.own}};
   Json& types = data["types"] = Json::array();
   for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
@@ -367,19 +374,8 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, RecordedRe
   std::vector<SiteGrowth> growth;
   if (series->files.size() >= 3) growth = RankGrowth(profiles, *series, *type);
   if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
-  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth);
+  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, series->end - series->begin);
   return PageOf(data);
-}
-
-// Returns whether `path` is a file with a recording.
-bool IsRecordingFile(const std::string& path) {
-  constexpr size_t kBegin = 64;
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
-  char begin[kBegin];
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin, sizeof(begin));
-  return internal::IsRecording(std::string_view(begin, static_cast<size_t>(file.gcount())));
 }
 
 absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
@@ -397,7 +393,10 @@ absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& 
 
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
-  if (!options.base.empty()) paths.insert(paths.begin(), options.base);
+  const bool has_base = !options.base.empty();
+  if (has_base && IsRecordingFile(options.base)) {
+    return absl::InvalidArgumentError(Cat("--base ", options.base, ": a recording cannot be the base; give a profile"));
+  }
   const auto first_recording =
       std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
   const std::vector<std::string> recordings(first_recording, paths.end());
@@ -405,6 +404,13 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   if (recordings.size() > 1) {
     return absl::InvalidArgumentError(Cat(recordings[0], " and ", recordings[1], ": a report shows one recording"));
   }
+  if (has_base && paths.empty()) {
+    return absl::InvalidArgumentError(
+        Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
+  }
+  if (has_base) paths.insert(paths.begin(), options.base);
+  if (const absl::Status status = CheckIsNoInput(options.output, paths); !status.ok()) return status;
+  if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
     constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
@@ -418,21 +424,18 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
     if (!read.ok()) return read.status();
     profiles = *std::move(read);
   }
-  const absl::StatusOr<std::string> page = MakePage(std::move(profiles), recorded.get(), options, options.per);
+  const absl::StatusOr<std::string> page =
+      MakePage(std::move(profiles), has_base, recorded.get(), options, options.per);
   if (!page.ok()) return page.status();
-  if (const absl::Status status =
-          hbmprof::internal::WriteFileAtomically(options.output, *page, hbmprof::internal::kAsAnyCommand);
-      !status.ok()) {
-    return status;
-  }
-  Print(Visible(options.output) + ": open it in a browser\n");
+  if (const absl::Status status = WriteOutput(options.output, *page); !status.ok()) return status;
+  if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const ViewOptions& options, const std::string& per) {
-  return MakePage(std::move(profiles), nullptr, options, per);
+  return MakePage(std::move(profiles), false, nullptr, options, per);
 }
 
 Command AddReportCommand(CLI::App& tool) {
@@ -442,8 +445,9 @@ Command AddReportCommand(CLI::App& tool) {
       ->add_option("FILE", options->files,
                    "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
-  arguments->add_option("-o,--output", options->output, "The page, such as report.html")->required();
-  arguments->add_option("--base", options->base, "Compare with this profile");
+  arguments->add_option("-o,--output", options->output, "The page, such as report.html; - is standard output")
+      ->required();
+  arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   options->AddTo(*arguments);
   arguments->footer(kFilterHelp);

@@ -28,19 +28,12 @@ constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become ins
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
 constexpr int64_t kProgressStep = 1 << 16;
 
-bool IsSameSite(const Snapshot::Sample& a, const Snapshot::Sample& b) {
-  return a.stack == b.stack && a.device == b.device && a.kind == b.kind && a.allocator == b.allocator &&
-         a.block_bytes == b.block_bytes && a.tags == b.tags;
-}
-
-// Adds kRecordedSiteLabel to the samples. The samples are in the order of the sites. Sites without values have no
-// sample, so they are skipped.
-void AddSiteLabels(const RecordingTables& tables, Snapshot& snapshot) {
-  size_t site = 0;
-  for (Snapshot::Sample& sample : snapshot.samples) {
-    while (site < tables.sites.size() && !IsSameSite(tables.sites[site], sample)) ++site;
-    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(site++)};
-    sample.tags.insert(std::lower_bound(sample.tags.begin(), sample.tags.end(), tag), tag);
+// Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
+void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
+  for (size_t i = 0; i < sites.size(); ++i) {
+    std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
+    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
+    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
   }
 }
 
@@ -69,8 +62,9 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
                                                                  static_cast<double>(count - 1));
   };
   const auto add = [&](int64_t time) -> absl::Status {
-    Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time));
-    AddSiteLabels(tables, snapshot);
+    std::vector<uint32_t> sites;
+    Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
+    AddSiteLabels(sites, snapshot);
     absl::StatusOr<std::string> bytes = SerializePprof(snapshot, names.get());
     if (!bytes.ok()) return bytes.status();
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
 constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
+constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that grows in bursts
 
 struct Device {
   std::string name;
@@ -74,30 +75,57 @@ std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, s
   return most == sums.end() ? "" : most->first;
 }
 
+// The sites with one verdict.
+struct Sites {
+  std::string names;  // of the first two, and the number of the others
+  size_t count = 0;
+  int64_t growth = 0;
+};
+
+Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
+  Sites found;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != verdict) continue;
+    if (found.count < 2) found.names += (found.count == 0 ? "" : " and ") + NameOf(profiles, site);
+    ++found.count;
+    found.growth = Plus(found.growth, site.growth);
+  }
+  if (found.count > 2) found.names += Cat(" and ", found.count - 2, " more sites");
+  return found;
+}
+
+// Returns the end of the sentence on the change if no site has the verdict kLeak.
+std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
+                           size_t judged) {
+  if (sites.empty()) return ".";
+  const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
+  if (perhaps.count > 0) {
+    return Cat(". The data does not show whether ", perhaps.names, perhaps.count == 1 ? " leaks (" : " leak (",
+               FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
+  }
+  if (judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
+  return ", and no leak was found.";
+}
+
 // Returns the sentence on leaks, or "".
 std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
                          const std::vector<SiteGrowth>& sites) {
-  std::string names;
-  size_t count = 0;
+  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
+  if (leaks.count == 0) return "";
   double per_second = 0;
-  int64_t growth = 0;
   std::map<std::string, double> rates;  // by device
   for (const SiteGrowth& site : sites) {
-    if (site.verdict != Verdict::kLeak) break;  // leaks come first
-    if (count < 2) names += (count == 0 ? "" : " and ") + NameOf(profiles, site);
-    ++count;
-    growth = Plus(growth, site.growth);
+    if (site.verdict != Verdict::kLeak) continue;
     per_second += site.per_second;
     rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
   }
-  if (count == 0) return "";
-  if (count > 2) names += Cat(" and ", count - 2, " more sites");
   const std::string unit = profiles.types()[type].unit;
-  std::string text = Cat(names, count == 1 ? " leaks " : " leak ");
+  std::string text = Cat(leaks.names, leaks.count == 1 ? " leaks " : " leak ");
   if (per_second > 0) {
-    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(growth, unit), ")");
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
+                ")");
   } else {
-    text += FormatValue(growth, unit);
+    text += FormatValue(leaks.growth, unit);
   }
   double least = -1;
   std::string first;
@@ -149,8 +177,8 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
 }  // namespace
 
 std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
-                                       const ProfileSet::File* base, size_t type,
-                                       const std::vector<SiteGrowth>& sites) {
+                                       const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,
+                                       size_t judged) {
   std::vector<std::string> sentences;
   const std::string leaks = LeakSentence(profiles, now, type, sites);
   if (base != nullptr) {
@@ -162,8 +190,7 @@ std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const Profile
                 ? Cat(" did not change: ", FormatValue(after, of.unit))
                 : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
                       " to ", FormatValue(after, of.unit));
-    sentences.push_back(leaks.empty() ? text + (sites.empty() ? "." : ", and no call stack grows without end.")
-                                      : Cat(text, ": ", leaks));
+    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, judged) : Cat(text, ": ", leaks));
   }
   if (const std::string device = DeviceSentence(DevicesOf(now)); !device.empty()) sentences.push_back(device);
   return sentences;

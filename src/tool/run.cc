@@ -86,8 +86,8 @@ class OutputFolder {
   bool Open(const std::string& path) {
     std::error_code error;
     for (int attempt = 0; attempt < 100; ++attempt) {
-      for (fs::path missing = fs::absolute(path, error).lexically_normal(); !fs::exists(missing, error);
-           missing = missing.parent_path()) {
+      for (fs::path missing = fs::absolute(path, error).lexically_normal();
+           !missing.empty() && !fs::exists(missing, error); missing = missing.parent_path()) {
         if (missing.has_filename()) created_.push_back(missing);
       }
       fs::create_directories(path, error);
@@ -188,11 +188,16 @@ std::vector<int> ProcessesWith(const std::string& variable) {
 }
 
 volatile sig_atomic_t forward_to = 0;
+volatile sig_atomic_t is_session_leader = 0;
 
 // Signal handler: passes the signal on to the program. Does not pass on signals of the kernel, such as Ctrl-C in the
-// terminal, because the program receives them too, nor signals that the program or this process sent.
+// terminal, because the program receives them too, nor signals that the program or this process sent. There is one
+// exception: if the terminal hangs up, only the session leader receives the SIGHUP. So if this process is the leader,
+// it passes this signal on.
 void Forward(int number, siginfo_t* info, void*) {
-  if (info->si_code > 0 || forward_to == 0 || info->si_pid == forward_to || info->si_pid == getpid()) return;
+  if (forward_to == 0) return;
+  const bool is_hangup_of_leader = number == SIGHUP && info->si_code == SI_KERNEL && is_session_leader != 0;
+  if (!is_hangup_of_leader && (info->si_code > 0 || info->si_pid == forward_to || info->si_pid == getpid())) return;
   const int error = errno;
   if (info->si_code == SI_QUEUE) {
     sigqueue(forward_to, number, info->si_value);
@@ -228,6 +233,7 @@ class SignalForwarding {
   SignalForwarding& operator=(const SignalForwarding&) = delete;
 
   void Start(int process) {
+    is_session_leader = getsid(0) == getpid() ? 1 : 0;
     forward_to = process;
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
@@ -423,7 +429,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   const std::string run = NewRunName();
   if (reason.empty()) {
     if (!folder.Open(options.output)) {
-      return absl::PermissionDeniedError(Cat(options.output, " is not a writable folder"));
+      return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
     }
     setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
@@ -431,7 +437,8 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
     if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
-    std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", options.command.front().c_str(), reason.c_str());
+    std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", Visible(options.command.front()).c_str(),
+                 Visible(reason).c_str());
   }
 
   SignalForwarding forwarding;

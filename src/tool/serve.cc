@@ -15,6 +15,7 @@
 #include "src/tool/command.h"
 #include "src/tool/fleet.h"
 #include "src/tool/http.h"
+#include "src/tool/memory_limit.h"
 #include "src/tool/profile_reader.h"
 #include "src/tool/report_page.h"
 #include "src/tool/text.h"
@@ -182,6 +183,7 @@ absl::Status Complete(ServeOptions& options) {
 }
 
 absl::StatusOr<int> RunServe(ServeOptions& options) {
+  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
   if (const absl::Status status = Complete(options); !status.ok()) return status;
   sigset_t ends;
   sigemptyset(&ends);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "src/tool/units.h"
 
 namespace hbmprof::tool {
 
@@ -65,6 +66,22 @@ absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::stri
     if (const absl::Status status = profiles.CheckLabelKey("--by", key); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit) {
+  int64_t limit = 0;
+  if (text.empty()) return limit;
+  if (!ParseBytes(text, &limit)) {
+    return absl::InvalidArgumentError(Cat("--fail-over ", text, ": write a size such as 1MiB"));
+  }
+  const Unit known = UnitOf(unit);
+  if (known.family == "memory") return limit / known.factor;
+  if (text.find_first_not_of("0123456789.") != std::string::npos) {
+    return absl::InvalidArgumentError(
+        Cat("--fail-over ", text, ": the values of the sample type are not sizes; write a number in their unit, '",
+            unit, "'"));
+  }
+  return limit;
 }
 
 std::string DeviceLines(const ProfileSet::File& file, bool exact) {
@@ -170,8 +187,8 @@ Json TreeJson(const CallTree& tree) {
   return list;
 }
 
-std::string MoreRows(size_t shown, size_t all) {
-  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (-n 0 shows all)\n");
+std::string MoreRows(size_t shown, size_t all, const std::string& option) {
+  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (", option, " 0 shows all)\n");
 }
 
 }  // namespace hbmprof::tool

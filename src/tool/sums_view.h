@@ -74,6 +74,11 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
 // Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);
 
+// Returns the limit that the option --fail-over sets, in `unit`, the unit of the compared sample type, rounded down.
+// `text` is the value of the option: a size if `unit` is a unit of memory, and otherwise a number in that unit. If
+// `text` is empty, returns 0. Error: kInvalidArgument for other text.
+absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit);
+
 // Returns one line for each memory space in the comments of the file (in use, peak, limit, unaccounted), and a line if
 // allocations were dropped. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
@@ -102,8 +107,9 @@ std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
 // Returns the list of all nodes.
 Json TreeJson(const CallTree& tree);
 
-// Returns the line below a table that does not show every row; "" if it shows all.
-std::string MoreRows(size_t shown, size_t all);
+// Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
+// all.
+std::string MoreRows(size_t shown, size_t all, const std::string& option = "-n");
 
 }  // namespace hbmprof::tool
 

@@ -10,11 +10,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
 #include "src/tool/command.h"
 #include "src/tool/debug_files.h"
 #include "src/tool/dwarf_symbolizer.h"
+#include "src/tool/memory_limit.h"
+#include "src/tool/output.h"
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
 #include "src/tool/progress.h"
@@ -343,6 +344,7 @@ void PrintSummary(const std::vector<Module*>& modules) {
 }
 
 absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
+  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
   const absl::StatusOr<std::vector<std::string>> outputs = OutputFiles(options);
   if (!outputs.ok()) return outputs.status();
   for (const std::string& dir : options.debug_dirs) {
@@ -367,13 +369,9 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     Rewriter(profiles[i]).Rewrite(modules);
     const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
     if (!bytes.ok()) return bytes.status();
-    if (const absl::Status status =
-            hbmprof::internal::WriteFileAtomically((*outputs)[i], *bytes, hbmprof::internal::kAsAnyCommand);
-        !status.ok()) {
-      return status;
-    }
+    if (const absl::Status status = WriteOutput((*outputs)[i], *bytes); !status.ok()) return status;
   }
-  PrintSummary(work);
+  if (!IsStandardOutput(outputs->front())) PrintSummary(work);
   for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
   return kSuccess;
 }
@@ -385,7 +383,9 @@ Command AddSymbolizeCommand(CLI::App& tool) {
       tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
   auto options = std::make_shared<SymbolizeOptions>();
   arguments->add_option("FILE", options->files, "Profiles; several are symbolized together")->required();
-  arguments->add_option("-o,--output", options->output, "The output file; a folder if there are several profiles")
+  arguments
+      ->add_option("-o,--output", options->output,
+                   "The output file; - is standard output; a folder if there are several profiles")
       ->required();
   arguments
       ->add_option("-d,--debug-dir", options->debug_dirs,

@@ -76,7 +76,7 @@ std::string HolderTable(const Timeline::Memory& memory, bool exact) {
     table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.name,
                holder.where});
   }
-  return table.Text() + MoreRows(memory.holders.size(), memory.holder_count);
+  return table.Text() + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
 
 // Returns the marks in the interval, as one cell.
@@ -305,15 +305,17 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
-                        "Columns: the bytes by site (own functions), by tag (all tags), or by a tag's value");
-  arguments->add_option("-n,--rows", options->rows, "Rows of text, of equal time (default: 24; a chart on a terminal)")
+                        "Add columns of bytes: site (own functions), tag (sets of tags), or KEY (values of this tag)");
+  arguments
+      ->add_option("-n,--rows", options->rows,
+                   "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
       ->check(CLI::Range(size_t{1}, kMaxRows));
   arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)");
-  arguments->add_flag("--exact", options->exact, "Bytes, not rounded");
-  arguments->add_flag("--json", options->json, "JSON, exact");
+  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
+  arguments->add_flag("--json", options->json, "Print JSON, with exact values");
   arguments
       ->add_option("--known", options->known,
-                   "REGEX of further known libraries: binaries, files, functions; again for more")
+                   "Treat binaries, files and functions that match REGEX as libraries; can be repeated")
       ->allow_extra_args(false);
   arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");
   return {arguments, [options] { return RunTimeline(*options); }, true};

@@ -350,13 +350,6 @@ std::optional<TableFormat> TableFormatNamed(const std::string& name) {
   return std::nullopt;
 }
 
-absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(FileOutput&)>& write) {
-  if (!path.empty()) return internal::WriteFileAtomically(path, write, internal::kAsAnyCommand);
-  FileOutput output(STDOUT_FILENO, "standard output");
-  const absl::Status status = write(output);
-  return status.ok() ? output.Flush() : status;
-}
-
 void TableRow::Begin() {
   if (format_ == TableFormat::kNdjson) {
     text_ += column_ == 0 ? "{\"" : ",\"";

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,10 +26,6 @@ enum class TableFormat : uint8_t {
 
 // Returns the format with this name; nullopt if there is none.
 std::optional<TableFormat> TableFormatNamed(const std::string& name);
-
-// Calls `write` and writes what it appends to the file `path`, which is replaced in one step, or to standard output if
-// `path` is empty. Errors: those of `write` and of WriteFileAtomically.
-absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(internal::FileOutput&)>& write);
 
 // One row as text. Its cells must be added in the order of the columns.
 class TableRow {

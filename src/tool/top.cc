@@ -28,9 +28,10 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
     PrintVisible(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
   }
   const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  const std::string of = options.has_filter() ? Cat(" of ", size(sums.total()[1])) : "";
-  const int64_t selected = options.has_filter() ? sums.sum()[1] : sums.total()[1];
-  Print(Cat(Visible(query.type_name), ": ", Visible(size(selected)), Visible(of), "\n\n"));
+  const int64_t sum = sums.sum()[1];
+  const int64_t total = sums.total()[1];
+  const std::string of = options.has_filter() || sum != total ? Cat(" of ", size(total)) : "";
+  Print(Cat(Visible(query.type_name), ": ", Visible(size(sum)), Visible(of), "\n\n"));
 }
 
 void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
@@ -73,10 +74,14 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
 }
 
 absl::StatusOr<int> RunTop(const TopOptions& options) {
+  const std::optional<double> seconds = ParseSeconds(options.interval);
+  if (!seconds.has_value() || *seconds < 0.1 || *seconds > 86400) {
+    return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 24h"));
+  }
   if (options.files.size() == 1 && !options.json && !options.tree && IsTerminal(STDOUT_FILENO)) {
     const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
     if (!process.ok()) return process.status();
-    if (process->has_value()) return RunLiveTop(**process, options, options.interval);
+    if (process->has_value()) return RunLiveTop(**process, options, *seconds);
   }
   const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
   if (!query.ok()) return query.status();

@@ -215,11 +215,12 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   // The latest buffer is shown first, because it is the most probable cause of a fault.
   for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
-    text += Cat("... and ", found.count - owners.size(), " earlier ones; --time selects one\n\n");
+    text += Cat("... and ", found.count - owners.size(), " earlier buffers; --time shows the one of an instant\n\n");
   }
   if (owners.empty()) {
     text += time.has_value() && found.count != 0
-                ? Cat("No buffer had the address then; ", found.count, " had it at other times.\n")
+                ? Cat("At this time, no buffer had the address. Number of buffers that had it at other times: ",
+                      found.count, ".\n")
                 : std::string("No recorded buffer had the address.\n");
   }
   text += NeighboursText(recording, writer, address, time.value_or(recording.end_time()));

@@ -1,6 +1,7 @@
 // `hbmprof run` and `hbmprof doctor` as a user calls them, on the fake driver.
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -358,6 +359,15 @@ TEST(RunTest, RunsWithoutInjectionIfLibrariesAreTooOld) {
 
 // --- A terminal. ---
 
+// Replaces this process, a child, by the command.
+[[noreturn]] void Execute(std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (std::string& argument : command) arguments.push_back(argument.data());
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  _exit(127);
+}
+
 // A shell with job control on a terminal of its own. It runs the command as its foreground job and resumes it there
 // whenever it stops.
 class Terminal {
@@ -419,11 +429,7 @@ class Terminal {
       tcsetpgrp(tty, getpid());
       signal(SIGTTOU, SIG_DFL);
       for (int i = 0; i < 3; ++i) dup2(tty, i);
-      std::vector<char*> arguments;
-      for (std::string& argument : command) arguments.push_back(argument.data());
-      arguments.push_back(nullptr);
-      execv(arguments[0], arguments.data());
-      _exit(127);
+      Execute(command);
     }
     setpgid(job, job);
     for (int status = 0; waitpid(job, &status, WUNTRACED) == job;) {
@@ -490,6 +496,34 @@ TEST(RunTerminalTest, ProgramCanTakeTheTerminal) {
   EXPECT_EQ(WEXITSTATUS(terminal.NextStatus()), 8);
 }
 
+TEST(RunTerminalTest, HangupEndsTheProgramOfASessionLeader) {
+  std::vector<std::string> command = InTerminal("echo ready; exec sleep 60");
+  int terminal = -1;
+  const pid_t leader = forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (leader == 0) Execute(command);
+  ASSERT_GT(leader, 0);
+  std::string screen;
+  char buffer[256];
+  for (ssize_t count; screen.find("ready") == std::string::npos;) {
+    count = read(terminal, buffer, sizeof(buffer));
+    ASSERT_GT(count, 0) << screen;
+    screen.append(buffer, static_cast<size_t>(count));
+  }
+  close(terminal);
+  int status = 0;
+  pid_t ended = 0;
+  for (int waited = 0; ended == 0 && waited < 400; ++waited) {
+    usleep(50'000);
+    ended = waitpid(leader, &status, WNOHANG);
+  }
+  if (ended == 0) {
+    kill(leader, SIGTERM);  // `hbmprof run` passes it on to the program
+    waitpid(leader, &status, 0);
+  }
+  EXPECT_EQ(ended, leader) << "hbmprof or the program still runs after 20 s";
+  EXPECT_EQ(status, SIGHUP);
+}
+
 TEST(RunTest, EachProcessHasItsOwnProfile) {
   const std::string folder = ScratchDir();
   const std::string program = Program("inject_cases");
@@ -515,6 +549,12 @@ TEST(RunTest, ReportsErrorsBeforeStarting) {
   const CommandResult folder = Tool({"run", "--output", "/proc/nothing", "--", "true"});
   EXPECT_EQ(folder.exit_code, 2);
   EXPECT_THAT(folder.err, HasSubstr("/proc/nothing"));
+  CommandPlace place;
+  place.time_limit_s = 20;
+  const CommandResult empty = RunCommand({ToolPath(), "run", "--output", "", "--", "true"}, {kDoubles}, place);
+  EXPECT_FALSE(empty.timed_out);
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("--output '': not a writable folder"));
   EXPECT_EQ(Tool({"run", "--interval", "never", "--", "true"}).exit_code, 2);
 }
 
@@ -564,6 +604,14 @@ TEST(DoctorTest, ResolvesScriptInterpreter) {
   const CommandResult run = Tool({"doctor", "--", HBMPROF_SCRIPT});
   EXPECT_THAT(run.out, HasSubstr("is a script for bash"));
   EXPECT_THAT(run.out, ContainsRegex("program +/.*/bash\n"));
+}
+
+TEST(DoctorTest, EscapesTextOfFiles) {
+  const std::string script = ScratchDir() + "/script";
+  WriteScript(script, "#!/x\x1b]0;title\x07/y\n");
+  const CommandResult run = Tool({"doctor", "--", script});
+  EXPECT_THAT(run.out, ContainsRegex("is a script for /x.*title.*/y"));
+  EXPECT_EQ(run.out.find_first_of("\x1b\x07"), std::string::npos) << run.out;
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ TEST(AdviseTest, FindsReuse) {
   EXPECT_EQ(reuse["replay"]["peak_after"], 30 * kMiB);
 }
 
-TEST(AdviseTest, FindsTheSitesThatPinHoles) {
+TEST(AdviseTest, FindsTheFunctionsWhoseBuffersLieBetweenFreeBlocks) {
   MadeRecording recording("GPU:0", 64 * kMiB);
   const uint32_t batch = recording.Site({{"app::Batch"}});
   const uint32_t index = recording.Site({{"app::Index"}});

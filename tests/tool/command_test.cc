@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
 
+#include "src/export/recording.h"
+#include "tests/support/made_recording.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 
@@ -192,6 +196,22 @@ TEST(Usage, UnknownOptionSuggestsASimilarOne) {
   EXPECT_THAT(RunTool({"diff", "only_one"}).err, Not(HasSubstr("no option")));
 }
 
+TEST(Usage, WrongMemoryLimitIsAnError) {
+  const std::string file = ScratchDir() + "/a.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("Load")}, {1, 4096});
+  maker.Write(file);
+  for (const char* size : {"banana", "-1", "0"}) {
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"top", file}, {"symbolize", file, "-o", file}, {"serve", "--address", "0.0.0.0"}}) {
+      const CommandResult result = RunTool(command, {std::string("HBMPROF_TOOL_MEMORY=") + size});
+      EXPECT_EQ(result.exit_code, 2) << command[0];
+      EXPECT_THAT(result.err, HasSubstr(std::string("HBMPROF_TOOL_MEMORY=") + size + ": write a size such as 8GiB"));
+    }
+  }
+  EXPECT_EQ(RunTool({"top", file}, {"HBMPROF_TOOL_MEMORY="}).exit_code, 0);
+}
+
 TEST(Usage, WrongValuesAreExplained) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
@@ -210,6 +230,8 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"top", "http://127.0.0.1:1/debug/pprof/heap"}, "http://127.0.0.1:1/debug/pprof/heap: "},
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
+      {{"top", path, "--interval", "banana"}, "--interval banana: write a time from 100ms to 24h"},
+      {{"top", path, "--interval", "99h"}, "--interval 99h: write a time from 100ms to 24h"},
       {{"diff", path, path, "--fail-over", "much"}, "write a size such as 1MiB"},
       {{"peek", "(", path}, "not a regular expression"},
       {{"peek", "nonsense", path}, "no function matches 'nonsense'"},
@@ -226,6 +248,99 @@ TEST(Usage, WrongValuesAreExplained) {
   ASSERT_EQ(all["rows"].size(), 1u);
   EXPECT_EQ(all["rows"][0]["labels"]["device"], "GPU:0");
   EXPECT_EQ(ToolJson({"top", path, "--where", "device=GPU:1"})["rows"].size(), 0u);
+}
+
+// --- The option -o ---
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class OutputOption : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = ScratchDir();
+    for (const std::string& path : {first_ = dir_ + "/first.pb.gz", second_ = dir_ + "/second.pb.gz"}) {
+      ProfileMaker maker;
+      maker.Sample({maker.Frame("app::Load")}, {1, 4096});
+      maker.Write(path);
+    }
+    MadeRecording recording;
+    recording.Alloc(1000, 0x1000, 4096, recording.Site({{"app::Load"}}));
+    recording_ = dir_ + "/made.hbmrec";
+    ASSERT_TRUE(recording.WriteTo(**hbmprof::internal::RecordingWriter::Create(recording_)).ok());
+  }
+
+  std::string dir_;
+  std::string first_;
+  std::string second_;
+  std::string recording_;
+};
+
+TEST_F(OutputOption, InputIsNotReplaced) {
+  const std::string symbolic = dir_ + "/symbolic";
+  const std::string hard = dir_ + "/hard";
+  std::filesystem::create_symlink(first_, symbolic);
+  std::filesystem::create_hard_link(second_, hard);
+  struct Case {
+    std::string output;
+    std::string input;
+    std::vector<std::string> command;
+  };
+  for (const Case& one : {Case{first_, first_, {"report", first_, second_}},
+                          Case{second_, second_, {"report", "--base", second_, first_}},
+                          Case{recording_, recording_, {"report", recording_}},
+                          Case{symbolic, first_, {"convert", "--to", "json", second_, first_}},
+                          Case{hard, second_, {"convert", "--to", "csv", second_}},
+                          Case{recording_, recording_, {"convert", "--to", "perfetto", recording_}},
+                          Case{recording_, recording_, {"at", "--end", recording_}}}) {
+    const std::string before = ReadAll(one.input);
+    std::vector<std::string> command = one.command;
+    command.insert(command.end(), {"-o", one.output});
+    const CommandResult result = RunTool(command);
+    EXPECT_EQ(result.exit_code, 2) << command[0];
+    EXPECT_THAT(result.err, HasSubstr("-o " + one.output + ": this is the input " + one.input)) << command[0];
+    EXPECT_EQ(ReadAll(one.input), before) << command[0];
+  }
+  EXPECT_EQ(RunTool({"symbolize", first_, "-o", first_}).exit_code, 0) << "the output has all that the input has";
+}
+
+TEST_F(OutputOption, MinusIsStandardOutput) {
+  EXPECT_THAT(RunTool({"report", first_, "-o", "-"}).out, testing::EndsWith("</html>\n"));
+  EXPECT_EQ(RunTool({"convert", "--to", "folded", first_, "-o", "-"}).out,
+            RunTool({"convert", "--to", "folded", first_}).out);
+  EXPECT_EQ(RunTool({"convert", "--to", "csv", first_, "-o", "-"}).out,
+            RunTool({"convert", "--to", "csv", first_}).out);
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"at", recording_, "--end"},
+                                                  {"symbolize", first_},
+                                                  {"convert", "--to", "perfetto", recording_},
+                                                  {"convert", "--to", "memory-viz", recording_}}) {
+    std::vector<std::string> to_file = command;
+    to_file.insert(to_file.end(), {"-o", dir_ + "/output"});
+    EXPECT_EQ(RunTool(to_file).exit_code, 0) << command[0];
+    std::vector<std::string> to_pipe = command;
+    to_pipe.insert(to_pipe.end(), {"-o", "-"});
+    EXPECT_EQ(RunTool(to_pipe).out, ReadAll(dir_ + "/output")) << command[0];
+  }
+  EXPECT_FALSE(std::filesystem::exists("-"));
+  const CommandResult xplane = RunTool({"convert", "--to", "xplane", recording_, "-o", "-"});
+  EXPECT_EQ(xplane.exit_code, 2);
+  EXPECT_THAT(xplane.err, HasSubstr("--to xplane cannot be written to standard output: name a file with -o FILE"));
+}
+
+TEST_F(OutputOption, CanBeADeviceOrAPipe) {
+  for (const char* format : {"csv", "folded", "json"}) {
+    EXPECT_EQ(RunTool({"convert", "--to", format, first_, "-o", "/dev/null"}).exit_code, 0) << format;
+  }
+  EXPECT_EQ(RunTool({"convert", "--to", "xplane", recording_, "-o", "/dev/null"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"report", first_, "-o", "/dev/null"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"at", recording_, "--end", "-o", "/dev/null"}).exit_code, 0);
+  const std::string pipe = dir_ + "/pipe";
+  const CommandResult result =
+      RunCommand({"bash", "-c", "mkfifo $0 && { timeout 20 cat $0 & } && timeout 20 \"$@\"; wait", pipe, ToolPath(),
+                  "convert", "--to", "folded", first_, "-o", pipe});
+  EXPECT_EQ(result.out, RunTool({"convert", "--to", "folded", first_}).out);
 }
 
 }  // namespace

@@ -163,6 +163,20 @@ TEST(Leaks, FailOverSetsTheExitCode) {
   EXPECT_THAT(under.out, Not(HasSubstr("FAILED")));
 }
 
+TEST(Leaks, FailOverCountsBytesForEachUnitOfMemory) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int dump = 0; dump < 6; ++dump) {
+    ProfileMaker maker(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "kilobytes"}});
+    maker.message().set_time_nanos(int64_t{1700000000 + dump} * 1000000000);
+    maker.Sample({maker.Frame("Grows")}, {10 + 1024 * dump});
+    dumps.push_back(dir + "/" + std::to_string(dump) + ".pb.gz");
+    maker.Write(dumps.back());
+  }
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps)).exit_code, 1);
+  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "5MiB"}, dumps)).exit_code, 0) << "it grew by exactly as much";
+}
+
 TEST(Leaks, OrdersDumpsByTime) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const std::vector<std::string> shuffled = {dumps[3], dumps[0], dumps[4], dumps[2], dumps[1]};

@@ -151,6 +151,8 @@ TEST_F(LiveTest, DiffNeedsATimeOrAFile) {
   EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("FILE or --after is required"));
   EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "soon"}).err,
               HasSubstr("write a time such as 60s or 5m"));
+  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "99999999999999999999s"}).err,
+              HasSubstr("write a time such as 60s or 5m, up to 24h"));
 }
 
 TEST_F(LiveTest, ReportWritesAPageOfTheProcess) {
@@ -203,6 +205,14 @@ TEST_F(LiveTest, ASignalRestoresTheTerminal) {
   TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Signal(SIGTERM);
+  EXPECT_EQ(top.End(), 0);
+  EXPECT_THAT(top.output(), HasSubstr(kLeaveScreen));
+}
+
+TEST_F(LiveTest, TheQuitKeyRestoresTheTerminal) {
+  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  top.ReadUntil("LoadWeights");
+  top.Press('\x1c');
   EXPECT_EQ(top.End(), 0);
   EXPECT_THAT(top.output(), HasSubstr(kLeaveScreen));
 }

@@ -81,7 +81,7 @@ TEST(At, WritesTheStateOfAnInstant) {
   EXPECT_EQ(RunTool({"check", file + ".pb.gz"}).exit_code, 0);
 }
 
-TEST(At, NamesWhatExistsIfTheInstantDoesNot) {
+TEST(At, ErrorListsTheMarksIfTheInstantDoesNotExist) {
   const std::string file = SmallRecording();
   const std::string profile = file + ".pb.gz";
   const auto error = [&](const std::vector<std::string>& instant) {
@@ -153,7 +153,8 @@ TEST(Who, ShowsNeighboursAndTimes) {
   EXPECT_THAT(result.out, HasSubstr("nothing after it"));
   result = RunTool({"who", file, "0x7f0001000123", "--time", "4.5"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.out, HasSubstr("No buffer had the address then; 1 had it at other times."));
+  EXPECT_THAT(result.out,
+              HasSubstr("At this time, no buffer had the address. Number of buffers that had it at other times: 1."));
   result = RunTool({"who", file, "0x10"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
@@ -172,18 +173,26 @@ TEST(Who, CountsTheBuffersThatHadAnAddressOneAfterTheOther) {
   const CommandResult last = RunTool({"who", file, "0x7f0000000010"});
   EXPECT_EQ(last.exit_code, 0) << last.err;
   EXPECT_THAT(last.out, HasSubstr("offset    16 of 34095 bytes"));
-  EXPECT_THAT(last.out, HasSubstr("... and 29990 earlier ones; --time selects one"));
+  EXPECT_THAT(last.out, HasSubstr("... and 29990 earlier buffers; --time shows the one of an instant"));
   const CommandResult then = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070002"});
   EXPECT_THAT(then.out, HasSubstr("offset    16 of 11096 bytes"));
   EXPECT_THAT(then.out, Not(HasSubstr("of 11097 bytes")));
   const CommandResult between = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070007"});
-  EXPECT_THAT(between.out, HasSubstr("No buffer had the address then; 30000 had it at other times."));
+  EXPECT_THAT(between.out, HasSubstr("Number of buffers that had it at other times: 30000."));
 }
 
 TEST(RecordCommand, TakesALimitForStartOnly) {
   const CommandResult result = RunTool({"record", "server", "flight", "--max-bytes", "1048576"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("--max-bytes is for start, not for flight"));
+}
+
+TEST(RecordCommand, RefusesAWrongSize) {
+  for (const char* size : {"1.5", "-1", "many", "1048575"}) {
+    const CommandResult result = RunTool({"record", "server", "start", "--max-bytes", size});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(std::string("--max-bytes ") + size + ": write a size of 1MiB or more")) << size;
+  }
 }
 
 std::vector<nlohmann::json> Rows(const std::string& ndjson) {

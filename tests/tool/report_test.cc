@@ -287,6 +287,46 @@ TEST_F(Report, BeginsWithAVerdict) {
                                    "320.00 KiB each second (+640.00 KiB)."));
 }
 
+TEST_F(Report, VerdictDoesNotExcludeALeakThatItCannotDecide) {
+  // Returns the first sentence for a site with these values.
+  const auto verdict = [this](const std::vector<int64_t>& values) {
+    std::vector<std::string> paths;
+    for (size_t dump = 0; dump < values.size(); ++dump) {
+      ProfileMaker maker;
+      maker.message().set_time_nanos((1700000000 + static_cast<int64_t>(dump)) * 1000000000);
+      maker.Sample({maker.Frame("app::Grow")}, {1, values[dump]});
+      paths.push_back(dir_ + "/" + std::to_string(dump) + ".pb.gz");
+      maker.Write(paths.back());
+    }
+    MakeReport(paths);
+    return ReportData(ReadAll(page_))["verdict"][0].get<std::string>();
+  };
+  EXPECT_EQ(verdict({0, 0, 0, 0, 1048576, 1048576, 2097152, 2752512, 3276800, 3670016, 4325376, 1179648}),
+            "Memory in use grew by 1.12 MiB to 1.12 MiB. The data does not show whether app::Grow leaks (+1.12 MiB): "
+            "after twice the time, it is a leak if there were more jumps, and not a leak if there were none.");
+  EXPECT_EQ(verdict({1024, 1024, 1024}),
+            "Memory in use did not change: 1.00 KiB. 3 dumps are too few to exclude a leak.");
+  EXPECT_EQ(verdict({1024, 1024, 1024, 1024, 1024, 1024}),
+            "Memory in use did not change: 1.00 KiB, and no leak was found.");
+}
+
+TEST_F(Report, BaseIsComparedEvenIfItIsLater) {
+  const std::vector<std::string> dumps = Dumps(4);
+  MakeReport({"--base", dumps[1], dumps[0]});
+  json data = ReportData(ReadAll(page_));
+  EXPECT_EQ(data["base"]["path"], dumps[1]);
+  ASSERT_EQ(data["files"].size(), 1u);
+  EXPECT_EQ(data["files"][0]["path"], dumps[0]);
+  EXPECT_THAT(data["verdict"].dump(), HasSubstr("Memory in use fell by 320.00 KiB to 4.62 MiB."));
+
+  MakeReport({"--base", dumps[3], dumps[1], dumps[0]});
+  data = ReportData(ReadAll(page_));
+  EXPECT_EQ(data["base"]["path"], dumps[3]);
+  ASSERT_EQ(data["files"].size(), 2u);
+  EXPECT_EQ(data["files"][1]["path"], dumps[1]);
+  EXPECT_FALSE(data.contains("growth")) << "two dumps are too few";
+}
+
 TEST_F(Report, VerdictNamesLimitIdlePoolsAndFragmentation) {
   std::vector<std::string> paths;
   for (int dump = 0; dump < 3; ++dump) {
@@ -432,6 +472,18 @@ TEST_F(Report, RefusesTwoRecordings) {
   const CommandResult result = RunTool({"report", "-o", page_, path, path});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("a report shows one recording"));
+}
+
+TEST_F(Report, BaseNeedsADumpToCompare) {
+  const std::string dump = Dumps(1)[0];
+  const std::string recording = WriteRecording(dir_ + "/a.hbmrec");
+  const CommandResult alone = RunTool({"report", "-o", page_, "--base", dump, recording});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err,
+              HasSubstr("--base " + dump + ": a recording is not compared with a base; give also a profile"));
+  const CommandResult base = RunTool({"report", "-o", page_, "--base", recording, dump});
+  EXPECT_EQ(base.exit_code, 2);
+  EXPECT_THAT(base.err, HasSubstr("--base " + recording + ": a recording cannot be the base; give a profile"));
 }
 
 TEST_F(ReportInBrowser, DrawsTenThousandSites) {

@@ -362,6 +362,17 @@ TEST(Filters, SharesAreRelativeToTheWholeProfile) {
   EXPECT_EQ(json["selected"], 1024);
 }
 
+TEST(Top, TheValueOfADifferenceIsItsNetSum) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 1024});
+  maker.Sample({maker.Frame("g")}, {-1, -3072});
+  maker.Write(path);
+  const CommandResult result = RunTool({"top", path});
+  EXPECT_NE(result.out.find("inuse_space: -2.00 KiB of 4.00 KiB\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("-3.00 KiB  -75.00%"), std::string::npos) << result.out;
+}
+
 TEST(Filters, WarnAboutAnExpressionThatMatchesNothing) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;

@@ -364,6 +364,17 @@ TEST_P(RecordedLoad, TheReportShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(page.HoldersAt(instant), expected);
 }
 
+// Two sites of a recording are equal if they differ only in a tag of a thread that is later a tag of the process, too.
+TEST(ReportTimeline, EqualSitesHaveTheirOwnValues) {
+  MadeRecording recording;
+  const uint32_t without_values = recording.Site({{"llm::Decode"}, {"main"}});
+  const uint32_t site = recording.Site({{"llm::Decode"}, {"main"}});
+  recording.mutable_tables().sites[site].stack = recording.tables().sites[without_values].stack;
+  recording.Alloc(1000, 0x1000, kMiB, site).Mark(2000, "end");
+  const ReportPage page(Written(recording));
+  EXPECT_EQ(page.HoldersAt(page.times.size() - 1), (BytesByName{{"llm::Decode", kMiB}}));
+}
+
 // --- A server that leaks, until a burst of requests fails for lack of memory ---
 
 class LlmServer : public testing::Test {
@@ -468,10 +479,42 @@ TEST_P(RecordedLoad, MemoryVizShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(device["start"], Json({0, 0}));
 }
 
-TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
+// What memory_viz shows of the only device.
+Json MemoryVizOf(const MadeRecording& recording) { return MemoryViz(Converted(Written(recording), "memory-viz"))[0]; }
+
+TEST(MemoryViz, ShowsBuffersFromBeforeTheStart) {
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"Load"}, {"main"}});
+  recording.Live(0x100000, 4096, site).Live(0x200000, 8192, site).Free(2000, 0x100000);
+  const Json device = MemoryVizOf(recording);
+  EXPECT_EQ(device["start"], Json({4096 + 8192, 4096 + 8192}));
+  EXPECT_EQ(device["end"], Json({8192, 8192}));
+}
+
+TEST(MemoryViz, ShowsBuffersThatAreHandles) {
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"Load"}, {"main"}});
+  const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
+  recording.Alloc(1000, handle, 1000, site);
+  recording.Add(
+      {MadeRecording::kStart + 2000, handle + 1, 77, site, 0, RecordedKind::kAllocAndFree, /*is_continued=*/false});
+  EXPECT_EQ(MemoryVizOf(recording)["end"], Json({1000, 1000}));
+}
+
+TEST(MemoryViz, KeepsTheBytesOfAMovedBuffer) {
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"Load"}, {"main"}});
+  const uint32_t other = recording.Site({{"Moved"}, {"main"}});
+  recording.Live(0x100000, 4096, site).Live(0x200000, 8192, site).Free(2000, 0x100000);
+  recording.Move(9000, 0x200000, 8192, other);
+  const Json device = MemoryVizOf(recording);
+  EXPECT_EQ(device["end"], Json({8192, 8192}));
+  EXPECT_EQ(device["holders"]["Load"], 4096 + 8192) << "the peak is before the move";
+}
+
+TEST(MemoryViz, KeepsABlockThatOutlivesItsSegment) {
   MadeRecording recording;
   const uint32_t plain = recording.Site({{"Load"}, {"main"}});
-  const uint32_t other = recording.Site({{"Moved"}, {"main"}});
   MadeRecording::SiteOptions options;
   options.kind = hbmprof::MemoryKind::kPool;
   options.site_kind = RecordingTables::SiteKind::kSegment;
@@ -479,24 +522,19 @@ TEST(MemoryViz, KeepsBuffersFromBeforeTheStartHandlesMovesAndOutlivedSegments) {
   options.kind = hbmprof::MemoryKind::kDevice;
   options.site_kind = RecordingTables::SiteKind::kBlock;
   const uint32_t block = recording.Site({{"Block"}, {"main"}}, options);
-  const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
-  recording.Live(0x100000, 4096, plain).Live(0x200000, 8192, plain);
-  recording.Alloc(1000, handle, 1000, plain).Free(2000, 0x100000);
   // A buffer becomes a segment with two blocks. Then the segment is freed before one of the blocks.
   recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
   const auto block_id = [](uint64_t address) { return MadeRecording::BlockId(address); };
   recording.AllocBlock(5000, block_id(0x300000), 4096, block, segment);
   recording.AllocBlock(6000, block_id(0x304000), 4096, block, segment);
-  const auto event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site, RecordedKind kind, bool more = false) {
-    return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, kind, more};
+  const auto free_event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site) {
+    return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, RecordedKind::kFree, false};
   };
-  recording.Add(event(7000, 0x300000, 65536 - 8192, segment, RecordedKind::kFree));
-  recording.Add(event(8000, block_id(0x300000), 4096, block, RecordedKind::kFree)).Move(9000, 0x200000, 8192, other);
-  recording.Add(event(9500, handle + 1, 77, plain, RecordedKind::kAllocAndFree));
-  const Json device = MemoryViz(Converted(Written(recording), "memory-viz"))[0];
-  EXPECT_EQ(device["start"], Json({4096 + 8192, 4096 + 8192}));
-  EXPECT_EQ(device["end"], Json({8192 + 1000 + 4096, 8192 + 1000 + 4096}));
-  EXPECT_EQ(device["holders"]["Load"], 8192 + 1000 + 65536);  // the peak is before the move
+  recording.Add(free_event(7000, 0x300000, 65536 - 8192, segment));
+  recording.Add(free_event(8000, block_id(0x300000), 4096, block));
+  const Json device = MemoryVizOf(recording);
+  EXPECT_EQ(device["end"], Json({4096, 4096}));
+  EXPECT_EQ(device["holders"]["Load"], 65536) << "the peak is before the buffer becomes a segment";
 }
 
 TEST_P(RecordedLoad, PyTorchsScriptReadsTheSnapshot) {

@@ -73,6 +73,33 @@ TEST(Diff, GrowthComesBeforeShrinkageOfTheSameSize) {
   }
 }
 
+// A profile of one stack. Its types are a size in kilobytes and a number.
+void WriteKilobytes(const std::string& path, int64_t kilobytes, int64_t objects) {
+  ProfileMaker maker({{"inuse_objects", "count"}, {"inuse_space", "kilobytes"}});
+  maker.Sample({maker.Frame("Grows")}, {objects, kilobytes});
+  maker.Write(path);
+}
+
+TEST(Diff, FailOverCountsBytesForEachUnitOfMemory) {
+  const std::string dir = ScratchDir();
+  WriteKilobytes(dir + "/before.pb.gz", 10, 100);
+  WriteKilobytes(dir + "/after.pb.gz", 4106, 150);
+  const auto fails_over = [&](const std::string& limit, const std::string& type) {
+    return RunTool({"diff", dir + "/before.pb.gz", dir + "/after.pb.gz", "--fail-over", limit, "--type", type});
+  };
+  const CommandResult failed = fails_over("1MiB", "inuse_space");
+  EXPECT_EQ(failed.exit_code, 1) << failed.err;
+  EXPECT_THAT(failed.out, HasSubstr("FAILED: the total grew by more than 1024 kilobytes"));
+  EXPECT_EQ(fails_over("4MiB", "inuse_space").exit_code, 0) << "it grew by exactly as much";
+  EXPECT_EQ(fails_over("49", "inuse_objects").exit_code, 1);
+  EXPECT_EQ(fails_over("50", "inuse_objects").exit_code, 0);
+  const CommandResult no_size = fails_over("10B", "inuse_objects");
+  EXPECT_EQ(no_size.exit_code, 2);
+  EXPECT_THAT(
+      no_size.err,
+      HasSubstr("--fail-over 10B: the values of the sample type are not sizes; write a number in their unit, 'count'"));
+}
+
 // --- Own code ----------------------------------------------------------------------------------------------------
 
 TEST(OwnCode, SkipsKnownLibraries) {

@@ -491,7 +491,7 @@ function drawGrowth() {
     return element("tr", {}, ...cells, nameCell(site.name, position, `${site.why}. More dumps: ${site.more_dumps}.` + (site.labels ? " " + site.labels : "")));
   };
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
-  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No site grows without end.")];
+  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No leak was found.")];
   if (others.length) {
     parts.push(element("details", {}, element("summary", {}, `${others.length} sites grew and stopped, or go up and down`),
                        tableOf(head(), others.map(row))));
