@@ -8,14 +8,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/lazy.h"
+#include "src/base/lines.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
@@ -145,9 +147,10 @@ std::string ThreadTags() {
 }
 
 std::optional<int64_t> NumberIn(const std::string& path) {
-  std::ifstream file(path);
+  const std::string text = ReadProcFile(path.c_str());
   int64_t number = 0;
-  return file >> number ? std::optional<int64_t>(number) : std::nullopt;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc();
+  return is_number ? std::optional<int64_t>(number) : std::nullopt;
 }
 
 // Returns the soft limit of a resource of this process; nullopt if there is none.
@@ -170,13 +173,12 @@ void ReadLimits(OutOfMemory* failure) {
   if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
     failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
   }
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (line.rfind("0::", 0) != 0) continue;
+  ForEachLine(ReadProcFile("/proc/self/cgroup"), [failure](const std::string& line) {
+    if (line.rfind("0::", 0) != 0) return;
     const std::string group = "/sys/fs/cgroup" + line.substr(3);
     failure->cgroup_limit = NumberIn(group + "/memory.max");
     failure->cgroup_in_use = NumberIn(group + "/memory.current");
-  }
+  });
 }
 
 // Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is

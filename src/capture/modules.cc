@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "src/base/fork.h"
 #include "src/base/forked_child.h"
 #include "src/base/lazy.h"
+#include "src/base/lines.h"
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
@@ -106,7 +106,6 @@ std::string MainProgramPath() { return main_program_path; }
 
 // Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
-  std::istringstream maps(ReadProcFile("/proc/self/maps"));
   struct Object {
     std::string path;
     uintptr_t start;
@@ -114,7 +113,7 @@ void AddMappedObjects(Listing* listing) {
     bool has_code = false;
   };
   std::vector<Object> objects;  // in the order of their addresses
-  for (std::string line; std::getline(maps, line);) {
+  ForEachLine(ReadProcFile("/proc/self/maps"), [&objects](const std::string& line) {
     unsigned long start;
     unsigned long limit;
     unsigned long offset;
@@ -122,13 +121,13 @@ void AddMappedObjects(Listing* listing) {
     int path_at = -1;
     if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx %*s %*s %n", &start, &limit, permissions, &offset, &path_at) < 4 ||
         path_at < 0 || permissions[0] != 'r') {
-      continue;
+      return;
     }
     const std::string path = line.substr(static_cast<size_t>(path_at));
-    if (path.empty() || (path[0] != '/' && path != "[vdso]")) continue;
+    if (path.empty() || (path[0] != '/' && path != "[vdso]")) return;
     if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start, limit - start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
-  }
+  });
   const std::string main_path = MainProgramPath();
   // The main program comes first.
   std::stable_partition(objects.begin(), objects.end(), [&](const Object& object) { return object.path == main_path; });

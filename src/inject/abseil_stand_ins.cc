@@ -6,6 +6,10 @@
 // definitions below, the linker leaves out the objects of cordz. No Cord is ever sampled here, so the functions that
 // handle a sample are never called.
 //
+// absl::Status also refers to four functions of absl::Cord, for its payloads. No Status of this library has a payload,
+// so no Cord exists. The object with these functions prints Cords to streams: with it, the library would contain all
+// streams and locales of libstdc++ (libstdcxx_stand_ins.cc).
+//
 // Why there is no simpler way:
 // - The shared libraries of abseil are not used, because this library is preloaded into every process that the program
 //   starts, and must not need another library there.
@@ -16,8 +20,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/internal/cordz_functions.h"
 #include "absl/strings/internal/cordz_info.h"
 
@@ -26,6 +32,11 @@ ABSL_NAMESPACE_BEGIN
 
 // Called by a Cord for its sample only.
 void Mutex::AssertHeld() const ABSL_NO_THREAD_SAFETY_ANALYSIS { std::abort(); }
+
+void Cord::DestroyCordSlow() { std::abort(); }
+void Cord::InlineRep::UnrefTree() { std::abort(); }
+bool Cord::EqualsImpl(const Cord&, size_t) const { std::abort(); }
+Cord::operator std::string() const { std::abort(); }
 
 namespace cord_internal {
 

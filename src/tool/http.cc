@@ -332,6 +332,14 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   // Messages must not contain the password.
   const std::string name = parts.origin + parts.path;
   if (parts.origin.empty()) return absl::InvalidArgumentError(Cat(url, ": the URL has no host"));
+#if !defined(CPPHTTPLIB_OPENSSL_SUPPORT)
+  if (parts.origin.rfind("https:", 0) == 0) {
+    return absl::UnimplementedError(
+        Cat(name,
+            ": this hbmprof is built without OpenSSL and reads no HTTPS; download it first: curl -fsSo profile.pb.gz '",
+            name, "'"));
+  }
+#endif
   httplib::Client client(parts.origin);
   if (!client.is_valid()) return absl::InvalidArgumentError(Cat(name, ": is not a URL that can be read"));
   client.set_connection_timeout(10);

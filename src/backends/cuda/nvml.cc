@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "src/base/descriptor.h"
+#include "src/base/lines.h"
 #include "src/base/lock_free_lazy.h"
 
 namespace hbmprof::internal {
@@ -71,12 +72,15 @@ const Library* Nvml() {
 // Returns the ids of this process in all process-id name spaces that /proc shows.
 std::vector<unsigned> ProcessIds() {
   std::vector<unsigned> ids{static_cast<unsigned>(getpid())};
-  std::istringstream status(ReadProcFile("/proc/self/status"));
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("NSpid:", 0) != 0) continue;
-    std::istringstream numbers(line.substr(6));
-    for (unsigned id = 0; numbers >> id;) ids.push_back(id);
-  }
+  ForEachLine(ReadProcFile("/proc/self/status"), [&ids](const std::string& line) {
+    if (line.rfind("NSpid:", 0) != 0) return;
+    const char* at = line.c_str() + 6;
+    for (char* end = nullptr;; at = end) {
+      const unsigned long id = std::strtoul(at, &end, 10);
+      if (end == at) return;
+      ids.push_back(static_cast<unsigned>(id));
+    }
+  });
   return ids;
 }
 
