@@ -57,16 +57,21 @@ struct InjectedProfiler;
 // empty: it then has no record and converts to false.
 class FreedRecord {
  public:
-  explicit operator bool() const { return bytes_ >= 0; }
+  explicit operator bool() const { return record_ != kNone; }
   // The recorded size, in bytes. No value if there is no record.
-  std::optional<int64_t> bytes() const { return bytes_ >= 0 ? std::optional<int64_t>(bytes_) : std::nullopt; }
+  std::optional<int64_t> bytes() const {
+    constexpr uint64_t kBytes = (uint64_t{1} << 40) - 1;
+    return *this ? std::optional<int64_t>(static_cast<int64_t>(record_ & kBytes)) : std::nullopt;
+  }
 
  private:
   friend class internal::ProfilerAccess;
   friend class internal::ProfilerImpl;
+  static constexpr uint64_t kNone = ~uint64_t{0};
+
+  // Two words, which a function returns in registers.
   BufferId id_;
-  int64_t bytes_ = -1;
-  uint32_t site_ = 0;
+  uint64_t record_ = kNone;  // 24 bits of site, 40 bits of bytes
 };
 
 // A device's own numbers, as its probe returns them, in bytes. A field without a value is not known. DeviceStats and

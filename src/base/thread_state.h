@@ -3,7 +3,9 @@
 #define HBMPROF_SRC_BASE_THREAD_STATE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace hbmprof::internal {
 
@@ -13,8 +15,17 @@ inline constexpr uint32_t kThreadNumbers = 64;
 struct ThreadState {
   uint32_t number;    // 0: none yet
   bool inside;        // an event of this thread is being recorded
+  bool is_scoped;     // a ScopedCaller is in effect (core/scoped_caller.h)
   uint16_t recorded;  // its number in recordings (core/event_log.h); 0: none yet
+
+  // Returns !inside && !is_scoped, by one comparison.
+  bool is_common() const {
+    uint16_t both;
+    std::memcpy(&both, &inside, sizeof(both));
+    return both == 0;
+  }
 };
+static_assert(offsetof(ThreadState, is_scoped) == offsetof(ThreadState, inside) + 1);
 
 // Plain zero-initialized data in the static TLS block. An access never allocates memory, and there is no destructor, so
 // it can be used during thread exit and in signal handlers. It is __thread because an extern thread_local might have a

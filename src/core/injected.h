@@ -16,6 +16,7 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
+#include "src/core/live_table.h"
 
 namespace hbmprof::internal {
 
@@ -160,12 +161,15 @@ void StaySeparate();
 // Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
 class ProfilerAccess {
  public:
-  static InjectedRecord Of(const FreedRecord& record) { return {record.id_.value(), record.bytes_, record.site_}; }
+  static InjectedRecord Of(const FreedRecord& record) {
+    if (!record) return {record.id_.value(), -1, 0};
+    const LiveRecord live = LiveTable::Unpack(record.record_);
+    return {record.id_.value(), live.bytes, live.site};
+  }
   static FreedRecord From(const InjectedRecord& record) {
     FreedRecord freed;
     freed.id_ = BufferId(record.id);
-    freed.bytes_ = record.bytes;
-    freed.site_ = record.site;
+    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, record.bytes});
     return freed;
   }
   // Returns a profiler that records into `injected`.

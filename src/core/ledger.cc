@@ -242,7 +242,7 @@ void Ledger::Unpark(Shard& shard, AccountId account) {
   Account& part = shard.accounts[account];
   common.parked_in_use -= part.in_use();
   part.SetHeadroom(0);
-  part.epoch = common.epoch;
+  part.SetEpoch(common.epoch, shard.next_event != nullptr);
   common.active |= Bit(shards_, shard);
   common.is_used = true;
 }
@@ -328,7 +328,8 @@ void Ledger::BeginPeak(AccountId account, int64_t bytes, int64_t time) {
 void Ledger::BeginEpoch(AccountId account) const {
   Common& common = common_[account];
   ++common.epoch;
-  ForEachShardOf(common.active, [&](Shard& shard) { shard.accounts[account].epoch = common.epoch; });
+  ForEachShardOf(common.active,
+                 [&](Shard& shard) { shard.accounts[account].SetEpoch(common.epoch, shard.next_event != nullptr); });
 }
 
 void Ledger::SegmentView::Clear() {
@@ -453,7 +454,10 @@ Ledger::Entered Ledger::Change::Complete() {
     account.pool_bytes += pool_bytes_;
     account.block_bytes += block_bytes_;
     if (is_peak) ledger_.BeginPeak(account_, in_use, part_.time);
-    entered = ledger_.CountEvent(*own_, records_);
+    const bool is_many = records_ < -1 || records_ > 1;
+    if (is_many) ledger_.live_records_.fetch_add(records_, std::memory_order_relaxed);
+    entered = ledger_.CountEvent(*own_, is_many ? 0 : records_);
+    if (is_many) entered = kEnteredAndCounted;
   }
   if (has_part_) {
     part_.is_continued = false;
@@ -652,11 +656,20 @@ void Ledger::OpenLog(Shard& shard) const {
   if (log_.mode() != EventLog::Mode::kOff) {
     log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
+  SetEpochs(shard);
 }
 
 void Ledger::CloseLog(Shard& shard) const {
   if (shard.next_event != nullptr) log_.Close(&shard.log, shard.next_event);
   shard.next_event = nullptr;
+  SetEpochs(shard);
+}
+
+void Ledger::SetEpochs(Shard& shard) const {
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    Account& part = shard.accounts[account];
+    if (part.is_active()) part.SetEpoch(common_[account].epoch, shard.next_event != nullptr);
+  }
 }
 
 int64_t Ledger::CollectEvents() {
@@ -732,7 +745,7 @@ void Ledger::Clear() {
   live_records_.store(0, std::memory_order_relaxed);
   AbandonSnapshotInChild();
   ForEachActiveShard([&](Shard& shard) {
-    shard.unflushed_records = 0;
+    shard.unflushed = 0;
     shard.next_event = nullptr;
     shard.log = {};
     shard.view = {};

@@ -136,43 +136,46 @@ class Ledger {
     Shard* shard = nullptr;
     Cell* cell = nullptr;
   };
-  // Starts loading the cell, for an event that follows. Calls nothing.
-  CellRef Prefetch(SiteId site) const {
+  // Calls nothing.
+  CellRef RefOf(SiteId site) const {
     CellRef ref;
     ref.shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
     if (ref.shard != nullptr) ref.cell = OwnedCellOf(*ref.shard, site);
+    return ref;
+  }
+  // The same; also starts loading the cell, for an event that follows.
+  CellRef Prefetch(SiteId site) const {
+    const CellRef ref = RefOf(site);
     __builtin_prefetch(ref.cell, 1);
     return ref;
   }
   // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
   // is the id of the buffer, which only recordings have.
   Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
-    return Enter(event, Prefetch(site), id, site, bytes);
-  }
-  // The same. `ref` is what Prefetch returned for the site in this thread.
-  Entered Enter(Event event, const CellRef& ref, uint64_t id, SiteId site, int64_t bytes) {
-    const Entered entered = EnterPlain(event, ref, id, site, bytes);
+    const Entered entered = EnterPlain(event, id, site, bytes);
     return entered != kNotEntered ? entered : EnterSlow(event, id, site, bytes);
   }
   // Enters the event if it is a common one: this thread's shard owns the cell; the site is plain and has had an event
   // in this shard; the account is active there and has enough headroom. Otherwise returns kNotEntered and changes
   // nothing.
-  Entered EnterPlain(Event event, const CellRef& ref, uint64_t id, SiteId site, int64_t bytes) {
+  Entered EnterPlain(Event event, uint64_t id, SiteId site, int64_t bytes) {
+    const CellRef ref = RefOf(site);
     if (ref.cell == nullptr) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
     return EnterPlain(event, *ref.shard, ref.cell, id, site, bytes);
   }
-  // Like EnterPlain for a free, but also returns kNotEntered, and changes nothing, if another thread holds the shard's
-  // lock, if the cell has not changed in the account's present epoch, or if the event log is on. Calls nothing, so that
-  // a function that calls it saves no registers in the common case.
-  Entered TryEnterFree(const CellRef& ref, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // Like EnterPlain for kAlloc and kFree, but also returns kNotEntered, and changes nothing, if another thread holds
+  // the shard's lock, if the cell has not changed in the account's present epoch, or if the event log is on. `ref` is
+  // what RefOf or Prefetch returned for the site in this thread. Calls nothing, so that a function that calls it saves
+  // no registers in the common case.
+  Entered TryEnter(Event event, const CellRef& ref, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Cell* const cell = ref.cell;
     if (cell == nullptr || !ref.shard->lock.TryLock()) return kNotEntered;
     Entered entered = kNotEntered;
-    if (cell->account_word > 0 && ref.shard->next_event == nullptr) {
+    if (cell->account_word > 0) {
       Account& account = *reinterpret_cast<Account*>(cell->account_word);
-      if (cell->epoch == account.epoch) {
-        entered = Apply(*ref.shard, Event::kFree, account, /*is_pool=*/false, bytes, cell);
+      if (cell->epoch == account.epoch && (event == Event::kFree || bytes <= account.headroom)) {
+        entered = Apply(*ref.shard, event, account, /*is_pool=*/false, bytes, cell);
       }
     }
     ref.shard->lock.Unlock();
@@ -412,6 +415,8 @@ class Ledger {
     int64_t in_use() const { return allowance - headroom; }
     int64_t events() const { return num_allocs + num_frees; }
     bool is_active() const { return epoch != 0 && epoch != kParked; }
+    // Sets the epoch of an active account. `is_logged`: the event log is on.
+    void SetEpoch(uint64_t present, bool is_logged) { epoch = is_logged ? kLogged : present; }
     void SetHeadroom(int64_t bytes) {
       allowance = in_use() + bytes;
       headroom = bytes;
@@ -429,10 +434,12 @@ class Ledger {
     int64_t largest_alloc;
     int64_t pool_bytes;
     int64_t block_bytes;
-    uint64_t epoch;  // the account's, or kParked; 0 before the first event
+    uint64_t epoch;  // the account's, kLogged or kParked; 0 before the first event
   };
   static_assert(sizeof(Account) == 64, "one cache line");
   static constexpr uint64_t kParked = ~uint64_t{0};
+  // While the event log is on, no cell has the epoch of an account, so that TryEnter needs no other test for the log.
+  static constexpr uint64_t kLogged = ~uint64_t{1};
   // The data that all shards of an account share. Guarded by all_lock_. A thread may also read it under the lock of a
   // shard in which the account is active, since a writer holds that lock, too.
   struct Common {
@@ -476,12 +483,13 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    int unflushed_records;       // change since the last addition to live_records_
     std::atomic<Cell*>* chunks;  // that the shard owns, by site >> kChunkBits; null until the shard is first used
     // Cells of sites that other shards own.
     Cache cache;
-    uint32_t misses;            // number of events whose site was not in the cache, although the site's set was full
-    int events_until_flush;     // the event that decreases it to 0 or less adds unflushed_records to live_records_
+    uint32_t misses;  // number of events whose site was not in the cache, although the site's set was full
+    // kOneEvent times the number of events until the next addition to live_records_, plus what is to be added. The
+    // event that makes it negative makes the addition.
+    int64_t unflushed;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
     // the sites from `unread` on, and the cached cells from index `unread_cached` on.
@@ -494,6 +502,7 @@ class Ledger {
     ShardLog log;
   };
   static constexpr uint32_t kMaxShards = kThreadNumbers;
+  static constexpr int64_t kOneEvent = int64_t{1} << 30;  // kOneEvent + 1 fits in an instruction
   static constexpr uint32_t kChunkBits = 8;
   // Bounds the time for which events wait while a cache grows.
   static constexpr uint32_t kMaxCachedCells = 1 << 14;
@@ -576,6 +585,9 @@ class Ledger {
   // Switches the shard's part of the log on or off, as the log's mode says. all_lock_ and the shard's lock are held.
   void OpenLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void CloseLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Sets the epochs of the accounts in the shard after its part of the log was switched on or off. all_lock_ and the
+  // shard's lock are held.
+  void SetEpochs(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event. REQUIRES: Touch has returned true for the cell.
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
@@ -594,6 +606,7 @@ class Ledger {
   // Brings a cell to the present epoch of its account. The caller must hold a lock under which it may read the
   // account's Common (see the comment of Common).
   void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Counts an event that changes the number of live records by `records`: -1, 0 or 1.
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
   static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
@@ -670,11 +683,12 @@ inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account
 
 inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
   TraceLedger();
-  shard.unflushed_records += records;
-  if (--shard.events_until_flush > 0) return kEntered;
-  live_records_.fetch_add(shard.unflushed_records, std::memory_order_relaxed);
-  shard.unflushed_records = 0;
-  shard.events_until_flush = flush_every_.load(std::memory_order_relaxed);
+  shard.unflushed += records - kOneEvent;
+  if (shard.unflushed >= 0) return kEntered;
+  // The low bits, with their sign.
+  const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
+  live_records_.fetch_add(change, std::memory_order_relaxed);
+  shard.unflushed = (flush_every_.load(std::memory_order_relaxed) - 1) * kOneEvent;
   return kEnteredAndCounted;
 }
 

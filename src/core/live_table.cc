@@ -15,12 +15,12 @@ constexpr size_t kOverflowBucketsAtOnce = 64;
 }  // namespace
 
 LiveTable::LiveTable() {
-  origins_[0].store(reinterpret_cast<uintptr_t>(first_segment_), std::memory_order_relaxed);
+  origins_[kFirstSegment].store(reinterpret_cast<uintptr_t>(first_segment_), std::memory_order_relaxed);
   SetBuckets(kMinBuckets);
 }
 
 LiveTable::~LiveTable() {
-  for (size_t i = 1; i < kSegments; ++i) {
+  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
     UnmapPages(SegmentAt(i), SegmentBuckets(i) * sizeof(Bucket));
   }
 }
@@ -35,7 +35,7 @@ LiveTable::Bucket* LiveTable::LockBucketOf(uint64_t id) const ABSL_NO_THREAD_SAF
   }
 }
 
-LiveTable::Inserted LiveTable::InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) {
+LiveTable::Inserted LiveTable::InsertInto(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) {
   Inserted result = Inserted::kNew;
   Entry* free_entry = nullptr;
   Bucket* last = first;
@@ -208,7 +208,7 @@ bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     SetBuckets(buckets);
   }
   const size_t segment = SegmentOf(buckets);
-  if (segment > 0 && buckets == SegmentStart(segment)) {
+  if (segment > kFirstSegment && buckets == SegmentStart(segment)) {
     // The whole segment is unused. A thread that read an older state_ may still lock one of its buckets, see that it is
     // the wrong one, and unlock it. If the lock were set to zero between these steps, a third thread could lock the
     // bucket, and the first thread would release the lock that the third thread holds. So all these locks are taken
@@ -290,7 +290,7 @@ void LiveTable::ClearInChild() {
     for (Entry& entry : bucket.entries) entry.id = 0;
     bucket.lock.Unlock();
   }
-  for (size_t i = 1; i < kSegments; ++i) {
+  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
     Bucket* segment = SegmentAt(i);
     if (segment != nullptr) DiscardPages(segment, SegmentBuckets(i) * sizeof(Bucket));
   }

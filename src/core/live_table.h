@@ -54,33 +54,46 @@ class LiveTable {
     uint64_t state;
     Bucket* bucket;
   };
-  // Starts loading the bucket of `id`, for a following Insert. Returns its position.
+  // Starts loading the bucket of `id`, for a following TryInsert or InsertNew. Returns its position.
   Position Prefetch(uint64_t id) const {
     const Position position = PositionOf(id);
     __builtin_prefetch(position.bucket, 1);
     return position;
   }
-  // Inserts `id`, which is not 0. `position` comes from Prefetch(id). If `id` is in the table, its record is replaced,
-  // and `*replaced` is set to the old record.
-  Inserted Insert(const Position& position, uint64_t id, LiveRecord record,
-                  LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Bucket* bucket = Lock(position, id);
-    if (InsertSimply(bucket, id, record)) return Inserted::kNew;
+  // Inserts `id`, which is not 0. If `id` is in the table, its record is replaced, and `*replaced` is set to the old
+  // record.
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     uint64_t was = 0;
-    const Inserted result = InsertSlow(bucket, id, Pack(record), &was);
+    const Inserted result = InsertInto(Lock(PositionOf(id), id), id, Pack(record), &was);
     if (result == Inserted::kReplaced) *replaced = Unpack(was);
     return result;
   }
-  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) {
-    return Insert(Prefetch(id), id, record, replaced);
+  // A record as one word: 24 bits of site, 40 bits of bytes.
+  static uint64_t Pack(LiveRecord record) {
+    return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
   }
+  static LiveRecord Unpack(uint64_t packed) {
+    return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
+  }
+
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
   bool Erase(uint64_t id, LiveRecord* record) {
     return EraseWhere(id, record, [] { return true; });
   }
+  // Like InsertNew for the common case: returns false, and changes nothing, if another thread has locked the bucket, if
+  // the split state has changed, if `id` is in the table, or if the bucket is full or has an overflow bucket. Calls
+  // no function.
+  bool TryInsert(const Position& position, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!position.bucket->lock.TryLock()) return false;
+    const bool inserts =
+        state_.load(std::memory_order_acquire) == position.state && InsertSimply(position.bucket, id, record);
+    position.bucket->lock.Unlock();
+    return inserts;
+  }
   // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the record is
-  // in an overflow bucket, or if it has just moved to another bucket. Calls no function.
-  bool TryErase(uint64_t id, LiveRecord* record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // in an overflow bucket, or if it has just moved to another bucket. Sets `*packed` to the packed record. Calls no
+  // function.
+  bool TryErase(uint64_t id, uint64_t* packed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Position position = PositionOf(id);
     Bucket* bucket = position.bucket;
     if (!bucket->lock.TryLock()) return false;
@@ -88,7 +101,7 @@ class LiveTable {
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
     const bool erases = entry->id == id;
     if (erases) {
-      *record = Unpack(entry->site_and_bytes);
+      *packed = entry->site_and_bytes;
       entry->id = 0;
     }
     bucket->lock.Unlock();
@@ -97,8 +110,8 @@ class LiveTable {
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
   Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Bucket* bucket = Lock(position, id);
-    return InsertSimply(bucket, id, record) ? Inserted::kNew : InsertSlow(bucket, id, Pack(record), nullptr);
+    if (TryInsert(position, id, record)) return Inserted::kNew;
+    return InsertInto(Lock(position, id), id, Pack(record), nullptr);
   }
   // Sets `*record` to the record of `id`. Returns false if it is not in the table.
   bool Find(uint64_t id, LiveRecord* record) const;
@@ -175,16 +188,11 @@ class LiveTable {
   };
   static_assert(sizeof(Bucket) == 64, "one cache line");
 
-  static constexpr int kFirstSegmentBits = 6;
-  static constexpr size_t kMinBuckets = size_t{1} << kFirstSegmentBits;
-  static constexpr size_t kSegments = 26;
+  // Segment s has the buckets from 2^s on, up to 2^(s+1). The first segment also has all buckets before them.
+  static constexpr size_t kFirstSegment = 5;
+  static constexpr size_t kSegments = 31;
+  static constexpr size_t kMinBuckets = size_t{2} << kFirstSegment;
 
-  static uint64_t Pack(LiveRecord record) {
-    return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
-  }
-  static LiveRecord Unpack(uint64_t packed) {
-    return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
-  }
   // Returns the split state of a table of `buckets` buckets (at least kMinBuckets). The low half is `buckets`. The high
   // half is a mask for hashes: 2 * p - 1, where p is the largest power of two that is not above `buckets`.
   static uint64_t StateOf(size_t buckets) {
@@ -199,15 +207,10 @@ class LiveTable {
     return index & mask >> static_cast<int>(index >= static_cast<uint32_t>(state));
   }
   static size_t SegmentOf(size_t index) {
-    const uint32_t number = static_cast<uint32_t>(index) | ((uint32_t{1} << kFirstSegmentBits) - 1);
-    return size_t{31} - static_cast<size_t>(__builtin_clz(number)) - (kFirstSegmentBits - 1);
+    return size_t{31} - static_cast<size_t>(__builtin_clz(static_cast<uint32_t>(index | (kMinBuckets - 1))));
   }
-  static size_t SegmentStart(size_t segment) {
-    return segment == 0 ? 0 : size_t{1} << (kFirstSegmentBits + segment - 1);
-  }
-  static size_t SegmentBuckets(size_t segment) {
-    return segment == 0 ? size_t{1} << kFirstSegmentBits : SegmentStart(segment);
-  }
+  static size_t SegmentStart(size_t segment) { return segment == kFirstSegment ? 0 : size_t{1} << segment; }
+  static size_t SegmentBuckets(size_t segment) { return segment == kFirstSegment ? kMinBuckets : size_t{1} << segment; }
   Bucket* BucketAt(size_t index) const {
     return reinterpret_cast<Bucket*>(origins_[SegmentOf(index)].load(std::memory_order_acquire) +
                                      index * sizeof(Bucket));
@@ -233,21 +236,20 @@ class LiveTable {
   }
   // The same, if the split state has changed since the position was computed.
   [[gnu::cold]] Bucket* LockBucketOf(uint64_t id) const;
-  // `bucket` is locked. If it has no overflow bucket, has space, and does not contain the id, this inserts the record,
-  // unlocks the bucket and returns true. Otherwise does nothing and returns false.
-  bool InsertSimply(Bucket* bucket, uint64_t id, LiveRecord record) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // `bucket` is locked. If it has no overflow bucket, has space, and does not contain the id, inserts the record and
+  // returns true. Otherwise does nothing and returns false.
+  static bool InsertSimply(Bucket* bucket, uint64_t id, LiveRecord record) {
     if (bucket->overflow != nullptr || bucket->Has(id)) return false;
     Entry* free = bucket->EntryWith(0);
     if (free->id != 0) return false;
     *free = {id, Pack(record)};
-    bucket->lock.Unlock();
     return true;
   }
   // Returns the entry of `id` in the chain of a locked bucket, or null if there is none.
   static Entry* EntryIn(Bucket* first, uint64_t id);
-  // The other cases of Insert, with packed records. `first` is locked, and InsertSlow unlocks it. If `replaced` is
-  // null, an existing record stays.
-  Inserted InsertSlow(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Insert, with packed records. `first` is locked, and InsertInto unlocks it. If `replaced` is null, an existing
+  // record stays.
+  Inserted InsertInto(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
@@ -267,13 +269,14 @@ class LiveTable {
   Bucket* NewOverflowBucket();
   void FreeOverflowBucket(Bucket* bucket);
 
+  // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped. It is the
+  // first member, so that an access to it needs no addition.
+  std::atomic<uintptr_t> origins_[kSegments] = {};
   std::atomic<uint64_t> state_;
   // The number of buckets fits if the number of records is between these two. (The number of records may be out of
   // date, and therefore negative.)
   std::atomic<int64_t> grow_above_;
   std::atomic<int64_t> shrink_below_;
-  // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped.
-  std::atomic<uintptr_t> origins_[kSegments] = {};
   mutable SpinLock resize_lock_;
   SpinLock overflow_lock_;
   Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;

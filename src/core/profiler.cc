@@ -127,7 +127,7 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
 }
 
-[[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, const Caller& caller,
+[[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, Caller caller,
                                                      BufferId id, size_t bytes, uint64_t attributes) {
   return Joined(joined).RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
 }

@@ -209,11 +209,83 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   return PackAttributes(attributes);
 }
 
-[[gnu::noinline]] bool ProfilerImpl::RecordAllocInside(const Caller& caller, BufferId id, size_t bytes,
-                                                       uint64_t attributes) noexcept {
+[[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
+                                                         uint64_t attributes) noexcept {
   const ForkPause pause;
   ReentryGuard guard;
-  return Admits(guard) && Allocate(caller, id, bytes, attributes);
+  return Admits(guard) && !id.is_null() && Allocate(caller, id, bytes, attributes);
+}
+
+[[gnu::noinline]] bool ProfilerImpl::AllocateUncommon(Caller caller, BufferId id, size_t bytes,
+                                                      uint64_t attributes) noexcept {
+  const bool recorded = Allocate(caller, id, bytes, attributes);
+  ReentryGuard::Leave();
+  return recorded;
+}
+
+[[gnu::noinline]] bool ProfilerImpl::AllocateAtNewSite(Caller caller, const Path* path, BufferId id,
+                                                       SiteWords words) noexcept {
+  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const SiteId site = has_names ? SiteWithNames(caller, words) : SiteOfSlow(caller, path, words);
+  CountTruncated(site);
+  return EnterUncommon(id, site, static_cast<int64_t>(words.block_bytes()));
+}
+
+// Flattened, because an event whose bucket of the live table has an overflow bucket takes this way.
+[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::EnterUncommon(BufferId id, SiteId site, int64_t bytes) noexcept {
+  const bool recorded = Enter(id, site, bytes);
+  ReentryGuard::Leave();
+  return recorded;
+}
+
+// Flattened, because every allocation takes this way while the event log is on.
+[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::FinishAllocate(BufferId id, SiteId site, int64_t bytes) noexcept {
+  const bool recorded = EnterLedger(id, site, bytes);
+  ReentryGuard::Leave();
+  return recorded;
+}
+
+[[gnu::noinline]] bool ProfilerImpl::ResizeAfterAllocate() noexcept {
+  Resize();
+  ReentryGuard::Leave();
+  return true;
+}
+
+bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
+  if (AreUncommon(attributes)) {
+    attributes = ClampSlow(attributes);
+    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
+  }
+  if (!Fits(id, bytes)) return false;
+  const auto size = static_cast<int64_t>(bytes);
+  const SiteId site = SiteOf(caller, size, attributes);
+  CountTruncated(site);
+  return Enter(id, site, size);
+}
+
+bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
+  if (site == kNoSite) {
+    RemoveStaleRecord(id);
+    return Drop(static_cast<uint64_t>(bytes));
+  }
+  LiveRecord replaced;
+  switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
+    case LiveTable::Inserted::kNoMemory:
+      return Drop(static_cast<uint64_t>(bytes));
+    case LiveTable::Inserted::kReplaced:
+      EnterReplaced(id, replaced);
+      break;
+    case LiveTable::Inserted::kNew:
+      break;
+  }
+  return EnterLedger(id, site, bytes);
+}
+
+bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes);
+  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
+  Resize(entered);
+  return true;
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeInside(BufferId id) noexcept {
@@ -229,11 +301,11 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 }
 
 // Flattened, because every free takes this way while the event log is on.
-[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, LiveRecord record,
+[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
                                                                      Ledger::Entered entered) noexcept {
-  Resize(entered != Ledger::kNotEntered ? entered : EnterFree(id, record));
+  Resize(entered != Ledger::kNotEntered ? entered : EnterFree(id, LiveTable::Unpack(packed_record)));
   ReentryGuard::Leave();
-  return Freed(id, record);
+  return Freed(id, packed_record);
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -245,6 +317,22 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     sum = bytes > static_cast<uint64_t>(kMost - total) ? kMost : total + static_cast<int64_t>(bytes);
   } while (!dropped_bytes_.compare_exchange_weak(total, sum, std::memory_order_relaxed));
   return false;
+}
+
+SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
+  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
+  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
+}
+
+SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
+  const Path* path = capture_.FindPath(caller, max_depth_);
+  // Truncated paths are not searched for, so that CachedSiteOf needs no other test for them.
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = site_cache_.Find(SiteCache::Key(path->hash, words));
+    if (known != kNoSite) return known;
+  }
+  return SiteOfSlow(caller, path, words);
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteWithNames(const Caller& caller, SiteWords words) {
@@ -307,7 +395,6 @@ template <int kFrames>
 }
 
 SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
-  if (stack.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
   const Hash128 hash = SiteTable::HashOf(stack);
   const SiteCache::Key key(hash, words);
   SiteId site = site_cache_.Find(key);
@@ -361,58 +448,55 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!Admits(guard)) return;
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
-  if (live_.Find(freed.id_.value(), &live) && live.site == freed.site_ && live.bytes == freed.bytes_) {
-    return;  // a second call
-  }
-  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed);
-  LiveRecord record{freed.site_, freed.bytes_};
+  if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
+  LiveRecord record = LiveTable::Unpack(freed.record_);
+  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record);
   if (sites_.At(record.site).is_segment) {
-    if (RestoreSegment(freed)) return;
+    if (RestoreSegment(freed.id_, record)) return;
     // Another segment has its addresses now. The record is counted, but not as a segment.
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
     record.site = sites_.InternSite(key);
     if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
-      Drop(static_cast<uint64_t>(freed.bytes_));
+      Drop(static_cast<uint64_t>(record.bytes));
       return;
     }
   }
   LiveRecord replaced;
   const LiveTable::Inserted inserted = live_.Insert(freed.id_.value(), record, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) {
-    Drop(static_cast<uint64_t>(freed.bytes_));
+    Drop(static_cast<uint64_t>(record.bytes));
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
   Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
 }
 
-bool ProfilerImpl::RestoreSegment(const FreedRecord& freed) {
-  const auto restore = [&] { return pools_.RestoreSegment(freed.id_.value(), freed.site_, freed.bytes_); };
+bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record) {
+  const auto restore = [&] { return pools_.RestoreSegment(id.value(), record.site, record.bytes); };
   Pools::Added added = restore();
-  if (added == Pools::Added::kRefused && RemoveStaleRecord(freed.id_)) added = restore();
-  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(freed.bytes_));
+  if (added == Pools::Added::kRefused && RemoveStaleRecord(id)) added = restore();
+  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(record.bytes));
   Resize();
   return added != Pools::Added::kRefused;
 }
 
-void ProfilerImpl::RestoreBlock(const FreedRecord& freed) {
-  const uint64_t id = freed.id_.value();
-  const Site& site = sites_.At(freed.site_);
+void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record) {
+  const Site& site = sites_.At(record.site);
   bool replaced = false;
   Pools::Added added;
   if (site.is_segment) {
-    added = pools_.RestoreSegment(id, freed.site_, freed.bytes_);
+    added = pools_.RestoreSegment(id, record.site, record.bytes);
   } else {
     do {
-      const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), freed.bytes_);
+      const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), record.bytes);
       // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
-      added = pools_.AddBlock(position, freed.site_, freed.bytes_, Ledger::Event::kUndoFree, &replaced);
+      added = pools_.AddBlock(position, record.site, record.bytes, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);
   }
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  if (added != Pools::Added::kAdded) Drop(static_cast<uint64_t>(freed.bytes_));
+  if (added != Pools::Added::kAdded) Drop(static_cast<uint64_t>(record.bytes));
   Resize();
 }
 
@@ -428,14 +512,12 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
+  CountTruncated(site);
   if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size)) {
     Drop(bytes);
     return prepared;
   }
-  prepared.id_ = id;
-  prepared.bytes_ = size;
-  prepared.site_ = site;
-  return prepared;
+  return Freed(id, LiveRecord{site, size});
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
@@ -450,13 +532,15 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (made.has_value()) return *made;
   if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
   Pools::Added added;
+  SiteId site;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
     if (position.in_pool) pool.device = position.device();
-    const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
+    site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
     TraceStep(EventStep::kSegmentPlaced);
     added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
   } while (added == Pools::Added::kMoved);
+  CountTruncated(site);
   if (added == Pools::Added::kNoMemory) return Drop(bytes);
   Resize();
   return added == Pools::Added::kAdded;
@@ -476,7 +560,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 }
 
 [[gnu::noinline]] bool ProfilerImpl::AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes,
-                                                 const Attributes& attributes) {
+                                                 const Attributes& attributes, bool is_counted) {
   if (start == 0) return false;
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
@@ -488,6 +572,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const auto size = static_cast<int64_t>(bytes);
   bool replaced = false;
   Pools::Added added;
+  SiteId site;
   do {
     const Pools::Position position = pools_.PositionOfBlock(start, size);
     Attributes of_block = attributes;
@@ -499,13 +584,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     const uint64_t packed = Clamp(of_block);
     bool in_pool = position.in_pool;
     do {
-      const SiteId site = SiteOf(caller, size, packed, in_pool);
+      site = SiteOf(caller, size, packed, in_pool);
       TraceStep(EventStep::kBlockPlaced);
       added = site == kNoSite ? Pools::Added::kNoMemory
                               : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
       in_pool = false;
     } while (added == Pools::Added::kRefused);
   } while (added == Pools::Added::kMoved);
+  if (!is_counted) CountTruncated(site);
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
   if (added == Pools::Added::kNoMemory) {
     RemoveStaleBlock(start);
@@ -531,10 +617,7 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
     return freed;
   }
   Resize();
-  freed.id_ = BufferId(removed->id);
-  freed.bytes_ = removed->record.bytes;
-  freed.site_ = removed->record.site;
-  return freed;
+  return Freed(BufferId(removed->id), removed->record);
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
@@ -574,7 +657,9 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  return SiteOf(caller, 0, Clamp({device, kind}));
+  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}));
+  CountTruncated(site);
+  return site;
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
@@ -630,6 +715,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
   const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
+  CountTruncated(site);
   if (site == kNoSite || site == live.site) return true;
   for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
     Ledger::Change change(ledger_, scope);
@@ -891,6 +977,7 @@ void ProfilerImpl::GiveUpInChild() {
 
 void ProfilerImpl::ResetInChild() {
   ledger_.Clear();
+  size_limit_.store(kNoSizeLimit, std::memory_order_relaxed);
   pools_.Clear();
   sites_.UnlockAll();
   live_.ClearInChild();

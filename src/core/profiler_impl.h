@@ -189,20 +189,27 @@ class ProfilerImpl {
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
   bool Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
   FreedRecord Free(BufferId id);
-  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
+  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
     FreedRecord freed;
     freed.id_ = id;
-    freed.bytes_ = record.bytes;
-    freed.site_ = record.site;
+    freed.record_ = packed_record;
     return freed;
   }
-  // The uncommon cases of RecordFree. FreeUncommon: nothing has changed yet. FinishFree: `record` was removed from the
-  // live table, and `entered` is the result of Ledger::TryEnterFree. Both leave the tracker.
+  static FreedRecord Freed(BufferId id, const LiveRecord& record) { return Freed(id, LiveTable::Pack(record)); }
+  // The uncommon cases of RecordAlloc, from the step on that is not the common one: the attributes or the limits, the
+  // site (`path`: of the stack; null if it is not known), the live table, the ledger, the size of the live table. All
+  // of them leave the tracker.
+  bool AllocateUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
+  bool AllocateAtNewSite(Caller caller, const Path* path, BufferId id, SiteWords words) noexcept;
+  bool EnterUncommon(BufferId id, SiteId site, int64_t bytes) noexcept;
+  bool FinishAllocate(BufferId id, SiteId site, int64_t bytes) noexcept;
+  bool ResizeAfterAllocate() noexcept;
+  // The same for RecordFree: the record is still in the live table, or `packed_record` was removed from it.
   FreedRecord FreeUncommon(BufferId id) noexcept;
-  FreedRecord FinishFree(BufferId id, LiveRecord record, Ledger::Entered entered) noexcept;
-  // The same events if the thread is inside the tracker already: they are counted and not recorded, except while the
-  // thread forks.
-  [[gnu::cold]] bool RecordAllocInside(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Ledger::Entered entered) noexcept;
+  // RecordAlloc in a scope (ScopedCaller) or with a null id, and both events if the thread is inside the tracker
+  // already: then they are counted and not recorded, except while the thread forks.
+  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordFreeInside(BufferId id) noexcept;
   [[gnu::cold]] bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
                                        const Attributes& attributes) noexcept;
@@ -212,9 +219,22 @@ class ProfilerImpl {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     return guard.entered();
   }
-  [[gnu::always_inline]] SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false);
+  // Does not count truncated stacks (CountTruncated).
+  SiteId SiteOf(const Caller& caller, SiteWords words);
+  // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
+  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
+    return SiteOf(caller, SiteWords(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool));
+  }
+  // The common case of SiteOf: returns the site if the stack has no named frames, is not truncated, and its path and
+  // site are cached. Otherwise returns kNoSite and sets `*path` to the path of the stack, or to null.
+  [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words, const Path** path);
   // SiteOf, without named frames.
-  [[gnu::always_inline]] SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
+  SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
+  // Counts the stack of an event if it is truncated. To be called once for each event whose site is not a cached one.
+  void CountTruncated(SiteId site) {
+    if (site == kNoSite || !sites_.At(site).stack->truncated) return;
+    truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
+  }
   // SiteOf, in a process whose stacks can have named frames: the thread's Python functions or, without these, the
   // frames of its traceback.
   SiteId SiteWithNames(const Caller& caller, SiteWords words);
@@ -236,20 +256,27 @@ class ProfilerImpl {
     return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
   }
   [[gnu::cold]] bool MakeCapacity(BufferId id, size_t bytes);
-  // Enters a new record into all tables. Returns false if it was dropped. `position` is that of the id.
-  bool Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
+  // Enters a new record into all tables. Returns false if it was dropped.
+  bool Enter(BufferId id, SiteId site, int64_t bytes);
+  // Enters a new record, which is in the live table, into the ledger. Returns false if it was dropped.
+  bool EnterLedger(BufferId id, SiteId site, int64_t bytes);
   // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
   [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
   // Enters the free of `record` after it left the live table.
   Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
-    const Ledger::Entered entered =
-        ledger_.EnterPlain(Ledger::Event::kFree, ledger_.Prefetch(record.site), id.value(), record.site, record.bytes);
+    const Ledger::Entered entered = ledger_.EnterPlain(Ledger::Event::kFree, id.value(), record.site, record.bytes);
     return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
   }
   Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
-  // each event makes such a step.
-  void Resize() { ledger_.CountEachEvent(!live_.Resize(ledger_.live_records())); }
+  // each event makes such a step. Also sets size_limit_.
+  void Resize() {
+    const int64_t records = ledger_.live_records();
+    ledger_.CountEachEvent(!live_.Resize(records));
+    const size_t limit = records < max_live_ ? kNoSizeLimit : 0;
+    // Other threads read the cache line, so it is written only if the value changes.
+    if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
+  }
   // After an event.
   void Resize(Ledger::Entered entered) {
     if (entered == Ledger::kEnteredAndCounted) Resize();
@@ -261,15 +288,16 @@ class ProfilerImpl {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
   }
   // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the last two are for uncommon cases.
+  // `is_counted`: CountTruncated was called for the event.
   bool AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeBlock(uint64_t start);
-  bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
+  bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes, bool is_counted);
   FreedRecord FreeAnyBlock(uint64_t start);
   // The same as RemoveStaleRecord, for a block.
   bool RemoveStaleBlock(uint64_t address);
   // Returns false if another segment has its addresses now.
-  bool RestoreSegment(const FreedRecord& freed);
-  void RestoreBlock(const FreedRecord& freed);
+  bool RestoreSegment(BufferId id, const LiveRecord& record);
+  void RestoreBlock(uint64_t id, const LiveRecord& record);
   bool HasCapacity() const { return ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
   // may be kAlias.
@@ -292,8 +320,12 @@ class ProfilerImpl {
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
+  static constexpr size_t kNoSizeLimit = LiveTable::kMaxBytes + 1;
+
   const int max_depth_;
   const int64_t max_live_;
+  // A common allocation has fewer bytes: kNoSizeLimit, or 0 while there are max_live_ records.
+  std::atomic<size_t> size_limit_{kNoSizeLimit};
   const StackCapture capture_;
   const bool reads_python_;
   std::vector<std::pair<std::string, std::string>> tags_ ABSL_GUARDED_BY(tags_mutex_);  // of all samples, sorted by key
@@ -321,73 +353,46 @@ class ProfilerImpl {
   std::atomic<int64_t> truncated_stacks_{0};
 };
 
-inline SiteId ProfilerImpl::SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool) {
-  const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
-  const bool may_have_names = may_have_named_frames.load(std::memory_order_relaxed);
-  return __builtin_expect(may_have_names, 0) != 0 ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
-}
-
-inline SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
-  const Path* path = capture_.FindPath(caller, max_depth_);
-  // A truncated stack must also be counted, which SiteOfStack does.
-  if (path != nullptr && !path->truncated) {
-    const SiteId known = site_cache_.Find(SiteCache::Key(path->hash, words));
-    if (known != kNoSite) return known;
-  }
-  return SiteOfSlow(caller, path, words);
-}
-
-inline bool ProfilerImpl::Enter(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
-  if (site == kNoSite) {
-    RemoveStaleRecord(id);
-    return Drop(static_cast<uint64_t>(bytes));
-  }
-  const Ledger::CellRef cell_ref = ledger_.Prefetch(site);
-  LiveRecord replaced;
-  switch (live_.Insert(position, id.value(), {site, bytes}, &replaced)) {
-    case LiveTable::Inserted::kNoMemory:
-      return Drop(static_cast<uint64_t>(bytes));
-    case LiveTable::Inserted::kReplaced:
-      EnterReplaced(id, replaced);
-      break;
-    case LiveTable::Inserted::kNew:
-      break;
-  }
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, cell_ref, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
-  Resize(entered);
-  return true;
+inline SiteId ProfilerImpl::CachedSiteOf(const Caller& caller, SiteWords words, const Path** path) {
+  *path = nullptr;
+  if (__builtin_expect(may_have_named_frames.load(std::memory_order_relaxed), 0) != 0) return kNoSite;
+  *path = capture_.FindPath(caller, max_depth_);
+  const bool is_common = *path != nullptr && !(*path)->truncated;
+  return is_common ? site_cache_.Find(SiteCache::Key((*path)->hash, words)) : kNoSite;
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
-  ReentryGuard guard;
-  if (!guard.entered()) return RecordAllocInside(caller, id, bytes, attributes);
-  return Allocate(caller, id, bytes, attributes);
-}
-
-inline bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
-  if (id.is_null()) return false;
+  if (!thread_state.is_common() || id.is_null()) return RecordAllocUncommon(caller, id, bytes, attributes);
+  ReentryGuard::Enter();
   const LiveTable::Position position = live_.Prefetch(id.value());
-  if (AreUncommon(attributes)) {
-    attributes = ClampSlow(attributes);
-    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
+  if (AreUncommon(attributes) || bytes >= size_limit_.load(std::memory_order_relaxed)) {
+    return AllocateUncommon(caller, id, bytes, attributes);
   }
-  if (!Fits(id, bytes)) return false;
+  const SiteWords words(bytes, attributes, current_tags, /*in_pool=*/false);
+  const Path* path;
+  const SiteId site = CachedSiteOf(caller, words, &path);
+  if (site == kNoSite) return AllocateAtNewSite(caller, path, id, words);
+  const Ledger::CellRef cell = ledger_.Prefetch(site);
   const auto size = static_cast<int64_t>(bytes);
-  return Enter(position, id, SiteOf(caller, size, attributes), size);
+  if (!live_.TryInsert(position, id.value(), {site, size})) return EnterUncommon(id, site, size);
+  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, size);
+  if (entered == Ledger::kNotEntered) return FinishAllocate(id, site, size);
+  if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
+  ReentryGuard::Leave();
+  return true;
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
-  LiveRecord record;
-  if (!live_.TryErase(id.value(), &record)) return FreeUncommon(id);
-  const Ledger::Entered entered = ledger_.TryEnterFree(ledger_.Prefetch(record.site), record.bytes);
-  if (entered != Ledger::kEntered) return FinishFree(id, record, entered);
+  uint64_t packed;
+  if (!live_.TryErase(id.value(), &packed)) return FreeUncommon(id);
+  const LiveRecord record = LiveTable::Unpack(packed);
+  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, ledger_.RefOf(record.site), record.bytes);
+  if (entered != Ledger::kEntered) return FinishFree(id, packed, entered);
   ReentryGuard::Leave();
-  return Freed(id, record);
+  return Freed(id, packed);
 }
 
 inline FreedRecord ProfilerImpl::Free(BufferId id) {
@@ -412,22 +417,26 @@ inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t 
   const LiveTable::Position position = pools_.PrefetchBlock(start);
   // The common case: the block lies in one segment, on the only device that has segments, or on the device that the
   // caller names.
-  const bool is_common = start != 0 && Pools::IsBlockAddress(start) && bytes <= LiveTable::kMaxBytes && HasCapacity() &&
-                         pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
-  if (__builtin_expect(is_common, 1) != 0) {
-    const auto size = static_cast<int64_t>(bytes);
-    Attributes of_block = attributes;
-    of_block.device = pools_.ProbableDevice(attributes.device);
-    const SiteId site = SiteOf(caller, size, Clamp(of_block), /*in_pool=*/true);
-    TraceStep(EventStep::kBlockPlaced);
-    const Ledger::Entered entered =
-        site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, size);
-    if (entered != Ledger::kNotEntered) {
-      Resize(entered);
-      return true;
-    }
+  const bool is_common = start != 0 && Pools::IsBlockAddress(start) &&
+                         bytes < size_limit_.load(std::memory_order_relaxed) && pools_.has_segments() &&
+                         IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
+  if (__builtin_expect(is_common, 1) == 0) return AddAnyBlock(caller, start, bytes, attributes, /*is_counted=*/false);
+  Attributes of_block = attributes;
+  of_block.device = pools_.ProbableDevice(attributes.device);
+  const SiteWords words(bytes, Clamp(of_block), current_tags, /*in_pool=*/true);
+  const Path* path;
+  SiteId site = thread_state.is_scoped ? kNoSite : CachedSiteOf(caller, words, &path);
+  const bool is_cached = site != kNoSite;
+  if (!is_cached) {
+    site = SiteOf(caller, words);
+    CountTruncated(site);
   }
-  return AddAnyBlock(caller, start, bytes, attributes);
+  TraceStep(EventStep::kBlockPlaced);
+  const Ledger::Entered entered =
+      site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, static_cast<int64_t>(bytes));
+  if (entered == Ledger::kNotEntered) return AddAnyBlock(caller, start, bytes, attributes, /*is_counted=*/true);
+  Resize(entered);
+  return true;
 }
 
 inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {

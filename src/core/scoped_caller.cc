@@ -9,22 +9,21 @@ namespace hbmprof::internal {
 
 __thread Caller scoped_caller __attribute__((tls_model("initial-exec"))) = {};
 
-// A signal handler that records at any point sees either no scope or a complete one, because pc changes first at the
-// end and last at the beginning.
+// A signal handler that records at any point sees either no scope or a complete one, because is_scoped changes first at
+// the end and last at the beginning.
 
 bool BeginScope(const Caller& caller) {
   if (IsInScope(caller)) return false;
   EndScope();
-  scoped_caller.sp = caller.sp;
-  scoped_caller.fp = caller.fp;
+  scoped_caller = caller;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  scoped_caller.pc = caller.pc;
+  thread_state.is_scoped = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   return true;
 }
 
 void EndScope() {
-  scoped_caller.pc = 0;
+  thread_state.is_scoped = false;
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 

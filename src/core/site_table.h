@@ -115,9 +115,10 @@ struct SiteWords {
       : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.in_pool) {}
 
   SiteKey WithStack(const StackRecord* stack) const {
-    return {stack, block & ((uint64_t{1} << kTagsShift) - 1), UnpackAttributes(attributes),
+    return {stack, block_bytes(), UnpackAttributes(attributes),
             static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
   }
+  uint64_t block_bytes() const { return block & ((uint64_t{1} << kTagsShift) - 1); }
   bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
 
   uint64_t block;       // size, tags and in_pool

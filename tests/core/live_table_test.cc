@@ -61,9 +61,15 @@ void ResizeFully(LiveTable& table, int64_t records) {
   for (int i = 0; i < 20000; ++i) table.Resize(records);
 }
 
-// Erases as the profiler does.
+// Inserts and erases as the profiler does.
+Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRecord* replaced) {
+  return table.TryInsert(table.Prefetch(id), id, record) ? Inserted::kNew : table.Insert(id, record, replaced);
+}
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
-  return table.TryErase(id, record) || table.Erase(id, record);
+  uint64_t packed;
+  if (!table.TryErase(id, &packed)) return table.Erase(id, record);
+  *record = LiveTable::Unpack(packed);
+  return true;
 }
 
 TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
@@ -80,7 +86,7 @@ TEST(LiveTable, AcceptsANegativeNumberOfRecords) {
   LiveTable table;
   ResizeFully(table, -64);
   LiveRecord record;
-  ASSERT_EQ(table.Insert(Address(1), RecordOf(Address(1)), &record), Inserted::kNew);
+  ASSERT_EQ(InsertInSteps(table, Address(1), RecordOf(Address(1)), &record), Inserted::kNew);
   ResizeFully(table, -64);
   ASSERT_TRUE(table.Find(Address(1), &record));
   EXPECT_EQ(Count(table), 1u);
@@ -95,7 +101,7 @@ TEST(LiveTable, KeepsTheLargestAndSmallestRecordsWhole) {
   const uint64_t ids[] = {1, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{127} << 57};
   for (int i = 0; i < 4; ++i) {
     LiveRecord replaced;
-    ASSERT_EQ(table.Insert(ids[i], records[i], &replaced), Inserted::kNew);
+    ASSERT_EQ(InsertInSteps(table, ids[i], records[i], &replaced), Inserted::kNew);
   }
   for (int i = 0; i < 4; ++i) {
     LiveRecord found;
@@ -122,7 +128,7 @@ TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
       LiveRecord record;
       if (random() % 100 < insert_percent) {
         const LiveRecord fresh = RecordOf(id, random() % 4);
-        const Inserted result = table.Insert(id, fresh, &record);
+        const Inserted result = InsertInSteps(table, id, fresh, &record);
         ASSERT_EQ(result, known == model.end() ? Inserted::kNew : Inserted::kReplaced);
         if (known != model.end()) {
           ASSERT_TRUE(record == known->second);
@@ -148,7 +154,7 @@ TEST(LiveTable, KeepsEveryRecordAtAnySize) {
   for (uint64_t i = 0; i < 3000; ++i) {
     LiveRecord replaced;
     model[Address(i)] = RecordOf(Address(i));
-    ASSERT_EQ(table.Insert(Address(i), RecordOf(Address(i)), &replaced), Inserted::kNew);
+    ASSERT_EQ(InsertInSteps(table, Address(i), RecordOf(Address(i)), &replaced), Inserted::kNew);
   }
   // 64 buckets for 3,000 records: chains of overflow buckets; then 100,000 buckets; and back.
   ExpectSame(table, model);
@@ -195,7 +201,7 @@ TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {
   const int64_t before = ResidentBytes();
   for (uint64_t i = 0; i < kRecords; ++i) {
     LiveRecord replaced;
-    table.Insert(Address(i), RecordOf(Address(i)), &replaced);
+    InsertInSteps(table, Address(i), RecordOf(Address(i)), &replaced);
     table.Resize(static_cast<int64_t>(i));
   }
   const int64_t full = ResidentBytes() - before;
@@ -264,7 +270,7 @@ TEST(LiveTable, ThreadsWithOwnKeysLoseNothingDuringResize) {
             case 0: {
               const LiveRecord fresh = RecordOf(id, random());
               const Inserted expected = known == model.end() ? Inserted::kNew : Inserted::kReplaced;
-              ASSERT_EQ(table.Insert(id, fresh, &record), expected);
+              ASSERT_EQ(InsertInSteps(table, id, fresh, &record), expected);
               if (known != model.end()) {
                 ASSERT_TRUE(record == known->second);
               }
@@ -315,7 +321,7 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
             case 0:
             case 1:
               ++entered;
-              if (table.Insert(id, RecordOf(id), &record) != Inserted::kReplaced) continue;
+              if (InsertInSteps(table, id, RecordOf(id), &record) != Inserted::kReplaced) continue;
               ++left;
               break;
             case 2:

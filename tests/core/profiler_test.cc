@@ -1118,6 +1118,23 @@ TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, kTimes);
 }
 
+TEST(ProfilerStacks, ACutStackOfABlockIsCountedOnce) {
+  Options options;
+  options.max_stack_depth = 1;
+  Profiler profiler(options);
+  const auto counts = [&profiler](bool recorded) {
+    const int64_t count = profiler.GetTrackerStats().truncated_stacks;
+    return recorded ? count : -1;
+  };
+  EXPECT_EQ(counts(profiler.RecordSegment(At(1), 0x10000)), 1);
+  EXPECT_EQ(counts(profiler.RecordBlock(At(1), 0x1000)), 2) << "the first block of the segment";
+  EXPECT_EQ(counts(profiler.RecordBlock(At(1), 0x2000)), 3) << "replaces the block before";
+  EXPECT_EQ(counts(profiler.RecordBlock(At(2), 0x1000)), 4) << "in no segment";
+  EXPECT_EQ(counts(profiler.RecordBlock(At(1), 0xf000)), 5);
+  EXPECT_EQ(counts(profiler.RecordBlock(BufferId(At(1).value() + 0x8000), 0x8000)), 6) << "too few idle bytes";
+  EXPECT_EQ(counts(profiler.RecordBlockFree(At(2)).bytes() == 0x1000), 6);
+}
+
 // The cached site of a repeated stack also depends on the profiler, the size and the tags.
 TEST(ProfilerStacks, ThatRepeatDifferByProfilerSizeAndTags) {
   constexpr uint64_t kRounds = 200;
