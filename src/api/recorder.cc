@@ -548,17 +548,11 @@ struct FlightEvents {
   bool is_overrun = false;  // there are no events: those up to `state` were removed before they were copied
 };
 
-// Copies the events of the flight recorder, which keeps them. Other threads record meanwhile. Throws std::bad_alloc.
-FlightEvents CopyFlight(ProfilerImpl& profiler) {
-  Ledger& ledger = profiler.ledger();
+// Sets `start` and `shards` to the events of the flight recorder, which keeps them.
+void CopyFlightEvents(Ledger& ledger, FlightEvents* flight) {
   EventLog& log = ledger.log();
-  FlightEvents flight;
-  const int64_t listed_since = log.clock().NowInOrder();
-  const bool is_listed = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
-  // Read after the list, which takes longer: meanwhile events are removed.
-  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
   // Copies the events of the open buffers first, then those of the buffers that were full at that time.
-  flight.shards.resize(ledger.shard_count());
+  flight->shards.assign(ledger.shard_count(), {});
   std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
   std::vector<uint64_t> serials(ledger.shard_count());
   std::vector<RecordedEvent> events(EventBuffer::kEvents);
@@ -573,20 +567,32 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
   const Unpinner unpinner{log};
   while (const EventBuffer* const buffer = log.PinNext()) {
     if (buffer->serial > serials[buffer->shard]) continue;
-    std::vector<RecordedEvent>& copy = flight.shards[buffer->shard];
+    std::vector<RecordedEvent>& copy = flight->shards[buffer->shard];
     copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
   }
-  flight.start = std::max(log.removed_until(), flight_start.load());
-  // The changes of the live table since the list was begun must be known.
-  flight.live_is_complete = is_listed && flight.start <= listed_since;
+  flight->start = std::max(log.removed_until(), flight_start.load());
+  for (size_t shard = 0; shard < open.size(); ++shard) {
+    flight->shards[shard].insert(flight->shards[shard].end(), open[shard].begin(), open[shard].end());
+  }
+}
+
+// Copies the events of the flight recorder and the state after them. Threads go on recording meanwhile. Throws
+// std::bad_alloc.
+FlightEvents CopyFlight(ProfilerImpl& profiler) {
+  FlightEvents flight;
+  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
+  CopyFlightEvents(profiler.ledger(), &flight);
+  if (flight.start <= flight.state.instant) return flight;
+  // Meanwhile all events up to the instant were removed. The list takes most of the time, so it is left out.
+  flight = {};
+  flight.live_is_complete = false;
+  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  CopyFlightEvents(profiler.ledger(), &flight);
   flight.is_overrun = flight.start > flight.state.instant;
   if (flight.is_overrun) {
     flight.start = flight.state.instant;
     flight.shards.clear();
-    return flight;
-  }
-  for (size_t shard = 0; shard < open.size(); ++shard) {
-    flight.shards[shard].insert(flight.shards[shard].end(), open[shard].begin(), open[shard].end());
   }
   return flight;
 }

@@ -320,7 +320,7 @@ class FlightTest : public RecordingTest {
 
 TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
   using std::chrono::milliseconds;
-  constexpr milliseconds kLimit(500);
+  constexpr milliseconds kLimit(1000);  // much longer than a save takes on a loaded machine
   ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1'000'000, std::chrono::nanoseconds(kLimit).count()));
   Allocate(10);
   const std::unique_ptr<RecordingReader> early = Save("early.hbmrec");
@@ -333,7 +333,7 @@ TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
   EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 7);
   EXPECT_EQ(reader->tables().live.size(), 10u);
   const int64_t duration = reader->end_time() - reader->tables().start_time;
-  EXPECT_NEAR(static_cast<double>(duration), 500e6, 50e6);
+  EXPECT_NEAR(static_cast<double>(duration), 1e9, 50e6);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   EXPECT_LE(reader->tables().start_unix_nanos + duration, std::chrono::nanoseconds(now).count());
   EXPECT_TRUE(reader->tables().names.warnings.empty());
