@@ -17,7 +17,8 @@ bool IsStandardOutput(const std::string& path);
 
 // Writes a result to the value of an option -o: to standard output, or to the file `path`, which is replaced in one
 // step. A device such as /dev/null or a named pipe is opened and written instead. `write` appends the bytes; it may be
-// called twice (WriteFileAtomically). Errors: those of `write` and of WriteFileAtomically.
+// called twice (WriteFileAtomically). On a pipe it cannot overwrite them. Errors: those of `write` and of
+// WriteFileAtomically.
 absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(internal::FileOutput&)>& write);
 absl::Status WriteOutput(const std::string& path, std::string_view bytes);
 

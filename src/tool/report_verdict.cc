@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/text.h"
@@ -77,20 +78,25 @@ std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, s
 
 // The sites with one verdict.
 struct Sites {
-  std::string names;  // of the first two, and the number of the others
-  size_t count = 0;
+  std::string names;          // of the first two functions, and the number of the others
+  size_t function_count = 0;  // several sites can have one function
   int64_t growth = 0;
 };
 
 Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
   Sites found;
+  std::set<std::string> functions;
   for (const SiteGrowth& site : sites) {
     if (site.verdict != verdict) continue;
-    if (found.count < 2) found.names += (found.count == 0 ? "" : " and ") + NameOf(profiles, site);
-    ++found.count;
     found.growth = Plus(found.growth, site.growth);
+    const std::string name = NameOf(profiles, site);
+    if (!functions.insert(name).second) continue;
+    if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
   }
-  if (found.count > 2) found.names += Cat(" and ", found.count - 2, " more sites");
+  found.function_count = functions.size();
+  if (functions.size() > 2) {
+    found.names += Cat(" and ", functions.size() - 2, functions.size() == 3 ? " other function" : " other functions");
+  }
   return found;
 }
 
@@ -99,8 +105,8 @@ std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::v
                            size_t judged) {
   if (sites.empty()) return ".";
   const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
-  if (perhaps.count > 0) {
-    return Cat(". The data does not show whether ", perhaps.names, perhaps.count == 1 ? " leaks (" : " leak (",
+  if (perhaps.function_count > 0) {
+    return Cat(". The data does not show whether ", perhaps.names, perhaps.function_count == 1 ? " leaks (" : " leak (",
                FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
   }
   if (judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
@@ -111,7 +117,7 @@ std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::v
 std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
                          const std::vector<SiteGrowth>& sites) {
   const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
-  if (leaks.count == 0) return "";
+  if (leaks.function_count == 0) return "";
   double per_second = 0;
   std::map<std::string, double> rates;  // by device
   for (const SiteGrowth& site : sites) {
@@ -120,7 +126,7 @@ std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now
     rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
   }
   const std::string unit = profiles.types()[type].unit;
-  std::string text = Cat(leaks.names, leaks.count == 1 ? " leaks " : " leak ");
+  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
   if (per_second > 0) {
     text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
                 ")");

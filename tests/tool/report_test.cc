@@ -287,6 +287,23 @@ TEST_F(Report, BeginsWithAVerdict) {
                                    "320.00 KiB each second (+640.00 KiB)."));
 }
 
+TEST_F(Report, VerdictNamesAFunctionOnce) {
+  std::vector<std::string> paths;
+  for (int dump = 0; dump < 4; ++dump) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(int64_t{1700000000 + dump} * 1000000000);
+    const uint64_t grow = maker.Frame("app::Grow");
+    for (const char* caller : {"app::First", "app::Second"}) {
+      maker.Sample({grow, maker.Frame(caller)}, {1, 1024 * (1 + dump)});
+    }
+    paths.push_back(dir_ + "/" + std::to_string(dump) + ".pb.gz");
+    maker.Write(paths.back());
+  }
+  MakeReport(paths);
+  EXPECT_EQ(ReportData(ReadAll(page_))["verdict"][0],
+            "Memory in use grew by 6.00 KiB to 8.00 KiB: app::Grow leaks 2.00 KiB each second (+6.00 KiB).");
+}
+
 TEST_F(Report, VerdictDoesNotExcludeALeakThatItCannotDecide) {
   // Returns the first sentence for a site with these values.
   const auto verdict = [this](const std::vector<int64_t>& values) {

@@ -493,7 +493,7 @@ function drawGrowth() {
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
   const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No leak was found.")];
   if (others.length) {
-    parts.push(element("details", {}, element("summary", {}, `${others.length} sites grew and stopped, or go up and down`),
+    parts.push(element("details", {}, element("summary", {}, others.length === 1 ? "1 site grew and stopped, or goes up and down" : `${others.length} sites grew and stopped, or go up and down`),
                        tableOf(head(), others.map(row))));
   }
   fill($("growth"), parts);
