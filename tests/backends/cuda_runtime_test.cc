@@ -694,6 +694,21 @@ TEST_F(CudaRuntimeTest, IpcHandleCountsOnceUntilLastClose) {
   EXPECT_EQ(NewReplacedRecords(), 0);
 }
 
+TEST_F(CudaRuntimeTest, IpcHandleOpenedWhileOffDoesNotCount) {
+  profiler().SetEnabled(false);
+  const Made first = MakeIpc();
+  profiler().SetEnabled(true);
+  const Made second = MakeIpc();
+  ASSERT_EQ(second.handle, first.handle);
+  EXPECT_EQ(TotalInUse(), 0) << "the memory was open";
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
+  const Made third = MakeIpc();
+  EXPECT_EQ(TotalInUse(), 12288);
+  EXPECT_EQ(cuda::IpcCloseMemHandle(third.handle), cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 0);
+}
+
 // --- Device reset. ---
 
 TEST_F(CudaRuntimeTest, ResetDropsMemoryOfCurrentDevice) {
