@@ -11,6 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
+source scripts/lib/arm64.sh
 
 # Test programs that start no other programs, and those that do.
 alone=(capture_test capture_cfi_test capture_stack_memory_test capture_unloading_test capture_no_malloc_test
@@ -37,34 +38,6 @@ left_out=(
 sysroot=$PWD/build/arm64-sysroot
 qemu=(qemu-aarch64-static -L "$sysroot" -cpu max)  # max has pointer authentication
 
-# Unpacks Debian's packages for arm64 with their dependencies into build/arm64-sysroot.
-make_sysroot() {
-  [[ ! -e $sysroot ]] || return 0
-  local folder=$PWD/build/arm64-apt
-  mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" "$sysroot.new"
-  : >"$folder/status"
-  local apt=(-qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State="$folder" -o
-    Dir::State::status="$folder/status" -o Dir::Cache="$folder/cache" -o APT::Sandbox::User=root)
-  apt-get "${apt[@]}" update
-  apt-get "${apt[@]}" install -y --no-install-recommends --download-only libc6-dev libstdc++-12-dev libabsl-dev \
-    libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libprotobuf-dev libcli11-dev \
-    nlohmann-json3-dev libre2-dev libdw-dev libgtest-dev libgmock-dev libcpp-httplib-dev >/dev/null
-  local package link target
-  for package in "$folder"/cache/archives/*.deb; do
-    dpkg -x "$package" "$sysroot.new"
-  done
-  # Absolute links would lead to this system's files.
-  (
-    cd "$sysroot.new"
-    find . -type l -lname '/*' | while read -r link; do
-      target=.$(readlink "$link")
-      [[ ! -e $target ]] || ln -sfn "$(realpath -s --relative-to="$(dirname "$link")" "$target")" "$link"
-    done
-  )
-  rm -rf "$folder"
-  mv "$sysroot.new" "$sysroot"
-}
-
 # run_tests PROGRAM...: runs all tests of the programs, and returns 1 if one failed.
 run_tests() {
   local program filter failed=0
@@ -76,21 +49,9 @@ run_tests() {
   return $failed
 }
 
-# in_namespace COMMAND...: runs COMMAND in a user namespace where the kernel starts aarch64 programs with qemu.
-in_namespace() {
-  QEMU_LD_PREFIX=$sysroot QEMU_CPU=max unshare --user --map-root-user --mount bash -c '
-    set -euo pipefail
-    mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
-    elf="\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00"
-    mask="\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff"
-    printf %s ":aarch64:M::$elf\x02\x00\xb7\x00:$mask\xfe\xff\xff\xff:$1:F" >/proc/sys/fs/binfmt_misc/register
-    shift
-    "$@"' bash "$(command -v qemu-aarch64-static)" "$@"
-}
-
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}" \
   g++-aarch64-linux-gnu qemu-user-static
-hbmprof_step "unpacking the packages for arm64" make_sysroot
+hbmprof_step "unpacking the packages for arm64" hbmprof_arm64_unpack "$sysroot" "${HBMPROF_ARM64_PACKAGES[@]}"
 if [[ $# -gt 0 ]]; then
   alone=()
   starting=("$@")
@@ -98,10 +59,10 @@ fi
 hbmprof_step "building" hbmprof_build arm64 "${alone[@]}" "${starting[@]}"
 status=0
 hbmprof_step "tests" run_tests "${alone[@]}" || status=1
-if in_namespace true 2>/dev/null; then
+if hbmprof_arm64_namespace "$sysroot" true 2>/dev/null; then
   export -f run_tests
-  hbmprof_step "tests that start programs" in_namespace bash -c "$(declare -p left_out qemu); run_tests ${starting[*]}" ||
-    status=1
+  hbmprof_step "tests that start programs" hbmprof_arm64_namespace "$sysroot" \
+    bash -c "$(declare -p left_out qemu); run_tests ${starting[*]}" || status=1
 else
   echo "note: the kernel has no binfmt_misc in user namespaces, so these tests are left out: ${starting[*]}"
 fi

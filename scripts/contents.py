@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Lists the libraries of this Debian system that the packages of scripts/package.sh contain, linked statically.
+"""Lists the libraries of a Debian system that the packages of scripts/package.sh contain, linked statically.
 
-usage: contents.py notices FILE...   prints the licences of these libraries, and the files
-       contents.py sbom VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
+usage: contents.py notices ROOT FILE...   prints the licences of these libraries, and the files
+       contents.py sbom ROOT VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
+
+ROOT is / for this system, or the folder of an aarch64 system that scripts/lib/arm64.sh made.
 """
 import datetime
 import json
@@ -16,28 +18,50 @@ PACKAGES = [
     "libabsl-dev", "libdeflate-dev", "libelf-dev", "libdw-dev", "libiberty-dev", "zlib1g-dev", "libbz2-dev", "liblzma-dev",
     "libprotobuf-dev", "libre2-dev", "libcli11-dev", "nlohmann-json3-dev", "libprotozero-dev", "libstdc++-12-dev", "libgcc-12-dev",
     "libc6-dev"]
+# Packages of this system that belong to the cross compiler.
+COMPILERS = {"libstdc++-12-dev", "libgcc-12-dev"}
 # This library is contained as a source file, from Debian's source package (source package, binary package).
 HTTPLIB = ("cpp-httplib", "libcpp-httplib-dev")
 
 
-def version_of(package):
-    return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], check=True, capture_output=True, text=True).stdout
+class System:
+    """This system, or an aarch64 system in a folder."""
+
+    def __init__(self, root):
+        self.root = pathlib.Path(root)
+        self.is_this = root == "/"
+        self.architecture = "amd64" if self.is_this else "arm64"
+
+    def packages(self):
+        """The names of the packages whose libraries are contained."""
+        return [name if self.is_this or name not in COMPILERS else name + "-arm64-cross" for name in PACKAGES]
+
+    def version_of(self, package):
+        if self.is_this or package.endswith("-cross"):
+            return subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], check=True, capture_output=True, text=True).stdout
+        return dict(line.split() for line in (self.root / "packages").read_text().splitlines())[package]
+
+    def licence_of(self, package):
+        root = pathlib.Path("/") if package.endswith("-cross") else self.root
+        return (root / "usr/share/doc" / package / "copyright").read_text(errors="replace")
 
 
-def notices(files):
-    for package in PACKAGES:
-        print(f"==== {package} {version_of(package)}\n")
-        print(pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(errors="replace"))
+def notices(system, files):
+    for package in system.packages():
+        print(f"==== {package} {system.version_of(package)}\n")
+        print(system.licence_of(package))
     for name in files:
-        print(f"==== {HTTPLIB[0]} {version_of(HTTPLIB[1])}\n")
+        print(f"==== {HTTPLIB[0]} {system.version_of(HTTPLIB[1])}\n")
         print(pathlib.Path(name).read_text())
 
 
-def sbom(version):
+def sbom(system, version):
     def component(name, number):
-        return {"type": "library", "name": name, "version": number, "purl": f"pkg:deb/debian/{name}@{number}?arch=amd64"}
+        return {"type": "library", "name": name, "version": number,
+                "purl": f"pkg:deb/debian/{name}@{number}?arch={system.architecture}"}
 
     time = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
+    libraries = [component(name, system.version_of(name)) for name in system.packages()]
     print(json.dumps({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -46,15 +70,15 @@ def sbom(version):
             "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "component": {"type": "application", "name": "hbmprof", "version": version},
         },
-        "components": [component(name, version_of(name)) for name in PACKAGES] + [component(HTTPLIB[0], version_of(HTTPLIB[1]))],
+        "components": libraries + [component(HTTPLIB[0], system.version_of(HTTPLIB[1]))],
     }, indent=1))
 
 
 def main():
-    if len(sys.argv) >= 2 and sys.argv[1] == "notices":
-        notices(sys.argv[2:])
-    elif len(sys.argv) == 3 and sys.argv[1] == "sbom":
-        sbom(sys.argv[2])
+    if len(sys.argv) >= 3 and sys.argv[1] == "notices":
+        notices(System(sys.argv[2]), sys.argv[3:])
+    elif len(sys.argv) == 4 and sys.argv[1] == "sbom":
+        sbom(System(sys.argv[2]), sys.argv[3])
     else:
         sys.exit(__doc__)
 

@@ -1,18 +1,29 @@
 #!/usr/bin/env bash
-# Builds the packages of this version for x86-64 Linux with glibc 2.17 or later, into build/package:
+# Builds the packages of this version for Linux with glibc 2.17 or later, into build/package/out:
 #   hbmprof-VERSION-linux-x86_64.tar.gz            the command, the libraries and the headers; unpack it anywhere
 #   hbmprof-VERSION-py3-none-manylinux_2_17_x86_64.whl   the same for pip, with the Python package
 #   hbmprof_VERSION_amd64.deb                      for Debian 11 and later and Ubuntu 20.04 and later
-# and SHA256SUMS. Equal sources and equal Debian packages give equal bytes. On Debian 12 it installs the packages that it
-# needs (with root or sudo).
+# and SHA256SUMS of all packages there. Equal sources and equal Debian packages give equal bytes.
+#
+# usage: scripts/package.sh [--arch x86_64|aarch64]      default: x86_64
+#
+# On Debian 12 on x86-64 it installs the packages that it needs (with root or sudo). The packages for aarch64 are built
+# with a cross compiler; libraries to link come from Debian's packages for arm64 (scripts/lib/arm64.sh).
 set -euo pipefail
 umask 022
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
+source scripts/lib/arm64.sh
 
+case "$*" in
+  "" | "--arch x86_64") arch=x86_64 deb_arch=amd64 ;;
+  "--arch aarch64") arch=aarch64 deb_arch=arm64 ;;
+  *) hbmprof_die "unknown arguments '$*': use no argument, --arch x86_64 or --arch aarch64" ;;
+esac
 version=$(sed -n 's/^#define HBMPROF_VERSION_[MP][A-Z]* //p' include/hbmprof/version.h | paste -sd.)
 [[ $version == *.*.* ]] || hbmprof_die "include/hbmprof/version.h does not have the three numbers of the version"
-build=$PWD/build/package
+package=$PWD/build/package
+build=$package/$arch
 # All files get the time of the last commit.
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y include/hbmprof/version.h)
 export SOURCE_DATE_EPOCH
@@ -20,8 +31,8 @@ export SOURCE_DATE_EPOCH
 # Gets cpp-httplib as one header, from Debian's source package with Debian's patches. Debian's binary packages have a
 # header and a shared library instead.
 fetch_httplib() {
-  [[ ! -e $build/httplib/httplib.h ]] || return 0
-  local folder=$build/httplib.new
+  [[ ! -e $package/httplib/httplib.h ]] || return 0
+  local folder=$package/httplib.new
   rm -rf "$folder"
   mkdir -p "$folder/lists/partial"
   echo 'deb-src http://deb.debian.org/debian bookworm main' >"$folder/sources.list"
@@ -29,30 +40,41 @@ fetch_httplib() {
     -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
   apt-get "${apt[@]}" update
   (cd "$folder" && apt-get "${apt[@]}" source cpp-httplib >/dev/null)
-  mkdir -p "$build/httplib"
-  cp "$folder"/cpp-httplib-*/httplib.h "$folder"/cpp-httplib-*/LICENSE "$build/httplib/"
+  mkdir -p "$package/httplib"
+  cp "$folder"/cpp-httplib-*/httplib.h "$folder"/cpp-httplib-*/LICENSE "$package/httplib/"
   rm -rf "$folder"
 }
 
-# The tree that all packages contain, in build/package/tree.
+# The tree that all packages contain, in build/package/ARCH/tree. The tests, which need the examples, are only
+# configured; scripts/package_test.sh builds and runs some of them.
 build_tree() {
-  cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHBMPROF_PORTABLE=ON \
-    -DHBMPROF_HTTPLIB_INCLUDE="$build/httplib" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib -DHBMPROF_CUDA=OFF \
-    -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." >"$build/configure.log"
-  cmake --build "$build/cmake" >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
+  local root=/ options=()
+  if [[ $arch == aarch64 ]]; then
+    root=$PWD/build/arm64-sysroot
+    hbmprof_arm64_unpack "$root" "${HBMPROF_ARM64_PACKAGES[@]}"
+    options=(-DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake")
+  fi
+  mkdir -p "$build"
+  cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHBMPROF_PORTABLE=ON -DHBMPROF_CUDA=OFF \
+    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_BUILD_EXAMPLES=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF \
+    -DHBMPROF_HTTPLIB_INCLUDE="$package/httplib" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib \
+    -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
+    { tail -n 30 "$build/configure.log" >&2; return 1; }
+  cmake --build "$build/cmake" --target hbmprof_tool hbmprof_inject_cuda hbmprof_pjrt hbmprof_c hbmprof_layers \
+    >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
   rm -rf "$build/tree"
   DESTDIR=$build/tree cmake --install "$build/cmake" --strip >"$build/install.log"
   local doc=$build/tree/usr/share/doc/hbmprof
   mkdir -p "$doc"
-  python3 scripts/contents.py notices "$build/httplib/LICENSE" >"$doc/NOTICES"
-  python3 scripts/contents.py sbom "$version" >"$doc/hbmprof.cdx.json"
+  python3 scripts/contents.py notices "$root" "$package/httplib/LICENSE" >"$doc/NOTICES"
+  python3 scripts/contents.py sbom "$root" "$version" >"$doc/hbmprof.cdx.json"
   cp README.md "$doc/"
 }
 
 build_tar() {
-  local name=hbmprof-$version-linux-x86_64
+  local name=hbmprof-$version-linux-$arch
   tar --create --gzip --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
-    --transform "s,^\./,$name/," --file "$build/out/$name.tar.gz" -C "$build/tree/usr" ./bin ./include ./lib ./share
+    --transform "s,^\./,$name/," --file "$package/out/$name.tar.gz" -C "$build/tree/usr" ./bin ./include ./lib ./share
 }
 
 build_wheel() {
@@ -81,10 +103,10 @@ EOF
 Wheel-Version: 1.0
 Generator: hbmprof
 Root-Is-Purelib: false
-Tag: py3-none-manylinux_2_17_x86_64
+Tag: py3-none-manylinux_2_17_$arch
 EOF
   printf '[pytest11]\nhbmprof = hbmprof.pytest_plugin\n' >"$info/entry_points.txt"
-  PYTHONPATH=$PWD/build/pypi python3 -m wheel pack --dest-dir "$build/out" "$root" >/dev/null
+  PYTHONPATH=$PWD/build/pypi python3 -m wheel pack --dest-dir "$package/out" "$root" >/dev/null
 }
 
 build_deb() {
@@ -96,7 +118,7 @@ build_deb() {
   cat >"$root/DEBIAN/control" <<EOF
 Package: hbmprof
 Version: $version
-Architecture: amd64
+Architecture: $deb_arch
 Maintainer: The hbmprof authors <hbmprof@localhost>
 Section: devel
 Priority: optional
@@ -107,16 +129,18 @@ Description: heap profiler for accelerator memory
  that allocated it, and writes profiles that pprof reads.
 EOF
   find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
-  dpkg-deb --root-owner-group --build "$root" "$build/out/hbmprof_${version}_amd64.deb" >/dev/null
+  dpkg-deb --root-owner-group --build "$root" "$package/out/hbmprof_${version}_$deb_arch.deb" >/dev/null
 }
 
-hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev libbz2-dev liblzma-dev
+packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev libbz2-dev liblzma-dev)
+[[ $arch == x86_64 ]] || packages+=(g++-aarch64-linux-gnu qemu-user-static)
+hbmprof_install "${packages[@]}"
 hbmprof_pypi wheel wheel==0.45.1
-rm -rf "$build/out"
-mkdir -p "$build/out"
+mkdir -p "$package/out"
+rm -f "$package/out/"*"$arch".* "$package/out/"*"$deb_arch".*
 hbmprof_step "cpp-httplib's header from Debian's source package" fetch_httplib
-hbmprof_step "building" build_tree
+hbmprof_step "building for $arch" build_tree
 hbmprof_step "tar.gz" build_tar
 hbmprof_step "wheel" build_wheel
 hbmprof_step "deb" build_deb
-(cd "$build/out" && sha256sum -- hbmprof* | tee SHA256SUMS)
+(cd "$package/out" && sha256sum -- hbmprof* | tee SHA256SUMS)

@@ -1,5 +1,8 @@
 #!/bin/bash
-# Installs one package in this system, a chroot of scripts/package_test.sh, uses it, and removes it. usage: use.sh KIND
+# Installs one package in this system, a chroot of scripts/package_test.sh, uses it, and removes it.
+#
+# usage: use.sh wheel|deb|tar
+#        use.sh tests FOLDER PROGRAM...      runs the test programs below FOLDER
 set -euo pipefail
 kind=$1
 cd /root
@@ -26,6 +29,9 @@ use() {
   "$hbmprof" timeline serve.hbmrec
   "$hbmprof" at serve.hbmrec --peak -o peak.pb.gz
   "$hbmprof" top --exact --own peak.pb.gz | grep -Eq '^ *14942208 B +100\.00% .* allocate '
+  # The packages are built without OpenSSL.
+  "$hbmprof" top https://localhost/heap 2>https.txt || true
+  grep -q "reads no HTTPS; download it first: curl " https.txt
   echo "used $hbmprof"
 }
 
@@ -51,10 +57,24 @@ EOF
     [[ ! -e /usr/bin/hbmprof && ! -e /usr/lib/hbmprof ]]
     ;;
   tar)
-    for folder in /opt/one /opt/another; do
-      mkdir -p "$folder"
-      tar -xzf /files/*.tar.gz -C "$folder" --strip-components=1
-      use "$folder/bin/hbmprof" python3
+    # As the lines of docs/packages.md for an image do, and as an init container copies the folder into a volume.
+    tar -xzf /files/*.tar.gz -C /opt
+    folder=$(echo /opt/hbmprof-*)
+    PATH=$folder/bin:$PATH use hbmprof python3
+    cp -r "$folder" /volume
+    rm -r "$folder"
+    use /volume/bin/hbmprof python3
+    ;;
+  tests)
+    folder=$2
+    failed=0
+    for name in "${@:3}"; do
+      program=$(find "$folder" -name "$name" -type f)
+      # The libraries of the package stand in the place of those of the build.
+      cmp /opt/hbmprof/lib/hbmprof/libhbmprof_cuda.so "${folder%/tests}/src/inject/libhbmprof_cuda.so"
+      echo "-- $name"
+      "$program" --gtest_brief=1 || failed=1
     done
+    exit $failed
     ;;
 esac
