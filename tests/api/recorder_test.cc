@@ -27,6 +27,7 @@
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hbmprof {
@@ -398,7 +399,8 @@ TEST_F(FlightTest, ListsTheLiveBuffersOfItsStartEvenIfTheSaveIsOverrun) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   // While this many records are listed, the few buffers of the recorder are filled several times.
-  for (uint64_t i = 1; i <= 300'000; ++i) profiler.RecordAlloc(BufferId((uint64_t{3} << 40) + i), 1, {device});
+  constexpr uint64_t kRecords = hbmprof_test::kSanitized ? 30'000 : 300'000;
+  for (uint64_t i = 1; i <= kRecords; ++i) profiler.RecordAlloc(BufferId((uint64_t{3} << 40) + i), 1, {device});
   std::atomic<bool> ends{false};
   std::thread thread([&] {
     constexpr uint64_t kIds = 1000;
@@ -407,7 +409,7 @@ TEST_F(FlightTest, ListsTheLiveBuffersOfItsStartEvenIfTheSaveIsOverrun) {
       for (uint64_t i = 1; i <= kIds; ++i) profiler.RecordFree(BufferId((uint64_t{4} << 40) + i));
     }
   });
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < (hbmprof_test::kSanitized ? 2 : 5); ++i) {
     const std::unique_ptr<RecordingReader> reader = Save("a.hbmrec");
     if (reader == nullptr) break;
     EXPECT_EQ(reader->problem(), "");
@@ -428,7 +430,7 @@ TEST_F(FlightTest, ListsTheLiveBuffersOfItsStartEvenIfTheSaveIsOverrun) {
 }
 
 TEST_F(FlightTest, StartsAfterTheRecordingThatIsInProgress) {
-  constexpr int kPairs = 100'000;
+  constexpr int kPairs = hbmprof_test::kSanitized ? 10'000 : 100'000;
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
