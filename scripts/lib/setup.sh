@@ -81,7 +81,7 @@ hbmprof_install() {
   if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
     rm -f "$log"
-    hbmprof_die "apt-get could not install: ${missing[*]} (the reason stands above)"
+    hbmprof_die "apt-get could not install: ${missing[*]} (see the reason above)"
   fi
   rm -f "$log"
 }

@@ -125,8 +125,9 @@ Command AddAdviseCommand(CLI::App& tool) {
       tool.add_subcommand("advise", "Say how a program can use less memory or call the driver less often");
   auto options = std::make_shared<AdviseOptions>();
   arguments->add_option("FILE", options->file, "A recording")->required();
-  arguments->add_option("--known", options->known, "Treat matching binaries, files and functions as libraries");
-  arguments->add_flag("--json", options->json, "Print JSON");
+  arguments->add_option("--known", options->known,
+                        "REGEX of further known libraries: binaries, files, functions; can be repeated");
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   return {arguments, [options] { return RunAdvise(*options); }, true};
 }
 

@@ -90,7 +90,7 @@ Command AddAtCommand(CLI::App& tool) {
   instant->add_flag("--peak", options->peak, "When the bytes in use were highest");
   instant->add_flag("--before-oom", options->before_oom, "Before the last allocation that failed");
   instant->add_option("--mark", options->mark, "At a mark, such as the name of a profile that was written then");
-  instant->add_flag("--end", options->end, "The last instant, also of a process that was killed");
+  instant->add_flag("--end", options->end, "At the end of the recording (also if the process was killed)");
   instant->require_option(1);
   arguments->add_option("--device", options->device, "With --peak: of this device (default: the highest of all)");
   arguments->add_option("-o,--output", options->output, "The profile to write; - is standard output")->required();

@@ -83,7 +83,7 @@ void Driver(Findings& findings) {
   const int error = init == nullptr ? -1 : init(0);
   if (error != 0) {
     findings.Problem("driver", error == 34 ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
-                                           : Cat(path, " does not initialise: CUDA error ", error));
+                                           : Cat(path, " cannot be initialized: CUDA error ", error));
     return;
   }
   int version = 0;
@@ -498,8 +498,10 @@ Command AddDoctorCommand(CLI::App& tool) {
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
-  arguments->add_option("command", options->command, "After --: a program to check, or PyTorch's libc10_cuda.so");
-  arguments->footer("A line that begins with ! names something that cannot be recorded; then the exit code is 1.");
+  arguments->add_option("command", options->command,
+                        "After --: a program to check, or a library: libc10_cuda.so, libtensorflow_framework.so.2");
+  arguments->footer(
+      "A line that begins with ! shows a problem: some allocations cannot be recorded. Then the exit code is 1.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }
 

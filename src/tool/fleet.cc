@@ -168,7 +168,8 @@ absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& proces
                                           bool has_process_labels, double seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (changes_ >= kMaxChanges) return absl::ResourceExhaustedError("too many requests with seconds= at once");
+    if (changes_ >= kMaxChanges)
+      return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
     ++changes_;
   }
   // Not folded: two profiles may fold different stacks, which would look like a change.

@@ -187,8 +187,7 @@ class CourseJudge {
     } else if (j.in_jumps) {
       site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
                      Percent(j.tail), " of the time before the end: one-time jumps look the same");
-      site.more_dumps =
-          "after twice the time, it is a leak if there were more jumps, and not a leak if there were none";
+      site.more_dumps = "if there are more jumps in the same time again, it is a leak; otherwise not";
     } else {
       site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
       site.more_dumps = "dumps over twice the time show whether the growth continues";

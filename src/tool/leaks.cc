@@ -234,7 +234,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (options.files.size() < 3) {
     return absl::InvalidArgumentError(
         Cat(options.files.size(),
-            " dumps are too few to distinguish growth from warming up; give three or more, five are good (for two, use "
+            " dumps are too few to distinguish growth from warming up; give at least three, better five (for two, use "
             "hbmprof diff)"));
   }
   bool trimmed = false;
@@ -283,7 +283,7 @@ Command AddLeaksCommand(CLI::App& tool) {
       ->allow_extra_args(false);
   arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
   arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")->capture_default_str();
-  arguments->add_flag("--json", options->json, "All sites as JSON");
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   options->AddTo(*arguments);
   arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunLeaks(*options); }, true};

@@ -80,7 +80,8 @@ Command AddRecordCommand(CLI::App& tool) {
       ->add_option("--max-bytes", options->max_bytes,
                    "For start: the largest size of the recording, at least 1MiB; 0: no limit. Default: 1GiB")
       ->type_name("SIZE");
-  arguments->add_option("--socket-dir", options->directory, "Where the sockets are, if not in $HBMPROF_SOCKET_DIR")
+  arguments
+      ->add_option("--socket-dir", options->directory, "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
       ->type_name("DIR");
   return {arguments, [options] { return RunRecord(*options); }};
 }

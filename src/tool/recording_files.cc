@@ -86,7 +86,9 @@ void WarnOfGaps(const std::string& command, const std::string& path, const inter
   if (!recording.problem().empty()) {
     PrintError(command, Cat(path, ": ", recording.problem()));
   } else if (!recording.is_complete()) {
-    PrintError(command, Cat(path, ": the recording was not ended, so the last events may be missing"));
+    PrintError(command, Cat(path,
+                            ": the recording is incomplete: the process ended before it closed the file, so the last "
+                            "events may be missing"));
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;
@@ -95,7 +97,7 @@ void WarnOfGaps(const std::string& command, const std::string& path, const inter
                             count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
   }
   if (!recording.tables().live_is_complete) {
-    PrintError(command, Cat(path, ": the list of buffers from before the recording is incomplete"));
+    PrintError(command, Cat(path, ": the list of the buffers that were live at the start is incomplete"));
   }
 }
 

@@ -214,7 +214,7 @@ Command AddServeCommand(CLI::App& tool) {
   options->http.port = 4747;
   options->fleet.directory = ControlDirectory();
   arguments->add_option("--address", options->http.address, "The IP address to listen on")->capture_default_str();
-  arguments->add_option("--port", options->http.port, "The port; 0 is any free one")
+  arguments->add_option("--port", options->http.port, "The port; 0: any free port")
       ->capture_default_str()
       ->check(CLI::Range(0, 65535));
   arguments->add_option("--token-file", options->token_file, "Require the token in this file from every client")
@@ -237,7 +237,7 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
   arguments
       ->add_option("--answer-memory", options->answer_memory,
-                   "Memory for answers of processes until they are sent; a request beyond it gets the status 503")
+                   "Memory for answers of processes that are not sent yet; a request that needs more gets status 503")
       ->capture_default_str();
   arguments
       ->add_option("--socket-dir", options->fleet.directory,

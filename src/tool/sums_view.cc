@@ -34,7 +34,7 @@ void SumsOptions::AddTo(CLI::App& arguments) {
   rows_option = arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
   arguments.add_flag("--cum", by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", exact, "Print bytes without rounding");
-  arguments.add_flag("--json", json, "All rows as JSON, exact");
+  arguments.add_flag("--json", json, "Print JSON: all rows, with exact values");
   ViewOptions::AddTo(arguments);
   arguments.footer(kFilterHelp);
 }

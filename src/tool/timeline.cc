@@ -312,10 +312,10 @@ Command AddTimelineCommand(CLI::App& tool) {
       ->check(CLI::Range(size_t{1}, kMaxRows));
   arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)");
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
-  arguments->add_flag("--json", options->json, "Print JSON, with exact values");
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   arguments
       ->add_option("--known", options->known,
-                   "Treat binaries, files and functions that match REGEX as libraries; can be repeated")
+                   "REGEX of further known libraries: binaries, files, functions; can be repeated")
       ->allow_extra_args(false);
   arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");
   return {arguments, [options] { return RunTimeline(*options); }, true};

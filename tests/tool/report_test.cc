@@ -320,7 +320,7 @@ TEST_F(Report, VerdictDoesNotExcludeALeakThatItCannotDecide) {
   };
   EXPECT_EQ(verdict({0, 0, 0, 0, 1048576, 1048576, 2097152, 2752512, 3276800, 3670016, 4325376, 1179648}),
             "Memory in use grew by 1.12 MiB to 1.12 MiB. The data does not show whether app::Grow leaks (+1.12 MiB): "
-            "after twice the time, it is a leak if there were more jumps, and not a leak if there were none.");
+            "if there are more jumps in the same time again, it is a leak; otherwise not.");
   EXPECT_EQ(verdict({1024, 1024, 1024}),
             "Memory in use did not change: 1.00 KiB. 3 dumps are too few to exclude a leak.");
   EXPECT_EQ(verdict({1024, 1024, 1024, 1024, 1024, 1024}),
