@@ -26,6 +26,7 @@
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/base/no_signals.h"
 #include "src/base/thread_state.h"
 #include "src/core/joined.h"
 #include "src/core/tags.h"
@@ -110,7 +111,7 @@ void SetLogged(ProfilerImpl* profiler) {
 }
 
 // While an object exists, its thread is the only one that starts or stops the log or copies the events of the flight
-// recorder.
+// recorder. Signals of the thread are delayed.
 class LogUse {
  public:
   LogUse() {
@@ -128,6 +129,7 @@ class LogUse {
 
  private:
   static std::atomic<pid_t> user;
+  const NoSignals no_signals_;  // ends after ~LogUse
 };
 std::atomic<pid_t> LogUse::user{0};
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -334,7 +335,7 @@ TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
   EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 7);
   EXPECT_EQ(reader->tables().live.size(), 10u);
   const int64_t duration = reader->end_time() - reader->tables().start_time;
-  EXPECT_NEAR(static_cast<double>(duration), 1e9, 50e6);
+  EXPECT_NEAR(static_cast<double>(duration), 1e9, 300e6) << "the sample of the driver is taken last";
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   EXPECT_LE(reader->tables().start_unix_nanos + duration, std::chrono::nanoseconds(now).count());
   EXPECT_TRUE(reader->tables().names.warnings.empty());
@@ -447,6 +448,31 @@ TEST_F(FlightTest, StartsAfterTheRecordingThatIsInProgress) {
   const std::unique_ptr<RecordingReader> flight = Save("b.hbmrec");
   ASSERT_NE(flight, nullptr);
   EXPECT_EQ(Count(*flight, RecordedKind::kAlloc), 4);
+}
+
+std::atomic<bool> is_handled{false};
+
+// Otherwise a signal that ends the process waits for a thread that waits for the interrupted one.
+TEST_F(FlightTest, ASignalIsHandledAfterTheSave) {
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device("sim:0");
+  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
+  Allocate(1);
+  auto* const before = std::signal(SIGUSR2, [](int) { is_handled.store(true); });
+  int calls = 0;
+  bool is_handled_in_save = false;
+  profiler.SetDeviceProbe(device, [&] {
+    ++calls;
+    std::raise(SIGUSR2);
+    is_handled_in_save = is_handled_in_save || is_handled.load();
+    return DeviceProbe{};
+  });
+  Save("a.hbmrec");
+  profiler.RemoveDeviceProbe(device, nullptr);
+  std::signal(SIGUSR2, before);
+  EXPECT_GT(calls, 0);
+  EXPECT_FALSE(is_handled_in_save);
+  EXPECT_TRUE(is_handled.load());
 }
 
 TEST_F(FlightTest, BeginsAnewAfterARecording) {
