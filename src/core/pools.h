@@ -361,7 +361,7 @@ Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
   };
   bool is_erased;
   if constexpr (kTry) {
-    uint64_t packed;
+    uint64_t packed = 0;  // g++ warns otherwise
     is_erased = live_.TryEraseWhere(removed->id, &packed, [&] { return is_common(LiveTable::Unpack(packed)); });
     removed->record = LiveTable::Unpack(packed);
   } else {

@@ -401,7 +401,7 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
-  uint64_t packed;
+  uint64_t packed = 0;  // g++ warns otherwise
   if (!live_.TryErase(id.value(), &packed)) return FreeUncommon(id);
   const LiveRecord record = LiveTable::Unpack(packed);
   const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, ledger_.RefOf(record.site), record.bytes);
