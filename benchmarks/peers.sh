@@ -5,20 +5,61 @@
 # usage: benchmarks/peers.sh [BUILD]      BUILD: a build folder (default build/release)
 # environment: STACKS=256 LIVE=10000 SECONDS_EACH=0.5 ROUNDS=5
 #
-# Installs heaptrack, jemalloc and gperftools from Debian if they are missing. The time that a tracker adds is its time
-# per pair minus the time per pair of the same allocator without it; both are medians of interleaved rounds. The ratio
-# compares this with the time that hbmprof adds in code without frame pointers. One thread is measured in processor
-# time, two threads in wall time over both.
+# Installs heaptrack, jemalloc and gperftools from Debian if they are missing. Also builds jemalloc and gperftools from
+# Debian's source packages into build/peers, so that they walk the stack by frame pointers, which is their fastest way.
+# gperftools is built without its check whether a frame can be read, which is a system call. RMM's adaptor comes from
+# PyPI (scripts/test.sh installs it into build/pypi) and gets its memory from the host's malloc. What cannot be
+# installed or built is left out, with the reason in its row.
+#
+# The time that a tracker adds is its time per pair minus the time per pair of the same allocator without it; both are
+# medians of interleaved rounds. The ratio compares this with the time that hbmprof adds in code without frame pointers.
+# One thread is measured in processor time, two threads in wall time over both.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 
 build=${1:-build/release}
 bench=$PWD/$build/benchmarks/peer_bench
+tuned=$PWD/build/peers
 stacks=${STACKS:-256} live=${LIVE:-10000} seconds=${SECONDS_EACH:-0.5} rounds=${ROUNDS:-5}
 [[ $build != /* ]] || bench=$build/benchmarks/peer_bench
 [[ -x $bench ]] || hbmprof_die "no $bench: cmake --preset release && cmake --build --preset release"
 hbmprof_install heaptrack libjemalloc2 libgoogle-perftools4
+
+# build_tuned PACKAGE LIBRARY COMMAND: unless LIBRARY is in build/peers, unpacks Debian's source package there and runs
+# COMMAND in it, which must make LIBRARY. Prints a note if that fails.
+build_tuned() {
+  local package=$1 library=$2 source=$tuned/$1.new
+  [[ ! -e $tuned/$library ]] || return 0
+  rm -rf "$source"
+  mkdir -p "$source"
+  if (hbmprof_debian_source "$package" "$source" && cd "$source/$package"-*/ && bash -ec "$3" && \
+      cp -L "$(find . -name "$library" | head -n 1)" "$tuned/") >"$tuned/$package.log" 2>&1; then
+    rm -rf "$source"
+  else
+    echo "note: $library cannot be built: $(tail -n 1 "$tuned/$package.log")" >&2
+  fi
+}
+
+hbmprof_install make dpkg-dev autoconf automake libtool
+build_tuned google-perftools libtcmalloc.so.4 \
+  "autoreconf -i && ./configure --enable-frame-pointers --disable-static CXXFLAGS=-O2 \
+    CPPFLAGS=-DTCMALLOC_UNSAFE_GENERIC_FP_STACKTRACE=1 && make -j2 libtcmalloc.la"
+build_tuned jemalloc libjemalloc.so.2 \
+  "./configure --enable-prof --disable-prof-libgcc && grep -q 'define JEMALLOC_PROF_GCC' \
+    include/jemalloc/internal/jemalloc_internal_defs.h && make -j2 build_lib_shared"
+
+pypi=$PWD/build/pypi
+rmm=$tuned/libpeer_rmm.so
+if [[ -e $pypi/librmm && benchmarks/peer_rmm.cc -nt $rmm ]]; then
+  mkdir -p "$tuned"
+  g++ -std=c++20 -O3 -DNDEBUG -shared -fPIC benchmarks/peer_rmm.cc -o "$rmm" -isystem "$pypi/librmm/include/rapids" \
+    -isystem "$pypi/librmm/include" -isystem "$pypi/rapids_logger/include" -isystem "$pypi/nvidia/cu13/include" \
+    -Wl,--no-as-needed -L"$pypi/librmm/lib64" -lrmm -L"$pypi/rapids_logger/lib64" -lrapids_logger \
+    "$pypi"/nvidia/cu13/lib/libcudart.so.* \
+    -Wl,-rpath,"$pypi/librmm/lib64:$pypi/rapids_logger/lib64:$pypi/nvidia/cu13/lib" >"$tuned/rmm.log" 2>&1 ||
+    echo "note: RMM's adaptor cannot be compiled: $(grep -m 1 error "$tuned/rmm.log")" >&2
+fi
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -26,9 +67,13 @@ libraries=/usr/lib/$(gcc -print-multiarch 2>/dev/null || echo x86_64-linux-gnu)
 jemalloc=$libraries/libjemalloc.so.2
 tcmalloc=$libraries/libtcmalloc.so.4
 heaptrack=/usr/lib/heaptrack/libheaptrack_preload.so
+tuned_jemalloc=$tuned/libjemalloc.so.2
+tuned_tcmalloc=$tuned/libtcmalloc.so.4
+gperf="HEAPPROFILE=$folder/gperf HEAP_PROFILE_ALLOCATION_INTERVAL=0 HEAP_PROFILE_INUSE_INTERVAL=0"
+jeprof=prof:true,prof_active:true,lg_prof_sample:0
 
-# Each row: NAME | NAME of its baseline | how to run it: environment and wrapper before the program, or "own" for
-# hbmprof.
+# Each row: NAME | NAME of its baseline | how to run it: "own" for hbmprof, "fp" for code with frame pointers, and the
+# environment and wrapper before the program.
 rows=(
   "glibc malloc||"
   "glibc malloc, frame pointers||fp"
@@ -37,10 +82,17 @@ rows=(
   "heaptrack, output to /dev/null|glibc malloc|env LD_PRELOAD=$heaptrack DUMP_HEAPTRACK_OUTPUT=/dev/null"
   "heaptrack -o|glibc malloc|heaptrack -o $folder/heaptrack"
   "jemalloc||env LD_PRELOAD=$jemalloc"
-  "jemalloc, prof, every allocation|jemalloc|env LD_PRELOAD=$jemalloc MALLOC_CONF=prof:true,prof_active:true,lg_prof_sample:0"
+  "jemalloc, prof, every allocation|jemalloc|env LD_PRELOAD=$jemalloc MALLOC_CONF=$jeprof"
+  "tuned jemalloc, frame pointers||fp env LD_PRELOAD=$tuned_jemalloc"
+  "tuned jemalloc, prof by frame pointers|tuned jemalloc, frame pointers|fp env LD_PRELOAD=$tuned_jemalloc MALLOC_CONF=$jeprof,prof_thread_active_init:false"
   "tcmalloc||env LD_PRELOAD=$tcmalloc"
-  "gperftools heap profiler|tcmalloc|env LD_PRELOAD=$tcmalloc HEAPPROFILE=$folder/gperf HEAP_PROFILE_ALLOCATION_INTERVAL=0 HEAP_PROFILE_INUSE_INTERVAL=0"
-  "gperftools heap profiler, libgcc|tcmalloc|env LD_PRELOAD=$tcmalloc TCMALLOC_STACKTRACE_METHOD=libgcc HEAPPROFILE=$folder/gperf HEAP_PROFILE_ALLOCATION_INTERVAL=0 HEAP_PROFILE_INUSE_INTERVAL=0"
+  "gperftools heap profiler|tcmalloc|env LD_PRELOAD=$tcmalloc $gperf"
+  "gperftools heap profiler, libgcc|tcmalloc|env LD_PRELOAD=$tcmalloc TCMALLOC_STACKTRACE_METHOD=libgcc $gperf"
+  "tuned tcmalloc, frame pointers||fp env LD_PRELOAD=$tuned_tcmalloc"
+  "tuned gperftools, frame pointers|tuned tcmalloc, frame pointers|fp env LD_PRELOAD=$tuned_tcmalloc TCMALLOC_STACKTRACE_METHOD=generic_fp $gperf"
+  "RMM, host memory||env PEER_LIBRARY=$rmm"
+  "RMM tracking adaptor, no stacks|RMM, host memory|env PEER_LIBRARY=$rmm RMM_TRACKING=on"
+  "RMM tracking adaptor, stacks|RMM, host memory|env PEER_LIBRARY=$rmm RMM_TRACKING=stacks"
 )
 
 # why_not HOW: prints the reason why this row cannot run, or nothing.
@@ -56,17 +108,22 @@ why_not() {
         echo "this jemalloc is built without profiling"
       fi ;;
     *"$tcmalloc"*) [[ -e $tcmalloc ]] || echo "no $tcmalloc" ;;
+    *"$tuned_jemalloc"*) [[ -e $tuned_jemalloc ]] || echo "not built" ;;
+    *"$tuned_tcmalloc"*) [[ -e $tuned_tcmalloc ]] || echo "not built" ;;
+    *"$rmm"*) [[ -e $rmm ]] || echo "not built" ;;
   esac
 }
 
 # measure HOW THREADS: prints two numbers, the wall nanoseconds and the processor nanoseconds per pair.
 measure() {
-  local how=$1 threads=$2 tracker=none chain=nofp
-  [[ " $how " != *" own "* ]] || tracker=hbmprof
-  [[ " $how " != *" fp "* ]] || chain=fp
-  [[ $how == env* || $how == heaptrack* ]] || how=
+  local how=$1 threads=$2 tracker=none program=$bench word
+  while word=${how%% *} && [[ $word == own || $word == fp ]]; do
+    [[ $word == own ]] && tracker=hbmprof || program=${bench}_fp
+    how=${how#"$word"}
+    how=${how# }
+  done
   # Some trackers print into the program's output. The program's line is the only one that consists of two numbers.
-  $how "$bench" "$tracker" "$chain" "$threads" "$stacks" "$live" "$seconds" 2>"$folder/error" |
+  $how "$program" "$tracker" "$threads" "$stacks" "$live" "$seconds" 2>"$folder/error" |
     grep -E '^[0-9.]+ [0-9.]+$' || { cat "$folder/error" >&2; return 1; }
   rm -f "$folder"/heaptrack* "$folder"/gperf*
 }
@@ -88,7 +145,7 @@ done
 hbmprof_version=$(git describe --always --dirty 2>/dev/null || echo unknown)
 echo "$(sed -n 's/^model name\s*: //p;T;q' /proc/cpuinfo), $(nproc) cores; load $(cut -d' ' -f1 /proc/loadavg);" \
   "hbmprof $hbmprof_version; $(dpkg-query -W -f '${Package} ${Version}; ' heaptrack libjemalloc2 libgoogle-perftools4 \
-  2>/dev/null)"
+  2>/dev/null)RMM $(cat "$pypi/librmm/VERSION" 2>/dev/null || echo none)"
 echo "17 calls above the program's own, $stacks stacks, $live live, $rounds rounds of $seconds s"
 if awk -v load="$(cut -d' ' -f1 /proc/loadavg)" -v cores="$(nproc)" 'BEGIN {exit !(load > 2 + cores / 2)}'; then
   echo "WARNING: the machine is busy with other work; the times are not reliable, in particular those with two threads"

@@ -2,9 +2,11 @@
 """Runs record_bench and prints the table of goals: the cost that recording adds, the goal, and whether the goal is met.
 
 usage: benchmarks/report.py [--build build/release] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
+       benchmarks/report.py --compare BUILD... [--repetitions 9] [--min-time 0.1]
 
 --all also runs scaling_bench, dump_bench and replay_bench and prints their output; --json stores the output of
-record_bench in FILE.
+record_bench in FILE. --compare prints only the added nanoseconds of several build folders, of which each is run once in
+every round.
 
 Added nanoseconds are the median of the tracked runs minus the median of the untracked runs. The runs of all cases are
 in random order. One thread is measured in processor time, on which other programs have the least effect; several
@@ -24,17 +26,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # (title of the row, case, goal in added ns)
 ADDED = [
-    ("23 frames, 256 random stacks, frame pointers", "fp_random256", 40),
-    ("the same, without frame pointers", "nofp_random256", 95),
-    ("one path repeating, frame pointers", "fp_repeating", 40),
-    ("one path repeating, without frame pointers", "nofp_repeating", 40),
-    ("64 frames, repeating", "nofp_64frames_repeating", 60),
+    ("256 random stacks, frame pointers", "fp_random256", 60),
+    ("256 random stacks, without frame pointers", "nofp_random256", 75),
+    ("one path repeating, frame pointers", "fp_repeating", 32),
+    ("one path repeating, without frame pointers", "nofp_repeating", 32),
+    ("64 frames, repeating", "nofp_64frames_repeating", 65),
     ("64 frames, random", "nofp_64frames_random", 400),
-    ("10,000 stacks, random, without frame pointers", "nofp_random10000", 130),
-    ("1M live, random frees", "nofp_1M_live", 200),
+    ("10,000 stacks, without frame pointers", "nofp_random10000", 230),
+    ("1M live, random frees", "nofp_1M_live", 220),
     ("frame-pointer chain only", "fp_chain_only", None),
     ("libunwind on every capture", "libunwind", None),
-    ("no stacks", "no_stack", None),
+    ("no stacks", "no_stack", 20),
 ]
 
 # (title of the row, case with blocks, case with plain allocations, goal: added ns of the first / those of the second)
@@ -86,10 +88,11 @@ def print_setting(build):
     warn(f"the machine is busy (load {load:.1f} on {cores} cores); its times are not reliable")
 
 
-def run_record_bench(options, path):
+def run_record_bench(options, path, build, repetitions, cases=".*"):
   command = [
-      os.path.join(options.build, "benchmarks", "record_bench"),
-      f"--benchmark_repetitions={options.repetitions}",
+      os.path.join(build, "benchmarks", "record_bench"),
+      f"--benchmark_filter={cases}",
+      f"--benchmark_repetitions={repetitions}",
       f"--benchmark_min_time={options.min_time}",
       "--benchmark_enable_random_interleaving=true",
       "--benchmark_out_format=json",
@@ -155,7 +158,7 @@ def print_threads(runs):
   for case in ("fp_random256", "nofp_random256"):
     for word in ("tracked", "untracked"):
       wall = {t: median(runs, f"{case}/{word}/real_time/threads:{t}", "real_time") for t in (1, 2, 8)}
-      goals = (1.8, 1.3) if word == "tracked" else (None, None)
+      goals = (1.85, 1.3) if word == "tracked" else (None, None)
       row(f"{case} {word}", *(f"{wall[t]:.1f}" for t in (1, 2, 8)), f"{wall[1] / wall[2]:.2f}x",
           *verdict(wall[1] / wall[2], goals[0], at_least=True), f"{wall[8] / wall[2]:.2f}x",
           *verdict(wall[8] / wall[2], goals[1]))
@@ -184,6 +187,25 @@ def print_memory(runs):
     row(title, f"{value:.3g} {unit}", *verdict(value, goal))
 
 
+def compare(options):
+  """Prints the added nanoseconds of options.compare, with the distance from the least to the largest round."""
+  cases = "^(" + "|".join(case for _, case, _ in ADDED) + ")/(un)?tracked/real_time/threads:1$"
+  added = {}  # (build, case) -> one value for each round
+  with tempfile.TemporaryDirectory() as folder:
+    for _ in range(options.repetitions):
+      for build in options.compare:
+        runs = run_record_bench(options, os.path.join(folder, "record.json"), build, 1, cases)
+        for _, case, _ in ADDED:
+          value = pair_time(runs, case, "tracked") - pair_time(runs, case, "untracked")
+          added.setdefault((build, case), []).append(value)
+  print(f"added ns per pair: medians of {options.repetitions} rounds, (largest - least)\n")
+  row("alloc + free", *options.compare, "goal")
+  row(*["---"] * (len(options.compare) + 2))
+  for title, case, goal in ADDED:
+    values = [added[build, case] for build in options.compare]
+    row(title, *[f"{statistics.median(v):.1f} ({max(v) - min(v):.1f})" for v in values], verdict(0, goal)[0])
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"))
@@ -191,14 +213,18 @@ def main():
   parser.add_argument("--min-time", type=float, default=0.1)
   parser.add_argument("--all", action="store_true")
   parser.add_argument("--json")
+  parser.add_argument("--compare", nargs="+", metavar="BUILD")
   options = parser.parse_args()
+  if options.compare:
+    return compare(options)
   if not os.path.exists(os.path.join(options.build, "benchmarks", "record_bench")):
     sys.exit(f"no record_bench in {options.build}: cmake --preset release && cmake --build --preset release")
 
   print_setting(options.build)
   sys.stdout.flush()
   with tempfile.TemporaryDirectory() as folder:
-    runs = run_record_bench(options, options.json or os.path.join(folder, "record.json"))
+    path = options.json or os.path.join(folder, "record.json")
+    runs = run_record_bench(options, path, options.build, options.repetitions)
   print_added(runs)
   print_threads(runs)
   print_memory(runs)

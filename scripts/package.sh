@@ -34,12 +34,7 @@ fetch_httplib() {
   [[ ! -e $package/httplib/httplib.h ]] || return 0
   local folder=$package/httplib.new
   rm -rf "$folder"
-  mkdir -p "$folder/lists/partial"
-  echo 'deb-src http://deb.debian.org/debian bookworm main' >"$folder/sources.list"
-  local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
-    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
-  apt-get "${apt[@]}" update
-  (cd "$folder" && apt-get "${apt[@]}" source cpp-httplib >/dev/null)
+  hbmprof_debian_source cpp-httplib "$folder"
   mkdir -p "$package/httplib"
   cp "$folder"/cpp-httplib-*/httplib.h "$folder"/cpp-httplib-*/LICENSE "$package/httplib/"
   rm -rf "$folder"

@@ -86,6 +86,17 @@ hbmprof_install() {
   rm -f "$log"
 }
 
+# hbmprof_debian_source PACKAGE FOLDER: unpacks Debian's source package into FOLDER/PACKAGE-VERSION, with Debian's
+# patches. The system's own list of sources need not have source packages. Returns 1 if that fails.
+hbmprof_debian_source() {
+  local package=$1 folder=$2
+  mkdir -p "$folder/lists/partial"
+  echo 'deb-src http://deb.debian.org/debian bookworm main' >"$folder/sources.list"
+  local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
+    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
+  apt-get "${apt[@]}" update && (cd "$folder" && apt-get "${apt[@]}" source "$package" >/dev/null)
+}
+
 # hbmprof_build PRESET [TARGET...]: configures build/PRESET, and builds the targets, or everything if none is given.
 # Returns a status other than 0 if that fails.
 hbmprof_build() {

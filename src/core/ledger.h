@@ -213,11 +213,21 @@ class Ledger {
   };
   // Enters events of blocks that lie in one segment. Holds the lock of this thread's shard as long as the object
   // exists.
+  //
+  // With kTry, the object is not usable if another thread holds that lock, and the functions below return false or null
+  // if they would have to bring something to the present epoch, to write to the event log, or to search a cache of
+  // cells. They call nothing then.
+  template <bool kTry>
   class OwnShard {
    public:
     explicit OwnShard(Ledger& ledger) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
-                                                                       shard_(ledger.ShardOfThisThread()) {
-      if (shard_ != nullptr) shard_->lock.Lock();
+                                                                       shard_(ledger.ShardOfThisThread<kTry>()) {
+      if (shard_ == nullptr) return;
+      if (!kTry) {
+        shard_->lock.Lock();
+      } else if (!shard_->lock.TryLock()) {
+        shard_ = nullptr;
+      }
     }
     ~OwnShard() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       if (shard_ != nullptr) shard_->lock.Unlock();
@@ -236,11 +246,13 @@ class Ledger {
     // Returns the shard's cell of a block's site. Returns null if there is none, if no event of the site was entered
     // into it yet, if the site is not one of blocks, or if it has another account than the segment of the view.
     BlockCell CellOfBlock(SiteId site) {
-      Cell* const cell = CellOf(*shard_, site);
-      return cell != nullptr && cell->account_word == BlockAccountWord(*view().account) ? cell : nullptr;
+      Cell* const cell = kTry ? OwnedCellOf(*shard_, site) : CellOf(*shard_, site);
+      if (cell == nullptr || cell->account_word != BlockAccountWord(*view().account)) return nullptr;
+      return !kTry || cell->epoch == view().account->epoch ? cell : nullptr;
     }
     // Must be called before EnterBlock. Returns false if the account is parked in the shard.
     bool TouchSegment() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      if (kTry) return view().cell->epoch == view().account->epoch;
       return ledger_.Touch(*shard_, *view().account, view().site, view().cell);
     }
     // Enters the allocation of a block of `bytes` bytes in the segment of the view, or its free. `cell` comes from
@@ -248,12 +260,12 @@ class Ledger {
     Entered EnterBlock(Event event, uint64_t id, SiteId site, BlockCell cell,
                        int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Account& account = *view().account;
-      ledger_.Touch(*shard_, account, site, cell);
+      if (!kTry) ledger_.Touch(*shard_, account, site, cell);
       Count(event, account, bytes, cell);
       const int64_t charged = event == Event::kFree ? -bytes : bytes;
       view().cell->freed_bytes += charged;
       account.block_bytes += charged;
-      if (__builtin_expect(shard_->next_event != nullptr, 0) != 0) {
+      if (!kTry && shard_->next_event != nullptr) {
         const int64_t time = ledger_.log_.TimeInShard(&shard_->log);
         ledger_.WriteEvent(*shard_, {time, id, bytes, site, 0, KindOf(event), true});
         ledger_.WriteEvent(*shard_, {time, 0, charged, view().site, 0, RecordedKind::kCharge, false});
@@ -263,7 +275,7 @@ class Ledger {
 
    private:
     Ledger& ledger_;
-    Shard* const shard_;
+    Shard* shard_;
   };
   // One event of a pool: it changes several sites of one account at the same instant. It holds the lock of the calling
   // thread's shard, or of all shards, until the event is complete. Complete() or the destructor completes it. The
@@ -512,10 +524,11 @@ class Ledger {
   // to the owner's shard.
   static constexpr uint32_t kMissesPerReplacement = 8;
 
-  // Null if there is no memory.
+  // Null if there is no memory. With kTry, also null if the thread has no shard yet.
+  template <bool kTry = false>
   Shard* ShardOfThisThread() {
     Shard* shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
-    return shard != nullptr ? shard : Activate();
+    return kTry || shard != nullptr ? shard : Activate();
   }
   Shard* Activate();
   // Null if the shard does not own the site's chunk.

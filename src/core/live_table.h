@@ -93,16 +93,22 @@ class LiveTable {
   // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the record is
   // in an overflow bucket, or if it has just moved to another bucket. Sets `*packed` to the packed record. Calls no
   // function.
-  bool TryErase(uint64_t id, uint64_t* packed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool TryErase(uint64_t id, uint64_t* packed) {
+    return TryEraseWhere(id, packed, [] { return true; });
+  }
+  // The same for EraseWhere.
+  template <typename Agrees>
+  bool TryEraseWhere(uint64_t id, uint64_t* packed, const Agrees& agrees) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const Position position = PositionOf(id);
     Bucket* bucket = position.bucket;
     if (!bucket->lock.TryLock()) return false;
     Entry* entry = bucket->EntryWith(id);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    const bool erases = entry->id == id;
+    bool erases = entry->id == id;
     if (erases) {
       *packed = entry->site_and_bytes;
-      entry->id = 0;
+      erases = agrees();
+      if (erases) entry->id = 0;
     }
     bucket->lock.Unlock();
     return erases;

@@ -114,8 +114,11 @@ class Pools {
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed. In any other case they do nothing and return kNotEntered. `site` is a site of blocks. `position`
-  // comes from PrefetchBlock.
+  // comes from PrefetchBlock. With kTry, the segment must also be that of the shard's view (see also OwnShard), and
+  // RemoveCommonBlock calls nothing.
+  template <bool kTry>
   Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
+  template <bool kTry>
   Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
@@ -235,8 +238,10 @@ class Pools {
   bool LoadView(uint64_t address, Ledger::SegmentView* view) const;
   // Makes the shard's view that of the innermost segment at `address`. Returns false if the block's event is not
   // common.
-  bool View(Ledger::OwnShard& own, uint64_t address) const {
-    return address - own.view().start < own.view().bytes || (LoadView(address, &own.view()) && own.CompleteView());
+  template <bool kTry>
+  bool View(Ledger::OwnShard<kTry>& own, uint64_t address) const {
+    if (address - own.view().start < own.view().bytes) return true;
+    return !kTry && LoadView(address, &own.view()) && own.CompleteView();
   }
   // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
   static bool Take(Ledger::SegmentView& view, int64_t bytes) {
@@ -324,12 +329,13 @@ class Pools {
   std::atomic<int64_t> detached_blocks_{0};
 };
 
-inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
-                                             int64_t bytes) {
-  Ledger::OwnShard own(ledger_);
+template <bool kTry>
+Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
+                                      int64_t bytes) {
+  Ledger::OwnShard<kTry> own(ledger_);
   if (!own.is_usable() || !View(own, address)) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
-  const Ledger::OwnShard::BlockCell cell = own.CellOfBlock(site);
+  const auto cell = own.CellOfBlock(site);
   if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.TouchSegment() ||
       !Take(view, bytes)) {
     return Ledger::kNotEntered;
@@ -344,20 +350,28 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
   return own.EnterBlock(Event::kAlloc, id, site, cell, bytes);
 }
 
-inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
-  Ledger::OwnShard own(ledger_);
+template <bool kTry>
+Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
+  Ledger::OwnShard<kTry> own(ledger_);
   if (!own.is_usable() || !View(own, address) || !own.TouchSegment()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
   removed->id = address ^ view.id_bits;
-  const LiveRecord& record = removed->record;
-  Ledger::OwnShard::BlockCell cell = nullptr;
-  const bool is_erased = live_.EraseWhere(removed->id, &removed->record, [&] {
+  typename Ledger::OwnShard<kTry>::BlockCell cell = nullptr;
+  const auto is_common = [&](const LiveRecord& record) {
     cell = own.CellOfBlock(record.site);
     return cell != nullptr && static_cast<uint64_t>(record.bytes) <= view.start + view.bytes - address;
-  });
+  };
+  bool is_erased;
+  if constexpr (kTry) {
+    uint64_t packed = 0;  // g++ warns otherwise
+    is_erased = live_.TryEraseWhere(removed->id, &packed, [&] { return is_common(LiveTable::Unpack(packed)); });
+    removed->record = LiveTable::Unpack(packed);
+  } else {
+    is_erased = live_.EraseWhere(removed->id, &removed->record, [&] { return is_common(removed->record); });
+  }
   if (!is_erased) return Ledger::kNotEntered;
-  Return(view, record.bytes);
-  return own.EnterBlock(Event::kFree, removed->id, record.site, cell, record.bytes);
+  Return(view, removed->record.bytes);
+  return own.EnterBlock(Event::kFree, removed->id, removed->record.site, cell, removed->record.bytes);
 }
 
 }  // namespace hbmprof::internal

@@ -47,6 +47,9 @@ SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords
 // The number of probe calls in progress on this thread. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
+// Whether the stack of the event that this thread is recording is truncated, and not counted yet. The same.
+__thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
+
 }  // namespace
 
 NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
@@ -227,8 +230,9 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
                                                        SiteWords words) noexcept {
   const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
   const SiteId site = has_names ? SiteWithNames(caller, words) : SiteOfSlow(caller, path, words);
-  CountTruncated(site);
-  return EnterUncommon(id, site, static_cast<int64_t>(words.block_bytes()));
+  CountTruncated();
+  const auto bytes = static_cast<int64_t>(words.block_bytes());
+  return site == kNoSite ? EnterUncommon(id, site, bytes) : EnterNew(live_.Prefetch(id.value()), id, site, bytes);
 }
 
 // Flattened, because an event whose bucket of the live table has an overflow bucket takes this way.
@@ -259,7 +263,7 @@ bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uin
   if (!Fits(id, bytes)) return false;
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, attributes);
-  CountTruncated(site);
+  CountTruncated();
   return Enter(id, site, size);
 }
 
@@ -317,6 +321,12 @@ bool ProfilerImpl::Drop(uint64_t bytes) {
     sum = bytes > static_cast<uint64_t>(kMost - total) ? kMost : total + static_cast<int64_t>(bytes);
   } while (!dropped_bytes_.compare_exchange_weak(total, sum, std::memory_order_relaxed));
   return false;
+}
+
+void ProfilerImpl::CountTruncated() {
+  if (!has_truncated_stack) return;
+  has_truncated_stack = false;
+  truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
 }
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
@@ -395,6 +405,7 @@ template <int kFrames>
 }
 
 SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
+  if (stack.truncated) has_truncated_stack = true;
   const Hash128 hash = SiteTable::HashOf(stack);
   const SiteCache::Key key(hash, words);
   SiteId site = site_cache_.Find(key);
@@ -512,7 +523,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
-  CountTruncated(site);
+  CountTruncated();
   if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size)) {
     Drop(bytes);
     return prepared;
@@ -532,25 +543,27 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (made.has_value()) return *made;
   if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
   Pools::Added added;
-  SiteId site;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
     if (position.in_pool) pool.device = position.device();
-    site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
+    const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
     TraceStep(EventStep::kSegmentPlaced);
     added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
   } while (added == Pools::Added::kMoved);
-  CountTruncated(site);
+  CountTruncated();
   if (added == Pools::Added::kNoMemory) return Drop(bytes);
   Resize();
   return added == Pools::Added::kAdded;
 }
 
-[[gnu::noinline]] bool ProfilerImpl::RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
+[[gnu::noinline]] bool ProfilerImpl::RecordBlockInside(Caller caller, BufferId address, size_t bytes,
                                                        const Attributes& attributes) noexcept {
   const ForkPause pause;
   ReentryGuard guard;
-  return Admits(guard) && AddBlock(caller, address.value(), bytes, attributes);
+  if (!Admits(guard)) return false;
+  const bool recorded = AddBlock(caller, address.value(), bytes, attributes);
+  CountTruncated();
+  return recorded;
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeInside(BufferId address) noexcept {
@@ -559,8 +572,46 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   return Admits(guard) ? FreeBlock(address.value()) : FreedRecord();
 }
 
+// Flattened, because every block takes these two ways while the event log is on, and blocks of many segments do.
+[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
+                                                                    const Attributes& attributes) noexcept {
+  const bool recorded = AddBlock(caller, start, bytes, attributes);
+  CountTruncated();
+  ReentryGuard::Leave();
+  return recorded;
+}
+
+[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
+  const FreedRecord freed = FreeBlock(start);
+  ReentryGuard::Leave();
+  return freed;
+}
+
+bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
+  if (!IsCommonBlock(start, bytes, attributes)) {
+    return AddAnyBlock(caller, start, bytes, attributes);
+  }
+  const SiteId site = SiteOf(caller, WordsOfBlock(bytes, attributes));
+  TraceStep(EventStep::kBlockPlaced);
+  const Ledger::Entered entered = site == kNoSite ? Ledger::kNotEntered
+                                                  : pools_.AddCommonBlock<false>(pools_.PrefetchBlock(start), start,
+                                                                                 site, static_cast<int64_t>(bytes));
+  if (entered == Ledger::kNotEntered) return AddAnyBlock(caller, start, bytes, attributes);
+  Resize(entered);
+  return true;
+}
+
+FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
+  Pools::Removed removed;
+  const Ledger::Entered entered =
+      Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock<false>(start, &removed) : Ledger::kNotEntered;
+  if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
+  Resize(entered);
+  return Freed(BufferId(removed.id), removed.record);
+}
+
 [[gnu::noinline]] bool ProfilerImpl::AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes,
-                                                 const Attributes& attributes, bool is_counted) {
+                                                 const Attributes& attributes) {
   if (start == 0) return false;
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
@@ -572,7 +623,6 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const auto size = static_cast<int64_t>(bytes);
   bool replaced = false;
   Pools::Added added;
-  SiteId site;
   do {
     const Pools::Position position = pools_.PositionOfBlock(start, size);
     Attributes of_block = attributes;
@@ -584,14 +634,13 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     const uint64_t packed = Clamp(of_block);
     bool in_pool = position.in_pool;
     do {
-      site = SiteOf(caller, size, packed, in_pool);
+      const SiteId site = SiteOf(caller, size, packed, in_pool);
       TraceStep(EventStep::kBlockPlaced);
       added = site == kNoSite ? Pools::Added::kNoMemory
                               : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
       in_pool = false;
     } while (added == Pools::Added::kRefused);
   } while (added == Pools::Added::kMoved);
-  if (!is_counted) CountTruncated(site);
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
   if (added == Pools::Added::kNoMemory) {
     RemoveStaleBlock(start);
@@ -658,7 +707,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
   const SiteId site = SiteOf(caller, 0, Clamp({device, kind}));
-  CountTruncated(site);
+  CountTruncated();
   return site;
 }
 
@@ -715,7 +764,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
   const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
-  CountTruncated(site);
+  CountTruncated();
   if (site == kNoSite || site == live.site) return true;
   for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
     Ledger::Change change(ledger_, scope);

@@ -211,8 +211,7 @@ class ProfilerImpl {
   // already: then they are counted and not recorded, except while the thread forks.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordFreeInside(BufferId id) noexcept;
-  [[gnu::cold]] bool RecordBlockInside(const Caller& caller, BufferId address, size_t bytes,
-                                       const Attributes& attributes) noexcept;
+  bool RecordBlockInside(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
   // Returns whether the event must be recorded; if not, counts it.
   bool Admits(const ReentryGuard& guard) const {
@@ -230,11 +229,8 @@ class ProfilerImpl {
   [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words, const Path** path);
   // SiteOf, without named frames.
   SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
-  // Counts the stack of an event if it is truncated. To be called once for each event whose site is not a cached one.
-  void CountTruncated(SiteId site) {
-    if (site == kNoSite || !sites_.At(site).stack->truncated) return;
-    truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
-  }
+  // Counts the event's stack if it is truncated. To be called once for each event, after its calls of SiteOf.
+  void CountTruncated();
   // SiteOf, in a process whose stacks can have named frames: the thread's Python functions or, without these, the
   // frames of its traceback.
   SiteId SiteWithNames(const Caller& caller, SiteWords words);
@@ -256,6 +252,9 @@ class ProfilerImpl {
     return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
   }
   [[gnu::cold]] bool MakeCapacity(BufferId id, size_t bytes);
+  // The last steps of RecordAlloc: enters a new record into all tables and leaves the tracker. `position` is that of
+  // the id. Returns false if the record was dropped.
+  [[gnu::always_inline]] bool EnterNew(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
   // Enters a new record into all tables. Returns false if it was dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes);
   // Enters a new record, which is in the live table, into the ledger. Returns false if it was dropped.
@@ -288,10 +287,23 @@ class ProfilerImpl {
     return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
   }
   // RecordBlock and RecordBlockFree, after the thread has entered the tracker; the last two are for uncommon cases.
-  // `is_counted`: CountTruncated was called for the event.
+  // Returns whether a block may be of the common case: it lies in one segment, on the only device that has segments, or
+  // on the device that the caller names.
+  bool IsCommonBlock(uint64_t start, size_t bytes, const Attributes& attributes) const {
+    return start != 0 && Pools::IsBlockAddress(start) && bytes < size_limit_.load(std::memory_order_relaxed) &&
+           pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
+  }
+  // The words of the site of such a block, for the thread's present tags.
+  SiteWords WordsOfBlock(size_t bytes, Attributes attributes) const {
+    attributes.device = pools_.ProbableDevice(attributes.device);
+    return {bytes, Clamp(attributes), current_tags, /*in_pool=*/true};
+  }
+  // The uncommon cases of RecordBlock and RecordBlockFree. They leave the tracker.
+  bool AddBlockUncommon(Caller caller, uint64_t start, size_t bytes, const Attributes& attributes) noexcept;
+  FreedRecord FreeBlockUncommon(uint64_t start) noexcept;
   bool AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeBlock(uint64_t start);
-  bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes, bool is_counted);
+  bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
   // The same as RemoveStaleRecord, for a block.
   bool RemoveStaleBlock(uint64_t address);
@@ -372,11 +384,14 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
   const Path* path;
   const SiteId site = CachedSiteOf(caller, words, &path);
   if (site == kNoSite) return AllocateAtNewSite(caller, path, id, words);
+  return EnterNew(position, id, site, static_cast<int64_t>(bytes));
+}
+
+inline bool ProfilerImpl::EnterNew(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
   const Ledger::CellRef cell = ledger_.Prefetch(site);
-  const auto size = static_cast<int64_t>(bytes);
-  if (!live_.TryInsert(position, id.value(), {site, size})) return EnterUncommon(id, site, size);
-  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, size);
-  if (entered == Ledger::kNotEntered) return FinishAllocate(id, site, size);
+  if (!live_.TryInsert(position, id.value(), {site, bytes})) return EnterUncommon(id, site, bytes);
+  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, bytes);
+  if (entered == Ledger::kNotEntered) return FinishAllocate(id, site, bytes);
   if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
   ReentryGuard::Leave();
   return true;
@@ -386,7 +401,7 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
-  uint64_t packed;
+  uint64_t packed = 0;  // g++ warns otherwise
   if (!live_.TryErase(id.value(), &packed)) return FreeUncommon(id);
   const LiveRecord record = LiveTable::Unpack(packed);
   const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, ledger_.RefOf(record.site), record.bytes);
@@ -408,50 +423,33 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
                                       const Attributes& attributes) noexcept {
-  ReentryGuard guard;
-  if (!guard.entered()) return RecordBlockInside(caller, address, bytes, attributes);
-  return AddBlock(caller, address.value(), bytes, attributes);
-}
-
-inline bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
+  if (!thread_state.is_common()) return RecordBlockInside(caller, address, bytes, attributes);
+  ReentryGuard::Enter();
+  const uint64_t start = address.value();
   const LiveTable::Position position = pools_.PrefetchBlock(start);
-  // The common case: the block lies in one segment, on the only device that has segments, or on the device that the
-  // caller names.
-  const bool is_common = start != 0 && Pools::IsBlockAddress(start) &&
-                         bytes < size_limit_.load(std::memory_order_relaxed) && pools_.has_segments() &&
-                         IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
-  if (__builtin_expect(is_common, 1) == 0) return AddAnyBlock(caller, start, bytes, attributes, /*is_counted=*/false);
-  Attributes of_block = attributes;
-  of_block.device = pools_.ProbableDevice(attributes.device);
-  const SiteWords words(bytes, Clamp(of_block), current_tags, /*in_pool=*/true);
+  if (!IsCommonBlock(start, bytes, attributes)) return AddBlockUncommon(caller, start, bytes, attributes);
   const Path* path;
-  SiteId site = thread_state.is_scoped ? kNoSite : CachedSiteOf(caller, words, &path);
-  const bool is_cached = site != kNoSite;
-  if (!is_cached) {
-    site = SiteOf(caller, words);
-    CountTruncated(site);
-  }
-  TraceStep(EventStep::kBlockPlaced);
-  const Ledger::Entered entered =
-      site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, static_cast<int64_t>(bytes));
-  if (entered == Ledger::kNotEntered) return AddAnyBlock(caller, start, bytes, attributes, /*is_counted=*/true);
-  Resize(entered);
+  const SiteId site = CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &path);
+  const Ledger::Entered entered = site == kNoSite
+                                      ? Ledger::kNotEntered
+                                      : pools_.AddCommonBlock<true>(position, start, site, static_cast<int64_t>(bytes));
+  if (entered == Ledger::kNotEntered) return AddBlockUncommon(caller, start, bytes, attributes);
+  if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
+  ReentryGuard::Leave();
   return true;
 }
 
 inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
-  ReentryGuard guard;
-  if (!guard.entered()) return RecordBlockFreeInside(address);
-  return FreeBlock(address.value());
-}
-
-inline FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
+  const uint64_t start = address.value();
+  if (thread_state.inside || !Pools::IsBlockAddress(start)) return RecordBlockFreeInside(address);
+  ReentryGuard::Enter();
   Pools::Removed removed;
-  const Ledger::Entered entered =
-      Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock(start, &removed) : Ledger::kNotEntered;
-  if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
-  Resize(entered);
-  return Freed(BufferId(removed.id), removed.record);
+  const Ledger::Entered entered = pools_.RemoveCommonBlock<true>(start, &removed);
+  if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
+  const uint64_t packed = LiveTable::Pack(removed.record);
+  if (entered == Ledger::kEnteredAndCounted) return FinishFree(BufferId(removed.id), packed, entered);
+  ReentryGuard::Leave();
+  return Freed(BufferId(removed.id), packed);
 }
 
 }  // namespace hbmprof::internal
