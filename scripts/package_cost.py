@@ -3,9 +3,10 @@
 
 usage: package_cost.py FOLDER [SPAWNS]     FOLDER has bin/hbmprof and lib/hbmprof; SPAWNS: of each command, default 500
 
-Prints the size and the newest needed version of the C library of each program and library. On the processor that they are
-for, also the time from the start to the end of `true` with and without the injected library, and of `hbmprof --version`:
-the median of SPAWNS spawns, which alternate. Exits with 1 if a limit is exceeded. The times are those of an idle system.
+Prints the size and the newest needed version of the C library of each program and library. On the processor that they
+are for, also the time from the start to the end of `true` with and without the injected library, and of
+`hbmprof --version`: the median of SPAWNS spawns, which alternate. Exits with 1 if a limit is exceeded. The limits of the
+times are for an idle system.
 """
 import os
 import pathlib
@@ -24,7 +25,8 @@ START_MS = 30.0
 
 def needed_glibc(path):
     """The newest version of the C library in the file's list of needed versions, as (major, minor)."""
-    text = subprocess.run(["readelf", "--version-info", "--wide", path], check=True, capture_output=True, text=True).stdout
+    command = ["readelf", "--version-info", "--wide", path]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     needs = text[text.index("Version needs section"):]
     return max(tuple(int(n) for n in found.split(".")[:2]) for found in re.findall(r"Name: GLIBC_([0-9.]+)", needs))
 

@@ -4,18 +4,18 @@
 # usage: scripts/package_test.sh [SUITE...]     Debian's suites; default: bullseye bookworm trixie (11, 12, 13)
 #        scripts/package_test.sh --arch aarch64    the packages for aarch64, with qemu
 #
-# For each suite, installs a minimal system in build/package/roots/SUITE with debootstrap, once. For aarch64, the system
-# is Debian's packages for arm64, only unpacked. Makes a copy of this folder for each package and runs these steps in the
-# copy, with chroot (tests/package/use.sh):
-#   wheel  pip installs it; `hbmprof run -- python3 examples/serve.py` on the tests' substitute of the driver; the profile
-#          is compared with the bytes that the program holds; top, diff, leaks, report, symbolize, check, doctor; a
-#          recording; the Python package; pip uninstalls it
+# For each suite, it installs a minimal system in build/package/roots/SUITE with debootstrap, once. For aarch64, the
+# system consists of Debian's packages for arm64, which are only unpacked. It makes a copy of this folder for each
+# package and runs these steps in the copy, with chroot (tests/package/use.sh):
+#   wheel  pip installs it; `hbmprof run -- python3 examples/serve.py` on the tests' substitute of the driver; the
+#          profile is compared with the bytes that the program holds; top, diff, leaks, report, symbolize, check, doctor;
+#          a recording; the Python package; pip uninstalls it
 #   deb    dpkg installs and removes it
 #   tar    is unpacked and used; a copy of its folder, as an init container makes it, is used
 #   tests  the tests of the injected libraries, with the libraries of the tar.gz in the place of those of the build. Not
 #          for aarch64 (scripts/arm64.sh)
-# Then measures the costs of the packages (scripts/package_cost.py). Prints a table and exits with 1 if a step failed.
-# Needs root, debootstrap and the network.
+# Then it measures what the packages cost (scripts/package_cost.py). It prints a table and exits with 1 if anything
+# failed. It needs root, debootstrap and the network.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -48,8 +48,8 @@ compgen -G "$package/out/*$arch.whl" >/dev/null ||
 make_root() {
   local root=$package/roots/$1 name version
   if [[ $arch == aarch64 ]]; then
-    hbmprof_arm64_unpack "$root" base-files base-passwd bash coreutils dpkg findutils grep gzip libc-bin python3 python3-pip \
-      python3-venv sed tar
+    hbmprof_arm64_unpack "$root" base-files base-passwd bash coreutils dash diffutils dpkg findutils grep gzip \
+      libc-bin python3 python3-pip python3-venv sed tar
     mkdir -p "$root"/{dev,proc,root,tmp,var/lib/dpkg/updates}
     while read -r name version; do
       printf '%s\n' "Package: $name" "Status: install ok installed" "Maintainer: Debian" "Architecture: arm64" \
@@ -64,8 +64,9 @@ make_root() {
   fi
 }
 
-# in_root ROOT CMAKE COMMAND...: runs the command in ROOT. CMAKE, if it is not empty, is the build folder: it appears in ROOT
-# under its own path, with the libraries of /opt/hbmprof in the place of its own. Its mounts need a namespace of their own.
+# in_root ROOT CMAKE COMMAND...: runs the command in ROOT. CMAKE, if it is not empty, is the build folder: it appears in
+# ROOT under its own path, with the libraries of /opt/hbmprof in the place of its own. Its mounts need a namespace of
+# their own.
 in_root() {
   local root=$1 cmake=$2 name
   shift 2
@@ -123,7 +124,8 @@ rows=()
 for suite in "${suites[@]}"; do
   [[ $arch == x86_64 ]] || suite+=.arm64
   hbmprof_step "a system with Debian's $suite" make_root "$suite"
-  libc=$(strings "$(find "$package/roots/$suite" -name libc.so.6 -print -quit)" | sed -n 's/^GNU C Library.*version \([0-9.]*[0-9]\).*/\1/p')
+  libc=$(strings "$(find "$package/roots/$suite" -name libc.so.6 -print -quit)" |
+    sed -n 's/^GNU C Library.*version \([0-9.]*[0-9]\).*/\1/p')
   for kind in "${kinds[@]}"; do
     log=$package/$suite.$kind.log
     result=passed

@@ -7,8 +7,8 @@
 #
 # usage: scripts/release.sh [--packages-only]      leaves out step 1
 #
-# It ends at the first step that fails. It needs Debian 12 on x86-64, root (for chroot) and the network; 2 cores need about
-# two hours. Publishing is described in docs/packages.md.
+# It ends at the first step that fails. It needs Debian 12 on x86-64, root (for chroot) and the network. docs/packages.md
+# describes publishing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -18,7 +18,8 @@ case "$*" in
   *) hbmprof_die "unknown arguments '$*': use no argument or --packages-only" ;;
 esac
 [[ $(id -u) == 0 ]] || hbmprof_die "scripts/release.sh needs root, for chroot"
-[[ -z $(git status --porcelain) ]] || hbmprof_die "the working tree has changes: commit them first (git status lists them)"
+[[ -z $(git status --porcelain) ]] ||
+  hbmprof_die "the working tree has changes: commit them first (git status lists them)"
 architectures=(x86_64 aarch64)
 export CCACHE_DISABLE=1  # a compiler cache would make the second build a copy of the first
 

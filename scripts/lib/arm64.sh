@@ -1,10 +1,10 @@
-# Shell functions for building for aarch64 on another Debian system, and for running the result with qemu. Source it after
-# setup.sh.
+# Shell functions for building for aarch64 on another Debian system, and for running the result with qemu. Source it
+# after setup.sh.
 
 # What the build needs from Debian's packages for arm64.
 HBMPROF_ARM64_PACKAGES=(libc6-dev libstdc++-12-dev libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev
-  libprotozero-dev libprotobuf-dev libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libbz2-dev liblzma-dev libgtest-dev
-  libgmock-dev libcpp-httplib-dev)
+  libprotozero-dev libprotobuf-dev libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libbz2-dev liblzma-dev
+  libgtest-dev libgmock-dev libcpp-httplib-dev)
 
 # hbmprof_arm64_unpack FOLDER PACKAGE...: unpacks Debian's packages for arm64, with their dependencies, into FOLDER,
 # unless it has them already. FOLDER/packages has one line for each: its name and its version. The system itself gets no
@@ -37,8 +37,8 @@ hbmprof_arm64_unpack() {
   mv "$folder.new" "$folder"
 }
 
-# hbmprof_arm64_namespace FOLDER COMMAND...: runs it in a user namespace where the kernel starts aarch64 programs with qemu,
-# which looks for their libraries in FOLDER first. The kernel must have binfmt_misc in user namespaces (Linux 6.7).
+# hbmprof_arm64_namespace FOLDER COMMAND...: runs it in a user namespace where the kernel starts aarch64 programs with
+# qemu, which looks for their libraries in FOLDER first. The kernel must have binfmt_misc in user namespaces (Linux 6.7).
 hbmprof_arm64_namespace() {
   QEMU_LD_PREFIX=$1 QEMU_CPU=max unshare --user --map-root-user --mount bash -c '
     set -euo pipefail

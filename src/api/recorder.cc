@@ -22,11 +22,11 @@
 #include "src/api/recording_source.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
+#include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
-#include "src/base/no_signals.h"
 #include "src/base/thread_state.h"
 #include "src/core/joined.h"
 #include "src/core/tags.h"
@@ -129,7 +129,7 @@ class LogUse {
 
  private:
   static std::atomic<pid_t> user;
-  const NoSignals no_signals_;  // ends after ~LogUse
+  const DelayedSignals delayed_;  // ends after ~LogUse
 };
 std::atomic<pid_t> LogUse::user{0};
 

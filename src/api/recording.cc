@@ -22,7 +22,6 @@
 #include "src/api/output_path.h"
 #include "src/api/recorder.h"
 #include "src/api/recording.h"
-#include "src/base/delayed_signals.h"
 #include "src/base/descriptor.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
@@ -222,7 +221,6 @@ void StartRecordingOfOptions(const DefaultOptions& options) {
 
 void StopRecordingAtExit() {
   if (!IsRecorderRunning()) return;
-  const DelayedSignals delayed;  // a handler that ends the process would wait for this thread
   const absl::Status status = StopRecorder();
   if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
 }

@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_BASE_DELAYED_SIGNALS_H_
 #define HBMPROF_SRC_BASE_DELAYED_SIGNALS_H_
 
+#include <pthread.h>
 #include <signal.h>
 
 namespace hbmprof::internal {
@@ -10,6 +11,9 @@ namespace hbmprof::internal {
 // pending. One that is sent to the process is handled by another thread, if there is one that does not block it.
 // Signals that a fault or a call of this thread raises are not blocked (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
 // SIGSYS, SIGABRT, SIGXFSZ, SIGPIPE): the kernel would end the process at a blocked fault.
+//
+// It is needed while a thread has a lock for long, or does work, for which the exit writer waits (api/exit_writer.h):
+// the handler of a signal that ends the process waits for the exit writer, so it must not interrupt this thread.
 class DelayedSignals {
  public:
   DelayedSignals() {
