@@ -164,7 +164,7 @@ TEST_F(TorchTest, BlockCountsUntilItsStreamsHaveFinished) {
   ExpectExact();
 }
 
-TEST_F(TorchTest, OutOfMemoryIsReportedWhenPyTorchGivesUp) {
+TEST_F(TorchTest, FinalOutOfMemoryIsReported) {
   std::vector<void*> blocks;
   const auto allocate = [&](size_t bytes) { blocks.push_back(pytorch::raw_alloc(bytes)); };
   for (int i = 0; i < 4; ++i) allocate(200 * kMiB);
@@ -224,7 +224,7 @@ TEST(TorchExampleTest, UnderTheInjectedLibraryMemoryCountsOnce) {
 }
 
 #if defined(HBMPROF_TOOL)
-TEST(TorchExampleTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
+TEST(TorchExampleTest, DiffShowsTheLeakFirst) {
   const std::string directory = hbmprof_test::NewDirectory();
   const std::string before = directory + "/before.pb.gz";
   const std::string after = directory + "/after.pb.gz";

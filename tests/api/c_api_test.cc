@@ -72,7 +72,7 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
   std::remove(path.c_str());
 }
 
-TEST(CApi, ABadVariableIsReportedOnce) {
+TEST(CApi, BadVariableIsReportedOnce) {
   const std::string path = hbmprof_test::NewDirectory() + "/x.pb.gz";
   const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "init", path},
                               {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_FLIGHT=123",
@@ -258,7 +258,7 @@ TEST(CApi, OneDeviceByNumberNameAndDefault) {
   for (const char& buffer : buffers) hbmprof_record_free(&buffer);
 }
 
-TEST(CApi, AnUnknownNumberIsTheDeviceUnknown) {
+TEST(CApi, UnknownNumberIsTheDeviceUnknown) {
   const char buffers[3] = {};
   const int unknown[] = {-1, 63, 1 << 30};
   for (int i = 0; i < 3; ++i) ASSERT_EQ(hbmprof_record_alloc(&buffers[i], 100, unknown[i]), 1);
@@ -358,7 +358,7 @@ TEST(CApi, ReportsAFailedAllocation) {
   EXPECT_THAT(text, HasSubstr("hbmprof: out of memory on GPU:1: other failed\n"));
 }
 
-TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
+TEST(CApi, LastErrorIsPerThreadAndKeptAfterSuccess) {
   ASSERT_NE(hbmprof_get_stats(1000, nullptr), 0);
   const std::string error = hbmprof_last_error();
   EXPECT_NE(error, "");
@@ -367,7 +367,7 @@ TEST(CApi, LastErrorIsPerThreadAndSurvivesASuccess) {
   std::thread([] { EXPECT_THAT(hbmprof_last_error(), StrEq("")); }).join();
 }
 
-TEST(CApi, TheErrorNamesTheCalledFunction) {
+TEST(CApi, ErrorNamesTheCalledFunction) {
   hbmprof_stats stats = {};
   ASSERT_NE(hbmprof_get_stats(0, &stats), 0);
   EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_stats: "));
@@ -375,7 +375,7 @@ TEST(CApi, TheErrorNamesTheCalledFunction) {
   EXPECT_THAT(hbmprof_last_error(), StartsWith("hbmprof_get_space_stats: "));
 }
 
-TEST(CApi, ALongErrorIsCut) {
+TEST(CApi, LongErrorIsCut) {
   const std::string path = "/nowhere/" + std::string(100000, 'x');
   EXPECT_GT(hbmprof_save_device_memory_profile(path.c_str()), 0);
   EXPECT_THAT(hbmprof_last_error(), HasSubstr("/nowhere/xxx"));

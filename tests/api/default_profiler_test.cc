@@ -109,7 +109,7 @@ TEST(Limits, MaxLiveDropsFurtherAllocations) {
   EXPECT_EQ(view.Comment("tracker", "dropped_bytes"), "1000");
 }
 
-TEST(Limits, AStackDepthOfOneKeepsTheInnermostFrame) {
+TEST(Limits, StackDepthOfOneKeepsTheInnermostFrame) {
   const std::string directory = NewDirectory();
   const CommandResult run = RunLeak({"HBMPROF_STACK_DEPTH=1", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);

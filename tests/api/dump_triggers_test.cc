@@ -58,7 +58,7 @@ class DumpTriggersTest : public ::testing::Test {
   const std::string errors_ = NewDirectory() + "/errors";
 };
 
-TEST_F(DumpTriggersTest, ADeviceThatGetsFullerThanTheShareIsDumpedOnce) {
+TEST_F(DumpTriggersTest, FullDeviceIsDumpedOnce) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_IN_USE_PERCENT=90"}), errors_);
   Hold(program, 57);
   usleep(1'200'000);
@@ -71,7 +71,7 @@ TEST_F(DumpTriggersTest, ADeviceThatGetsFullerThanTheShareIsDumpedOnce) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
-TEST_F(DumpTriggersTest, AGrownPeakIsDumpedAndOldDumpsAreRemoved) {
+TEST_F(DumpTriggersTest, GrownPeakIsDumpedAndOldDumpsAreRemoved) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM},
                          Environment({"HBMPROF_DUMP_PEAK_GROWTH=10485760", "HBMPROF_DUMP_KEEP=1"}), errors_);
   Hold(program, 9);
@@ -88,7 +88,7 @@ TEST_F(DumpTriggersTest, AGrownPeakIsDumpedAndOldDumpsAreRemoved) {
   EXPECT_FALSE(Has("0.pb.gz")) << "one is kept";
 }
 
-TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
+TEST_F(DumpTriggersTest, SignalWritesAProfile) {
   SKIP_IF_SIGNALS_ARE_DELAYED();
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
   for (int i = 0; i < 3; ++i) {
@@ -102,7 +102,7 @@ TEST_F(DumpTriggersTest, ASignalAsksForAProfile) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
-TEST_F(DumpTriggersTest, ADumpDuringTheExitDoesNotDisturbIt) {
+TEST_F(DumpTriggersTest, DumpDuringTheExitDoesNotDisturbIt) {
   SKIP_IF_SIGNALS_ARE_DELAYED();
   for (int i = 0; i < 10; ++i) {
     RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
@@ -122,7 +122,7 @@ TEST_F(DumpTriggersTest, WithoutATriggerTheSignalEndsTheProgram) {
   EXPECT_EQ(Errors(), "");
 }
 
-TEST_F(DumpTriggersTest, ASignalOfTheProgramIsLeftAlone) {
+TEST_F(DumpTriggersTest, SignalHandlerOfProgramIsKept) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM, "ignore_usr2"}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
   Hold(program, 1);
   kill(program.pid(), SIGUSR2);
@@ -131,14 +131,14 @@ TEST_F(DumpTriggersTest, ASignalOfTheProgramIsLeftAlone) {
   EXPECT_TRUE(FilesIn(directory_).empty());
 }
 
-TEST_F(DumpTriggersTest, AMissingPathIsReported) {
+TEST_F(DumpTriggersTest, MissingPathIsReported) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, {"HBMPROF_DUMP_PEAK_GROWTH=1"}, errors_);
   Hold(program, 1);
   EXPECT_EQ(program.Wait(), 0);
   EXPECT_EQ(Errors(), "hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles\n");
 }
 
-TEST_F(DumpTriggersTest, ADirectoryThatIsGoneIsReported) {
+TEST_F(DumpTriggersTest, RemovedDirectoryIsReported) {
   SKIP_IF_SIGNALS_ARE_DELAYED();
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment({"HBMPROF_DUMP_SIGNAL=USR2"}), errors_);
   Hold(program, 1);

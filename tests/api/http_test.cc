@@ -58,7 +58,7 @@ TEST_F(HttpTest, MetricsAreSplitByTheTagsOfTheQuery) {
   EXPECT_THAT(AnswerHttpGet("/metrics").body, HasSubstr("{device=\"http_test:0\",kind=\"device\"} 12345\n"));
 }
 
-TEST_F(HttpTest, AnErrorSaysWhatIsAllowed) {
+TEST_F(HttpTest, ErrorSaysWhatIsAllowed) {
   for (const auto& [target, status, text] :
        {std::tuple("/", 404, "the routes are /debug/pprof/heap and /metrics"), std::tuple("", 404, "the routes are"),
         std::tuple("/metricsx", 404, "the routes are"),

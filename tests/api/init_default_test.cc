@@ -65,7 +65,7 @@ TEST(InitDefault, WritesTheProfileAtExitWithTheMode) {
   EXPECT_THAT(FilesIn(directory), SizeIs(1));
 }
 
-TEST(InitDefault, AnEarlyOutputHasNoFunctionNames) {
+TEST(InitDefault, EarlyOutputHasNoFunctionNames) {
   const std::string path = NewDirectory() + "/a.pb.gz";
   Output({"output=" + path, "output_early=1"});
   const auto view = ViewProfile(path);

@@ -81,7 +81,7 @@ class OptionsTest : public ::testing::Test {
   }
 };
 
-TEST_F(OptionsTest, AnEmptyEnvironmentGivesTheDefaults) {
+TEST_F(OptionsTest, EmptyEnvironmentGivesTheDefaults) {
   std::vector<std::string> problems;
   const DefaultOptions options = OptionsFromEnvironment(&problems);
   const Options defaults;
@@ -133,7 +133,7 @@ TEST_F(OptionsTest, OutputModeIsAnOctalNumber) {
   }
 }
 
-TEST_F(OptionsTest, OomOutputIsNowhereUnlessSet) {
+TEST_F(OptionsTest, OomOutputIsOffByDefault) {
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "off").oom_output, "");
@@ -213,7 +213,7 @@ TEST_F(OptionsTest, TriggersHaveRanges) {
   EXPECT_EQ(Bad("HBMPROF_DUMP_KEEP_BYTES", "0", "1 to 1125899906842624", "1073741824").dump_keep_bytes, 1 << 30);
 }
 
-TEST_F(OptionsTest, TheIntervalIsANumberOfSeconds) {
+TEST_F(OptionsTest, IntervalIsANumberOfSeconds) {
   EXPECT_EQ(Good("HBMPROF_OUTPUT_INTERVAL", "").output_interval, 0);
   EXPECT_EQ(Good("HBMPROF_OUTPUT_INTERVAL", "0.5").output_interval, 0.5);
   for (const char* value : {"0", "-1", "soon", "nan", "2e8"}) {
@@ -232,7 +232,7 @@ TEST_F(OptionsTest, RecordingsHaveAPathAndLimits) {
   EXPECT_EQ(Good("HBMPROF_LOG", "stderr").log, "stderr");
 }
 
-TEST_F(OptionsTest, TheDumpSignalHasANameOrANumber) {
+TEST_F(OptionsTest, DumpSignalHasANameOrANumber) {
   EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "").dump_signal, 0);
   EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "USR1").dump_signal, SIGUSR1);
   EXPECT_EQ(Good("HBMPROF_DUMP_SIGNAL", "USR2").dump_signal, SIGUSR2);
@@ -247,7 +247,7 @@ TEST_F(OptionsTest, MetricsTagsAreSplitAtCommas) {
   EXPECT_THAT(Good("HBMPROF_METRICS_TAGS", "phase,model").metrics_tags, ElementsAre("phase", "model"));
 }
 
-TEST_F(OptionsTest, EachBadVariableHasALineAndTheGoodOnesCount) {
+TEST_F(OptionsTest, BadVariablesAreReportedAndOthersApply) {
   setenv("HBMPROF", "maybe", 1);
   setenv("HBMPROF_STACK_DEPTH", "-1", 1);
   setenv("HBMPROF_UNWINDER", "magic", 1);
@@ -259,7 +259,7 @@ TEST_F(OptionsTest, EachBadVariableHasALineAndTheGoodOnesCount) {
   EXPECT_EQ(options.max_live_buffers, 7);
 }
 
-TEST_F(OptionsTest, AVeryLongValueIsQuotedInPart) {
+TEST_F(OptionsTest, VeryLongValueIsQuotedInPart) {
   std::vector<std::string> problems;
   setenv("HBMPROF_UNWINDER", std::string(100000, 'x').c_str(), 1);
   OptionsFromEnvironment(&problems);

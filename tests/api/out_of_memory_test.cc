@@ -61,7 +61,7 @@ TEST_F(OutOfMemoryTest, IsReportedWithHoldersAndGrowth) {
   EXPECT_EQ(FilesIn(directory_).size(), 1u) << "only before.pb.gz";
 }
 
-TEST_F(OutOfMemoryTest, WritesAProfileWhereAsked) {
+TEST_F(OutOfMemoryTest, WritesProfileToRequestedPath) {
   const CommandResult run = Run({"full"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz"});
   EXPECT_THAT(run.err, HasSubstr("\n  profile    oom.0.pb.gz\n"));
   EXPECT_EQ(ViewProfile(directory_ + "/oom.0.pb.gz").Sum("inuse_space"), 48 << 20);
@@ -86,14 +86,14 @@ TEST_F(OutOfMemoryTest, IsReportedOnceAMinuteForEachDevice) {
                                  "  verdict    the request of 128.00 MiB is larger than the device"));
 }
 
-TEST_F(OutOfMemoryTest, IsReportedOnceForEachDeviceIfTheDeviceIsNotNamed) {
+TEST_F(OutOfMemoryTest, UnnamedDeviceIsReportedOncePerDevice) {
   const std::string text = Run({"nameless"}).err;
   EXPECT_EQ(ReportsIn(text), 2) << text;
   EXPECT_THAT(text, HasSubstr("out of memory on sim:0: Nameless failed"));
   EXPECT_THAT(text, HasSubstr("out of memory on sim:1: Nameless failed"));
 }
 
-TEST_F(OutOfMemoryTest, IsReportedInAThreadThatIsBeingCancelled) {
+TEST_F(OutOfMemoryTest, CancelledThreadReports) {
   const CommandResult run = Run({"cancelled"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(ReportsIn(run.err), 1) << run.err;
@@ -112,7 +112,7 @@ std::pair<size_t, size_t> ProfilesIn(const std::string& directory) {
   return profiles;
 }
 
-TEST_F(OutOfMemoryTest, TheLastProfilesAreKept) {
+TEST_F(OutOfMemoryTest, LastProfilesAreKept) {
   const CommandResult run = Run({"many", "5"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "HBMPROF_DUMP_KEEP=2"});
   EXPECT_EQ(ReportsIn(run.err), 5);
   const auto files = FilesIn(directory_);
@@ -136,7 +136,7 @@ TEST_F(OutOfMemoryTest, ProfilesHaveALimitOfBytes) {
   EXPECT_EQ(FilesIn(directory_).count("large.0.pb.gz"), 0u);
 }
 
-TEST_F(OutOfMemoryTest, AProfileIsKeptWithoutARecordingThatIsTooLarge) {
+TEST_F(OutOfMemoryTest, ProfileIsKeptWithoutARecordingThatIsTooLarge) {
   const std::vector<std::string> environment = {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "HBMPROF_FLIGHT=100000"};
   Run({"full"}, environment);
   const auto size = [&](const char* name) { return std::filesystem::file_size(directory_ + "/" + name); };
@@ -333,11 +333,11 @@ TEST_F(OutOfMemoryTest, GrowthIsOfTheDeviceThatIsFull) {
   EXPECT_THAT(Run({"devices"}).err, HasSubstr("   16.00 MiB 100.0 %        1 live          +0 B  "));
 }
 
-TEST_F(OutOfMemoryTest, TellsFragmentation) {
+TEST_F(OutOfMemoryTest, ReportsFragmentation) {
   EXPECT_THAT(Run({"fragments"}).err, HasSubstr("32.00 MiB are free, but the largest free block has 4.00 MiB"));
 }
 
-TEST_F(OutOfMemoryTest, IsReportedByAForkedChildToo) { EXPECT_EQ(ReportsIn(Run({"child"}).err), 2); }
+TEST_F(OutOfMemoryTest, ForkedChildReports) { EXPECT_EQ(ReportsIn(Run({"child"}).err), 2); }
 
 TEST_F(OutOfMemoryTest, IsReportedByAForkedChildOnAsManyDevices) {
   EXPECT_EQ(ReportsIn(Run({"many_twice", "33"}).err), 66);

@@ -39,7 +39,7 @@ TEST(OutputPath, ReportsTheFieldsOfThePattern) {
   EXPECT_FALSE(OutputPattern("%%p").has_process());
 }
 
-TEST(OutputPath, ANumberGoesBeforeTheSuffix) {
+TEST(OutputPath, NumberGoesBeforeTheSuffix) {
   EXPECT_EQ(WithNumber("/d/a.pb.gz", 2), "/d/a.2.pb.gz");
   EXPECT_EQ(WithNumber("/d/a", 2), "/d/a.2");
   EXPECT_EQ(WithNumber(".pb.gz", 2), ".pb.gz.2");

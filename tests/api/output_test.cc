@@ -107,7 +107,7 @@ TEST_F(OutputTest, ExecCompletesTheRecording) {
   EXPECT_EQ((*reader)->event_count(), 1);
 }
 
-TEST_F(OutputTest, ProcessesThatStartTogetherHaveTheirOwnRecordings) {
+TEST_F(OutputTest, ConcurrentProcessesHaveOwnRecordings) {
   const std::string command = "for i in 1 2 3 4 5 6 7 8; do " + std::string(kProgram) + " leak & done; wait";
   const CommandResult run = RunCommand({"sh", "-c", command}, {"HBMPROF_RECORD=" + Path("r.hbmrec")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -121,7 +121,7 @@ TEST_F(OutputTest, ProcessesThatStartTogetherHaveTheirOwnRecordings) {
   }
 }
 
-TEST_F(OutputTest, TheProfileAtTheEndHasAFlightRecording) {
+TEST_F(OutputTest, ExitWritesFlightRecording) {
   const std::vector<std::string> environment = {Output("a.pb.gz"), "HBMPROF_OUTPUT_ON_SIGNALS=1",
                                                 "HBMPROF_FLIGHT_SECONDS=60"};
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"leak"}, {"exec", "/bin/true"}}) {
@@ -137,7 +137,7 @@ TEST_F(OutputTest, TheProfileAtTheEndHasAFlightRecording) {
   }
 }
 
-TEST_F(OutputTest, ASetUserIdProgramReadsNoVariables) {
+TEST_F(OutputTest, SetUserIdProgramReadsNoVariables) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a program that is root's";
   struct statvfs system;
   ASSERT_EQ(statvfs(directory_.c_str(), &system), 0);
@@ -156,7 +156,7 @@ TEST_F(OutputTest, ASetUserIdProgramReadsNoVariables) {
   EXPECT_NE(RunProgram({"leak"}, {"HBMPROF=bad"}).err, "");
 }
 
-TEST_F(OutputTest, ALinkOfAnotherUserInAStickyDirectoryIsNotFollowed) {
+TEST_F(OutputTest, ForeignLinkInStickyDirectoryIsRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "needs the rights of two users";
   Open(01777);
   const std::string elsewhere = NewDirectory();
@@ -184,12 +184,12 @@ TEST_F(OutputTest, ProcessesWithTheSameIdDoNotReplaceEachOthersFiles) {
               ElementsAre("1.0.pb.gz", "1.1.pb.gz", "1.2.pb.gz", "only.1.1.pb.gz", "only.1.2.pb.gz", "only.1.pb.gz"));
 }
 
-TEST_F(OutputTest, OneNameReplacesTheFileOfAnEarlierProcess) {
+TEST_F(OutputTest, FixedNameReplacesFileOfEarlierProcess) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(RunProgram({"leak"}, {Output("a.pb.gz")}).err, "");
   EXPECT_THAT(NamesIn(directory_), ElementsAre("a.pb.gz"));
 }
 
-TEST_F(OutputTest, OneNameDoesNotReplaceTheFileOfAProcessOfTheSameTime) {
+TEST_F(OutputTest, FixedNameKeepsFileOfConcurrentProcess) {
   const CommandResult run = RunProgram({"hold", kProgram, "forks", "1"}, {Output("a.pb.gz")});
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(NamesIn(directory_), ElementsAre("a.1.pb.gz", "a.2.pb.gz", "a.pb.gz"));
@@ -198,7 +198,7 @@ TEST_F(OutputTest, OneNameDoesNotReplaceTheFileOfAProcessOfTheSameTime) {
   EXPECT_THAT(run.err, HasSubstr("the profile is in " + Path("a.2.pb.gz")));
 }
 
-TEST_F(OutputTest, ForkedChildrenThatEndAtOnceKeepAllTheirProfiles) {
+TEST_F(OutputTest, ConcurrentChildrenKeepAllProfiles) {
   for (const char* name : {"a.pb.gz", "%n.pb.gz"}) {
     const CommandResult run = RunProgram({"forks", "20"}, {Output(name)});
     ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -222,7 +222,7 @@ TEST_F(OutputTest, TwoCopiesOfTheLibraryInOneProcessKeepBothProfiles) {
   EXPECT_EQ(bytes.count(2000), 3u);
 }
 
-TEST_F(OutputTest, PrintsNothingToAFileThatTookStandardErrorsNumber) {
+TEST_F(OutputTest, PrintsNothingToFileWithDescriptor2) {
   EXPECT_EQ(RunProgram({"reopen", Path("log")}, {"HBMPROF_OUTPUT=/nowhere/a.pb.gz"}).exit_code, 0);
   EXPECT_EQ(Contents(Path("log")), "its own\n");
 }
@@ -262,15 +262,15 @@ TEST_F(SandboxTest, WithAnotherRootOrUserTheMessageHasAdvice) {
   }
 }
 
-TEST_F(SandboxTest, AnEarlyFileIsWrittenWithAnotherRootOrUser) {
+TEST_F(SandboxTest, EarlyFileIsWrittenWithAnotherRootOrUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ExpectProfile(RunEarly({"root", Path("root")}));
   ExpectProfile(RunEarly({"drop"}));
 }
 
-TEST_F(SandboxTest, AnEarlyFileThatTheProgramClosedIsReplaced) { ExpectProfile(RunEarly({"close"})); }
+TEST_F(SandboxTest, EarlyFileThatTheProgramClosedIsReplaced) { ExpectProfile(RunEarly({"close"})); }
 
-TEST_F(SandboxTest, AForkedChildHasAFileOfItsOwn) {
+TEST_F(SandboxTest, ForkedChildHasAFileOfItsOwn) {
   const CommandResult run = RunEarly({"forks", "3"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(ViewProfile(Path("out/a.pb.gz")).Sum("inuse_space"), 1000);
@@ -294,7 +294,7 @@ std::vector<std::string> FilterOf(const std::vector<std::vector<int>>& lists) {
   return arguments;
 }
 
-TEST_F(SandboxTest, AFilterWithTheDocumentedCallsAllowsTheProfile) {
+TEST_F(SandboxTest, FilterWithTheDocumentedCallsAllowsTheProfile) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer makes calls of its own";
 #endif

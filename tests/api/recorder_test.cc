@@ -121,7 +121,7 @@ TEST_F(RecordingTest, HasTheEventsOfItsTime) {
   EXPECT_TRUE(is_marked);
 }
 
-TEST_F(RecordingTest, AFailedAllocationHasItsStackAndTags) {
+TEST_F(RecordingTest, FailedAllocationHasItsStackAndTags) {
   ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
   Allocate(1);
   {
@@ -152,7 +152,7 @@ TEST_F(RecordingTest, AFailedAllocationHasItsStackAndTags) {
   EXPECT_EQ(reader->tables().sites[failures[0].site].alloc_objects, 0);
 }
 
-TEST_F(RecordingTest, ASegmentAndItsFirstBlockAreTwoBuffers) {
+TEST_F(RecordingTest, SegmentAndItsFirstBlockAreTwoBuffers) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   const BufferId address(uint64_t{7} << 40);
@@ -189,7 +189,7 @@ TEST_F(RecordingTest, ASegmentAndItsFirstBlockAreTwoBuffers) {
                        "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+1048576 4096+4096", "0:"}));
 }
 
-TEST_F(RecordingTest, ErrorOfTheFileStartsNothing) {
+TEST_F(RecordingTest, FileErrorStartsNoRecording) {
   const absl::Status status = StartRecording(directory_ + "/missing/a.hbmrec");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
   EXPECT_EQ(StopRecording().code(), absl::StatusCode::kFailedPrecondition);
@@ -278,7 +278,7 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   EXPECT_EQ(own->tables().names.process_id, child);
 }
 
-TEST_F(RecordingTest, ARestoredRecordInAForkedChildIsInUseOnItsDevice) {
+TEST_F(RecordingTest, RestoredRecordInAForkedChildIsInUseOnItsDevice) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
 #endif
@@ -341,7 +341,7 @@ TEST_F(FlightTest, KeepsTheEventsOfTheLastSeconds) {
   EXPECT_TRUE(reader->tables().names.warnings.empty());
 }
 
-TEST_F(FlightTest, SaysIfTheLastSecondsHaveTooManyEvents) {
+TEST_F(FlightTest, WarnsIfEventsDoNotFit) {
   ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 1, /*nanos=*/1'000'000'000'000));
   Profiler& profiler = Profiler::Default();
   for (int i = 0; i < 50'000; ++i) {
@@ -453,7 +453,7 @@ TEST_F(FlightTest, StartsAfterTheRecordingThatIsInProgress) {
 std::atomic<bool> is_handled{false};
 
 // Otherwise a signal that ends the process waits for a thread that waits for the interrupted one.
-TEST_F(FlightTest, ASignalIsHandledAfterTheSave) {
+TEST_F(FlightTest, SignalIsHandledAfterTheSave) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
@@ -475,7 +475,7 @@ TEST_F(FlightTest, ASignalIsHandledAfterTheSave) {
   EXPECT_TRUE(is_handled.load());
 }
 
-TEST_F(FlightTest, BeginsAnewAfterARecording) {
+TEST_F(FlightTest, StartsEmptyAfterARecording) {
   ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
   Allocate(3);
   ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
@@ -504,7 +504,7 @@ TEST_F(FlightTest, DoesNotReplaceARecordingOfThisProcess) {
   EXPECT_EQ(Count(*recording, RecordedKind::kAlloc), 3) << "the profile's flight recording has not replaced it";
 }
 
-TEST_F(FlightTest, AForkedChildHasNone) {
+TEST_F(FlightTest, ForkedChildHasNoRecorder) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
 #endif

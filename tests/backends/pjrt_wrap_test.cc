@@ -643,7 +643,7 @@ TEST_F(PjrtOwnership, RecordsNothingWhileOff) {
 }
 
 // The second executable has the handle of the first and fewer outputs.
-TEST_F(PjrtOwnership, ExecutableDestroyedWhileOffIsNotTheNextWithItsHandle) {
+TEST_F(PjrtOwnership, ReusedHandleOfExecutableDestroyedWhileOff) {
   const std::string outputs = "output 6 1024\noutput 6 1024\noutput 6 1024\n";
   abi::LoadedExecutable* const first = calls_.Compile(client_, "name first\n" + outputs);
   hbmprof::internal::SetTracking(false);

@@ -31,7 +31,7 @@ int RunInChild(const Body& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-TEST(ForkTest, MutexOfOtherThreadIsFreeInChildAndDataAreConsistent) {
+TEST(ForkTest, ChildHasFreeMutexesAndConsistentData) {
   Mutex outer;
   Mutex inner;
   int first = 0;

@@ -55,7 +55,7 @@ TEST(InternTableTest, NoInsertionRehashesMoreThanAFewPayloads) {
   EXPECT_FALSE(Contains(table, kNumbers + 1));
 }
 
-TEST(InternTableTest, GivesTheOldArraysBack) {
+TEST(InternTableTest, FreesOldArrays) {
   constexpr int64_t kNumbers = 250000;
   const int64_t before = HostBytes();
   {
@@ -66,7 +66,7 @@ TEST(InternTableTest, GivesTheOldArraysBack) {
   EXPECT_EQ(HostBytes(), before);
 }
 
-TEST(InternTableTest, SearchesDuringGrowthMissOnlyWhatTheyFindUnderTheLock) {
+TEST(InternTableTest, MissDuringGrowthIsFoundUnderTheLock) {
   constexpr uint64_t kNumbers = 200000;
   InternTable table;
   std::atomic<uint64_t> added{0};

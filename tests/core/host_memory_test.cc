@@ -229,7 +229,7 @@ TEST(HostMemory, TinyLimitRecordsNothing) {
   EXPECT_EQ(profiler.TakeSnapshot().samples.size(), 0u);
 }
 
-TEST(HostMemory, OfAProfilerIsGivenBack) {
+TEST(HostMemory, DestroyedProfilerFreesItsMemory) {
   const int64_t before = internal::HostBytes();
   {
     Options options;

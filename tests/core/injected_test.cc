@@ -54,7 +54,7 @@ Snapshot Everything() {
   return snapshot;
 }
 
-TEST(RenameTest, RecordHasItsOtherIdAndNoTotalChanges) {
+TEST(RenameTest, ChangesIdAndNoTotal) {
   Profiler profiler;
   ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
   ASSERT_TRUE(DriverAllocates(profiler, 2 * kAddress, 2000));
@@ -73,7 +73,7 @@ TEST(RenameTest, RecordHasItsOtherIdAndNoTotalChanges) {
   EXPECT_TRUE(profiler.RecordFree(BufferId(3 * kAddress)));
 }
 
-TEST(EndBlocksTest, BlocksOfTheAllocatorEndAndSegmentsAndOtherBlocksStay) {
+TEST(EndBlocksTest, EndsOnlyBlocksOfTheAllocator) {
   Profiler profiler;
   const AllocatorId ours = profiler.Allocator("ours");
   const AllocatorId theirs = profiler.Allocator("theirs");
@@ -93,7 +93,7 @@ TEST(EndBlocksTest, BlocksOfTheAllocatorEndAndSegmentsAndOtherBlocksStay) {
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
-TEST(SnapshotBytes, ComeBackAsTheyWent) {
+TEST(SnapshotBytes, RoundTripIsUnchanged) {
   const Snapshot before = Everything();
   ASSERT_EQ(before.samples.size(), 2u);
   const std::string bytes = ToBytes(before);
@@ -126,7 +126,7 @@ TEST(SnapshotBytes, ComeBackAsTheyWent) {
   EXPECT_EQ(after.tracker.unwinder, before.tracker.unwinder);
 }
 
-TEST(SnapshotBytes, OtherBytesAreRefused) {
+TEST(SnapshotBytes, InvalidBytesAreRefused) {
   const std::string bytes = ToBytes(Everything());
   Snapshot snapshot;
   for (size_t size = 0; size < bytes.size(); size += size < 2000 ? 1 : 97) {
@@ -138,7 +138,7 @@ TEST(SnapshotBytes, OtherBytesAreRefused) {
   EXPECT_FALSE(FromBytes("", &stats));
 }
 
-TEST(Refine, GivesStackTagsAndAllocatorAndChangesNoSum) {
+TEST(Refine, ReplacesStackTagsAllocatorAndKeepsSums) {
   Profiler profiler;
   ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
   const DeviceId gpu = profiler.Device("GPU:0");
@@ -173,7 +173,7 @@ TEST(Refine, GivesStackTagsAndAllocatorAndChangesNoSum) {
   EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
 }
 
-TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
+TEST(Probe, YieldingProbeDoesNotReplaceAnother) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   const auto limit = [&] { return profiler.Stats(kDefaultDevice).bytes_limit; };
@@ -201,7 +201,7 @@ TEST(Probe, ThatYieldsDoesNotReplaceAFirmOne) {
 }
 
 // After the removal of a probe, the caller may destroy the objects that the probe uses.
-TEST(Probe, ThatYieldedIsAwaitedAtRemoval) {
+TEST(Probe, RemovalWaitsForYieldedProbe) {
   Profiler profiler;
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
   std::atomic<bool> runs{false};

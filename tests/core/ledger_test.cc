@@ -588,7 +588,7 @@ std::string ThreadsName(const ::testing::TestParamInfo<int>& threads) {
 // 70 threads share at most 64 shards.
 INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 70), ThreadsName);
 
-TEST(EventLogTest, AShortTimeLimitUsesFewBuffers) {
+TEST(EventLogTest, ShortTimeLimitUsesFewBuffers) {
   for (const int64_t limit : {int64_t{0}, int64_t{1'000'000}}) {
     EventLog log;
     log.clock().Choose();
@@ -613,7 +613,7 @@ TEST(EventLogTest, AShortTimeLimitUsesFewBuffers) {
   }
 }
 
-TEST(EventLogTest, AnOldPinnedBufferDoesNotRemoveYoungOnes) {
+TEST(EventLogTest, OldPinnedBufferDoesNotRemoveYoungOnes) {
   constexpr int64_t kLimit = 5'000'000'000;
   EventLog log;
   log.clock().Choose();

@@ -167,7 +167,7 @@ TEST(LiveTable, KeepsEveryRecordAtAnySize) {
   EXPECT_EQ(Count(table), model.size());
 }
 
-TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
+TEST(LiveTable, EraseIfErasesOnlyMatches) {
   LiveTable table;
   for (uint64_t i = 0; i < 10000; ++i) {
     LiveRecord replaced;
@@ -192,7 +192,7 @@ TEST(LiveTable, EraseIfErasesWhatMatchesAndNothingElse) {
   EXPECT_EQ(erased_bytes, expected_bytes);
 }
 
-TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {
+TEST(LiveTable, MemoryFollowsNumberOfRecords) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's shadow memory hides the table's own";
 #endif
@@ -220,7 +220,7 @@ TEST(LiveTable, ItsMemoryFollowsTheNumberOfRecords) {
   }
 }
 
-TEST(LiveTable, SaysWhetherItHasTheSizeThatFits) {
+TEST(LiveTable, ResizeReportsWhetherSizeFits) {
   LiveTable table;
   EXPECT_TRUE(table.Resize(0));
   int steps = 0;

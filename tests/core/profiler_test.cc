@@ -307,7 +307,7 @@ TEST_F(ProfilerTest, NullIsNeitherRecordedNorDropped) {
   EXPECT_EQ(Stats().num_allocs, 0);
 }
 
-TEST_F(ProfilerTest, ABufferOfZeroBytesIsAnObject) {
+TEST_F(ProfilerTest, BufferOfZeroBytesIsAnObject) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 0));
   EXPECT_EQ(Stats().num_live, 1);
   EXPECT_EQ(Stats().bytes_in_use, 0);
@@ -380,7 +380,7 @@ TEST(ProfilerLimits, FullTableReplacesALiveId) {
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
 }
 
-TEST(ProfilerLimits, OneLiveBufferIsALimitToo) {
+TEST(ProfilerLimits, LimitCanBeOneLiveBuffer) {
   Options options;
   options.max_live_buffers = 1;
   Profiler profiler(options);
@@ -441,7 +441,7 @@ TEST_F(ProfilerTest, ReplacementMayChangeDeviceAndKind) {
 
 // --- Kinds and names --------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, AnAliasCountsAsAnObjectOfZeroBytes) {
+TEST_F(ProfilerTest, AliasCountsAsAnObjectOfZeroBytes) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 1000, {kDefaultDevice, MemoryKind::kAlias, {}}));
   EXPECT_TRUE(profiler_.RecordBlock(At(2), 1000, {kDefaultDevice, MemoryKind::kAlias, {}}));
   EXPECT_EQ(Stats().bytes_in_use, 0);
@@ -450,7 +450,7 @@ TEST_F(ProfilerTest, AnAliasCountsAsAnObjectOfZeroBytes) {
   EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 0);
 }
 
-TEST_F(ProfilerTest, AnAliasOfAnySizeCanBeRecorded) {
+TEST_F(ProfilerTest, AliasOfAnySizeCanBeRecorded) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), SIZE_MAX, {kDefaultDevice, MemoryKind::kAlias, {}}));
   EXPECT_EQ(Tracker().dropped_records, 0);
 }
@@ -518,7 +518,7 @@ TEST_F(ProfilerTest, DeviceNamesAreCutAt64Bytes) {
   EXPECT_NE(FindDevice(profiler_.TakeSnapshot(), longest), nullptr);
 }
 
-TEST_F(ProfilerTest, AllocatorsAreKnownByNameAndThereAre255) {
+TEST_F(ProfilerTest, Has255AllocatorsByName) {
   EXPECT_EQ(profiler_.Allocator(""), AllocatorId{});
   std::set<AllocatorId> ids;
   for (int i = 1; i <= 254; ++i) ids.insert(profiler_.Allocator("pool" + std::to_string(i)));
@@ -678,7 +678,7 @@ TEST_F(ProfilerTest, BlocksAndOtherBuffersDiffer) {
   EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
 }
 
-TEST_F(ProfilerTest, ABlockIsOnItsSegmentsDevice) {
+TEST_F(ProfilerTest, BlockIsOnItsSegmentsDevice) {
   const DeviceId device = profiler_.Device("GPU:1");
   profiler_.RecordSegment(At(1), kSegment, {device, MemoryKind::kDevice, {}});
   profiler_.RecordBlock(At(1), 100, {kDefaultDevice, MemoryKind::kManaged, {}});
@@ -814,7 +814,7 @@ TEST_F(ProfilerTest, ManagedAndPinnedCannotBecomeSegments) {
   EXPECT_EQ(Stats().num_allocs, 0);
 }
 
-TEST_F(ProfilerTest, AFailedFreeOfASegmentOrBlockIsUndone) {
+TEST_F(ProfilerTest, FailedFreeOfASegmentOrBlockIsUndone) {
   profiler_.RecordSegment(At(1), kSegment);
   const std::string without_block = Describe(profiler_.TakeSnapshot());
   profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
@@ -946,7 +946,7 @@ TEST_F(ProfilerTest, ResetPeakStartsFromThePresent) {
 
 // --- Off --------------------------------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, WhileOffEventsAreIgnored) {
+TEST_F(ProfilerTest, IgnoresEventsWhileOff) {
   profiler_.RecordAlloc(At(1), 100);
   EXPECT_TRUE(profiler_.enabled());
   profiler_.SetEnabled(false);
@@ -964,7 +964,7 @@ TEST_F(ProfilerTest, WhileOffEventsAreIgnored) {
   EXPECT_TRUE(profiler_.RecordFree(At(1)));
 }
 
-TEST(ProfilerOptions, AProfilerCanBeMadeOff) {
+TEST(ProfilerOptions, ProfilerCanBeMadeOff) {
   Options options;
   options.enabled = false;
   Profiler profiler(options);
@@ -1044,7 +1044,7 @@ class UnwinderTest : public ::testing::TestWithParam<Unwinder> {
   Profiler profiler_{TheOptions()};
 };
 
-TEST_P(UnwinderTest, TheFirstFrameIsTheFunctionThatRecorded) {
+TEST_P(UnwinderTest, FirstFrameIsTheFunctionThatRecorded) {
   ASSERT_TRUE(KnownCaller(profiler_, 1, 1));
   ASSERT_TRUE(KnownSegmentCaller(profiler_, 2));
   ASSERT_TRUE(KnownBlockCaller(profiler_, 2));
@@ -1058,7 +1058,7 @@ TEST_P(UnwinderTest, TheFirstFrameIsTheFunctionThatRecorded) {
   }
 }
 
-TEST_P(UnwinderTest, DeepStackIsCutAndMarkedTruncated) {
+TEST_P(UnwinderTest, DeepStackIsTruncatedAndMarked) {
   ASSERT_TRUE(Recurse(profiler_, 1, 40));
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.stacks, SizeIs(1));
@@ -1088,7 +1088,7 @@ TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 0);
 }
 
-TEST(ProfilerMemory, OfADroppedDeviceIsGivenBack) {
+TEST(ProfilerMemory, DroppedDeviceFreesItsMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's shadow memory hides the profiler's own";
 #endif
@@ -1109,7 +1109,7 @@ TEST(ProfilerMemory, OfADroppedDeviceIsGivenBack) {
   EXPECT_LT(ResidentBytes() - before, full / 8);
 }
 
-TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
+TEST(ProfilerStacks, TruncatedStackIsCountedEachTime) {
   constexpr int kTimes = 100;
   Options options;
   options.max_stack_depth = 16;
@@ -1118,7 +1118,7 @@ TEST(ProfilerStacks, ACutStackIsCountedEachTime) {
   EXPECT_EQ(profiler.GetTrackerStats().truncated_stacks, kTimes);
 }
 
-TEST(ProfilerStacks, ACutStackOfABlockIsCountedOnce) {
+TEST(ProfilerStacks, CutStackOfABlockIsCountedOnce) {
   Options options;
   options.max_stack_depth = 1;
   Profiler profiler(options);
@@ -1136,7 +1136,7 @@ TEST(ProfilerStacks, ACutStackOfABlockIsCountedOnce) {
 }
 
 // The cached site of a repeated stack also depends on the profiler, the size and the tags.
-TEST(ProfilerStacks, ThatRepeatDifferByProfilerSizeAndTags) {
+TEST(ProfilerStacks, RepeatedStackDiffersByProfilerSizeAndTags) {
   constexpr uint64_t kRounds = 200;
   constexpr size_t kSizes = 3;
   Profiler profilers[2];
@@ -1218,7 +1218,7 @@ TEST_F(ProfilerTest, ProbeValuesAppearInStats) {
   EXPECT_FALSE(Stats().unaccounted.has_value());
 }
 
-TEST_F(ProfilerTest, AProbeThatThrowsKnowsNothing) {
+TEST_F(ProfilerTest, ProbeThatThrowsKnowsNothing) {
   profiler_.RecordAlloc(At(1), 400);
   profiler_.SetDeviceProbe(kDefaultDevice, []() -> DeviceProbe { throw std::runtime_error("lost device"); });
   EXPECT_EQ(Stats().bytes_in_use, 400);
@@ -1227,7 +1227,7 @@ TEST_F(ProfilerTest, AProbeThatThrowsKnowsNothing) {
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
 }
 
-TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
+TEST_F(ProfilerTest, OnlyOwnerRemovesProbe) {
   const int mine = 0;
   const int theirs = 0;
   profiler_.SetDeviceProbe(
@@ -1244,7 +1244,7 @@ TEST_F(ProfilerTest, AProbeIsRemovedByItsOwnerAlone) {
   EXPECT_EQ(Stats().bytes_limit, std::nullopt);
 }
 
-TEST_F(ProfilerTest, ARemovedProbeIsNotRunningAnyMore) {
+TEST_F(ProfilerTest, RemovedProbeDoesNotRun) {
   std::atomic<bool> entered{false};
   std::atomic<bool> removing{false};
   std::atomic<bool> left{false};
@@ -1405,7 +1405,7 @@ TEST_F(ProfilerTest, LaterEventsDoNotChangeASnapshot) {
   EXPECT_EQ(Describe(snapshot), before);
 }
 
-TEST_F(ProfilerTest, ASnapshotsTotalsAreThoseOfStats) {
+TEST_F(ProfilerTest, SnapshotsTotalsAreThoseOfStats) {
   const DeviceId other = profiler_.Device("GPU:1");
   for (uint64_t i = 0; i < 200; ++i) {
     const auto kind = MemoryKind(i % kMemoryKindCount);
@@ -1428,7 +1428,7 @@ TEST_F(ProfilerTest, ASnapshotsTotalsAreThoseOfStats) {
   ExpectSound(snapshot);
 }
 
-TEST_F(ProfilerTest, ASnapshotListsTheModuleOfEveryFrame) {
+TEST_F(ProfilerTest, SnapshotListsTheModuleOfEveryFrame) {
   ASSERT_TRUE(KnownCaller(profiler_, 1, 1));
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.modules, Not(IsEmpty()));

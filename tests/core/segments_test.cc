@@ -66,7 +66,7 @@ TEST(SegmentMapTest, SegmentDeclaredAroundOthersContainsThem) {
   EXPECT_EQ(Parts(map, 1005, 1045, 1), "3:5 3:10 3:20 3:5 ") << "a block of the outer one";
 }
 
-TEST(SegmentMapTest, RefusesWhatOverlapsInPart) {
+TEST(SegmentMapTest, RefusesPartialOverlap) {
   SegmentMap map;
   ASSERT_NE(Add(map, 1000, 100, 1), nullptr);
   EXPECT_FALSE(map.Fits(1099, 1101));
@@ -79,7 +79,7 @@ TEST(SegmentMapTest, RefusesWhatOverlapsInPart) {
   EXPECT_TRUE(map.Fits(1010, 1020));
 }
 
-TEST(SegmentMapTest, SplitAndMergeKeepWhatIsInside) {
+TEST(SegmentMapTest, SplitAndMergeKeepInnerSegments) {
   SegmentMap map;
   Segment* low = Add(map, 1000, 100, 1);
   ASSERT_NE(Add(map, 1010, 10, 2), nullptr);
@@ -97,7 +97,7 @@ TEST(SegmentMapTest, SplitAndMergeKeepWhatIsInside) {
   EXPECT_EQ(low->idle_bytes.load(), 80);
 }
 
-TEST(SegmentMapTest, TakesNoMoreThanIsIdle) {
+TEST(SegmentMapTest, TakesOnlyIdleBytes) {
   SegmentMap map;
   Segment* segment = Add(map, 1000, 100, 1);
   EXPECT_TRUE(SegmentMap::Take(*segment, 60));

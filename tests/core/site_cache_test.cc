@@ -18,7 +18,7 @@ Hash128 StackHash(uint64_t stack) {
 }
 SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0, 0}) { return {StackHash(stack), words}; }
 
-TEST(SiteCache, FindsWhatItWasTold) {
+TEST(SiteCache, FindsStoredSites) {
   SiteCache cache;
   EXPECT_EQ(cache.Find(KeyOf(1)), kNoSite);
   cache.Store(KeyOf(1), 0);
@@ -27,7 +27,7 @@ TEST(SiteCache, FindsWhatItWasTold) {
   EXPECT_EQ(cache.Find(KeyOf(2)), SiteTable::kMaxSites - 1);
 }
 
-TEST(SiteCache, TellsApartWhatDiffersInAnything) {
+TEST(SiteCache, DistinguishesEveryPartOfTheKey) {
   SiteCache cache;
   cache.Store(KeyOf(1), 1);
   EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);

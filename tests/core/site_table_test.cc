@@ -25,7 +25,7 @@ StackRecord* Intern(SiteTable& table, const std::vector<uintptr_t>& pcs, bool tr
   return table.InternStack(stack, SiteTable::HashOf(stack));
 }
 
-TEST(SiteTable, TheSameStackIsTheSameRecord) {
+TEST(SiteTable, SameStackIsTheSameRecord) {
   SiteTable table(100);
   const StackRecord* stack = Intern(table, Stack(0x1000, 5));
   ASSERT_NE(stack, nullptr);
@@ -70,7 +70,7 @@ TEST(SiteTable, KeepsAsManyReturnAddressesAsStacksHave) {
   }
 }
 
-TEST(SiteTable, EveryPartOfTheKeyTellsSitesApart) {
+TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   SiteTable table(100);
   const StackRecord* stack = Intern(table, {1});
   const StackRecord* other = Intern(table, {2});

@@ -49,7 +49,7 @@ TEST(ScopedTag, InnerScopeHidesTheSameKey) {
   EXPECT_THAT(Tags(), ElementsAre(Pair("model", "a")));
 }
 
-TEST(ScopedTag, TheOrderOfScopesMakesNoDifference) {
+TEST(ScopedTag, OrderOfScopesMakesNoDifference) {
   TagSetId first;
   {
     ScopedTag a("a", "1");
@@ -61,7 +61,7 @@ TEST(ScopedTag, TheOrderOfScopesMakesNoDifference) {
   EXPECT_EQ(current_tags, first);
 }
 
-TEST(ScopedTag, IsOfItsThreadAlone) {
+TEST(ScopedTag, LabelsOnlyItsThread) {
   ScopedTag tag("thread", "main");
   std::thread([] { EXPECT_THAT(Tags(), IsEmpty()); }).join();
 }
@@ -100,7 +100,7 @@ TEST(ScopedTag, KeysAndValuesAreCopiedAndCutAt128Bytes) {
   EXPECT_EQ(current_tags, tags);
 }
 
-TEST(ScopedTag, TheCutSplitsNoCharacter) {
+TEST(ScopedTag, CutSplitsNoCharacter) {
   for (const std::string character : {"\u00e9", "\u20ac", "\U0001f600"}) {  // of two, three and four bytes
     for (size_t before = 128 - character.size(); before <= 128; ++before) {
       std::string text(before, 'x');
@@ -116,12 +116,12 @@ TEST(ScopedTag, TheCutSplitsNoCharacter) {
   }
 }
 
-TEST(ScopedTag, TheCutOfWhatIsNoTextIsAt128Bytes) {
+TEST(ScopedTag, InvalidUtf8IsCutAt128Bytes) {
   ScopedTag tag("bytes", std::string(200, '\x80'));
   EXPECT_THAT(Tags(), ElementsAre(Pair("tag_bytes", std::string(128, '\x80'))));
 }
 
-TEST(ScopedTag, WhereKeyEndsAndValueBeginsMatters) {
+TEST(ScopedTag, KeyValueBoundaryMatters) {
   TagSetId first;
   {
     ScopedTag tag("ab", "c");
@@ -131,7 +131,7 @@ TEST(ScopedTag, WhereKeyEndsAndValueBeginsMatters) {
   EXPECT_NE(current_tags, first);
 }
 
-TEST(ScopedTag, ValuesMayHoldAnyByte) {
+TEST(ScopedTag, ValuesCanContainAnyByte) {
   const std::string zero("a\0b", 3);
   ScopedTag tag("any_byte", zero);
   EXPECT_THAT(Tags(), ElementsAre(Pair("any_byte", zero)));

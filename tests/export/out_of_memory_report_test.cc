@@ -192,7 +192,7 @@ TEST(OutOfMemorySummaryTest, DeviceIsCalledFullOnlyIfTheRequestIsKnownNotToFit) 
   EXPECT_THAT(JudgeOutOfMemory(failure).text, Not(HasSubstr("full")));
 }
 
-TEST(OutOfMemorySummaryTest, LeavesOutWhatIsNotKnown) {
+TEST(OutOfMemorySummaryTest, LeavesOutUnknownValues) {
   OutOfMemory failure;
   failure.device = "TPU_0";
   EXPECT_EQ(OutOfMemorySummary(failure),
@@ -272,7 +272,7 @@ TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
   EXPECT_THAT(text, HasSubstr("   11.00 MiB  14.1 %        2 live     -9.00 MiB  0x64 < 0x65"));
 }
 
-TEST(OutOfMemoryStacksTest, ShareALineIfTheirInnermostFunctionsAreTheSame) {
+TEST(OutOfMemoryStacksTest, EqualInnermostFunctionsShareALine) {
   Snapshot snapshot = TwelveStacks();
   snapshot.stacks[0].return_addresses = snapshot.stacks[11].return_addresses;
   snapshot.stacks[0].return_addresses.back() = 7;  // beyond the frames that are shown
@@ -281,7 +281,7 @@ TEST(OutOfMemoryStacksTest, ShareALineIfTheirInnermostFunctionsAreTheSame) {
               HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < 0x3e6 < f113\n"));
 }
 
-TEST(OutOfMemoryStacksTest, AreNotThereIfNothingIsInUse) {
+TEST(OutOfMemoryStacksTest, EmptyIfNothingIsInUse) {
   EXPECT_EQ(OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kManaged, nullptr, nullptr), "");
 }
 

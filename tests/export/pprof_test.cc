@@ -148,7 +148,7 @@ TEST(SerializePprof, WritesNamedFramesAsFunctionsWithFileAndLine) {
   EXPECT_EQ(profile.function_size(), 2);
 }
 
-TEST(SerializePprof, ANamedFrameWithoutANameIsUnknown) {
+TEST(SerializePprof, NamedFrameWithoutANameIsUnknown) {
   Snapshot snapshot = SmallSnapshot({{{Snapshot::kNamedFrame}, false}});
   snapshot.named_frames = {{"", "/srv/model.py", 1, 1}};
   const ProfileView view(Written(snapshot, nullptr));
@@ -156,7 +156,7 @@ TEST(SerializePprof, ANamedFrameWithoutANameIsUnknown) {
   EXPECT_THAT(view.samples[0].functions, ElementsAre("[unknown]"));
 }
 
-TEST(SerializePprof, TheCommentOfPythonHasItsVersionAndProblem) {
+TEST(SerializePprof, CommentOfPythonHasItsVersionAndProblem) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("python", "version"), "");
   snapshot.python = {"3.11.7", ""};
@@ -504,13 +504,13 @@ void ExpectRefused(const Snapshot& snapshot, const std::string& message) {
   EXPECT_FALSE(std::ifstream(path).good()) << "no file is written";
 }
 
-TEST(SnapshotChecks, AStackIndexOutsideTheStacksIsAnError) {
+TEST(SnapshotChecks, StackIndexOutsideTheStacksIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].stack = 2;
   ExpectRefused(snapshot, "samples[1].stack is 2, but `stacks` has 2 elements");
 }
 
-TEST(SnapshotChecks, AnIndexOutsideTheNamedFramesIsAnError) {
+TEST(SnapshotChecks, IndexOutsideTheNamedFramesIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.named_frames = {{"f", "/srv/model.py", 1, 1}};
   snapshot.stacks[1].return_addresses.push_back(Snapshot::kNamedFrame);
@@ -524,13 +524,13 @@ TEST(SnapshotChecks, AnIndexOutsideTheNamedFramesIsAnError) {
   ExpectRefused(snapshot, "is the named frame 0, but `named_frames` has 0 elements");
 }
 
-TEST(SnapshotChecks, ADeviceIndexOutsideTheDevicesIsAnError) {
+TEST(SnapshotChecks, DeviceIndexOutsideTheDevicesIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[0].device = UINT32_MAX;
   ExpectRefused(snapshot, "samples[0].device is 4294967295, but `devices` has 1 elements");
 }
 
-TEST(SnapshotChecks, AnAllocatorIndexOutsideTheAllocatorsIsAnError) {
+TEST(SnapshotChecks, AllocatorIndexOutsideTheAllocatorsIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].allocator = 1;
   ExpectRefused(snapshot, "samples[1].allocator is 1, but `allocators` has 1 elements");
@@ -539,7 +539,7 @@ TEST(SnapshotChecks, AnAllocatorIndexOutsideTheAllocatorsIsAnError) {
   ExpectRefused(snapshot, "samples[0].allocator is 0, but `allocators` has 0 elements");
 }
 
-TEST(SnapshotChecks, AKindThatDoesNotExistIsAnError) {
+TEST(SnapshotChecks, KindThatDoesNotExistIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].kind = MemoryKind(hbmprof::kMemoryKindCount);
   ExpectRefused(snapshot, "samples[1].kind is 10");
@@ -553,13 +553,13 @@ TEST(SnapshotChecks, TagsMustBeSortedWithEachKeyOnce) {
   ExpectRefused(snapshot, "'a' is followed by 'a'");
 }
 
-TEST(SnapshotChecks, AModuleThatEndsBeforeItBeginsIsAnError) {
+TEST(SnapshotChecks, ModuleThatEndsBeforeItBeginsIsAnError) {
   Snapshot snapshot = TwoSamples();
   std::swap(snapshot.modules[0].start, snapshot.modules[0].limit);
   ExpectRefused(snapshot, "modules[0].limit is less than its start (0x10000, 0x11000)");
 }
 
-TEST(SnapshotChecks, ASymbolizerThatReturnsTooFewNamesIsAnError) {
+TEST(SnapshotChecks, SymbolizerThatReturnsTooFewNamesIsAnError) {
   class Forgetful : public hbmprof::Symbolizer {
     std::vector<Name> Symbolize(const std::vector<Snapshot::Module>&, const std::vector<uint64_t>&) override {
       return {{"f", "f"}};
@@ -636,7 +636,7 @@ TEST(PprofOptionsTest, EachDeviceAndKindHasASample) {
   ExpectSameSums(view, Limited(ManyStacks(400), {}));
 }
 
-TEST(PprofOptionsTest, KeepsWhatWasLargeAtThePeak) {
+TEST(PprofOptionsTest, KeepsLargestStacksOfThePeak) {
   Snapshot snapshot = ManyStacks(400);
   snapshot.samples[0].peak_bytes = 1'000'000;
   const ProfileView view = Limited(snapshot, {3, 0});

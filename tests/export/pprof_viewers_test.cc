@@ -79,7 +79,7 @@ std::string Between(const std::string& text, const std::string& before, const st
   return text.substr(begin + before.size(), end - begin - before.size());
 }
 
-TEST_P(Viewer, TopShowsWhatIsInUseByFunction) {
+TEST_P(Viewer, TopShowsInUseByFunction) {
   const std::string listing = View({"-top", "-unit=bytes", "-nodefraction=0", Save("a.pb.gz", ServerSnapshot())});
   EXPECT_THAT(listing, HasSubstr("Type: inuse_space\n"));
   EXPECT_THAT(listing, HasSubstr("of 6295552B total"));
@@ -143,7 +143,7 @@ TEST_P(Viewer, TagfocusSelectsTheTag) {
   EXPECT_EQ(total("bytes=512kb:"), "2097152B");
 }
 
-TEST_P(Viewer, DiffBaseShowsOnlyWhatGrew) {
+TEST_P(Viewer, DiffBaseShowsOnlyGrowth) {
   const std::string before = Save("a.pb.gz", ServerSnapshot(1));
   const std::string after = Save("b.pb.gz", ServerSnapshot(9));
   const std::string listing =
@@ -223,7 +223,7 @@ TEST_P(Viewer, HidesOnlyOwnFrames) {
   EXPECT_THAT(listing, Not(HasSubstr("ProfilerImpl")));
 }
 
-TEST_P(Viewer, SvgDrawsTheCulprit) {
+TEST_P(Viewer, SvgShowsTheLeak) {
   if (RunCommand({"dot", "-V"}).exit_code != 0) GTEST_SKIP() << "graphviz is not installed";
   const std::string before = Save("a.pb.gz", ServerSnapshot(1));
   const std::string after = Save("b.pb.gz", ServerSnapshot(9));

@@ -55,7 +55,7 @@ std::string MakeLoad(int64_t events) {
   return path;
 }
 
-TEST(RecordingDamageTest, ATruncatedFileHasTheEventsOfItsWholeBlocks) {
+TEST(RecordingDamageTest, TruncatedFileKeepsWholeBlocks) {
   const std::string path = MakeLoad(20000);
   const std::string bytes = BytesOf(path);
   const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
@@ -77,7 +77,7 @@ TEST(RecordingDamageTest, ATruncatedFileHasTheEventsOfItsWholeBlocks) {
   EXPECT_GT(most, all.size() / 2);
 }
 
-TEST(RecordingDamageTest, ADamagedBlockOfEventsIsLeftOutAndReported) {
+TEST(RecordingDamageTest, DamagedBlockOfEventsIsLeftOutAndReported) {
   const std::string path = MakeLoad(40000);
   std::string bytes = BytesOf(path);
   const std::vector<RecordedEvent> all = EventsOf(**RecordingReader::Open(path));
@@ -122,7 +122,7 @@ TEST(RecordingDamageTest, AnyChangedByteIsReportedOrHasNoEffect) {
 }
 
 // Blocks whose header has a wrong number of events, with a valid checksum.
-TEST(RecordingDamageTest, NeverHasMoreEventsThanItCounts) {
+TEST(RecordingDamageTest, EventCountIsAnUpperBound) {
   const std::string path = MakeLoad(20000);
   const std::string bytes = BytesOf(path);
   for (const uint32_t count : {uint32_t{0}, uint32_t{100}, UINT32_MAX}) {
@@ -158,7 +158,7 @@ TEST(RecordingDamageTest, OtherFilesAreRefused) {
   EXPECT_EQ(RecordingReader::Open(path + "missing").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(RecordingDamageTest, AnEventWithoutItsSiteIsRefused) {
+TEST(RecordingDamageTest, EventWithoutItsSiteIsRefused) {
   MadeRecording made;
   auto writer = *RecordingWriter::Create(NewDirectory() + "/refused.hbmrec");
   ASSERT_TRUE(writer->AddTables(made.tables()).ok());
@@ -167,7 +167,7 @@ TEST(RecordingDamageTest, AnEventWithoutItsSiteIsRefused) {
   EXPECT_EQ(writer->Flush(0).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(RecordingDamageTest, AFullDiskIsAClearErrorAndKeepsWholeBlocks) {
+TEST(RecordingDamageTest, FullDiskIsAClearErrorAndKeepsWholeBlocks) {
   const std::string path = NewDirectory() + "/full.hbmrec";
   const pid_t child = fork();
   if (child == 0) {
@@ -190,7 +190,7 @@ TEST(RecordingDamageTest, AFullDiskIsAClearErrorAndKeepsWholeBlocks) {
   EXPECT_GT(EventsOf(**reader).size(), 1000u);
 }
 
-TEST(RecordingDamageTest, AMissingDirectoryIsAnError) {
+TEST(RecordingDamageTest, MissingDirectoryIsAnError) {
   const auto writer = RecordingWriter::Create(NewDirectory() + "/missing/file.hbmrec");
   EXPECT_EQ(writer.status().code(), absl::StatusCode::kNotFound);
 }

@@ -36,7 +36,7 @@ int64_t PrefixOf(const std::string& path, RecordingReader& all) {
 }
 
 // The variable HBMPROF_KILLS sets the number of kills, such as 200.
-TEST(RecordingKillTest, AKilledProcessLeavesAPrefix) {
+TEST(RecordingKillTest, KilledProcessLeavesFirstEvents) {
   using Clock = std::chrono::steady_clock;
   const char* wanted = std::getenv("HBMPROF_KILLS");
   const int kills = wanted == nullptr ? 20 : std::atoi(wanted);

@@ -96,7 +96,7 @@ std::vector<RecordedEvent> AsWritten(std::vector<RecordedEvent> events) {
   return events;
 }
 
-TEST(RecordingTest, ReadsWhatWasWritten) {
+TEST(RecordingTest, RoundTripIsUnchanged) {
   const MadeRecording made = SmallRecording();
   const auto reader = Opened(Written(made));
   ASSERT_NE(reader, nullptr);
@@ -227,7 +227,7 @@ TEST(RecordingTest, MergesBuffersInTheOrderOfTime) {
   EXPECT_EQ(reader->problem(), "");
 }
 
-TEST(RecordingTest, AnEventTakesAtMostTwelveBytes) {
+TEST(RecordingTest, EventTakesAtMostTwelveBytes) {
   for (const bool pool : {false, true}) {
     const std::string path = NewDirectory() + "/load.hbmrec";
     hbmprof_test::MadeLoad load;
@@ -353,7 +353,7 @@ TEST(RecordingStateTest, EqualsAModelAfterEachChange) {
   }
 }
 
-TEST(RecordingStateTest, AFreeOfAnEarlierBufferKeepsTheNewBufferWithItsId) {
+TEST(RecordingStateTest, LateFreeKeepsNewBufferWithSameId) {
   MadeRecording made;
   const uint32_t first = made.Site({{"first"}});
   const uint32_t second = made.Site({{"second"}});

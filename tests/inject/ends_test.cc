@@ -93,13 +93,13 @@ class EveryEnd : public EndsTest, public ::testing::WithParamInterface<End> {
   }
 };
 
-TEST_P(EveryEnd, LeavesAProfileOfTheInjectedLibraryAndIsTheSameAsWithout) {
+TEST_P(EveryEnd, InjectedLibraryWritesProfileAndEndIsUnchanged) {
   const CommandResult without = Run(GetParam().how, {});
   ExpectSame(RunInjected(GetParam().how), without);
   ExpectProfiles(GetParam().profiles);
 }
 
-TEST_P(EveryEnd, LeavesAProfileOfTheLinkedLibraryAndIsTheSameAsWithout) {
+TEST_P(EveryEnd, LinkedLibraryWritesProfileAndEndIsUnchanged) {
   const CommandResult without = Run(GetParam().how, {"HBMPROF=0"}, kLinkedProgram);
   ExpectSame(RunLinked(GetParam().how), without);
   ExpectProfiles(GetParam().linked_profiles);
@@ -220,7 +220,7 @@ TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
 INSTANTIATE_TEST_SUITE_P(Ends, KilledTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "linked" : "injected"; });
 
-TEST_F(EndsTest, ByASignalLeaveNoProfileIfSwitchedOff) {
+TEST_F(EndsTest, SignalWritesNoProfileIfSwitchedOff) {
   const CommandResult run = RunInjected("term", {"HBMPROF_OUTPUT_ON_SIGNALS=0"});
   EXPECT_EQ(run.status, SIGTERM);
   ExpectProfiles(0);

@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
                                            RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_nccl", "refused", 1}),
                          [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
-TEST(InjectTest, DlsymOfOtherNamesIsTheCLibrarys) {
+TEST(InjectTest, DlsymForwardsOtherNames) {
   for (const bool has_driver : {true, false}) {
     SCOPED_TRACE(has_driver);
     Injected injected;

@@ -175,7 +175,7 @@ TEST(JoinedTest, ThreadsOfPoolsAreExact) {
   EXPECT_EQ(counter(run.Injected()), 1);
 }
 
-TEST(JoinedTest, TheProgramRecordsWhatTheDriverAllocates) {
+TEST(JoinedTest, RecordingHasDriverMemory) {
   using hbmprof::internal::RecordedEvent;
   using hbmprof::internal::RecordedKind;
   Started run;

@@ -78,7 +78,7 @@ TEST_F(LiveTest, TrackingCanBePaused) {
   EXPECT_EQ(ViewProfile(directory_ + "/exit.pb.gz").Sum("inuse_space"), kMiB);
 }
 
-TEST_F(LiveTest, ASignalRequestsAProfileBesideTheOthers) {
+TEST_F(LiveTest, SignalWritesAProfileInTheFolder) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer delays signals while the program waits for input";
 #endif
@@ -92,7 +92,7 @@ TEST_F(LiveTest, ASignalRequestsAProfileBesideTheOthers) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
-TEST_F(LiveTest, AnOutOfMemoryReportListsOtherProcesses) {
+TEST_F(LiveTest, OutOfMemoryReportListsOtherProcesses) {
   const std::string errors = NewDirectory() + "/errors";
   RunningProgram program({HBMPROF_INJECT_ENDS, "too_much"}, Environment({"HBMPROF_OOM_OUTPUT=off"}), errors);
   EXPECT_EQ(program.Wait(), 0);

@@ -139,7 +139,7 @@ TEST(RunTest, EndsAsTheProgramEnds) {
   EXPECT_EQ(Tool({"run", "--output", folder, "--", "sh", "-c", "kill -INT $$; exit 3"}).status, SIGINT);
 }
 
-TEST(RunTest, AnExitCodeAbove128IsNoSignal) {
+TEST(RunTest, ExitCodeAbove128IsNoSignal) {
   const CommandResult run = Tool({"run", "--output", ScratchDir(), "--", "sh", "-c", "exit 139"});
   EXPECT_TRUE(WIFEXITED(run.status));
   EXPECT_EQ(run.exit_code, 139);
@@ -209,7 +209,7 @@ TEST(RunTest, ClosedStderrIsIgnored) {
   EXPECT_EQ(run.out, "3\n");
 }
 
-TEST(RunTest, UnstartableProgramIs126Or127) {
+TEST(RunTest, ProgramThatCannotStartIs126Or127) {
   const std::string folder = ScratchDir();
   WriteScript(folder + "/plain", "exit 5\n", 0644);
   WriteScript(folder + "/lost", "#!/nonexistent/interpreter\n");

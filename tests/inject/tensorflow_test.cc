@@ -71,7 +71,7 @@ class TensorflowReleaseTest : public ::testing::TestWithParam<std::string> {
   std::string output_ = NewDirectory() + "/profile.pb.gz";
 };
 
-TEST_P(TensorflowReleaseTest, RandomOperationsOnFourThreadsAreAccountedToTheByte) {
+TEST_P(TensorflowReleaseTest, RandomOperationsAreExact) {
   const CommandResult run = Run("random");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const ProfileView view = View();
@@ -84,7 +84,7 @@ TEST_P(TensorflowReleaseTest, RandomOperationsOnFourThreadsAreAccountedToTheByte
   }
 }
 
-TEST_P(TensorflowReleaseTest, TwoDevicesAreToldApart) {
+TEST_P(TensorflowReleaseTest, TwoDevicesAreDistinguished) {
   const CommandResult run = Run("two_devices");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const ProfileView view = View();
@@ -100,7 +100,7 @@ TEST_P(TensorflowReleaseTest, BlocksOfHostMemoryAreNotRecorded) {
   ExpectNoWarning(view);
 }
 
-TEST_P(TensorflowReleaseTest, ChildMayFreeWhatItInherited) {
+TEST_P(TensorflowReleaseTest, ChildCanFreeInheritedBlocks) {
   const CommandResult run = Run("fork");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   ExpectTotals(View(), run, 0);
@@ -115,7 +115,7 @@ TEST_P(TensorflowReleaseTest, BlocksBeyondALimitAreDroppedWithoutAWarning) {
 }
 
 #if defined(HBMPROF_TOOL)
-TEST_P(TensorflowReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
+TEST_P(TensorflowReleaseTest, DiffShowsTheLeakFirst) {
   const std::string directory = NewDirectory();
   ASSERT_EQ(Run("serve").exit_code, 0);
   std::filesystem::rename(output_, directory + "/before.pb.gz");
@@ -157,7 +157,7 @@ struct Lie {
 };
 class TensorflowLieTest : public ::testing::TestWithParam<Lie> {};
 
-TEST_P(TensorflowLieTest, OnlySegmentsAreShownAndTheReasonIsSaid) {
+TEST_P(TensorflowLieTest, WrongReportShowsSegmentsAndReason) {
   const ProfileView view = ViewDouble(GetParam().name);
   EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
@@ -188,7 +188,7 @@ TEST(TensorflowDoubleTest, ReportsThatAgreeAreBlocks) {
   ExpectNoWarning(view);
 }
 
-TEST(TensorflowDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
+TEST(TensorflowDoubleTest, FindsFunctionOfReloadedLibrary) {
   const CommandResult run = RunDouble("", NewDirectory() + "/profile.pb.gz", {"twice"});
   EXPECT_EQ(run.out, "made 8 got 8\nmade 8 got 8\n");
 }

@@ -90,7 +90,7 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
   std::string output_ = NewDirectory() + "/profile.pb.gz";
 };
 
-TEST_P(TorchReleaseTest, RandomOperationsOnFourThreadsAreAccountedToTheByte) {
+TEST_P(TorchReleaseTest, RandomOperationsAreExact) {
   const CommandResult run = Run("random");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
@@ -123,7 +123,7 @@ TEST_P(TorchReleaseTest, EmptiedCacheReturnsItsSegments) {
   }
 }
 
-TEST_P(TorchReleaseTest, TwoDevicesAreToldApart) {
+TEST_P(TorchReleaseTest, TwoDevicesAreDistinguished) {
   const CommandResult run = Run("two_devices");
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const ProfileView view = View();
@@ -149,7 +149,7 @@ TEST_P(TorchReleaseTest, StreamOrderedBackendIsTheDriversMemory) {
   ExpectNoWarning(view);
 }
 
-TEST_P(TorchReleaseTest, PythonProcessIsAccountedToTheByte) {
+TEST_P(TorchReleaseTest, PythonProcessIsExact) {
   const CommandResult run = Run("random", {},
                                 {"python3", "-c",
                                  "import ctypes, sys\n"
@@ -161,7 +161,7 @@ TEST_P(TorchReleaseTest, PythonProcessIsAccountedToTheByte) {
   ExpectNoWarning(view);
 }
 
-TEST_P(TorchReleaseTest, ChildMayFreeWhatItInherited) {
+TEST_P(TorchReleaseTest, ChildCanFreeInheritedBlocks) {
   const std::string folder = NewDirectory();
   const CommandResult run = Run("fork", {"HBMPROF_CUDA_OUTPUT=" + folder + "/%p.pb.gz"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -234,7 +234,7 @@ TEST_P(TorchReleaseTest, FailureIsReportedOnlyIfTheRetryFailsToo) {
 }
 
 #if defined(HBMPROF_TOOL)
-TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
+TEST_P(TorchReleaseTest, DiffShowsTheLeakFirst) {
   const std::string directory = NewDirectory();
   const std::string before = directory + "/before.pb.gz";
   const std::string after = directory + "/after.pb.gz";
@@ -245,7 +245,7 @@ TEST_P(TorchReleaseTest, DiffNamesTheLeakingFunctionFirstWithItsBytes) {
   ExpectLeakOfKvCache(HBMPROF_TOOL, before, after);
 }
 
-TEST_P(TorchReleaseTest, DiffNamesTheLeakingPythonFunctionFirstWithItsBytes) {
+TEST_P(TorchReleaseTest, DiffShowsThePythonLeakFirst) {
   const std::string directory = NewDirectory();
   const auto run = [&](const std::string& output, const std::vector<std::string>& extra) {
     std::vector<std::string> program = {"python3", HBMPROF_TORCH_PYTHON_PROGRAM, HBMPROF_TORCH_PROGRAM_LIBRARY,
@@ -301,7 +301,7 @@ ProfileView RunDouble(const std::string& lie, std::vector<std::string> environme
 
 class TorchLieTest : public ::testing::TestWithParam<Lie> {};
 
-TEST_P(TorchLieTest, OnlySegmentsAreShownAndTheReasonIsSaid) {
+TEST_P(TorchLieTest, WrongReportShowsSegmentsAndReason) {
   const ProfileView view = RunDouble(GetParam().name);
   EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
@@ -332,7 +332,7 @@ TEST(TorchDoubleTest, ReportsThatAgreeAreBlocks) {
   ExpectNoWarning(view);
 }
 
-TEST(TorchDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
+TEST(TorchDoubleTest, FindsFunctionOfReloadedLibrary) {
   const CommandResult run = RunCommand(
       {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TORCH_DOUBLE, "", "twice"},
       {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
@@ -340,7 +340,7 @@ TEST(TorchDoubleTest, RealFunctionIsFoundAgainAfterItsLibraryWasLoadedAgain) {
   EXPECT_EQ(run.out, "made 4 got 4\nmade 4 got 4\n");
 }
 
-TEST(TorchDoubleTest, UnknownDeviceNumberIsAWarningAndTheOthersAreShown) {
+TEST(TorchDoubleTest, UnknownDeviceNumberIsAWarning) {
   const ProfileView view = RunDouble("device number");
   EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
   EXPECT_THAT(view.Comment("warning", "text"), HasSubstr("whose%20number%20is%20not%20from%200%20to%2063"));

@@ -54,7 +54,7 @@ class PluginInPythonTest : public PythonTest {
   }
 };
 
-TEST_P(PluginInPythonTest, BuffersAndOutputsHaveTheFunctionsThatPythonSays) {
+TEST_P(PluginInPythonTest, StacksMatchPythonsTraceback) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   for (const std::string& python : interpreters) {
@@ -67,7 +67,7 @@ TEST_P(PluginInPythonTest, BuffersAndOutputsHaveTheFunctionsThatPythonSays) {
   }
 }
 
-TEST_P(PluginInPythonTest, OutputsHaveTheFunctionsOfCallLocationIfTheInterpreterIsNotRead) {
+TEST_P(PluginInPythonTest, OutputsHaveCallLocationWithoutInterpreter) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   const Stacks stacks = RunOnPlugin(interpreters.front(), {"HBMPROF_PYTHON=0"});

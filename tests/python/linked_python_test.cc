@@ -8,7 +8,7 @@ namespace {
 
 class LinkedPythonTest : public PythonTest {};
 
-TEST_P(LinkedPythonTest, FunctionsThatAreMadeAndDroppedKeepTheirNames) {
+TEST_P(LinkedPythonTest, DestroyedFunctionsKeepTheirNames) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   const std::string output = NewDirectory() + "/profile.pb.gz";

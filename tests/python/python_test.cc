@@ -49,7 +49,7 @@ PythonRun RunPython(const std::string& python, std::vector<std::string> argument
   return run;
 }
 
-TEST_P(PythonTest, StacksHaveTheFunctionsFilesAndLinesThatPythonSays) {
+TEST_P(PythonTest, StacksMatchPythonsTraceback) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   for (const std::string& python : interpreters) {
@@ -82,7 +82,7 @@ size_t PositionOf(const std::vector<Frame>& frames, const std::string& name) {
       frames.begin());
 }
 
-TEST_P(PythonTest, NativeFramesStandBetweenThePythonFunctionsThatTheyJoin) {
+TEST_P(PythonTest, NativeFramesAreBetweenPythonFunctions) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   for (const std::string& python : interpreters) {
@@ -120,7 +120,7 @@ TEST_P(PythonTest, TurnedOffLeavesNativeStacks) {
   EXPECT_EQ(view.Comment("python", "problem"), "turned%20off");
 }
 
-TEST_P(PythonTest, FunctionsThatAreMadeAndDroppedKeepTheirNames) {
+TEST_P(PythonTest, DestroyedFunctionsKeepTheirNames) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
   const PythonRun run = RunPython(
@@ -137,7 +137,7 @@ std::string LibraryOf(const std::string& python) {
   return asked.out.empty() ? "" : asked.out.substr(0, asked.out.size() - 1);
 }
 
-TEST_P(PythonTest, AnEmbeddedInterpreterIsReadWhileItRuns) {
+TEST_P(PythonTest, EmbeddedInterpreterIsReadWhileItRuns) {
   std::string library;
   std::string version;
   for (const std::string& python : InterpretersOfVersion()) {
@@ -178,7 +178,7 @@ struct OddInterpreter {
 
 class OddInterpreterTest : public ::testing::TestWithParam<OddInterpreter> {};
 
-TEST_P(OddInterpreterTest, IsLeftAloneAndTheProfileSaysWhy) {
+TEST_P(OddInterpreterTest, IsNotReadAndProfileHasTheReason) {
   const OddInterpreter& odd = GetParam();
   const std::string output = NewDirectory() + "/profile.pb.gz";
   const std::string library = std::string(HBMPROF_PYTHON_LIBRARIES "/libpython_") + odd.library + ".so";

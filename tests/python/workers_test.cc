@@ -35,7 +35,7 @@ class PythonWorkersTest : public ::testing::TestWithParam<std::tuple<const char*
   const std::string directory_ = NewDirectory();
 };
 
-TEST_P(PythonWorkersTest, LeaveProfilesAndEndAsWithout) {
+TEST_P(PythonWorkersTest, WriteProfilesAndEndUnchanged) {
   if (RunCommand({"python3", "-c", "import ctypes, multiprocessing"}).exit_code != 0) {
     GTEST_SKIP() << "there is no python3";
   }

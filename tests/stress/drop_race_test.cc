@@ -209,7 +209,7 @@ TEST_F(DropRaceTest, WhileFreedSegmentIsDroppedAndDeclaredAgain) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileASegmentIsFreedThatIsMergedOrSplit) {
+TEST_F(DropRaceTest, WhileMergedOrSplitSegmentIsFreed) {
   const BufferId second(kAddress.value() + kSegment);
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   profiler_.RecordSegment(second, kSegment, {device_});
@@ -233,7 +233,7 @@ TEST_F(DropRaceTest, WhileABlockIsRecorded) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileABlockIsRecordedItsSegmentIsDeclared) {
+TEST_F(DropRaceTest, WhileSegmentOfRecordedBlockIsDeclared) {
   Force(
       internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
       [&] { EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_})); });

@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](Profile* p) { p->mutable_sample(1)->set_location_id(0, 1); }}),
     [](const auto& info) { return info.param.name; });
 
-TEST(ParseProfile, ReadsWhatWasCompressed) {
+TEST(ParseProfile, ReadsGzipData) {
   const absl::StatusOr<Profile> parsed = ParseProfile(Compress(GoodProfile().SerializeAsString()));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(DescribeProfile(*parsed), DescribeProfile(GoodProfile()));

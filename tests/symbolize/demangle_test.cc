@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"_ZN1m4leak17h061f34834d1a9874E.llvm.1234", "m::leak"}));
 
 // 30 levels of a pair of references to the level before would be 2^30 parts.
-TEST(ShortName, ARustNameOfMoreThan64KiBStaysMangled) {
+TEST(ShortName, RustNameOfMoreThan64KiBStaysMangled) {
   const std::string digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
   std::string path = "INvC1m4leak";
   size_t before = path.size();

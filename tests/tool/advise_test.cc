@@ -204,7 +204,7 @@ TEST(AdviseTest, NamesNoSitesIfAddressesAreNotThoseOfTheDevice) {
   EXPECT_TRUE(advice["sites"].empty());
 }
 
-TEST(AdviseTest, FindsWhatToFreeBeforeThePeak) {
+TEST(AdviseTest, FindsBuffersToFreeBeforeThePeak) {
   Load load(20 * kMiB);
   load.Alloc(kSecond, 0x10000, 10 * kMiB, load.Of("app::Checkpoint"));
   load.Alloc(5 * kSecond, 0x20000, 30 * kMiB, load.Of("app::Burst"));

@@ -191,7 +191,7 @@ TEST_F(ControlTest, MetricsAddUpUnderLoad) {
   EXPECT_THAT(Error(program, "metrics phase"), HasSubstr("tags=KEY,KEY"));
 }
 
-TEST_F(ControlTest, ATagIsALabelOfAllSamples) {
+TEST_F(ControlTest, TagIsALabelOfAllSamples) {
   RunningProgram program(sockets_, {"hold"});
   EXPECT_EQ(Body(program, "tag model=a b=c"), "");
   EXPECT_EQ(Profile(program).SumWhere("inuse_space", "model", "a b=c"), 3'000'000);
@@ -228,7 +228,7 @@ TEST_F(ControlTest, TrackingCanBePaused) {
   EXPECT_THAT(Error(program, "tracking"), HasSubstr("on or off"));
 }
 
-TEST_F(ControlTest, AProfileCanHaveLimits) {
+TEST_F(ControlTest, ProfileCanHaveLimits) {
   RunningProgram program(sockets_, {"hold", "8"});
   const auto view = Profile(program, "profile max_samples=1 max_bytes=100000");
   EXPECT_EQ(view.samples.size(), 1u);
@@ -243,7 +243,7 @@ class ManyRequestsTest : public ControlTest, public ::testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Of, ManyRequestsTest, ::testing::Values("profile", "stats", "metrics", "tag model=llama"),
                          [](const auto& info) { return std::string(info.param, std::strcspn(info.param, " ")); });
 
-TEST_P(ManyRequestsTest, AThousandLeaveNothingBehind) {
+TEST_P(ManyRequestsTest, ThousandRequestsLeakNothing) {
   RunningProgram program(sockets_, {"hold", "1"});
   for (int i = 0; i < 100; ++i) Body(program, GetParam());
   const size_t descriptors = program.Descriptors();
@@ -257,7 +257,7 @@ TEST_P(ManyRequestsTest, AThousandLeaveNothingBehind) {
 #endif
 }
 
-TEST_F(ControlTest, AHundredClientsAtOnceAreAnswered) {
+TEST_F(ControlTest, HundredClientsAtOnceAreAnswered) {
   RunningProgram program(sockets_, {"hold", "1"});
   const size_t descriptors = program.Descriptors();
   const char* const requests[] = {"info", "stats", "metrics", "profile max_samples=1", "tag model=x"};
@@ -276,7 +276,7 @@ TEST_F(ControlTest, AHundredClientsAtOnceAreAnswered) {
   }
 }
 
-TEST_F(ControlTest, BadClientsDisturbNobody) {
+TEST_F(ControlTest, BadClientsDoNotAffectOthers) {
   RunningProgram program(sockets_, {"hold", "1"});
   const size_t descriptors = program.Descriptors();
   std::vector<int> half_open;
@@ -313,7 +313,7 @@ TEST_F(ControlTest, BadClientsLeaveNoMemoryBehind) {
 }
 
 // The program gets this shell's process id.
-TEST_F(ControlTest, AForeignFileAtTheSocketsPathIsLeftAlone) {
+TEST_F(ControlTest, ForeignFileAtSocketPathIsKept) {
   for (const std::string& make : {std::string("ln -s ../victim"), std::string("echo own >")}) {
     hbmprof_test::RunningProgram program({"/bin/sh", "-c",
                                           "mkdir -pm 700 " + sockets_ + " && " + make + " " + sockets_ +
@@ -345,7 +345,7 @@ TEST_F(ControlTest, NoRequestMakesAFile) {
   EXPECT_EQ(FilesIn(directory_), before);
 }
 
-TEST_F(ControlTest, ASocketOfAKilledProcessIsRemoved) {
+TEST_F(ControlTest, SocketOfAKilledProcessIsRemoved) {
   RunningProgram program(sockets_, {"hold"});
   EXPECT_EQ(FilesIn(sockets_).size(), 1u);
   program.Kill();
@@ -355,13 +355,13 @@ TEST_F(ControlTest, ASocketOfAKilledProcessIsRemoved) {
   EXPECT_TRUE(FilesIn(sockets_).empty());
 }
 
-TEST_F(ControlTest, AForkedChildHoldsNoSocketOpen) {
+TEST_F(ControlTest, ForkedChildHoldsNoSocketOpen) {
   RunningProgram program(sockets_, {"fork"});
   program.Kill();
   EXPECT_EQ(Hbmprof({"ps"}).err, "") << "the connection is refused at once";
 }
 
-TEST_F(ControlTest, AForkedChildHasNoConnectionOfAClient) {
+TEST_F(ControlTest, ForkedChildHasNoConnectionOfAClient) {
   RunningProgram program(sockets_, {"children"});
   const int client = Connect(SocketOf(program), "in");
   Body(program, "info");  // clients are accepted in order
@@ -374,7 +374,7 @@ TEST_F(ControlTest, AForkedChildHasNoConnectionOfAClient) {
   EXPECT_THAT(ReadAll(client), HasSubstr("\npid " + program.name() + "\n"));
 }
 
-TEST_F(ControlTest, ASocketThatDoesNotListenYetIsNotRemoved) {
+TEST_F(ControlTest, SocketThatDoesNotListenYetIsNotRemoved) {
   hbmprof_test::RunningProgram program({HBMPROF_CONTROL_PROGRAM, "hold"},
                                        {"HBMPROF_SOCKET_DIR=" + sockets_, "STOPS_BEFORE_LISTEN=1"});
   EXPECT_EQ(program.ReadLine(), "stopped");
@@ -390,7 +390,7 @@ TEST_F(ControlTest, ASocketThatDoesNotListenYetIsNotRemoved) {
 }
 
 // As a process with the same id in another container does, after somebody has removed the first socket.
-TEST_F(ControlTest, ASocketOfAnotherProcessIsKeptAtExit) {
+TEST_F(ControlTest, SocketOfAnotherProcessIsKeptAtExit) {
   RunningProgram program(sockets_, {"hold"});
   const std::string path = SocketOf(program);
   ASSERT_EQ(unlink(path.c_str()), 0);
@@ -404,7 +404,7 @@ TEST_F(ControlTest, ASocketOfAnotherProcessIsKeptAtExit) {
   close(other);
 }
 
-TEST_F(ControlTest, WithoutDescriptorsAClientTakesNoProcessorTime) {
+TEST_F(ControlTest, ClientWithoutDescriptorTakesNoProcessorTime) {
   RunningProgram program(sockets_, {"full"});
   close(Connect(SocketOf(program), "info\n"));
   usleep(400'000);
@@ -414,7 +414,7 @@ TEST_F(ControlTest, WithoutDescriptorsAClientTakesNoProcessorTime) {
   EXPECT_LT(std::stol(used.substr(5)), 100);
 }
 
-TEST_F(ControlTest, AProgramThatClosesTheSocketKeepsItsDescriptors) {
+TEST_F(ControlTest, ProgramThatClosesTheSocketKeepsItsDescriptors) {
   RunningProgram program(sockets_, {"close"});
   const size_t descriptors = program.Descriptors();
   EXPECT_NE(Hbmprof({"dump", program.name()}).exit_code, 0);
@@ -428,7 +428,7 @@ TEST_F(ControlTest, SocketAndDirectoryArePrivate) {
   EXPECT_EQ(files.at("sockets/hbmprof." + program.name() + ".sock").substr(0, 6), "140600");
 }
 
-TEST_F(ControlTest, AnUnsafeDirectoryIsRefused) {
+TEST_F(ControlTest, UnsafeDirectoryIsRefused) {
   const std::string open = directory_ + "/open";
   ASSERT_EQ(mkdir(open.c_str(), 0700), 0);
   ASSERT_EQ(chmod(open.c_str(), 0777), 0);

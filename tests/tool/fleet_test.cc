@@ -158,7 +158,7 @@ std::set<std::string> MetricNames(const std::string& text) {
   return names;
 }
 
-TEST_F(FleetTest, PrometheusReadsBytesPerProcessAndTagAndTheAlertFires) {
+TEST_F(FleetTest, PrometheusReadsMetricsAndFiresAlert) {
   if (RunCommand({"prometheus", "--version"}).exit_code != 0) GTEST_SKIP() << "prometheus is not installed";
   const int serve = Serve();
   StartPrograms(serve);

@@ -122,7 +122,7 @@ TEST_F(LiveTest, TopTakesIdOrName) {
   }
 }
 
-TEST_F(LiveTest, AFileIsPreferredToAProcess) {
+TEST_F(LiveTest, FileIsPreferredToAProcess) {
   ProfileMaker maker;
   maker.Sample({maker.Frame("from_file")}, {1, 5});
   const std::string file = directory_ + "/" + std::to_string(program_.pid());
@@ -132,7 +132,7 @@ TEST_F(LiveTest, AFileIsPreferredToAProcess) {
   EXPECT_THAT(top.out, HasSubstr("from_file")) << top.err;
 }
 
-TEST_F(LiveTest, AMissingProcessIsNamedInTheError) {
+TEST_F(LiveTest, MissingProcessIsNamedInTheError) {
   const CommandResult top = Hbmprof({"top", "no_such_process"});
   EXPECT_EQ(top.exit_code, 2);
   EXPECT_THAT(top.err, AllOf(HasSubstr("no_such_process: cannot be opened: No such file or directory"),
@@ -201,7 +201,7 @@ TEST_F(LiveTest, TopFollowsTheSizeOfTheWindow) {
   EXPECT_EQ(top.End(), 0);
 }
 
-TEST_F(LiveTest, ASignalRestoresTheTerminal) {
+TEST_F(LiveTest, SignalRestoresTheTerminal) {
   TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Signal(SIGTERM);
@@ -209,7 +209,7 @@ TEST_F(LiveTest, ASignalRestoresTheTerminal) {
   EXPECT_THAT(top.output(), HasSubstr(kLeaveScreen));
 }
 
-TEST_F(LiveTest, TheQuitKeyRestoresTheTerminal) {
+TEST_F(LiveTest, QuitKeyRestoresTheTerminal) {
   TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Press('\x1c');

@@ -58,7 +58,7 @@ TEST(ProfileMergerTest, EqualStacksBecomeOneSample) {
   EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 131);
 }
 
-TEST(ProfileMergerTest, ADifferenceHasOnlyWhatChanged) {
+TEST(ProfileMergerTest, DifferenceHasOnlyChanges) {
   ProfileMerger merger;
   EXPECT_TRUE(merger.Add(Parsed(Dump({{"grown", 300}, {"new", 10}, {"same", 50}})), Sign::kAdd, {}, {}).ok());
   EXPECT_TRUE(merger.Add(Parsed(Dump({{"gone", 70}, {"grown", 200}, {"same", 50}})), Sign::kSubtract, {}, {}).ok());
@@ -115,12 +115,12 @@ TEST(MergeMetricsTest, EachFamilyHasOneTypeAndEachSampleItsProcess) {
             "y_total{pid=\"2.1\",name=\"b\"} 7\ny_total{pid=\"2.1\",name=\"b\"} 8\n");
 }
 
-TEST(MergeMetricsTest, ALabelOfTheSameNameIsRenamed) {
+TEST(MergeMetricsTest, LabelOfTheSameNameIsRenamed) {
   EXPECT_EQ(MergeMetrics({{"1", "a", "x{pid=\"9\",name=\"n\"} 1\n"}}),
             "x{pid=\"1\",name=\"a\",exported_pid=\"9\",exported_name=\"n\"} 1\n");
 }
 
-TEST(MergeMetricsTest, LeavesOutWhatPrometheusWouldRefuse) {
+TEST(MergeMetricsTest, LeavesOutInvalidLines) {
   EXPECT_EQ(
       MergeMetrics({{"1", "a",
                      "x{l=\"\xff\"} 1\nx{l=\"open} 1\nx{l=1} 1\n1x 1\nx{} one\nx{}\nx 1 2 3\n{} 1\nx{l=\"\\\"} 1\n"

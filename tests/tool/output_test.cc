@@ -175,7 +175,7 @@ TEST_F(FullDisk, EveryCommandReportsIt) {
   }
 }
 
-TEST_F(FullDisk, AClosedPipeIsAnError) {
+TEST_F(FullDisk, ClosedPipeIsAnError) {
   // By default, SIGPIPE ends the command, as it ends other programs. If it is ignored, the command prints the error.
   const CommandResult killed = RunCommand(
       {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top", files_[0]});
@@ -187,7 +187,7 @@ TEST_F(FullDisk, AClosedPipeIsAnError) {
   EXPECT_THAT(ignored.err, HasSubstr("Broken pipe"));
 }
 
-TEST_F(FullDisk, AClosedStandardOutputIsAnError) {
+TEST_F(FullDisk, ClosedStandardOutputIsAnError) {
   for (const char* closed : {">&-", "<&- >&-", "<&- >&- 2>&-"}) {
     EXPECT_EQ(RunRedirected({"top", files_[0]}, closed).exit_code, 2) << closed;
     const std::string page = files_[0] + ".html";

@@ -116,7 +116,7 @@ TEST_F(Unreadable, StringTableWithoutEmptyString) {
 
 // --- check --------------------------------------------------------------------------------------------------------
 
-TEST(Check, AcceptsOurOwnProfiles) {
+TEST(Check, AcceptsProfilesOfHbmprof) {
   const std::string path = ScratchDir() + "/own.pb.gz";
   FakeSymbolizer symbolizer = ServerSymbolizer();
   hbmprof::Snapshot snapshot = ServerSnapshot();

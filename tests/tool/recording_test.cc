@@ -119,7 +119,7 @@ TEST(At, SaysThatARecordingIsDamaged) {
   EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
 }
 
-TEST(ProfileSource, ARecordingIsTheProfileOfItsEnd) {
+TEST(ProfileSource, RecordingIsTheProfileOfItsEnd) {
   const std::string file = ScratchDir() + "/load.hbmrec";
   MadeLoad load;
   load.events = 5000;
@@ -162,7 +162,7 @@ TEST(Who, ShowsNeighboursAndTimes) {
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
 }
 
-TEST(Who, CountsTheBuffersThatHadAnAddressOneAfterTheOther) {
+TEST(Who, CountsSuccessiveBuffersAtAnAddress) {
   MadeRecording recording;
   const uint32_t site = recording.Site({{"llm::Attention"}, {"main"}});
   constexpr int kBuffers = 30000;

@@ -156,7 +156,7 @@ TEST_F(ReportInBrowser, ShowsMarkupInAUnitAsText) {
   EXPECT_THAT(said, Not(HasSubstr("ran\n")));
 }
 
-TEST_F(ReportInBrowser, ThePolicyStopsAnInjectedScript) {
+TEST_F(ReportInBrowser, PolicyStopsAnInjectedScript) {
   MakeReport(Dumps(1));
   EXPECT_EQ(Browse("const added = document.createElement('script'); added.textContent = 'say(\"ran\")';"
                    "document.body.append(added);"
@@ -427,7 +427,7 @@ TEST_F(ReportInBrowser, TimelineShowsAnInstantAndASpan) {
             "+2.00 MiB +20.00 MiB app::Burst\n3.00 MiB in all\n1.00 MiB in all\n");
 }
 
-TEST_F(ReportInBrowser, TimelineStandsAboveTheDumps) {
+TEST_F(ReportInBrowser, TimelineIsAboveTheDumps) {
   std::vector<std::string> files = Dumps(2);
   files.push_back(WriteRecording(dir_ + "/run.hbmrec"));
   MakeReport(files);

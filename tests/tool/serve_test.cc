@@ -168,7 +168,7 @@ TEST_F(ServeTest, MetricsHaveEveryProcess) {
   EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_silent_processes 0\n"));
 }
 
-TEST_F(ServeTest, AStoppedProcessDoesNotStopTheOthers) {
+TEST_F(ServeTest, StoppedProcessDoesNotBlockOthers) {
   const RunningProgram& stopped = Start();
   const RunningProgram& other = Start();
   const Server server(sockets_, {});
@@ -242,7 +242,7 @@ TEST_F(ServeTest, RefusesRequestsOfOtherSites) {
   EXPECT_EQ(HttpGet(server.port(), "/", "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n").status, 200);
 }
 
-TEST_F(ServeTest, AsksForTheToken) {
+TEST_F(ServeTest, RequiresTheToken) {
   const std::string file = directory_ + "/token";
   WriteFile(file, std::string(kToken) + "\n");
   chmod(file.c_str(), 0600);

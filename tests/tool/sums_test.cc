@@ -362,7 +362,7 @@ TEST(Filters, SharesAreRelativeToTheWholeProfile) {
   EXPECT_EQ(json["selected"], 1024);
 }
 
-TEST(Top, TheValueOfADifferenceIsItsNetSum) {
+TEST(Top, ValueOfADifferenceIsItsNetSum) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
   maker.Sample({maker.Frame("f")}, {1, 1024});

@@ -174,7 +174,7 @@ TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(idle, peak_.idle);
 }
 
-TEST(Xplane, TheFirstOfEqualPeaksIsThePeak) {
+TEST(Xplane, FirstOfEqualPeaksIsThePeak) {
   SKIP_WITHOUT_XPROF();
   MadeRecording recording;
   const uint32_t weights = recording.Site({{"llm::LoadWeights"}, {"main"}});
@@ -188,7 +188,7 @@ TEST(Xplane, TheFirstOfEqualPeaksIsThePeak) {
   EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Prefill", 4 * kMiB}}));
 }
 
-TEST(Xplane, HasShapesRegionsMemoriesAndBuffersFromBeforeTheStart) {
+TEST(Xplane, HasShapesRegionsMemoriesAndEarlyBuffers) {
   SKIP_WITHOUT_XPROF();
   MadeRecording recording;
   MadeRecording::SiteOptions options;
@@ -280,7 +280,7 @@ TEST_P(RecordedLoad, PerfettoShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(answers[4].size(), 3u) << "heap profiles at two marks and at the peak";
 }
 
-TEST(Perfetto, TagsAreNestedSlicesAndAFailedAllocationHasItsBytes) {
+TEST(Perfetto, TagsAreNestedSlicesAndFailuresHaveBytes) {
   SKIP_WITHOUT_PERFETTO();
   MadeRecording recording;
   const uint32_t page = recording.Site({{"llm::KvCache::AllocatePage"}, {"main"}});
@@ -353,7 +353,7 @@ struct ReportPage {
   std::map<std::string, std::vector<int64_t>> bands;  // by function: bytes by instant
 };
 
-TEST_P(RecordedLoad, TheReportShowsThePeakItsInstantAndItsHolders) {
+TEST_P(RecordedLoad, ReportShowsThePeakItsInstantAndItsHolders) {
   const ReportPage page(path_);
   const size_t instant = page.account["peak_instant"];
   EXPECT_EQ(page.account["peak"], peak_.bytes);
@@ -406,7 +406,7 @@ class LlmServer : public testing::Test {
   BytesByName holders_;  // at the peak
 };
 
-TEST_F(LlmServer, TheReportXprofAndPerfettoShowTheSamePeakAndTheLeak) {
+TEST_F(LlmServer, ViewersShowTheSamePeakAndLeak) {
   const Peak peak = PeakOf(recording_);
   EXPECT_EQ(timeline_["peak_bytes"], peak.bytes);
   EXPECT_EQ(timeline_["peak_time_ns"], peak.time);
@@ -670,7 +670,7 @@ TEST(TimelineCommand, DrawsAChartOfTheTerminalsWidth) {
   EXPECT_THAT(colored, AllOf(HasSubstr("\033[31m"), HasSubstr("\u2588")));
 }
 
-TEST(TimelineCommand, NamesWhatIsMissing) {
+TEST(TimelineCommand, ErrorNamesTheMissingMemoryOrTag) {
   const std::string path = Written(SmallRecording());
   const CommandResult device = RunTool({"timeline", path, "--device", "GPU:7"});
   EXPECT_EQ(device.exit_code, 2);
@@ -685,7 +685,7 @@ TEST(TimelineCommand, NamesWhatIsMissing) {
   EXPECT_THAT(lost.err, HasSubstr("events are missing in 1 intervals (5)"));
 }
 
-TEST(ConvertRecording, RefusesWhatItCannotDo) {
+TEST(ConvertRecording, RefusesUnsupportedArguments) {
   const std::string path = Written(SmallRecording());
   const CommandResult no_output = RunTool({"convert", "--to", "perfetto", path});
   EXPECT_EQ(no_output.exit_code, 2);

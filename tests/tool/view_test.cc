@@ -259,7 +259,7 @@ TEST_F(Tree, KeepsTheLargestNodesWithTheirCallers) {
 }
 
 // The idle memory of a pool becomes smaller by the bytes that a function keeps, so the sum of both does not change.
-TEST_F(Tree, DiffShowsChangesThatAddUpToNothing) {
+TEST_F(Tree, DiffShowsChangesWithSumZero) {
   const std::string after = path_ + ".after";
   const std::vector<std::string> main = {"-", "main"};
   const std::vector<std::string> serve = {"-", "Serve"};
