@@ -34,8 +34,9 @@ namespace hbmprof::internal {
 namespace {
 
 // The site of the InjectedRecord that is returned when the program frees memory whose record belongs to the driver's
-// calls. Such a record is never restored.
-constexpr uint32_t kDriverRecordSite = kNoSite;
+// calls. Such a record is never restored. A FreedRecord keeps 24 bits of it.
+constexpr uint32_t kDriverRecordSite = LiveTable::kMaxSites - 1;
+static_assert(kDriverRecordSite > SiteTable::kMaxSites);
 constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
 // Memory that the driver has allocated, and its live record.

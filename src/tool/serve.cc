@@ -237,7 +237,7 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
   arguments
       ->add_option("--answer-memory", options->answer_memory,
-                   "Memory for answers of processes that are not sent yet; a request that needs more gets status 503")
+                   "Memory for answers that are not sent yet; a request that needs more gets status 503")
       ->capture_default_str();
   arguments
       ->add_option("--socket-dir", options->fleet.directory,

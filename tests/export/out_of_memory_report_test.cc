@@ -140,7 +140,7 @@ const Case kCases[] = {
        f->stats.driver_bytes_in_use = 39 * kGiB;
        f->stats.unaccounted = 34 * kGiB;
      },
-     "other processes, or calls"},
+     "other processes, or to calls"},
     {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not report"},
     {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "30.00 GiB of 40.00 GiB"},
     {"LockedMemory", OutOfMemoryCause::kHostLimit,

@@ -288,7 +288,7 @@ TEST(JoinedTest, OtherVersionIsNotJoined) {
   run.preload = HBMPROF_OTHER_VERSION ":" HBMPROF_INJECTED;
   const CommandResult result = run.Case("tags");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("another version of hbmprof than that of libhbmprof_cuda.so"));
+  EXPECT_THAT(result.err, HasSubstr("another version of hbmprof than libhbmprof_cuda.so"));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_EQ(run.Own().Sum("inuse_space"), 0);
   EXPECT_EQ(run.Injected().Sum("inuse_space"), 31 * kMiB);

@@ -347,7 +347,7 @@ TEST(TorchDoubleTest, UnknownDeviceNumberIsAWarning) {
 }
 
 TEST(TorchDoubleTest, SegmentsWithoutReportsAreAWarning) {
-  EXPECT_THAT(RunDouble("silence").Comment("warning", "text"), HasSubstr("it%20reports%20none"));
+  EXPECT_THAT(RunDouble("silence").Comment("warning", "text"), HasSubstr("it%20reports%20no%20blocks"));
   ExpectNoWarning(RunDouble("silence", {"PYTORCH_NO_CUDA_MEMORY_CACHING=1"}));
 }
 
