@@ -191,7 +191,7 @@ TEST(Leaks, ExplainsMissingInput) {
   const std::vector<std::string> dumps = ServerDumps(dir);
   const CommandResult two = RunTool({"leaks", dumps[0], dumps[1]});
   EXPECT_EQ(two.exit_code, 2);
-  EXPECT_THAT(two.err, HasSubstr("three or more"));
+  EXPECT_THAT(two.err, HasSubstr("give at least three"));
   const CommandResult unknown = RunTool(With({"leaks", "--per", "tokens"}, dumps));
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("0.pb.gz: has no counter 'tokens' (it has requests)"));
