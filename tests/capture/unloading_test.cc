@@ -381,9 +381,15 @@ TEST(ModulesTest, KeepUnloadedLibraryUntilItsAddressIsReused) {
 }
 
 // Forks while the process has another thread: the child then takes no lock of the dynamic linker (forked_child.h).
+// The other thread waits during the fork, because a thread that starts holds locks of a sanitizer's allocator.
 pid_t ForkWithAnotherThread() {
+  std::promise<void> starts;
   std::promise<void> ends;
-  auto other = std::make_unique<std::thread>([ended = ends.get_future()] { ended.wait(); });
+  auto other = std::make_unique<std::thread>([&starts, ended = ends.get_future()] {
+    starts.set_value();
+    ended.wait();
+  });
+  starts.get_future().wait();
   const pid_t child = fork();
   if (child == 0) {
     static_cast<void>(other.release());  // the child does not have this thread

@@ -58,6 +58,7 @@ EOF
     ;;
   tar)
     # As the lines of docs/packages.md for an image do, and as an init container copies the folder into a volume.
+    mkdir -p /opt
     tar -xzf /files/*.tar.gz -C /opt
     folder=$(echo /opt/hbmprof-*)
     PATH=$folder/bin:$PATH use hbmprof python3
