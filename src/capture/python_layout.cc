@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <link.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdio>
@@ -19,11 +20,15 @@ std::atomic<const PythonInterpreter*> readable_python{nullptr};
 #if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
+// Until 3.11, two mutexes of the C library are before the key of the thread states in _PyRuntime. They have 40 bytes on
+// x86-64 and 48 on aarch64.
+constexpr uint16_t kMutexBytes = 2 * (sizeof(pthread_mutex_t) - 40);
+
 // Offsets of the release builds for 64-bit Linux, from the interpreters' own headers. The debug builds have the same.
 constexpr PythonLayout Layout38() {
   PythonLayout layout = {};
   layout.chain = PythonFrameChain::kOnePerActivation;
-  layout.tss = 1392;
+  layout.tss = 1392 + kMutexBytes;
   layout.finalizing = 16;
   layout.thread_id = 176;
   layout.thread_frame = 24;
@@ -41,7 +46,7 @@ constexpr PythonLayout Layout38() {
 
 constexpr PythonLayout Layout39() {
   PythonLayout layout = Layout38();
-  layout.tss = 584;
+  layout.tss = 584 + kMutexBytes;
   return layout;
 }
 
@@ -58,7 +63,7 @@ constexpr PythonLayout Layout310() {
 constexpr PythonLayout Layout311() {
   PythonLayout layout = {};
   layout.chain = PythonFrameChain::kEntryFrames;
-  layout.tss = 592;
+  layout.tss = 592 + kMutexBytes;
   layout.finalizing = 24;
   layout.thread_id = 152;
   layout.thread_cframe = 56;
