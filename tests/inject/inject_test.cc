@@ -252,11 +252,12 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
 TEST(InjectTest, DlsymForwardsOtherNames) {
   for (const bool has_driver : {true, false}) {
     SCOPED_TRACE(has_driver);
+    const std::string path = has_driver ? "LD_LIBRARY_PATH=" HBMPROF_DOUBLES : "LD_LIBRARY_PATH=";
     Injected injected;
-    injected.uses_fakes = has_driver;
+    injected.uses_fakes = false;
+    injected.environment = {path};
     const CommandResult run = injected.Run({Program("inject_dlsym")});
     EXPECT_EQ(run.exit_code, 0) << run.err;
-    const std::string path = has_driver ? "LD_LIBRARY_PATH=" HBMPROF_DOUBLES : "LD_LIBRARY_PATH=";
     EXPECT_EQ(run.out, RunCommand({Program("inject_dlsym")}, {path}).out);
     EXPECT_THAT(run.out, HasSubstr("RTLD_NEXT from a library: the C library's"));
     EXPECT_THAT(run.out, HasSubstr("a wrapped name: a library's own\nwithout an error\n"));
