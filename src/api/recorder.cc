@@ -629,8 +629,9 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
 // or if there are no events, else "".
 std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   if (flight->is_overrun) {
-    return "The flight recorder has no events: while it was saved, more events came than it keeps. A higher "
-           "HBMPROF_FLIGHT keeps more.";
+    return "The flight recorder has no events: during the save there were more events than it keeps. Set "
+           "HBMPROF_FLIGHT "
+           "to a higher number.";
   }
   const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
   if (nanos == 0) return "";

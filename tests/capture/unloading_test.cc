@@ -437,7 +437,7 @@ TEST(ModulesTest, DamagedFileIsMappedInForkedChild) {
   file.segments[0].p_flags = PF_R | PF_X;
   file.segments[0].p_memsz = sizeof(file);
   file.segments[1].p_type = PT_NOTE;
-  file.segments[1].p_vaddr = uintptr_t{1} << 40;  // far behind the file
+  file.segments[1].p_vaddr = uintptr_t{1} << 40;  // far beyond the end of the file
   file.segments[1].p_memsz = 100;
   const int descriptor = memfd_create("damaged", 0);
   ASSERT_EQ(write(descriptor, &file, sizeof(file)), static_cast<ssize_t>(sizeof(file)));

@@ -588,6 +588,18 @@ std::string ThreadsName(const ::testing::TestParamInfo<int>& threads) {
 // 70 threads share at most 64 shards.
 INSTANTIATE_TEST_SUITE_P(Threads, RandomLedgerTest, ::testing::Values(0, 2, 5, 70), ThreadsName);
 
+// Writes the events of one buffer.
+void FillBuffer(EventLog& log, ShardLog& shard, RecordedEvent*& next) {
+  for (uint32_t i = 0; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
+}
+
+void Close(EventLog& log, ShardLog& shard, const RecordedEvent* next) {
+  log.SetMode(EventLog::Mode::kOff);
+  log.Close(&shard, next);
+  log.Return(log.TakeFull());
+  log.Free();
+}
+
 TEST(EventLogTest, ShortTimeLimitUsesFewBuffers) {
   for (const int64_t limit : {int64_t{0}, int64_t{1'000'000}}) {
     EventLog log;
@@ -600,16 +612,13 @@ TEST(EventLogTest, ShortTimeLimitUsesFewBuffers) {
     std::set<EventBuffer*> used;
     for (int round = 0; round < 10; ++round) {
       used.insert(shard.buffer);
-      for (uint32_t i = 0; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
+      FillBuffer(log, shard, next);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     EXPECT_EQ(used.size(), limit == 0 ? 10u : 2u);
     // Events that are younger than the limit are kept.
     EXPECT_EQ(log.removed_until() == 0, limit == 0);
-    log.SetMode(EventLog::Mode::kOff);
-    log.Close(&shard, next);
-    log.Return(log.TakeFull());
-    log.Free();
+    Close(log, shard, next);
   }
 }
 
@@ -623,9 +632,7 @@ TEST(EventLogTest, OldPinnedBufferDoesNotRemoveYoungOnes) {
   RecordedEvent* next = nullptr;
   log.Open(0, &shard, &next);
   EventBuffer* const old = shard.buffer;
-  const auto fill = [&] {
-    for (uint32_t i = 0; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
-  };
+  const auto fill = [&] { FillBuffer(log, shard, next); };
   fill();
   old->closed_at -= 2 * kLimit;
   ASSERT_EQ(log.PinNext(), old);
@@ -638,10 +645,7 @@ TEST(EventLogTest, OldPinnedBufferDoesNotRemoveYoungOnes) {
   EXPECT_EQ(count, 3);
   fill();
   EXPECT_EQ(log.removed_until(), old->events[EventBuffer::kEvents - 1].time) << "not pinned any more";
-  log.SetMode(EventLog::Mode::kOff);
-  log.Close(&shard, next);
-  log.Return(log.TakeFull());
-  log.Free();
+  Close(log, shard, next);
 }
 
 TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {

@@ -160,22 +160,14 @@ struct TwoEnds {
 constexpr TwoEnds kTwoEnds[] = {
     {"term_in_write", SIGTERM}, {"term_in_thread_in_write", SIGTERM}, {"return_in_write", 0}};
 
-TEST_F(EndsTest, TwoAtOnceLeaveAProfileOfTheInjectedLibrary) {
+TEST_F(EndsTest, TwoAtOnceLeaveAProfile) {
   size_t runs = 0;
-  for (const TwoEnds& ends : kTwoEnds) {
-    const CommandResult run = RunInjected(ends.how);
-    EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
-    EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
-  }
-  ExpectProfiles(runs);
-}
-
-TEST_F(EndsTest, TwoAtOnceLeaveAProfileOfTheLinkedLibrary) {
-  size_t runs = 0;
-  for (const TwoEnds& ends : kTwoEnds) {
-    const CommandResult run = RunLinked(ends.how);
-    EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
-    EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
+  for (const bool is_linked : {false, true}) {
+    for (const TwoEnds& ends : kTwoEnds) {
+      const CommandResult run = is_linked ? RunLinked(ends.how) : RunInjected(ends.how);
+      EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
+      EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
+    }
   }
   ExpectProfiles(runs);
 }
