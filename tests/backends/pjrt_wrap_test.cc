@@ -642,6 +642,80 @@ TEST_F(PjrtOwnership, RecordsNothingWhileOff) {
   Recorder().SetEnabled(true);
 }
 
+// Memory that was recorded before recording was turned off, and that gets another holder while it is off.
+TEST_F(PjrtOwnership, MemoryIsHeldByHandlesMadeWhileOff) {
+  abi::Buffer* const shared = calls_.Uninitialized(client_, 1024);
+  abi::DonateWithControlDependencyArgs donation{};
+  donation.buffer = calls_.Uninitialized(client_, 2048);
+  const int64_t size = 4096;
+  abi::ShapeSpec shape = {};
+  shape.struct_size = sizeof(abi::ShapeSpec);
+  shape.dims = &size;
+  shape.num_dims = 1;
+  shape.type = hbmprof_test::kU8;
+  abi::CreateBuffersForTransferArgs transfer{};
+  transfer.client = client_;
+  transfer.shapes = &shape;
+  transfer.num_shapes = 1;
+  ASSERT_EQ(calls_.Call(abi::kCreateBuffersForTransfer, &transfer), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 1024 + 2048 + 4096);
+
+  Recorder().SetEnabled(false);
+  abi::Buffer* const cast = calls_.Bitcast(shared, {16, 16});
+  ASSERT_EQ(calls_.Call(abi::kDonateWithControlDependency, &donation), 0);
+  abi::TransferManagerRetrieveArgs retrieve{};
+  retrieve.manager = transfer.manager;
+  ASSERT_EQ(calls_.Call(abi::kTransferManagerRetrieve, &retrieve), 0);
+  Recorder().SetEnabled(true);
+
+  calls_.Destroy(shared);
+  calls_.Destroy(donation.buffer);
+  abi::TransferManagerDestroyArgs destroy{};
+  destroy.manager = transfer.manager;
+  ASSERT_EQ(calls_.Call(abi::kTransferManagerDestroy, &destroy), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 1024 + 2048 + 4096);
+  for (abi::Buffer* const each : {cast, donation.result, retrieve.buffer}) EXPECT_EQ(calls_.Destroy(each), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 0);
+}
+
+TEST_F(PjrtOwnership, ExternalReferencesAreCountedWhileOff) {
+  abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
+  EXPECT_EQ(calls_.OnBuffer(abi::kBufferIncreaseReferences, buffer), 0);
+  Recorder().SetEnabled(false);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(calls_.OnBuffer(abi::kBufferIncreaseReferences, buffer), 0);
+  EXPECT_EQ(calls_.OnBuffer(abi::kBufferDecreaseReferences, buffer), 0);
+  Recorder().SetEnabled(true);
+  EXPECT_EQ(calls_.OnBuffer(abi::kBufferDelete, buffer), 0);
+  EXPECT_EQ(calls_.OnBuffer(abi::kBufferDecreaseReferences, buffer), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
+  EXPECT_EQ(calls_.OnBuffer(abi::kBufferDecreaseReferences, buffer), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 0);
+  EXPECT_EQ(calls_.Destroy(buffer), 0);
+}
+
+TEST_F(PjrtOwnership, AliasMadeWhileOffIsFulfilledWithKnownMemory) {
+  abi::Buffer* const source = calls_.Uninitialized(client_, 1024);
+  Recorder().SetEnabled(false);
+  const int64_t size = 1024;
+  abi::CreateAliasArgs alias{};
+  alias.client = client_;
+  alias.memory = calls_.MemoryOf(source);
+  alias.dims = &size;
+  alias.num_dims = 1;
+  alias.type = hbmprof_test::kU8;
+  ASSERT_EQ(calls_.Call(abi::kCreateAlias, &alias), 0);
+  Recorder().SetEnabled(true);
+  abi::FulfillAliasArgs fulfill{};
+  fulfill.client = client_;
+  fulfill.buffer = source;
+  fulfill.callback = alias.callback;
+  ASSERT_EQ(calls_.Call(abi::kFulfillAlias, &fulfill), 0);
+  calls_.Destroy(source);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
+  EXPECT_EQ(calls_.Destroy(alias.buffer), 0);
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 0);
+}
+
 // The second executable has the handle of the first and fewer outputs.
 TEST_F(PjrtOwnership, ReusedHandleOfExecutableDestroyedWhileOff) {
   const std::string outputs = "output 6 1024\noutput 6 1024\noutput 6 1024\n";

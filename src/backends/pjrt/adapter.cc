@@ -230,12 +230,19 @@ PjrtRecords::Removed PjrtRecords::Deleted(PjrtHandle buffer) {
   return removed;
 }
 
+bool PjrtRecords::IsHolder(PjrtHandle buffer) const {
+  const auto found = buffers_.find(buffer);
+  return found != buffers_.end() && !found->second.deleted && !found->second.memory.is_null();
+}
+
+bool PjrtRecords::Holds(PjrtHandle buffer) {
+  MutexLock lock(mutex_);
+  return IsHolder(buffer);
+}
+
 void PjrtRecords::KeepHolders(Handles& buffers) {
   MutexLock lock(mutex_);
-  const auto holds = [&](PjrtHandle handle) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    const auto found = buffers_.find(handle);
-    return found != buffers_.end() && !found->second.deleted && !found->second.memory.is_null();
-  };
+  const auto holds = [&](PjrtHandle handle) ABSL_NO_THREAD_SAFETY_ANALYSIS { return IsHolder(handle); };
   buffers.erase(std::remove_if(buffers.begin(), buffers.end(), [&](PjrtHandle handle) { return !holds(handle); }),
                 buffers.end());
 }

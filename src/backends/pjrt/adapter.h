@@ -147,6 +147,8 @@ class PjrtRecords {
   // Call when the handle no longer holds its memory: it was deleted, or donated to an execution. Has no effect
   // if the handle holds no memory or is unknown.
   Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns whether the handle is known and holds memory.
+  bool Holds(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the handles from `buffers` that are unknown or hold no memory.
   using Handles = absl::InlinedVector<PjrtHandle, 64>;
   void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -185,6 +187,7 @@ class PjrtRecords {
   using Buffers = std::unordered_map<PjrtHandle, Buffer>;
   static constexpr size_t kMaxSpareNodes = 1024;
 
+  bool IsHolder(PjrtHandle buffer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BufferId Record(const Caller& caller, const PjrtMemory& memory);
   // Records each piece. If one fails, none is recorded.
   std::vector<BufferId> RecordAll(const Caller& caller, absl::Span<const PjrtMemory> pieces);

@@ -116,7 +116,18 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
   return Finish(tracked, slot, error, requested);
 }
 
-// Calls remove() also while recording is off, because the plugin can reuse the handle for another object.
+// While recording is off, the handles that are known are followed: the plugin can reuse the handle of an object that
+// has ended, and the record of memory must not end while another handle holds the memory. Nothing is recorded then.
+
+// Makes the call. If it succeeds, calls follow(), also while recording is off.
+template <typename Args, typename Follow>
+Error* CallThenFollow(TrackedPlugin& tracked, int slot, Args* args, const Follow& follow) {
+  Error* const error = tracked.plugin.Call(slot, args);
+  if (error == nullptr) RecordOrDrop(tracked, follow, &ZeroBytes);
+  return Finish(tracked, slot, error, &NothingKnown);
+}
+
+// Calls remove() also while recording is off.
 template <typename Args, typename Remove>
 Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove& remove) {
   std::optional<Removed> removed;
@@ -381,6 +392,20 @@ Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, 
       });
 }
 
+// Tracks a call that creates the buffer `*made` with memory that was recorded before. follow() gives that memory to the
+// buffer; if it returns false, because the memory is unknown, the memory is recorded.
+template <typename Args, typename Follow>
+Error* FollowOrMake(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Buffer* const* made,
+                    const Follow& follow) {
+  Error* const error = tracked.plugin.Call(slot, args);
+  const auto record = [&] {
+    if (follow() || !tracked.profiler.enabled()) return;
+    tracked.records.Created(caller, nullptr, *made, tracked.plugin.Describe(nullptr, *made, nullptr, nullptr));
+  };
+  if (error == nullptr) RecordOrDrop(tracked, record, [&] { return tracked.plugin.SizeOf(*made); });
+  return Finish(tracked, slot, error, &NothingKnown);
+}
+
 // Tracks a call that creates a buffer without memory of its own.
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
@@ -421,35 +446,32 @@ Error* ErrorBuffer(TrackedPlugin& tracked, const Caller& caller, CreateErrorArgs
   return MakeView(tracked, caller, kCreateError, args, nullptr, args->memory);
 }
 Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs* args) {
-  Error* const error = MakeView(tracked, caller, kCreateAlias, args, nullptr, args->memory);
-  if (error == nullptr && tracked.profiler.enabled()) {
-    RecordOrDrop(
-        tracked, [&] { tracked.records.AwaitsFulfilment(args->callback, args->buffer); }, &ZeroBytes);
-  }
-  return error;
+  return CallThenFollow(tracked, kCreateAlias, args, [&] {
+    const PjrtMemory memory = tracked.profiler.enabled()
+                                  ? tracked.plugin.Describe(args->client, args->buffer, nullptr, args->memory)
+                                  : PjrtMemory();
+    tracked.records.CreatedView(caller, args->client, args->buffer, memory);
+    tracked.records.AwaitsFulfilment(args->callback, args->buffer);
+  });
 }
 Error* FulfillAlias(TrackedPlugin& tracked, const Caller&, FulfillAliasArgs* args) {
   FulfillCallback* const callback = args->callback;
-  return CallThenRecord(
-      tracked, kFulfillAlias, args, [&] { tracked.records.Fulfilled(callback, args->buffer); }, &ZeroBytes);
+  return CallThenFollow(tracked, kFulfillAlias, args, [&] { tracked.records.Fulfilled(callback, args->buffer); });
 }
 Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* args) {
-  const auto record = [&] {
+  return CallThenFollow(tracked, kBufferBitcast, args, [&] {
     const PjrtHandle client = tracked.records.ClientOf(args->buffer);
-    tracked.records.CreatedAlias(caller, client, args->result, args->buffer,
-                                 tracked.plugin.Describe(client, args->result, nullptr, nullptr));
-  };
-  return CallThenRecord(tracked, kBufferBitcast, args, record, &ZeroBytes);
+    const bool enabled = tracked.profiler.enabled();
+    if (!enabled && !tracked.records.Holds(args->buffer)) return;
+    tracked.records.CreatedAlias(
+        caller, client, args->result, args->buffer,
+        enabled ? tracked.plugin.Describe(client, args->result, nullptr, nullptr) : PjrtMemory());
+  });
 }
 Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,
                                    DonateWithControlDependencyArgs* args) {
-  const auto record = [&] {
-    if (tracked.records.Moved(args->buffer, args->result)) return;
-    tracked.records.Created(caller, nullptr, args->result,
-                            tracked.plugin.Describe(nullptr, args->result, nullptr, nullptr));
-  };
-  return CallThenRecord(tracked, kDonateWithControlDependency, args, record,
-                        [&] { return tracked.plugin.SizeOf(args->result); });
+  return FollowOrMake(tracked, caller, kDonateWithControlDependency, args, &args->result,
+                      [&] { return tracked.records.Moved(args->buffer, args->result); });
 }
 
 Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
@@ -464,12 +486,12 @@ Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   });
 }
 Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return CallThenRecord(
-      tracked, kBufferIncreaseReferences, args, [&] { tracked.records.ReferenceAdded(args->buffer); }, &ZeroBytes);
+  return CallThenFollow(tracked, kBufferIncreaseReferences, args,
+                        [&] { tracked.records.ReferenceAdded(args->buffer); });
 }
 Error* DecreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
-  return CallThenRecord(
-      tracked, kBufferDecreaseReferences, args, [&] { tracked.records.ReferenceDropped(args->buffer); }, &ZeroBytes);
+  return CallThenFollow(tracked, kBufferDecreaseReferences, args,
+                        [&] { tracked.records.ReferenceDropped(args->buffer); });
 }
 
 // Transfers, whose buffers are retrieved later.
@@ -506,13 +528,8 @@ Error* CreateTransfer(TrackedPlugin& tracked, const Caller& caller, CreateBuffer
   });
 }
 Error* RetrieveFromTransfer(TrackedPlugin& tracked, const Caller& caller, TransferManagerRetrieveArgs* args) {
-  const auto record = [&] {
-    if (tracked.records.TransferRetrieved(args->manager, args->index, args->buffer)) return;
-    tracked.records.Created(caller, nullptr, args->buffer,
-                            tracked.plugin.Describe(nullptr, args->buffer, nullptr, nullptr));
-  };
-  return CallThenRecord(tracked, kTransferManagerRetrieve, args, record,
-                        [&] { return tracked.plugin.SizeOf(args->buffer); });
+  return FollowOrMake(tracked, caller, kTransferManagerRetrieve, args, &args->buffer,
+                      [&] { return tracked.records.TransferRetrieved(args->manager, args->index, args->buffer); });
 }
 Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDestroyArgs* args) {
   return RemoveThenCall(tracked, kTransferManagerDestroy, args,
