@@ -35,8 +35,8 @@ namespace hbmprof {
 
 // Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
 // size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
-// of the same call site was freed meanwhile, and a buffer that was resized meanwhile counts as a new one. Idle memory
-// of pools is not a leak.
+// of the same call site was freed meanwhile. A buffer that was resized meanwhile can count as a new one if other
+// buffers with its stack and labels were allocated meanwhile. Idle memory of pools is not a leak.
 //
 // The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
@@ -89,13 +89,16 @@ class LeakCheck {
   void Dismiss() { dismissed_ = true; }
 
  private:
-  // Identifies a call site in all snapshots of the process: stack, device, kind, allocator, tags, size.
-  using Site = std::tuple<std::vector<uint64_t>, std::string, MemoryKind, std::string,
-                          std::vector<std::pair<std::string, std::string>>, int64_t>;
+  // Identifies a stack with its labels in all snapshots of the process: stack, device, kind, allocator, tags.
+  using Origin = std::tuple<std::vector<uint64_t>, std::string, MemoryKind, std::string,
+                            std::vector<std::pair<std::string, std::string>>>;
+  using Site = std::pair<Origin, int64_t>;  // with the size
   struct Held {
     int64_t bytes = 0;
     int64_t objects = 0;
+    int64_t allocations = 0;  // so far; a resized buffer takes its own to its new site
   };
+  using Sites = std::map<Site, Held>;
   struct Leak {
     Site site;
     int64_t bytes;
@@ -121,24 +124,59 @@ class LeakCheck {
            " allocations in this scope were not recorded because a limit was reached (HBMPROF_MAX_LIVE)\n";
   }
 
-  static std::map<Site, Held> SitesOf(const Snapshot& snapshot) {
-    std::map<Site, Held> sites;
+  static Sites SitesOf(const Snapshot& snapshot) {
+    Sites sites;
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      if (sample.kind == MemoryKind::kPool || sample.inuse_objects == 0) continue;
-      Held& held = sites[{snapshot.stacks[sample.stack].return_addresses, snapshot.devices[sample.device].name,
-                          sample.kind, snapshot.allocators[sample.allocator], sample.tags, sample.block_bytes}];
+      if (sample.kind == MemoryKind::kPool) continue;
+      const Origin origin = {snapshot.stacks[sample.stack].return_addresses, snapshot.devices[sample.device].name,
+                             sample.kind, snapshot.allocators[sample.allocator], sample.tags};
+      Held& held = sites[{origin, sample.block_bytes}];
       held.bytes += sample.inuse_bytes;
       held.objects += sample.inuse_objects;
+      held.allocations += sample.alloc_objects;
     }
     return sites;
   }
 
+  // Returns the number of buffers of each origin that were certainly resized: those whose allocations have left a site,
+  // up to the number of additional buffers that were not allocated.
+  static std::map<Origin, int64_t> ResizedIn(const Sites& changes) {
+    struct Sums {
+      int64_t more = 0;
+      int64_t left = 0;
+      int64_t allocations = 0;
+    };
+    std::map<Origin, Sums> origins;
+    for (const auto& [site, change] : changes) {
+      Sums& sums = origins[site.first];
+      sums.more += std::max<int64_t>(0, change.objects);
+      sums.left += std::max<int64_t>(0, -change.allocations);
+      sums.allocations += change.allocations;
+    }
+    std::map<Origin, int64_t> resized;
+    for (const auto& [origin, sums] : origins) {
+      resized[origin] = std::max<int64_t>(0, std::min(sums.left, sums.more - sums.allocations));
+    }
+    return resized;
+  }
+
   std::vector<Leak> Leaks(const Snapshot& snapshot) const {
+    Sites changes = SitesOf(snapshot);
+    for (const auto& [site, held] : before_) {
+      Held& change = changes[site];
+      change.bytes -= held.bytes;
+      change.objects -= held.objects;
+      change.allocations -= held.allocations;
+    }
+    std::map<Origin, int64_t> resized = ResizedIn(changes);
     std::vector<Leak> leaks;
-    for (const auto& [site, now] : SitesOf(snapshot)) {
-      const auto before = before_.find(site);
-      const Held held = before == before_.end() ? Held{} : before->second;
-      if (now.objects > held.objects) leaks.push_back({site, now.bytes - held.bytes, now.objects - held.objects});
+    for (const auto& [site, change] : changes) {
+      if (change.objects <= 0) continue;
+      int64_t& of_origin = resized[site.first];
+      const int64_t arrived = std::min(of_origin, change.objects);
+      of_origin -= arrived;
+      const int64_t objects = change.objects - arrived;
+      if (objects > 0) leaks.push_back({site, arrived == 0 ? change.bytes : objects * site.second, objects});
     }
     std::stable_sort(leaks.begin(), leaks.end(), [](const Leak& a, const Leak& b) { return a.bytes > b.bytes; });
     return leaks;
@@ -149,7 +187,7 @@ class LeakCheck {
   }
 
   static std::string Describe(const Snapshot& snapshot, const Leak& leak) {
-    const auto& [stack, device, kind, allocator, tags, block_bytes] = leak.site;
+    const auto& [stack, device, kind, allocator, tags] = leak.site.first;
     std::string text =
         "  " + Amount(leak.bytes, leak.objects) + " on " + device + ", " + std::string(MemoryKindName(kind));
     if (!allocator.empty()) text += ", allocator " + allocator;
@@ -177,7 +215,7 @@ class LeakCheck {
   Profiler& profiler_;
   const char* const file_;
   const int line_;
-  const std::map<Site, Held> before_;
+  const Sites before_;
   const int64_t dropped_before_;
   const bool was_enabled_;
   bool dismissed_ = false;

@@ -82,6 +82,20 @@ TEST_F(LeakCheckTest, CountsOtherThreadsAndNotOlderBuffers) {
   ASSERT_TRUE(allocator_.Free(kept).ok());
 }
 
+TEST_F(LeakCheckTest, ResizedOlderBufferIsNoLeak) {
+  void* older[2];
+  for (void*& page : older) page = AllocatePage(allocator_, 4096);
+  LeakCheck leaks(profiler_);
+  ASSERT_TRUE(profiler_.RecordResize(BufferId(older[0]), 8192));
+  EXPECT_EQ(leaks.Report(), "");
+  void* kept = AllocatePage(allocator_, 512);
+  EXPECT_EQ(leaks.LeakedBytes(), 512);
+  ASSERT_TRUE(profiler_.RecordResize(BufferId(older[0]), 2048));
+  EXPECT_EQ(leaks.LeakedBytes(), 512);
+  for (void* const page : {kept, older[0], older[1]}) ASSERT_TRUE(allocator_.Free(page).ok());
+  EXPECT_EQ(leaks.Report(), "");
+}
+
 TEST_F(LeakCheckTest, ListsTheLargestFirstWithTheirTags) {
   LeakCheck leaks(profiler_);
   void* small = AllocatePage(allocator_, 256);
