@@ -29,6 +29,7 @@
 #include "src/capture/given_stack.h"
 #include "src/core/injected.h"
 #include "src/core/tags.h"
+#include "src/export/device_use.h"
 
 namespace {
 
@@ -312,8 +313,7 @@ int hbmprof_devices(int* devices, int capacity) try {
   if (hbmprof::internal::thread_state.inside) return -1;
   int count = 0;
   for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
-    const auto has_events = [](const hbmprof::DeviceStats& space) { return space.num_allocs > 0; };
-    if (std::none_of(std::begin(device.spaces), std::end(device.spaces), has_events)) continue;
+    if (std::none_of(std::begin(device.spaces), std::end(device.spaces), hbmprof::internal::IsUsed)) continue;
     const int number = hbmprof_device(device.name.c_str());
     if (number < 0) return -1;
     if (devices != nullptr && count < capacity) devices[count] = number;

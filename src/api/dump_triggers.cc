@@ -26,6 +26,7 @@
 #include "src/base/message.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/export/device_use.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -116,7 +117,7 @@ class DumpTriggers {
     const std::vector<std::string> names = ProfilerAccess::ImplOf(profiler).devices().All();
     for (size_t i = 0; i < names.size(); ++i) {
       const DeviceStats stats = profiler.Stats(static_cast<DeviceId>(i));
-      if (stats.num_allocs == 0) continue;
+      if (!IsUsed(stats)) continue;
       CheckShare(stats, names[i], &devices_[i], &reason);
       CheckGrowth(stats, names[i], &devices_[i], &reason);
     }

@@ -30,6 +30,7 @@
 #include "src/core/injected.h"
 #include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
+#include "src/export/device_use.h"
 
 namespace hbmprof {
 namespace internal {
@@ -187,9 +188,7 @@ void WriteLine(const std::string& log, const std::string& line) {
   log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
   if (options.log.empty()) return;
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
-    if (device.spaces[static_cast<int>(MemorySpace::kDevice)].num_allocs != 0) {
-      WriteLine(options.log, LineOf(device, label));
-    }
+    if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) WriteLine(options.log, LineOf(device, label));
   }
 } catch (const std::exception&) {
   PrintMessage("hbmprof: no line in the log: the host has no memory for it");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hbmprof/version.h"
+#include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
 namespace hbmprof::internal {
@@ -71,10 +72,6 @@ std::string DeviceLabels(const Snapshot::Device& device) {
   return labels;
 }
 
-bool IsUsed(const DeviceStats& stats) {
-  return stats.num_allocs != 0 || stats.bytes_in_use != 0 || stats.bytes_limit.has_value();
-}
-
 // Adds a metric with a sample for each memory space that was used or whose limit is known.
 void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view type, std::string_view help,
                const std::function<int64_t(const DeviceStats&)>& value, Writer* writer) {
@@ -82,7 +79,7 @@ void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view
   for (const Snapshot::Device& device : snapshot.devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
-      if (!IsUsed(stats)) continue;
+      if (!IsUsed(stats) && !stats.bytes_limit.has_value()) continue;
       const std::string_view space_name = MemorySpaceName(static_cast<MemorySpace>(space));
       writer->Add(DeviceLabels(device) + "," + Label("space", space_name), value(stats));
     }
@@ -196,7 +193,7 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
       [](const DeviceStats& stats) { return stats.num_allocs; }, &writer);
   AddSpaces(
       snapshot, "hbmprof_device_frees_total", "counter", "Recorded frees.",
-      [](const DeviceStats& stats) { return stats.num_allocs - stats.num_live; }, &writer);
+      [](const DeviceStats& stats) { return std::max<int64_t>(0, stats.num_allocs - stats.num_live); }, &writer);
   using Value = std::optional<int64_t>;
   AddDevices(
       snapshot, "hbmprof_device_memory_limit_bytes", "The capacity of the device.", false,

@@ -18,6 +18,7 @@
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
+#include "src/export/device_use.h"
 #include "src/export/gzip.h"
 #include "src/export/id_table.h"
 #include "src/export/string_table.h"
@@ -655,7 +656,7 @@ class ProfileWriter {
   void WriteDeviceComment(const Snapshot::Device& device, MemorySpace space) {
     const DeviceStats& stats = device.spaces[static_cast<int>(space)];
     const bool probed = stats.bytes_limit.has_value() || stats.driver_bytes_in_use.has_value();
-    if (stats.num_allocs == 0 && stats.bytes_in_use == 0 && stats.peak_bytes_in_use == 0 && !probed) return;
+    if (!IsUsed(stats) && !probed) return;
     CommentLine line("device " + CommentValue(device.name));
     line.Add("space", MemorySpaceName(space))
         .Add("in_use", stats.bytes_in_use)

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "hbmprof/version.h"
+#include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
 namespace hbmprof::internal {
@@ -102,7 +103,7 @@ std::string KindsJson(const TotalsByKind& totals) {
   List kinds = Array();
   for (size_t i = 0; i < totals.size(); ++i) {
     const KindTotals& kind = totals[i];
-    if (kind.alloc_objects == 0 && kind.inuse_bytes == 0) continue;
+    if (kind.alloc_objects == 0 && kind.inuse_objects == 0 && kind.inuse_bytes == 0) continue;
     kinds.AddJson("", Object()
                           .Add("kind", MemoryKindName(static_cast<MemoryKind>(i)))
                           .Add("inuse_bytes", kind.inuse_bytes)
@@ -121,7 +122,7 @@ std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& total
   List spaces = Array();
   for (int i = 0; i < kMemorySpaceCount; ++i) {
     const DeviceStats& stats = device.spaces[i];
-    if (stats.num_allocs == 0 && !stats.bytes_limit.has_value()) continue;
+    if (!IsUsed(stats) && !stats.bytes_limit.has_value()) continue;
     spaces.AddJson("", SpaceJson(stats, static_cast<MemorySpace>(i)));
   }
   List processes = Array();

@@ -22,9 +22,11 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hbmprof/c_api.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
+#include "src/api/live.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
@@ -289,6 +291,8 @@ TEST_F(RecordingTest, RestoredRecordInAForkedChildIsInUseOnItsDevice) {
   const pid_t child = fork();
   if (child == 0) {
     profiler.RestoreRecord(freed);
+    if (hbmprof_devices(nullptr, 0) != 1) _exit(2);
+    if (internal::LiveStats(0).find("\"bytes_in_use\":4096") == std::string::npos) _exit(3);
     _exit(StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok() ? 0 : 1);
   }
   int status = 0;
