@@ -26,6 +26,10 @@
 
 namespace hbmprof::internal {
 
+// The first part of the name of a mark that is the report of a failed allocation.
+inline constexpr std::string_view kReportMark = "out of memory: ";
+inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
+
 // The sites, stacks, names and other elements that the events refer to by number.
 struct RecordingTables {
   // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,
@@ -50,7 +54,8 @@ struct RecordingTables {
   };
   std::vector<Thread> threads;
   struct Mark {
-    std::string name;  // such as the path of the profile
+    std::string
+        name;  // such as the path of the profile; of the report of a failed allocation: kReportMark and its call
   };
   std::vector<Mark> marks;
   // Buffers that are live at the start of the recording: id, site, bytes. Incomplete if `live_is_complete` is false.
@@ -186,8 +191,10 @@ class RecordingState {
   int64_t time() const { return time_; }
 
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
-  // The driver's values are those of `sample`; if it is null, they are not known. If `sample_sites` is not null, it is
-  // set to the number of the site of each sample. REQUIRES: `time` is not earlier than the last event.
+  // The driver's values of a device are those of `sample`, if the recorded device memory has not changed since then.
+  // Otherwise the driver's values at `time` are not known; likewise if `sample` is null. The counters are those of
+  // `sample`. If `sample_sites` is not null, it is set to the number of the site of each sample. REQUIRES: `time` is
+  // not earlier than the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
                       std::vector<uint32_t>* sample_sites = nullptr) const;
 
@@ -215,6 +222,7 @@ class RecordingState {
     int64_t num_allocs = 0;
     int64_t num_live = 0;
     int64_t largest_alloc = 0;
+    int64_t change_time = 0;  // of the last event of its sites; 0: none
   };
 
   Site& Changed(uint32_t site);

@@ -134,6 +134,7 @@ RecordingState::Account& RecordingState::Change(uint32_t number, const Values& b
   Add(&site.values.inuse_bytes, by.inuse_bytes);
   Account& account = accounts_[site.account];
   Add(&account.in_use, by.inuse_bytes);
+  account.change_time = time_;
   return account;
 }
 
@@ -243,12 +244,14 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
   }
   snapshot.tracker.sites = static_cast<int64_t>(snapshot.samples.size());
 
+  constexpr auto kOfDevice = static_cast<size_t>(MemorySpace::kDevice);
   for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {
+    const Account& account = accounts_[device * kMemorySpaceCount + kOfDevice];
     const DriverSample::Device* said = nullptr;
     for (size_t i = 0; sample != nullptr && i < sample->devices.size(); ++i) {
-      if (sample->devices[i].device == device) said = &sample->devices[i];
+      if (sample->devices[i].device == device && account.change_time <= sample->time) said = &sample->devices[i];
     }
-    SetDriverValues(said, &snapshot.devices[device].spaces[static_cast<size_t>(MemorySpace::kDevice)]);
+    SetDriverValues(said, &snapshot.devices[device].spaces[kOfDevice]);
   }
   return snapshot;
 }

@@ -396,5 +396,33 @@ TEST(RecordingStateTest, SnapshotIsAProfile) {
               ElementsAre(testing::Field(&Symbolizer::Name::name, "llm::KvCache::AllocatePage")));
 }
 
+TEST(RecordingStateTest, SnapshotHasDriverValuesOnlyIfMemoryIsAsInTheSample) {
+  MadeRecording made;
+  const uint32_t site = made.Site({{"llm::KvCache::AllocatePage"}});
+  made.Alloc(10, 0x1000, 4096, site);
+  DriverSample sample;
+  sample.time = 20;
+  sample.devices.push_back({0, 9000, 1 << 20, 2 << 20, 1 << 19, 512});
+  made.Sample(sample);
+  made.Alloc(30, 0x2000, 8192, site);
+  const auto reader = Opened(Written(made));
+  ASSERT_NE(reader, nullptr);
+  RecordingState state(reader->tables());
+  RecordedEvent event;
+  ASSERT_TRUE(reader->Next(&event));
+  state.Apply(event);
+  const DeviceStats before = state.ToSnapshot(MadeRecording::kStart + 25, &reader->samples()[0]).devices[0].spaces[0];
+  EXPECT_EQ(before.driver_bytes_in_use, 9000);
+  EXPECT_EQ(before.unaccounted, 9000 - 4096 - 512);
+  ASSERT_TRUE(reader->Next(&event));
+  state.Apply(event);
+  const DeviceStats after = state.ToSnapshot(MadeRecording::kStart + 30, &reader->samples()[0]).devices[0].spaces[0];
+  EXPECT_EQ(after.bytes_in_use, 4096 + 8192);
+  for (const auto& value : {after.driver_bytes_in_use, after.unaccounted, after.bytes_free,
+                            after.largest_free_block_bytes, after.driver_cache_bytes}) {
+    EXPECT_EQ(value, std::nullopt);
+  }
+}
+
 }  // namespace
 }  // namespace hbmprof::internal
