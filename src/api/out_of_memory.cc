@@ -37,6 +37,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/tags.h"
 #include "src/export/out_of_memory_report.h"
+#include "src/export/recording.h"
 
 namespace hbmprof {
 namespace internal {
@@ -211,7 +212,7 @@ std::string NameOfProcess(int64_t pid) {
 
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const DefaultOptions& options) {
-  const ScopedMark mark(std::string("out of memory: ").append(failure.call));
+  const ScopedMark mark(std::string(kReportMark).append(failure.call));
   const Snapshot snapshot = profiler.TakeSnapshot();
   std::shared_ptr<const LastProfile> before;
   {

@@ -50,6 +50,7 @@ std::string Seconds(int64_t nanos) {
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
+  if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
   // The size is 0 if it is not known.
   const std::string size = mark.bytes == 0 ? "" : Cat(": ", FormatValue(mark.bytes, "bytes", exact));
   return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
@@ -244,10 +245,11 @@ Json ToJson(const Timeline& timeline) {
   }
   json["marks"] = Json::array();
   for (const Timeline::Mark& mark : timeline.marks) {
-    const bool is_profile = mark.kind == Timeline::MarkKind::kProfile;
-    json["marks"].push_back({{"time_ns", mark.time}, {"kind", is_profile ? "profile" : "failed"}});
-    if (is_profile) json["marks"].back()["name"] = mark.name;
-    if (!is_profile) json["marks"].back()["bytes"] = mark.bytes;
+    const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
+    const char* const kind = is_failed ? "failed" : mark.kind == Timeline::MarkKind::kReport ? "report" : "profile";
+    json["marks"].push_back({{"time_ns", mark.time}, {"kind", kind}});
+    if (!is_failed) json["marks"].back()["name"] = mark.name;
+    if (is_failed) json["marks"].back()["bytes"] = mark.bytes;
     if (!mark.memory.empty()) json["marks"].back()["device"] = mark.memory;
   }
   return json;

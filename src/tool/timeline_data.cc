@@ -193,7 +193,9 @@ class TimelineMaker {
     if (timeline_.marks.size() >= kMaxMarks) return;
     const int64_t time = Minus(event.time, tables_.start_time);
     if (event.kind == RecordedKind::kMark) {
-      timeline_.marks.push_back({time, Timeline::MarkKind::kProfile, tables_.marks[event.id].name, 0, ""});
+      const std::string& name = tables_.marks[event.id].name;
+      const auto kind = internal::IsReport(name) ? Timeline::MarkKind::kReport : Timeline::MarkKind::kProfile;
+      timeline_.marks.push_back({time, kind, name, 0, ""});
     } else if (event.kind == RecordedKind::kFailed) {
       const bool is_known = event.id < memories_.size();
       timeline_.marks.push_back({time, Timeline::MarkKind::kFailed, "", event.bytes,

@@ -56,11 +56,12 @@ struct Timeline {
     std::vector<Holder> holders;  // at the peak, largest first
     size_t holder_count = 0;      // the number of all holders, including those that max_holders leaves out
   };
-  enum class MarkKind { kProfile, kFailed };
+  // kReport: the report of a failed allocation, which follows its kFailed.
+  enum class MarkKind { kProfile, kFailed, kReport };
   struct Mark {
     int64_t time = 0;
     MarkKind kind = MarkKind::kProfile;
-    std::string name;    // of the profile
+    std::string name;    // of the mark in the recording; empty for kFailed
     int64_t bytes = 0;   // of the failed allocation
     std::string memory;  // in which the allocation failed; empty if it is not known
   };

@@ -298,7 +298,8 @@ class PerfettoWriter {
       });
     } else if (event.kind == RecordedKind::kMark) {
       Event(event.time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
-        message.add_string(EventField::kName, Cat("profile ", tables_.marks[event.id].name));
+        const std::string& name = tables_.marks[event.id].name;
+        message.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
       });
       WriteHeapProfiles(event.time, std::nullopt);
     }

@@ -619,6 +619,15 @@ TEST(TimelineCommand, PrintsRowsWhenPiped) {
             "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n");
 }
 
+TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
+  const std::string mark = "out of memory: cuMemAlloc_v2";
+  const std::string path = Written(SmallRecording().Mark(9'000'000'000, mark));
+  const CommandResult rows = RunTool({"timeline", path});
+  EXPECT_THAT(rows.out, AllOf(HasSubstr("  report " + mark + "\n"), Not(HasSubstr("profile out of memory"))));
+  EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(),
+            Json({{"time_ns", 9'000'000'000}, {"kind", "report"}, {"name", mark}}));
+}
+
 TEST(TimelineCommand, GroupsBySiteByTagAndByTheValueOfATag) {
   const std::string path = Written(SmallRecording());
   const auto groups = [&](const char* by) { return ToolJson({"timeline", path, "--by", by})["memories"][0]["groups"]; };
