@@ -126,26 +126,36 @@ std::string BesideOutput(const std::string& output, const char* name) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
 }
 
-// Called when the process ends without its exit handlers. A process that has recorded nothing, such as most forked
-// children, writes no profile.
-void EndProcess() try {
-  internal::RemoveControlSocket();
-  internal::StopRecordingAtExit();
+// A process that has recorded nothing, such as most forked children, writes no profile.
+void WriteProfileAtEnd() try {
   if (internal::ExitSnapshot().samples.empty()) return;
   if (Output() != nullptr) WriteAtExit();
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-// Called before exec replaces the program. Ends the recording. A process that has recorded nothing writes no profile.
-void BeforeExec() try {
-  internal::StopRecordingAtExit();
+void WriteProfileBeforeExec() try {
   if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   const absl::Status status = internal::WriteOutput();
   if (!status.ok()) return PrintMessage("hbmprof: no profile before exec: ", Text(status));
   if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile before exec: the host has no memory to build it");
+}
+
+// Called when the process ends without its exit handlers. The profile comes first, because the process waits for five
+// seconds at most, and StopRecordingAtExit can take ten on a disk that hangs. A recording that is not stopped has all
+// events but those of about the last 0.1 seconds.
+void EndProcess() {
+  internal::RemoveControlSocket();
+  WriteProfileAtEnd();
+  internal::StopRecordingAtExit();
+}
+
+// Called before exec replaces the program.
+void BeforeExec() {
+  WriteProfileBeforeExec();
+  internal::StopRecordingAtExit();
 }
 
 // Does nothing if options.output_on_signals is false.

@@ -14,11 +14,17 @@
 #include <cstdlib>
 
 #include "src/base/background_thread.h"
+#include "src/base/fork.h"
+#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
 
 constexpr time_t kMaxWaitSeconds = 5;
+constexpr int64_t kSecond = 1'000'000'000;
+// How long, and in which steps, a signal is delayed because its thread may hold a lock of this library.
+constexpr int64_t kMaxDelay = kSecond;
+constexpr long kDelayStep = 200'000;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 ExitWriterOptions writer;               // set before `thread_process`
@@ -29,6 +35,8 @@ sem_t requested;                        // posted for each request
 std::atomic<bool> is_ending{false};     // whether a request is for the end of the process
 std::atomic<uint32_t> completed{0};     // a futex: the number of completed requests
 std::atomic<bool> is_ended{false};      // whether the request for the end is completed
+std::atomic<int> delayed_signal{0};     // a signal that the thread sends to the process again; 0: none
+std::atomic<int64_t> first_delay{0};    // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 void Complete() {
@@ -40,6 +48,12 @@ void* WaitAndWrite(void*) {
   while (true) {
     while (sem_wait(&requested) != 0) continue;
     if (is_ending.load()) break;
+    if (const int number = delayed_signal.exchange(0); number != 0) {
+      const timespec step = {0, kDelayStep};
+      nanosleep(&step, nullptr);
+      kill(getpid(), number);
+      continue;
+    }
     writer.write_before_exec();
     Complete();
   }
@@ -64,16 +78,42 @@ void RequestAndWait(const IsDone& is_done) {
   }
 }
 
+// Returns whether the thread may hold a lock that the exit writer needs.
+bool MayHoldLock() { return thread_state.inside || fork_state.mutexes != 0; }
+
+// Makes the exit writer send the signal to the process again a little later. Returns false if it does not, because a
+// signal was first delayed kMaxDelay ago.
+bool Delay(int number) {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = time.tv_sec * kSecond + time.tv_nsec;
+  int64_t first = 0;
+  if (first_delay.compare_exchange_strong(first, now)) first = now;
+  if (now - first > kMaxDelay) return false;
+  // If another signal is delayed already, that one will end the process.
+  int none = 0;
+  if (delayed_signal.compare_exchange_strong(none, number)) sem_post(&requested);
+  return true;
+}
+
 void EndBySignal(int number, siginfo_t* info, void*) {
   const int error = errno;
+  // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
+  // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
+  const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
+  const bool is_sent = !can_be_fault || info->si_code <= 0;
+  // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread.
+  const bool can_return = is_sent && number != SIGABRT;
+  const bool has_writer = thread_process.load() == getpid() && !is_ending.load();
+  if (can_return && has_writer && MayHoldLock() && Delay(number)) {
+    errno = error;
+    return;
+  }
   WriteByExitWriter();
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
-  // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
-  // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
-  const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
-  if (!can_be_fault || info->si_code <= 0) raise(number);
+  if (is_sent) raise(number);
   errno = error;
 }
 
@@ -124,6 +164,8 @@ void StartExitWriterInChild() {
   const int error = errno;
   is_ending.store(false);
   is_ended.store(false);
+  delayed_signal.store(0);
+  first_delay.store(0);
   StartThread();
   errno = error;
 }

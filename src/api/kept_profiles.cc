@@ -34,6 +34,12 @@ int64_t SizeOf(const std::string& path) {
   return !path.empty() && stat(path.c_str(), &info) == 0 ? int64_t{info.st_size} : 0;
 }
 
+void RemoveFlight(const std::string& reason, KeptProfiles::Files* files) {
+  PrintMessage("hbmprof: no flight recording: ", reason);
+  unlink(files->flight.c_str());
+  files->flight.clear();
+}
+
 }  // namespace
 
 absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot, const std::string& pattern,
@@ -53,18 +59,19 @@ absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot
   const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), *bytes, &files.path);
   if (!status.ok()) return status;
   files.flight = SaveFlightBeside(files.path);
+  const int64_t flight_size = SizeOf(files.flight);
+  if (has_number && flight_size > options.dump_keep_bytes - size) {
+    RemoveFlight(absl::StrCat("its ", flight_size, " bytes and the ", size,
+                              " of the profile exceed HBMPROF_DUMP_KEEP_BYTES (", options.dump_keep_bytes, ")"),
+                 &files);
+  } else if (!files.flight.empty() && !HasFreeDisk(pattern, 0)) {
+    RemoveFlight("less than 64 MiB of the disk would remain free", &files);
+  }
   if (has_number) {
-    int64_t flight_size = SizeOf(files.flight);
-    if (flight_size > options.dump_keep_bytes - size) {
-      PrintMessage("hbmprof: no flight recording: ",
-                   absl::StrCat("its ", flight_size, " bytes and the ", size,
-                                " of the profile exceed HBMPROF_DUMP_KEEP_BYTES (", options.dump_keep_bytes, ")"));
-      unlink(files.flight.c_str());
-      files.flight.clear();
-      flight_size = 0;
-    }
-    const FileIdentity flight = files.flight.empty() ? FileIdentity() : IdentityOf(files.flight);
-    Keep({files, IdentityOf(files.path), flight, size + flight_size}, options);
+    const bool has_flight = !files.flight.empty();
+    Keep({files, IdentityOf(files.path), has_flight ? IdentityOf(files.flight) : FileIdentity(),
+          size + (has_flight ? flight_size : 0)},
+         options);
   }
   return files;
 }

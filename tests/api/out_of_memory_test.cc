@@ -168,6 +168,38 @@ TEST_F(OutOfMemoryTest, NoProfileFillsTheDisk) {
   EXPECT_THAT(run.err, HasSubstr("\n  profile    none: less than 64 MiB of the disk would remain free\n"));
 }
 
+TEST_F(OutOfMemoryTest, NoRecordingBesideTheProfileFillsTheDisk) {
+  const std::vector<std::string> flight = {"HBMPROF_FLIGHT=100000"};
+  std::vector<std::string> environment = flight;
+  environment.push_back("HBMPROF_OOM_OUTPUT=oom.pb.gz");
+  Run({"full"}, environment);
+  const auto pages = [&](const char* name) {
+    return (std::filesystem::file_size(directory_ + "/" + name) + 4095) / 4096;
+  };
+  // The profile fits, and the recording does not.
+  const size_t free = (size_t{64} << 20) + 4096 * (pages("oom.pb.gz") + pages("oom.hbmrec") / 2);
+  const std::string disk = directory_ + "/disk";
+  std::filesystem::create_directory(disk);
+  std::vector<std::string> command = {
+      "unshare",
+      "-rm",
+      "sh",
+      "-c",
+      "mount -t tmpfs -o size=" + std::to_string(free) + " disk " + disk + " && \"$@\"; ls " + disk,
+      "sh"};
+  if (RunCommand({"unshare", "-rm", "mount", "-t", "tmpfs", "disk", disk}).exit_code != 0) {
+    GTEST_SKIP() << "cannot mount a file system here";
+  }
+  command.insert(command.end(), {HBMPROF_OUT_OF_MEMORY_PROGRAM, "full"});
+  environment = flight;
+  environment.push_back("HBMPROF_OOM_OUTPUT=" + disk + "/oom.pb.gz");
+  const CommandResult run = RunCommand(command, environment, {directory_, 0});
+  EXPECT_THAT(run.err, HasSubstr("hbmprof: no flight recording: less than 64 MiB of the disk would remain free"));
+  EXPECT_THAT(run.err, HasSubstr("\n  profile    " + disk + "/oom.pb.gz\n"));
+  EXPECT_THAT(run.out, HasSubstr("oom.pb.gz\n"));
+  EXPECT_THAT(run.out, Not(HasSubstr("hbmrec")));
+}
+
 // A program that runs out of memory on a kind of device.
 struct Backend {
   const char* name;

@@ -104,7 +104,7 @@ TEST_F(OutputTest, ExecCompletesTheRecording) {
   const auto reader = hbmprof::internal::RecordingReader::Open(Path("r"));
   ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_TRUE((*reader)->is_complete()) << (*reader)->problem();
-  EXPECT_EQ((*reader)->event_count(), 1);
+  EXPECT_EQ((*reader)->event_count(), 2) << "the allocation, and the mark of the profile";
 }
 
 TEST_F(OutputTest, ConcurrentProcessesHaveOwnRecordings) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,9 +31,12 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 std::atomic<bool> malloc_hangs{false};
 thread_local bool malloc_hangs_here = false;  // in this thread, as after a signal handler has interrupted malloc
 
+int term_in_malloc = 0;  // the number of the next call of malloc in which SIGTERM comes; 0: none
+
 // Behaves as if another thread held malloc's lock forever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
+  if (term_in_malloc > 0 && --term_in_malloc == 0) kill(getpid(), SIGTERM);
   while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
   return __libc_malloc(bytes);
 }
@@ -42,6 +46,17 @@ std::atomic<void (*)()> in_write{nullptr};
 extern "C" int fsync(int fd) {
   if (void (*const call)() = in_write.exchange(nullptr)) call();
   return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
+// Behaves as if the disk with the recording did not answer.
+std::atomic<bool> recording_hangs{false};
+extern "C" ssize_t write(int fd, const void* bytes, size_t count) {
+  struct stat recording;
+  struct stat written;
+  const bool hangs = recording_hangs.load() && stat(std::getenv("HBMPROF_RECORD"), &recording) == 0 &&
+                     fstat(fd, &written) == 0 && written.st_ino == recording.st_ino;
+  while (hangs) sleep(1);
+  return syscall(SYS_write, fd, bytes, count);
 }
 
 namespace {
@@ -258,6 +273,17 @@ void EndAs(const std::string& how) {
     malloc_hangs.store(true);
     SendAndWait(SIGTERM);
   }
+  if (how == "term_while_recording_hangs") {
+    recording_hangs.store(true);
+    SendAndWait(SIGTERM);
+  }
+#if defined(LINKS_HBMPROF)
+  if (how.rfind("term_in_snapshot_", 0) == 0) {
+    term_in_malloc = how.back() - '0';
+    hbmprof_devices(nullptr, 0);
+    sleep(60);
+  }
+#endif
   if (how == "abort") std::abort();
   if (how == "terminate") std::terminate();
   if (how == "segv") *static_cast<volatile int*>(nullptr) = 1;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -45,11 +46,10 @@ class EndsTest : public ::testing::Test {
     environment.push_back("HBMPROF_SOCKET_DIR=" + directory_ + "/sockets");
     return Run(how, environment);
   }
-  CommandResult RunLinked(const std::string& how) const {
-    return Run(how,
-               {"HBMPROF_OUTPUT=" + directory_ + "/%p.pb.gz", "HBMPROF_OUTPUT_ON_SIGNALS=1",
-                "HBMPROF_SOCKET_DIR=" + directory_ + "/sockets"},
-               kLinkedProgram);
+  CommandResult RunLinked(const std::string& how, std::vector<std::string> environment = {}) const {
+    environment.insert(environment.end(), {"HBMPROF_OUTPUT=" + directory_ + "/%p.pb.gz", "HBMPROF_OUTPUT_ON_SIGNALS=1",
+                                           "HBMPROF_SOCKET_DIR=" + directory_ + "/sockets"});
+    return Run(how, std::move(environment), kLinkedProgram);
   }
   std::vector<std::string> Profiles() const {
     std::vector<std::string> paths;
@@ -211,6 +211,25 @@ TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
 
 INSTANTIATE_TEST_SUITE_P(Ends, KilledTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "linked" : "injected"; });
+
+// A snapshot allocates memory while it holds a lock, which the thread that writes the profile needs.
+TEST_F(EndsTest, SignalInASnapshotIsHandledAfterIt) {
+  for (const char call : {'1', '2', '3', '4'}) {
+    SCOPED_TRACE(call);
+    const CommandResult run = RunLinked(std::string("term_in_snapshot_") + call);
+    EXPECT_EQ(run.status, SIGTERM) << run.err;
+    const std::vector<std::string> profiles = Profiles();
+    ASSERT_EQ(profiles.size(), 1u);
+    EXPECT_EQ(ViewProfile(profiles[0]).Sum("inuse_space"), 1 << 20);
+    fs::remove(profiles[0]);
+  }
+}
+
+TEST_F(EndsTest, ProfileIsWrittenEvenIfTheRecordingHangs) {
+  const CommandResult run = RunLinked("term_while_recording_hangs", {"HBMPROF_RECORD=" + directory_ + "/hangs.hbmrec"});
+  EXPECT_EQ(run.status, SIGTERM) << run.err;
+  ExpectProfiles(1);
+}
 
 TEST_F(EndsTest, SignalWritesNoProfileIfSwitchedOff) {
   const CommandResult run = RunInjected("term", {"HBMPROF_OUTPUT_ON_SIGNALS=0"});
