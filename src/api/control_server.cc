@@ -1,5 +1,6 @@
 #include "src/api/control_server.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -7,12 +8,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -28,6 +31,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/export/device_use.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -111,7 +115,7 @@ std::string Info(const Server& server) {
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
-      if (stats.num_allocs == 0) continue;
+      if (!IsUsed(stats)) continue;
       const std::string_view name = MemorySpaceName(static_cast<MemorySpace>(space));
       absl::StrAppend(&text, "memory ", absl::string_view(name.data(), name.size()), " ", stats.bytes_in_use, " ",
                       stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", device.name, "\n");
@@ -347,16 +351,41 @@ bool RemoveIfDead(const sockaddr_un& address) {
   return is_dead && unlink(address.sun_path) == 0;
 }
 
-std::string PathOf(const std::string& directory, int number) {
-  const std::string suffix = number == 0 ? "" : absl::StrCat(".", number);
-  return absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), suffix, kControlSocketSuffix);
-}
-
 absl::Status CheckLength(const std::string& path) {
   constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() <= kMostBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
                                                  " bytes; a socket path may have at most ", kMostBytes));
+}
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Removes the sockets with temporary names (ListenAtTemporaryName) that killed processes have left. A socket that is
+// bound and does not listen yet looks the same, so only files that are older than a minute are removed.
+void RemoveDeadTemporaries(const std::string& directory) {
+  constexpr time_t kLeastSeconds = 60;
+  FileDescriptor fd(
+      AboveStandard([&] { return open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK); }));
+  const std::unique_ptr<DIR, CloseDirectory> entries(fd.get() < 0 ? nullptr : fdopendir(fd.get()));
+  if (entries == nullptr) return;
+  fd.Release();
+  while (const dirent* const entry = readdir(entries.get())) {
+    unsigned process;
+    unsigned number;
+    int end = 0;
+    if (std::sscanf(entry->d_name, ".%u.%u%n", &process, &number, &end) != 2 || entry->d_name[end] != '\0') continue;
+    const std::string path = absl::StrCat(directory, "/", entry->d_name);
+    struct stat info;
+    if (!CheckLength(path).ok() || lstat(path.c_str(), &info) != 0) continue;
+    if (time(nullptr) - info.st_mtime > kLeastSeconds) RemoveIfDead(AddressOf(path));
+  }
+}
+
+std::string PathOf(const std::string& directory, int number) {
+  const std::string suffix = number == 0 ? "" : absl::StrCat(".", number);
+  return absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), suffix, kControlSocketSuffix);
 }
 
 // Binds to the first free temporary name, which `hbmprof ps` ignores, and listens. Sets `*path` to the name, which is
@@ -397,6 +426,7 @@ absl::Status Listen(const std::string& directory, Server* server) {
   FileDescriptor fd(AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
   if (fd.get() < 0) return SystemError("socket", "");
   fchmod(fd.get(), 0600);  // the permissions that bind gives the file
+  RemoveDeadTemporaries(directory);
   std::string temporary;
   if (const absl::Status status = ListenAtTemporaryName(fd.get(), directory, &temporary); !status.ok()) return status;
   struct stat info;

@@ -163,6 +163,34 @@ TEST_F(ControlTest, DumpFindsAProcessByName) {
   EXPECT_TRUE(FilesIn(sockets_).empty()) << "a process removes its socket at exit";
 }
 
+// Binds a socket to the path, with a file that was modified `age` seconds ago. Returns its descriptor.
+int BoundSocket(const std::string& path, time_t age) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0) << path;
+  const timespec modified = {time(nullptr) - age, 0};
+  const timespec times[] = {modified, modified};
+  EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+  return fd;
+}
+
+// A process can be killed before its socket has got its final name.
+TEST_F(ControlTest, TemporarySocketsOfKilledProcessesAreRemoved) {
+  ASSERT_EQ(mkdir(sockets_.c_str(), 0700), 0);
+  close(BoundSocket(sockets_ + "/.123456.0", 100));
+  close(BoundSocket(sockets_ + "/.123457.1", 0));
+  close(BoundSocket(sockets_ + "/.123458.1.other", 100));
+  const int listening = BoundSocket(sockets_ + "/.123459.0", 100);
+  ASSERT_EQ(listen(listening, 1), 0);
+  { RunningProgram program(sockets_, {"hold"}); }
+  using testing::Key;
+  EXPECT_THAT(FilesIn(sockets_),
+              testing::UnorderedElementsAre(Key(".123457.1"), Key(".123458.1.other"), Key(".123459.0")));
+  close(listening);
+}
+
 TEST_F(ControlTest, ResetPeakBeginsANewPeak) {
   RunningProgram program(sockets_, {"hold"});
   EXPECT_EQ(Hbmprof({"dump", program.name(), "-o", "x.pb.gz", "--reset-peak"}).exit_code, 0);
