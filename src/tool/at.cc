@@ -1,5 +1,6 @@
 // `hbmprof at`: writes the profile of an instant of a recording.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "src/tool/command.h"
@@ -15,8 +16,8 @@ namespace {
 struct AtOptions {
   std::string file;
   std::string output;
-  std::string time;
-  std::string mark;
+  std::optional<std::string> time;
+  std::optional<std::string> mark;
   std::string device;
   bool peak = false;
   bool before_oom = false;
@@ -37,12 +38,12 @@ absl::StatusOr<size_t> AccountNamed(internal::RecordingReader& recording, const 
 }
 
 absl::StatusOr<RecordedInstant> InstantOf(internal::RecordingReader& recording, const AtOptions& options) {
-  if (!options.time.empty()) {
-    const absl::StatusOr<int64_t> time = ParseRecordedTime(recording, options.time);
+  if (options.time.has_value()) {
+    const absl::StatusOr<int64_t> time = ParseRecordedTime(recording, *options.time);
     if (!time.ok()) return time.status();
     return InstantAt(recording, *time);
   }
-  if (!options.mark.empty()) return AtMark(recording, options.mark);
+  if (options.mark.has_value()) return AtMark(recording, *options.mark);
   if (options.before_oom) return BeforeOutOfMemory(recording);
   if (options.end) return EndOf(recording);
   const absl::StatusOr<size_t> account = AccountNamed(recording, options.device);

@@ -139,7 +139,7 @@ absl::StatusOr<int64_t> ParseRecordedTime(const RecordingReader& recording, cons
     std::string error;
     if (!absl::ParseTime(absl::RFC3339_full, text, &parsed, &error)) {
       return absl::InvalidArgumentError(
-          Cat("--time ", text, ": is neither seconds since the start (12.5, 500ms, 2m) nor a time such as ",
+          Cat("--time '", text, "': is neither seconds since the start (12.5, 500ms, 2m) nor a time such as ",
               FormatTime(tables.start_unix_nanos)));
     }
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));

@@ -28,7 +28,7 @@ using internal::RecordingTables;
 struct WhoOptions {
   std::string file;
   std::string address;
-  std::string time;
+  std::optional<std::string> time;
 };
 
 // A buffer that contained the address.
@@ -91,7 +91,12 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
       return;
     }
     const auto last = std::find_if(shown.rbegin(), shown.rend(), is_it);
-    if (last != shown.rend()) last->freed.reset();
+    if (last != shown.rend()) {
+      last->freed.reset();
+    } else {
+      // A prepared record, such as the memory of a CUDA graph, becomes live without an allocation.
+      begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
+    }
   };
   for (const RecordingTables::Live& live : recording.tables().live) {
     if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, {}, 0, 0});
@@ -197,8 +202,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   if (!opened.ok()) return opened.status();
   RecordingReader& recording = **opened;
   std::optional<int64_t> time;
-  if (!options.time.empty()) {
-    const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, options.time);
+  if (options.time.has_value()) {
+    const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, *options.time);
     if (!parsed.ok())
       return absl::Status(parsed.status().code(), Cat(options.file, ": ", std::string(parsed.status().message())));
     time = *parsed;

@@ -94,6 +94,9 @@ TEST(At, ErrorListsTheMarksIfTheInstantDoesNotExist) {
   EXPECT_THAT(error({"--mark", "cold"}), HasSubstr("the marks are: /profiles/warm.pb.gz"));
   EXPECT_THAT(error({"--time", "6"}), HasSubstr("ends 5.000000 s after the start"));
   EXPECT_THAT(error({"--time", "noon"}), HasSubstr("is neither seconds since the start"));
+  // As from an empty variable of a shell.
+  EXPECT_THAT(error({"--time", ""}), HasSubstr("--time '': is neither seconds since the start"));
+  EXPECT_THAT(error({"--mark", ""}), HasSubstr("no mark has the name ''"));
   EXPECT_THAT(error({"--peak", "--device", "GPU:7"}), HasSubstr("the devices are: GPU:0"));
   EXPECT_THAT(error({}), HasSubstr("required"));
   EXPECT_FALSE(std::filesystem::exists(profile));
@@ -160,6 +163,19 @@ TEST(Who, ShowsNeighboursAndTimes) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
+}
+
+TEST(Who, FindsThePreparedMemoryOfAGraph) {
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"llm::Graph"}, {"main"}});
+  const auto at = [](int64_t seconds) { return MadeRecording::kStart + seconds * 1'000'000'000; };
+  recording.Add({at(1), 0x7F0000000000, 4096, site, 0, MadeRecording::RecordedKind::kAllocAndFree});
+  recording.Add({at(2), 0x7F0000000000, 4096, site, 0, MadeRecording::RecordedKind::kUndoFree});
+  const std::string file = ScratchDir() + "/graph.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const CommandResult result = RunTool({"who", file, "0x7f0000000010"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("offset    16 of 4096 bytes\n  allocated 2.000000 s after the start"));
 }
 
 TEST(Who, CountsSuccessiveBuffersAtAnAddress) {
