@@ -1,6 +1,8 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way argv[1]; each is a case of
-// ends_test. With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the
-// memory is recorded by the linked library; otherwise it is allocated from the driver.
+// ends_test. argv[2] is the path of a library for the case "in_library". With "lines" it does the same for each line of
+// its standard input (live_test). With LINKS_HBMPROF the memory is recorded by the linked library; otherwise it is
+// allocated from the driver.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -192,6 +194,9 @@ void CallExec(const std::string& how) {
     REQUIRE(execv("/nonexistent", arguments) == -1 && errno == ENOENT);
     REQUIRE(execvp("nonexistent", arguments) == -1 && errno == ENOENT);
     REQUIRE(execv("/bin", arguments) == -1 && errno == EACCES);
+    const char* volatile no_path = nullptr;  // the compiler does not know that it is null
+    REQUIRE(execveat(AT_FDCWD, no_path, arguments, environ, 0) == -1 && errno == EFAULT);
+    REQUIRE(execve(no_path, arguments, environ) == -1 && errno == EFAULT);
   }
 }
 
@@ -222,6 +227,14 @@ void ReturnInWrite() {
   in_write.store(&StayInWrite);
   std::thread([] { _exit(0); }).detach();
   while (!is_writing.load()) usleep(1000);
+}
+
+void* library = nullptr;  // for the case "in_library"
+
+void EndInLibrary() {
+  auto* const end = reinterpret_cast<void (*)()>(dlsym(library, "end_in_library"));
+  REQUIRE(end != nullptr);
+  end();
 }
 
 int terminal = -1;
@@ -270,6 +283,7 @@ void EndAs(const std::string& how) {
   if (how == "term_in_thread_in_write") TermInThreadInWrite();
   if (how == "return_in_write") ReturnInWrite();
   CallExec(how);
+  if (how == "in_library") EndInLibrary();
   if (how == "own_handler") {
     signal(SIGTERM, &OwnHandler);
     SendAndWait(SIGTERM);
@@ -311,10 +325,18 @@ void EndAs(const std::string& how) {
 
 }  // namespace
 
+// ifunc_library.c calls it in the middle of its load.
+extern "C" [[gnu::visibility("default")]] void (*hook_while_loading)();
+void (*hook_while_loading)() = &HoldNothing;
+
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
+  if (how == "in_library") {
+    library = dlopen(argv[2], RTLD_NOW);
+    REQUIRE(library != nullptr);
+  }
   if (how == "idle_term") {
     HoldNothing();
   } else if (how == "cancelled_thread") {
