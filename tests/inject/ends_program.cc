@@ -64,11 +64,15 @@ void Require(bool holds, const char* what) {
 // Creates the profiler, but records no memory.
 void HoldNothing() { hbmprof_set_enabled(1); }
 #else
-[[gnu::noinline]] void HoldMemory(size_t bytes) {
+void UseDevice() {
   Handle context = nullptr;
   REQUIRE(cuInit(0) == kSuccess);
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == kSuccess);
   REQUIRE(cuCtxSetCurrent(context) == kSuccess);
+}
+
+[[gnu::noinline]] void HoldMemory(size_t bytes) {
+  UseDevice();
   CUdeviceptr ptr = 0;
   REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
   asm volatile("" ::: "memory");
@@ -108,6 +112,15 @@ void HoldMemoryInCancelledThread() {
   void* result = nullptr;
   REQUIRE(pthread_create(&thread, nullptr, hold, nullptr) == 0);
   REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && holds);
+}
+
+// Calls run(nullptr) in a thread with a stack of 32 KiB, and waits until the thread ends.
+void OnSmallStack(void* (*run)(void*)) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  REQUIRE(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 32 << 10) == 0);
+  REQUIRE(pthread_create(&thread, &attributes, run, nullptr) == 0);
+  REQUIRE(pthread_join(thread, nullptr) == 0);
 }
 
 void SendAndWait(int number) {
@@ -277,6 +290,7 @@ void EndAs(const std::string& how) {
   if (how == "fpe") raise(SIGFPE);
   if (how == "overflow") std::exit(Overflow(0));
   if (how == "_exit") _exit(5);
+  if (how == "exit_on_small_stack") OnSmallStack([](void*) -> void* { std::exit(3); });
   if (how == "_Exit") _Exit(6);
   if (how == "quick_exit") std::quick_exit(4);
   if (how == "term_in_write") TermInWrite();
@@ -304,6 +318,13 @@ void EndAs(const std::string& how) {
   }
 #if !defined(LINKS_HBMPROF)
   if (how == "too_much") RequestTooMuch();
+  if (how == "too_much_on_small_stack") {
+    OnSmallStack([](void*) -> void* {
+      UseDevice();
+      RequestTooMuch();
+      return nullptr;
+    });
+  }
 #endif
   if (how == "idle_child") {
     const pid_t child = fork();

@@ -131,6 +131,7 @@ constexpr End kEnds[] = {
     {"fpe", 1, 1},
     {"_exit", 1, 1},
     {"_Exit", 1, 1},
+    {"exit_on_small_stack", 1, 1},
     {"quick_exit", 1, 1},
     {"own_handler", 1, 1},
     {"ignored", 1, 1},
@@ -212,8 +213,10 @@ TEST_F(EndsTest, ReferenceInCodeStaysUnchanged) {
   ExpectProfiles(0);
 }
 
-TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
-  const CommandResult run = RunInjected("too_much", {"FAKE_CUDA_DEVICES=2"});
+class OutOfMemoryTest : public EndsTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(OutOfMemoryTest, IsReportedForEachDevice) {
+  const CommandResult run = RunInjected(GetParam(), {"FAKE_CUDA_DEVICES=2"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "held\ndone\n");
   EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n"
@@ -223,6 +226,9 @@ TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
                                     "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
   ExpectProfiles(3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ends, OutOfMemoryTest, ::testing::Values("too_much", "too_much_on_small_stack"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // Kills programs that write a profile every few milliseconds, also while they write.
 TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
