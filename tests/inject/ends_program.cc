@@ -17,8 +17,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <map>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #if defined(LINKS_HBMPROF)
 #include "hbmprof/c_api.h"
@@ -113,6 +117,15 @@ void HoldMemoryInCancelledThread() {
   REQUIRE(pthread_create(&thread, nullptr, hold, nullptr) == 0);
   REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && holds);
 }
+
+// Holds memory in a function with a long name. It takes much stack to demangle such names.
+using Table = std::map<std::string, std::vector<std::pair<std::function<void(std::string)>, std::vector<std::string>>>>;
+template <typename T>
+[[gnu::noinline]] void HoldMemoryIn(const T&) {
+  HoldMemory(1 << 20);
+  asm volatile("" ::: "memory");
+}
+void HoldMemoryInLongName() { HoldMemoryIn(std::map<int, std::pair<Table, std::vector<std::pair<Table, Table>>>>()); }
 
 // Calls run(nullptr) in a thread with a stack of 32 KiB, and waits until the thread ends.
 void OnSmallStack(void* (*run)(void*)) {
@@ -362,6 +375,8 @@ int main(int argc, char** argv) {
     HoldNothing();
   } else if (how == "cancelled_thread") {
     HoldMemoryInCancelledThread();
+  } else if (how == "exit_on_small_stack" || how == "too_much_on_small_stack") {
+    HoldMemoryInLongName();
   } else {
     HoldMemory(1 << 20);
   }
