@@ -16,6 +16,7 @@ All functions are thread-safe. They call the C interface of hbmprof (hbmprof/c_a
 import contextlib
 import ctypes
 import gc
+import operator
 import os
 import pathlib
 import subprocess
@@ -172,11 +173,12 @@ def counter(name, value):
 def stats(device=0):
     """Returns a dict of the numbers of one device: bytes_in_use, peak_bytes_in_use, num_live and others.
 
-    `device` is the number N of GPU:N, or a device's name. The keys are those of hbmprof_stats in hbmprof/c_api.h. A
-    number that is not known is None. Raises Error if no memory was recorded on the device.
+    `device` is the number N of GPU:N (an int, or a number such as numpy.int64), or a device's name. The keys are those
+    of hbmprof_stats in hbmprof/c_api.h. A number that is not known is None. Raises Error if no memory was recorded on
+    the device.
     """
     library = _load()
-    name = f"GPU:{device}" if isinstance(device, int) else str(device)
+    name = f"GPU:{operator.index(device)}" if hasattr(device, "__index__") else str(device)
     number = library.hbmprof_device(name.encode())
     if number not in _devices():
         raise Error(f"hbmprof.stats: no memory was recorded on the device {name}")

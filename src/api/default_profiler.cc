@@ -21,6 +21,7 @@
 #include "src/api/control_server.h"
 #include "src/api/dump_triggers.h"
 #include "src/api/end_calls.h"
+#include "src/api/enough_stack.h"
 #include "src/api/exit_writer.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/output_file.h"
@@ -84,18 +85,9 @@ void WaitForWrite() {
   for (int i = 0; i < kMostMillis && written_process.load() != getpid(); ++i) usleep(1000);
 }
 
-// Writes the profile at exit, if no other thread does so. Returns after the write has ended.
-//
-// Two ends of the process can come at once: while main is in exit(), a signal comes, or another thread calls _exit. The
-// thread that writes delays its signals, because their handlers would wait for the write.
-void WriteAtExit() try {
-  OutputFile* const file = Output();
-  const internal::DelayedSignals delayed;
-  if (writing_process.exchange(getpid()) == getpid()) return WaitForWrite();
+void WriteLastProfile() try {
   writing_thread.store(pthread_self());
-  struct End {
-    ~End() { written_process.store(getpid()); }
-  } const end;
+  OutputFile* const file = Output();
   // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
   // profile then has no names.
   const absl::StatusOr<std::string> bytes =
@@ -105,6 +97,19 @@ void WriteAtExit() try {
   if (!file->is_early()) internal::SaveFlightBeside(file->path());
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
+}
+
+// Writes the profile at exit, if no other thread does so. Returns after the write has ended.
+//
+// Two ends of the process can come at once: while main is in exit(), a signal comes, or another thread calls _exit. The
+// thread that writes delays its signals, because their handlers would wait for the write.
+void WriteAtExit() {
+  const internal::DelayedSignals delayed;
+  if (writing_process.exchange(getpid()) == getpid()) return WaitForWrite();
+  if (!internal::WithEnoughStack(&WriteLastProfile)) {
+    PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
+  }
+  written_process.store(getpid());
 }
 
 void StartOutput(const DefaultOptions& options) try {

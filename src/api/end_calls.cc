@@ -122,7 +122,7 @@ int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* con
 
 int hbmprof_internal_execveat(int directory, const char* path, char* const* arguments, char* const* environment,
                               int flags) {
-  const bool is_file = *path == '\0' || faccessat(directory, path, X_OK, 0) == 0;
+  const bool is_file = path != nullptr && (*path == '\0' || faccessat(directory, path, X_OK, 0) == 0);
   return Exec(is_file, &Real::execveat, directory, path, arguments, environment, flags);
 }
 
@@ -189,20 +189,37 @@ void* ReplacementOf(const char* name) {
   return nullptr;
 }
 
-// Returns whether the dynamic linker has made this part of the object read-only.
-bool IsReadOnly(const dl_phdr_info& object, uintptr_t address) {
+// Returns whether the dynamic linker has made this page of the object read-only. If its read-only part ends inside a
+// page, the rest of that page can have data that the program changes, so the dynamic linker leaves the page writable.
+bool IsReadOnly(const dl_phdr_info& object, uintptr_t page, uintptr_t page_size) {
   for (int i = 0; i < object.dlpi_phnum; ++i) {
     const ElfW(Phdr)& header = object.dlpi_phdr[i];
     const uintptr_t begin = object.dlpi_addr + header.p_vaddr;
-    if (header.p_type == PT_GNU_RELRO && address >= begin && address < begin + header.p_memsz) return true;
+    if (header.p_type == PT_GNU_RELRO && page + page_size > begin && page + page_size <= begin + header.p_memsz) {
+      return true;
+    }
   }
   return false;
 }
 
+// Returns whether the dynamic linker has relocated the object at this address. Before that it still writes to the pages
+// that it makes read-only afterwards. dl_iterate_phdr also visits such an object, which this thread or another one is
+// loading. With a glibc before 2.35 the result is always true.
+bool IsRelocated([[maybe_unused]] void** slot) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+  dl_find_object object;
+  return _dl_find_object(slot, &object) == 0;
+#else
+  return true;
+#endif
+}
+
 void Write(const dl_phdr_info& object, void** slot, void* function) {
+  if (!IsRelocated(slot)) return;
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* const page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
-  const bool is_read_only = IsReadOnly(object, reinterpret_cast<uintptr_t>(slot));
+  const uintptr_t page_start = reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1);
+  void* const page = reinterpret_cast<void*>(page_start);
+  const bool is_read_only = IsReadOnly(object, page_start, page_size);
   if (is_read_only && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
   __atomic_store_n(slot, function, __ATOMIC_RELEASE);
   if (is_read_only) mprotect(page, page_size, PROT_READ);

@@ -22,9 +22,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "src/api/default_profiler.h"
+#include "src/api/enough_stack.h"
 #include "src/api/kept_profiles.h"
 #include "src/api/out_of_memory.h"
 #include "src/api/recorder.h"
+#include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/base/lazy.h"
@@ -235,10 +237,10 @@ std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
   return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
 }
 
-// Writes the report about a failure on `device`.
-void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
-            const DefaultOptions& options) {
-  OutOfMemory failure;
+// Completes and writes the report about a failure on `device`. `failure` has what only the thread of the failed call
+// knows.
+void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device, Profiler& profiler,
+            int64_t unreported, const DefaultOptions& options) {
   failure.call = failed.call;
   failure.requested = Clamped(failed.bytes);
   failure.pool_limit = Clamped(failed.pool_limit);
@@ -247,8 +249,6 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   if (name.empty()) name = "unknown";  // nothing was recorded on any device
   failure.device = name;
   failure.space = failed.space;
-  failure.stats = profiler.Stats(device, failed.space);
-  failure.tags = ThreadTags();
   failure.unreported_failures = unreported;
   ReadLimits(&failure);
   std::string text = OutOfMemorySummary(failure);
@@ -259,6 +259,22 @@ void Report(const FailedAllocation& failed, DeviceId device, Profiler& profiler,
   }
   text.pop_back();  // PrintMessage adds a line feed
   PrintMessage(text);
+}
+
+void PrintNoReport() { PrintMessage("hbmprof: out of device memory, and the host has no memory to report it"); }
+
+// Throws std::bad_alloc.
+void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
+                           const DefaultOptions& options) {
+  OutOfMemory failure;
+  failure.stats = profiler.Stats(device, failed.space);  // the device's numbers are those of the thread's context
+  failure.tags = ThreadTags();
+  const auto report = [&] {
+    if (!Completes([&] { Report(std::move(failure), failed, device, profiler, unreported, options); })) PrintNoReport();
+  };
+  if (!WithEnoughStack(report)) {
+    PrintMessage("hbmprof: out of device memory; no report, because the stack is small and no thread can be started");
+  }
 }
 
 // Adds the failure to the recording. A size that is not known is recorded as 0.
@@ -330,10 +346,10 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
       had_reserve = internal::GiveBackReserve();
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;
-      if (is_reported) internal::Report(failure, device, profiler, unreported, options);
+      if (is_reported) internal::ReportWithEnoughStack(failure, device, profiler, unreported, options);
     }
   } catch (const std::exception&) {
-    internal::PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
+    internal::PrintNoReport();
   }
   if (had_reserve) internal::TakeReserve();
   reporting = false;

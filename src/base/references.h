@@ -22,9 +22,9 @@ inline constexpr uint32_t kDataSlot = R_X86_64_GLOB_DAT;
 inline constexpr uint32_t kAddress = R_X86_64_64;
 #endif
 
-// Calls visit(name, slot) for each reference of the object to a symbol that other objects define. `slot` points to the
-// reference; its page can be read-only. `base` and `dynamic` are link_map::l_addr and l_ld. The object must stay loaded
-// during the call. Allocates nothing.
+// Calls visit(name, slot) for each reference of the object to a symbol that other objects define, except references
+// that can lie in its code (text relocations). `slot` points to the reference; its page can be read-only. `base` and
+// `dynamic` are link_map::l_addr and l_ld. The object must stay loaded during the call. Allocates nothing.
 template <typename Visit>
 void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& visit) {
   const ElfW(Sym)* symbols = nullptr;
@@ -33,6 +33,7 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
     const ElfW(Rela) * first = nullptr;
     size_t bytes = 0;
   } data, calls;
+  bool has_text_relocations = false;
   for (const ElfW(Dyn)* entry = dynamic; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
     // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
     const ElfW(Addr) value = entry->d_un.d_ptr;
@@ -56,6 +57,12 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
       case DT_PLTRELSZ:
         calls.bytes = entry->d_un.d_val;
         break;
+      case DT_TEXTREL:
+        has_text_relocations = true;
+        break;
+      case DT_FLAGS:
+        has_text_relocations = has_text_relocations || (entry->d_un.d_val & DF_TEXTREL) != 0;
+        break;
       default:
         break;
     }
@@ -65,7 +72,7 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
     for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
       const ElfW(Rela)& relocation = relocations.first[i];
       const auto type = ELF64_R_TYPE(relocation.r_info);
-      if (type != kCallSlot && type != kDataSlot && type != kAddress) continue;
+      if (type != kCallSlot && type != kDataSlot && (type != kAddress || has_text_relocations)) continue;
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
       // A symbol that the object defines itself is not a reference to another object.
       if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;

@@ -12,6 +12,7 @@
 // Both functions are exported with the two symbol versions that the C library has: a program refers to the version that
 // it was linked with, and other preloaded libraries look up either version.
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 #include <link.h>
 
 #include <atomic>
@@ -31,10 +32,22 @@ using DlopenFunction = void*(const char* file, int flags);
 [[gnu::visibility("hidden")]] DlsymFunction* hbmprof_real_dlsym = nullptr;
 [[gnu::visibility("hidden")]] DlopenFunction* hbmprof_real_dlopen = nullptr;
 
+// Returns the newest version of dlopen and dlsym that the C library has. A version that it does not have must not be
+// looked up: the error would take memory from malloc. A preloaded malloc that finds the C library's malloc at its first
+// call by dlsym would call this file again, without end.
+static const char* NewestVersion() {
+  constexpr int kMoved = 34;  // glibc 2.34 moved them from libdl.so.2 to libc.so.6
+  int minor = 0;
+  for (const char* digit = gnu_get_libc_version() + 2; *digit >= '0' && *digit <= '9'; ++digit) {
+    minor = minor * 10 + (*digit - '0');
+  }
+  return minor >= kMoved ? "GLIBC_2.34" : HBMPROF_FIRST_GLIBC;
+}
+
 // Can run before this library's constructors, and in several threads at the same time: all store the same values.
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_find_real() {
-  const auto find = [](auto& function, const char* name) {
-    void* real = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+  const auto find = [version = NewestVersion()](auto& function, const char* name) {
+    void* real = dlvsym(RTLD_NEXT, name, version);
     if (real == nullptr) real = dlvsym(RTLD_NEXT, name, HBMPROF_FIRST_GLIBC);
     if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
     __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(real), __ATOMIC_RELEASE);

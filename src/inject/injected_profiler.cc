@@ -22,6 +22,7 @@
 #include "src/backends/cuda/driver_ranges.h"
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/thread_state.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
@@ -519,6 +520,12 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
 bool IsDriverSegment(uint64_t address) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
   return memory.has_value() && memory->is_segment();
+}
+
+int64_t DriverBlockBytes(DeviceId device) {
+  const ForkPause pause;
+  const ReentryGuard guard;
+  return Impl().ledger().Totals(AccountOf(device, MemorySpace::kDevice)).block_bytes;
 }
 
 void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }

@@ -45,7 +45,8 @@ struct Device {
 
   std::atomic<State> state{State::kUnused};
   std::atomic<int64_t> live_bytes{0};
-  // Whether a block could not be recorded. If so, the free of an unknown block is not an error.
+  // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
+  // error.
   std::atomic<bool> has_dropped{false};
   std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
   std::atomic<int64_t> reported{0};
@@ -121,9 +122,16 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
   }
 }
 
-void TakenBack(Device& device, uint64_t address, int64_t bytes) {
+// `live_before`: the sum of the reports before this one.
+void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_before) {
   const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
+  // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
+  // have ended then, and PyTorch frees the blocks later.
+  const int id = device.id.load(std::memory_order_relaxed);
+  if (!freed.has_value() && id >= 0 && DriverBlockBytes(DeviceId(id)) < live_before) {
+    return device.has_dropped.store(true, std::memory_order_relaxed);
+  }
   Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
 }
 
@@ -152,7 +160,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
     left_failure.state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes);
   }
-  if (bytes < 0) TakenBack(device, address, -bytes);
+  if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);
 }
 
 void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,

@@ -249,6 +249,10 @@ int main(int argc, char** argv) {
       UseDevice(0);
       CHECK_THAT(cuDevicePrimaryCtxReset_v2(0) == kSuccess);
     }
+  } else if (name == "dlerror") {
+    static_cast<void>(dlerror());
+    user_allocates(100);
+    CHECK_THAT(dlerror() == nullptr);
   } else if (name == "interval") {
     user_allocates(100);
     std::this_thread::sleep_for(std::chrono::milliseconds(400));

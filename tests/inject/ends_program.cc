@@ -1,6 +1,8 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way argv[1]; each is a case of
-// ends_test. With "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the
-// memory is recorded by the linked library; otherwise it is allocated from the driver.
+// ends_test. argv[2] is the path of a library for the case "in_library". With "lines" it does the same for each line of
+// its standard input (live_test). With LINKS_HBMPROF the memory is recorded by the linked library; otherwise it is
+// allocated from the driver.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,8 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <map>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #if defined(LINKS_HBMPROF)
 #include "hbmprof/c_api.h"
@@ -77,11 +83,15 @@ void Require(bool holds, const char* what) {
 // Creates the profiler, but records no memory.
 void HoldNothing() { hbmprof_set_enabled(1); }
 #else
-[[gnu::noinline]] void HoldMemory(size_t bytes) {
+void UseDevice() {
   Handle context = nullptr;
   REQUIRE(cuInit(0) == kSuccess);
   REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == kSuccess);
   REQUIRE(cuCtxSetCurrent(context) == kSuccess);
+}
+
+[[gnu::noinline]] void HoldMemory(size_t bytes) {
+  UseDevice();
   CUdeviceptr ptr = 0;
   REQUIRE(cuMemAlloc_v2(&ptr, bytes) == kSuccess);
   asm volatile("" ::: "memory");
@@ -121,6 +131,24 @@ void HoldMemoryInCancelledThread() {
   void* result = nullptr;
   REQUIRE(pthread_create(&thread, nullptr, hold, nullptr) == 0);
   REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED && holds);
+}
+
+// Holds memory in a function with a long name. It takes much stack to demangle such names.
+using Table = std::map<std::string, std::vector<std::pair<std::function<void(std::string)>, std::vector<std::string>>>>;
+template <typename T>
+[[gnu::noinline]] void HoldMemoryIn(const T&) {
+  HoldMemory(1 << 20);
+  asm volatile("" ::: "memory");
+}
+void HoldMemoryInLongName() { HoldMemoryIn(std::map<int, std::pair<Table, std::vector<std::pair<Table, Table>>>>()); }
+
+// Calls run(nullptr) in a thread with a stack of 32 KiB, and waits until the thread ends.
+void OnSmallStack(void* (*run)(void*)) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  REQUIRE(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 32 << 10) == 0);
+  REQUIRE(pthread_create(&thread, &attributes, run, nullptr) == 0);
+  REQUIRE(pthread_join(thread, nullptr) == 0);
 }
 
 void SendAndWait(int number) {
@@ -207,6 +235,9 @@ void CallExec(const std::string& how) {
     REQUIRE(execv("/nonexistent", arguments) == -1 && errno == ENOENT);
     REQUIRE(execvp("nonexistent", arguments) == -1 && errno == ENOENT);
     REQUIRE(execv("/bin", arguments) == -1 && errno == EACCES);
+    const char* volatile no_path = nullptr;  // the compiler does not know that it is null
+    REQUIRE(execveat(AT_FDCWD, no_path, arguments, environ, 0) == -1 && errno == EFAULT);
+    REQUIRE(execve(no_path, arguments, environ) == -1 && errno == EFAULT);
   }
 }
 
@@ -237,6 +268,14 @@ void ReturnInWrite() {
   in_write.store(&StayInWrite);
   std::thread([] { _exit(0); }).detach();
   while (!is_writing.load()) usleep(1000);
+}
+
+void* library = nullptr;  // for the case "in_library"
+
+void EndInLibrary() {
+  auto* const end = reinterpret_cast<void (*)()>(dlsym(library, "end_in_library"));
+  REQUIRE(end != nullptr);
+  end();
 }
 
 int terminal = -1;
@@ -290,12 +329,14 @@ void EndAs(const std::string& how) {
   if (how == "fpe") raise(SIGFPE);
   if (how == "overflow") std::exit(Overflow(0));
   if (how == "_exit") _exit(5);
+  if (how == "exit_on_small_stack") OnSmallStack([](void*) -> void* { std::exit(3); });
   if (how == "_Exit") _Exit(6);
   if (how == "quick_exit") std::quick_exit(4);
   if (how == "term_in_write") TermInWrite();
   if (how == "term_in_thread_in_write") TermInThreadInWrite();
   if (how == "return_in_write") ReturnInWrite();
   CallExec(how);
+  if (how == "in_library") EndInLibrary();
   if (how == "own_handler") {
     signal(SIGTERM, &OwnHandler);
     SendAndWait(SIGTERM);
@@ -316,6 +357,13 @@ void EndAs(const std::string& how) {
   }
 #if !defined(LINKS_HBMPROF)
   if (how == "too_much") RequestTooMuch();
+  if (how == "too_much_on_small_stack") {
+    OnSmallStack([](void*) -> void* {
+      UseDevice();
+      RequestTooMuch();
+      return nullptr;
+    });
+  }
 #endif
   if (how == "idle_child") {
     const pid_t child = fork();
@@ -337,14 +385,24 @@ void EndAs(const std::string& how) {
 
 }  // namespace
 
+// ifunc_library.c calls it in the middle of its load.
+extern "C" [[gnu::visibility("default")]] void (*hook_while_loading)();
+void (*hook_while_loading)() = &HoldNothing;
+
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
+  if (how == "in_library") {
+    library = dlopen(argv[2], RTLD_NOW);
+    REQUIRE(library != nullptr);
+  }
   if (how == "idle_term") {
     HoldNothing();
   } else if (how == "cancelled_thread") {
     HoldMemoryInCancelledThread();
+  } else if (how == "exit_on_small_stack" || how == "too_much_on_small_stack") {
+    HoldMemoryInLongName();
   } else {
     HoldMemory(1 << 20);
   }

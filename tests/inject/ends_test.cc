@@ -1,10 +1,14 @@
 // Every way in which a process can end: the profiles of the injected and of the linked library. The process must end as
 // it does without them. Each test runs ends_program.cc. tests/python/workers_test.cc tests the workers of Python.
+#include <elf.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -57,6 +61,13 @@ class EndsTest : public ::testing::Test {
       if (entry.path().extension() == ".gz") paths.push_back(entry.path());
     }
     return paths;
+  }
+  // Runs the linked program with this library, which ends the process. Returns its exit code.
+  int EndsInLibrary(const std::string& library) const {
+    return RunCommand({kLinkedProgram, "in_library", library},
+                      {kDoubles, "HBMPROF_OUTPUT=" + directory_ + "/%p.pb.gz", "HBMPROF_OUTPUT_ON_SIGNALS=1"},
+                      {directory_, 60})
+        .exit_code;
   }
   // Expects that there are `count` profiles, each with the memory of HoldMemory.
   void ExpectProfiles(size_t count) const {
@@ -120,6 +131,7 @@ constexpr End kEnds[] = {
     {"fpe", 1, 1},
     {"_exit", 1, 1},
     {"_Exit", 1, 1},
+    {"exit_on_small_stack", 1, 1},
     {"quick_exit", 1, 1},
     {"own_handler", 1, 1},
     {"ignored", 1, 1},
@@ -172,17 +184,51 @@ TEST_F(EndsTest, TwoAtOnceLeaveAProfile) {
   ExpectProfiles(runs);
 }
 
-TEST_F(EndsTest, OutOfMemoryIsReportedForEachDevice) {
-  const CommandResult run = RunInjected("too_much", {"FAKE_CUDA_DEVICES=2"});
+// The dynamic linker makes only whole pages read-only after the relocation. With large pages of the kernel (64 KiB on
+// aarch64), the last page of that range usually also has data of the library. In the copy of the library that this test
+// makes, the range ends 16 bytes before the end of its only page.
+TEST_F(EndsTest, PartlyReadOnlyPageStaysWritable) {
+  const std::string path = directory_ + "/library.so";
+  std::ifstream original(HBMPROF_RELRO_LIBRARY, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(original), {}};
+  const auto& header = *reinterpret_cast<const Elf64_Ehdr*>(bytes.data());
+  auto* const segments = reinterpret_cast<Elf64_Phdr*>(bytes.data() + header.e_phoff);
+  auto* const relro = std::find_if(segments, segments + header.e_phnum,
+                                   [](const Elf64_Phdr& segment) { return segment.p_type == PT_GNU_RELRO; });
+  ASSERT_NE(relro, segments + header.e_phnum);
+  relro->p_memsz -= 16;
+  std::ofstream(path, std::ios::binary) << bytes;
+  EXPECT_EQ(EndsInLibrary(path), 5);
+  ExpectProfiles(1);
+}
+
+// The profiler is made while a library is loaded: the library's references stay unchanged.
+TEST_F(EndsTest, LibraryThatIsBeingLoadedStaysUnchanged) {
+  EXPECT_EQ(EndsInLibrary(HBMPROF_IFUNC_LIBRARY), 5);
+  ExpectProfiles(0);
+}
+
+TEST_F(EndsTest, ReferenceInCodeStaysUnchanged) {
+  EXPECT_EQ(EndsInLibrary(HBMPROF_TEXT_RELOCATION_LIBRARY), 5);
+  ExpectProfiles(0);
+}
+
+class OutOfMemoryTest : public EndsTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(OutOfMemoryTest, IsReportedForEachDevice) {
+  const CommandResult run = RunInjected(GetParam(), {"FAKE_CUDA_DEVICES=2"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "held\ndone\n");
   EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n"
                                     "  verdict    the request of 3.00 GiB is larger than the device, which has 1.00 "
-                                    "GiB\\.\n(.*\n)*.*HoldMemory < main < (.*\n)*"
+                                    "GiB\\.\n(.*\n)*.*HoldMemory < .*main < (.*\n)*"
                                     "  profile    .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
                                     "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
   ExpectProfiles(3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ends, OutOfMemoryTest, ::testing::Values("too_much", "too_much_on_small_stack"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // Kills programs that write a profile every few milliseconds, also while they write.
 TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {

@@ -249,6 +249,12 @@ INSTANTIATE_TEST_SUITE_P(Inject, RealRuntimeTest,
                                            RealRuntime{HBMPROF_GPU_PROGRAMS "/gpu_program_nccl", "refused", 1}),
                          [](const auto& info) { return std::string(std::strrchr(info.param.program, '/') + 1); });
 
+// The first allocation looks for NVML, which is not there.
+TEST(InjectTest, SearchesLeaveNoErrorForDlerror) {
+  const ProfileView view = RunCase({}, {"dlerror"});
+  EXPECT_EQ(view.Sum("inuse_space"), 100);
+}
+
 TEST(InjectTest, DlsymForwardsOtherNames) {
   for (const bool has_driver : {true, false}) {
     SCOPED_TRACE(has_driver);
@@ -414,6 +420,17 @@ TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
       ExpectDone(injected.Run({Program("inject_cases"), "threads"}));
       EXPECT_EQ(injected.View().Sum("inuse_space"), 0);
     }
+  }
+}
+
+// With a glibc before 2.34, a failed search for a symbol calls malloc.
+TEST(InjectTest, WorksBesideAMallocThatSearchesAtItsFirstCall) {
+  for (const bool first : {true, false}) {
+    SCOPED_TRACE(first);
+    Injected injected;
+    injected.preload = first ? HBMPROF_LAZY_MALLOC ":" HBMPROF_INJECTED : HBMPROF_INJECTED ":" HBMPROF_LAZY_MALLOC;
+    ExpectDone(injected.Run({Program("inject_cases")}));
+    EXPECT_EQ(injected.View().Sum("inuse_space"), 100);
   }
 }
 

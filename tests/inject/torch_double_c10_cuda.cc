@@ -17,6 +17,30 @@ void Report(CUdeviceptr address, int64_t bytes, size_t allocated, size_t reserve
   ++reports;
 }
 
+// Maps physical memory of 20 MiB at `address`. Returns its handle.
+CUmemGenericAllocationHandle MapMemory(CUdeviceptr address) {
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+  CUmemGenericAllocationHandle handle = 0;
+  cuMemCreate(&handle, 20 * kMiB, &properties, 0);
+  cuMemMap(address, 20 * kMiB, 0, handle, 0);
+  return handle;
+}
+
+// Three blocks of a pool of mapped memory live while the memory is unmapped, as in the sleep mode of vLLM. Then one of
+// them is freed, and another block is allocated.
+void SleepAndWakeUp() {
+  CUdeviceptr pool = 0;
+  cuMemAddressReserve(&pool, 20 * kMiB, 0, 0, 0);
+  const CUmemGenericAllocationHandle memory = MapMemory(pool);
+  const auto bytes = static_cast<int64_t>(kMiB);
+  for (size_t i = 0; i < 3; ++i) Report(pool + i * kMiB, bytes, (i + 1) * kMiB, 20 * kMiB);
+  cuMemUnmap(pool, 20 * kMiB);
+  cuMemRelease(memory);
+  MapMemory(pool);
+  Report(pool + kMiB, -bytes, 2 * kMiB, 20 * kMiB);
+  Report(pool + 5 * kMiB, bytes, 3 * kMiB, 20 * kMiB);
+}
+
 }  // namespace
 
 int double_allocate(const char* lie_name) {
@@ -26,6 +50,10 @@ int double_allocate(const char* lie_name) {
   const auto bytes = static_cast<int64_t>(kMiB);
   const auto block = [&](size_t number) { return segment + number * kMiB; };
   if (lie == "silence") return reports;
+  if (lie == "sleep") {
+    SleepAndWakeUp();
+    return reports;
+  }
   for (size_t i = 0; i < 3; ++i) Report(block(i), bytes, (i + 1) * kMiB, 20 * kMiB);
   Report(block(3), bytes, 5 * kMiB, 20 * kMiB, 0, /*type=*/0);  // of the host's memory
   if (lie == "total") Report(block(3), bytes, 5 * kMiB, 20 * kMiB);

@@ -332,6 +332,15 @@ TEST(TorchDoubleTest, ReportsThatAgreeAreBlocks) {
   ExpectNoWarning(view);
 }
 
+TEST(TorchDoubleTest, BlocksAreShownAfterTheirMemoryWasUnmapped) {
+  const ProfileView view = RunDouble("sleep");
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), kMiB)
+      << "the block that was allocated after the memory was mapped again";
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string((20 + 20) * kMiB)) << "nothing counts twice";
+  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(19 * kMiB));
+  EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(HasSubstr("warning"))));
+}
+
 TEST(TorchDoubleTest, FindsFunctionOfReloadedLibrary) {
   const CommandResult run = RunCommand(
       {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TORCH_DOUBLE, "", "twice"},

@@ -42,6 +42,16 @@ with hbmprof.tag("phase", "decode"):
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
 assert hbmprof.stats("GPU:0")["bytes_in_use"] == 1000 + 12345 + 100 + 777
+
+
+class Number:
+    """An integer that is not an int, such as numpy.int64."""
+
+    def __index__(self):
+        return 0
+
+
+assert hbmprof.stats(Number()) == hbmprof.stats(0)
 for unknown in (1, 63, 64, -1, "typo"):
     try:
         hbmprof.stats(unknown)

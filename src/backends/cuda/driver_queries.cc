@@ -8,7 +8,9 @@
 #include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/nvml.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -129,7 +131,12 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   }
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
-  if (cached) {
+  if (!cached) return device;
+  // Inside the tracker nothing is recorded, so the probe is set at another call. The probe takes host memory: if the
+  // program's own operator new is a wrapped call, that call gets here again, inside the tracker.
+  const ForkPause pause;
+  const ReentryGuard guard;
+  if (guard.entered()) {
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }

@@ -52,9 +52,8 @@ struct ProcessTracker {
   CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
-std::unique_ptr<ProcessTracker> MakeTracker() {
-  const NoCancellation no_cancellation;
-  PrepareCudaTracking();
+// Called inside the tracker.
+std::unique_ptr<ProcessTracker> MakeProcessTracker() {
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
   tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
@@ -63,6 +62,13 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
                                       },
                                       [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
   return tracker;
+}
+
+std::unique_ptr<ProcessTracker> MakeTracker() {
+  const NoCancellation no_cancellation;
+  PrepareCudaTracking();
+  Profiler::Default();
+  return MakeInsideTracker(&MakeProcessTracker);
 }
 
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is

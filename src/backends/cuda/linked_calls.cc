@@ -24,6 +24,7 @@ bool IsInjected() {
   Answer answer = known.load(std::memory_order_relaxed);
   if (answer == kUnknown) {
     answer = dlsym(RTLD_DEFAULT, "hbmprof_cuda_profiler") != nullptr ? kYes : kNo;
+    if (answer == kNo) dlerror();  // clears the error, so that the program does not get it
     known.store(answer, std::memory_order_relaxed);
   }
   return answer == kYes;
@@ -33,7 +34,10 @@ bool IsInjected() {
 
 CudaLinkedCalls* CudaLinkedCalls::Instance() {
   static MadeTracker<CudaLinkedCalls> made;
-  return made.Get([] { return std::make_unique<CudaLinkedCalls>(); });
+  return made.Get([] {
+    Profiler::Default();
+    return MakeInsideTracker([] { return std::make_unique<CudaLinkedCalls>(); });
+  });
 }
 
 void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind) {

@@ -7,16 +7,28 @@
 
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/lock_free_lazy.h"
+#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
+
+// Returns make() if this thread is not inside the tracker, else null. The thread is inside the tracker during make():
+// if the program's own operator new is a wrapped call, the memory that make() takes makes no second tracker.
+template <typename Make>
+auto MakeInsideTracker(const Make& make) -> decltype(make()) {
+  const ForkPause pause;
+  const ReentryGuard guard;
+  return guard.entered() ? make() : nullptr;
+}
 
 // Declare it static: it is constant-initialized. The tracker is never destroyed. Thread-safe.
 template <typename T>
 class MadeTracker {
  public:
-  // As LockFreeLazy::Get, but returns null if the host has no memory. The caller then makes the real call without a
-  // record. That call is counted as dropped, as soon as there is a profiler.
+  // As LockFreeLazy::Get, but returns null if the host has no memory or if `make` returns null. The caller then makes
+  // the real call without a record. If the host has no memory, the call is counted as dropped, as soon as there is a
+  // profiler.
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;
@@ -26,7 +38,7 @@ class MadeTracker {
       }
       return nullptr;
     }
-    if (untracked_calls_.load(std::memory_order_relaxed) != 0) {
+    if (tracker != nullptr && untracked_calls_.load(std::memory_order_relaxed) != 0) {
       for (int64_t calls = untracked_calls_.exchange(0); calls > 0; --calls) Profiler::Default().RecordDropped(0);
     }
     return tracker;

@@ -1,0 +1,46 @@
+// WithEnoughStack: calls work that needs much stack, such as a profile with the names of functions, from code that a
+// thread of the program runs. The stack of that thread can be small.
+#ifndef HBMPROF_SRC_API_ENOUGH_STACK_H_
+#define HBMPROF_SRC_API_ENOUGH_STACK_H_
+
+#include <semaphore.h>
+
+#include <cstddef>
+
+#include "src/base/background_thread.h"
+#include "src/base/no_cancellation.h"
+#include "src/capture/stack_memory.h"
+
+namespace hbmprof::internal {
+
+// Calls work(). If the calling thread has less than 256 KiB of stack left, or if its stack is not known (that of a
+// fiber or a signal handler), a new thread makes the call, and the calling thread waits for its end. Returns false if
+// that thread cannot be started; then work() is not called. REQUIRES: `work` does not throw, and uses no data of the
+// calling thread, such as its tags.
+template <typename Work>
+bool WithEnoughStack(const Work& work) {
+  constexpr size_t kEnoughBytes = size_t{256} << 10;
+  if (AvailableStackBytes() >= kEnoughBytes) {
+    work();
+    return true;
+  }
+  const NoCancellation no_cancellation;
+  struct Call {
+    const Work* work;
+    sem_t done;
+  } call = {&work, {}};
+  sem_init(&call.done, 0, 0);
+  const auto run = [](void* argument) -> void* {
+    auto* const on_stack = static_cast<Call*>(argument);
+    (*on_stack->work)();
+    sem_post(&on_stack->done);
+    return nullptr;
+  };
+  if (!StartBackgroundThread(run, &call)) return false;
+  while (sem_wait(&call.done) != 0) continue;
+  return true;
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_ENOUGH_STACK_H_
