@@ -35,25 +35,33 @@ struct Hash128 {
   uint64_t high;
 };
 
-// Returns two independent hashes of `count` words. Each is computed in two lanes, so that the multiplications overlap.
-// A hash that the caller does not use costs nothing, because the compiler removes its computation.
+// A hash of a sequence of words. The words are added one at a time, so that code that waits for the next word computes
+// the hash meanwhile.
+class WordHash128 {
+ public:
+  // For each word, a bijection of the 128 bits.
+  void Add(uint64_t word) {
+    const auto product = static_cast<unsigned __int128>(low_ ^ word) * kHashSeed0;
+    low_ = high_ ^ static_cast<uint64_t>(product >> 64);
+    high_ = static_cast<uint64_t>(product);
+  }
+  // Adds two more words, so that every bit depends on all words.
+  Hash128 value() const {
+    WordHash128 end = *this;
+    end.Add(kHashSeed1);
+    end.Add(kHashSeed2);
+    return {end.low_, end.high_};
+  }
+
+ private:
+  uint64_t low_ = kHashSeed2;
+  uint64_t high_ = kHashSeed3;
+};
+// Returns the hash of `count` words.
 inline Hash128 HashWords128(const uint64_t* words, size_t count) {
-  uint64_t low0 = kHashSeed0 ^ count;
-  uint64_t low1 = kHashSeed1;
-  uint64_t high0 = kHashSeed2 ^ count;
-  uint64_t high1 = kHashSeed3;
-  size_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    low0 = MultiplyFold(low0 ^ words[i], kHashSeed1 ^ words[i + 1]);
-    low1 = MultiplyFold(low1 ^ words[i + 2], kHashSeed0 ^ words[i + 3]);
-    high0 = MultiplyFold(high0 ^ words[i], kHashSeed3 ^ words[i + 2]);
-    high1 = MultiplyFold(high1 ^ words[i + 1], kHashSeed2 ^ words[i + 3]);
-  }
-  for (; i < count; ++i) {
-    low0 = MultiplyFold(low0 ^ words[i], kHashSeed1);
-    high0 = MultiplyFold(high0 ^ words[i], kHashSeed3);
-  }
-  return {MultiplyFold(low0 ^ kHashSeed1, low1 ^ kHashSeed0), MultiplyFold(high0 ^ kHashSeed3, high1 ^ kHashSeed2)};
+  WordHash128 hash;
+  for (size_t i = 0; i < count; ++i) hash.Add(words[i]);
+  return hash.value();
 }
 inline uint64_t HashWords(const uint64_t* words, size_t count) { return HashWords128(words, count).low; }
 

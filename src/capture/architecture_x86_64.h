@@ -36,7 +36,7 @@ inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) {
 inline uintptr_t LoadStackWord(uintptr_t address) {
 #if defined(__x86_64__)
   uintptr_t word;
-  asm volatile("movq (%1), %0" : "=r"(word) : "r"(address));
+  asm volatile("movq %1, %0" : "=r"(word) : "m"(*reinterpret_cast<const char(*)[sizeof(word)]>(address)));
   return word;
 #else
   return *reinterpret_cast<const volatile uintptr_t*>(address);

@@ -40,7 +40,7 @@ CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_de
   const Path* path;
   WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
   if (walk.end == WalkEnd::kUnknown) walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
-  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, path};
+  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, walk.hash, path};
 }
 
 }  // namespace

@@ -8,21 +8,26 @@
 
 #include "hbmprof/caller.h"
 #include "hbmprof/options.h"
+#include "src/base/hash.h"
 #include "src/capture/path_cache.h"
 #include "src/capture/paths.h"
 
 namespace hbmprof::internal {
 
 struct CapturedStack {
-  CapturedStack(const uintptr_t* pcs, int depth, bool truncated, const Path* path = nullptr)
-      : pcs(pcs), depth(depth), truncated(truncated), path(path) {}
-  explicit CapturedStack(const Path& path) : CapturedStack(path.pcs(), path.depth, path.truncated, &path) {}
+  CapturedStack(const uintptr_t* pcs, int depth, bool truncated)
+      : CapturedStack(pcs, depth, truncated, HashWords128(pcs, static_cast<size_t>(depth)), nullptr) {}
+  // `hash` is that of the frames.
+  CapturedStack(const uintptr_t* pcs, int depth, bool truncated, const Hash128& hash, const Path* path)
+      : pcs(pcs), depth(depth), truncated(truncated), hash(hash), path(path) {}
+  explicit CapturedStack(const Path& path) : CapturedStack(path.pcs(), path.depth, path.truncated, path.hash, &path) {}
 
   // Innermost first. They are in the buffer of the call, in the array of a CallerOfStack (given_stack.h), or in memory
   // that is valid until the process ends.
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // the outermost frames are missing
+  Hash128 hash;    // HashWords128 of the frames
   // If not null: all stacks with this path have the same frames and the same `truncated`. A stack may have several
   // paths.
   const Path* path;

@@ -118,7 +118,8 @@ const Path* Learn(const Caller& caller, int max_depth, CachePages* pages) {
 
 void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
   if (walk.end != WalkEnd::kUnknown && walk.depth == path.depth && path.truncated == (walk.end == WalkEnd::kDepth) &&
-      std::equal(pcs, pcs + walk.depth, path.pcs())) {
+      std::equal(pcs, pcs + walk.depth, path.pcs()) && walk.hash.low == path.hash.low &&
+      walk.hash.high == path.hash.high) {
     return;
   }
   std::fprintf(stderr, "hbmprof: a cached stack of %d frames differs from the walked stack of %d frames\n", path.depth,
@@ -152,7 +153,7 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
   }
 }
 
-bool PathCache::ShouldLearn(const Caller& caller, const uintptr_t* pcs, int depth) {
+bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
   if (kIsChecked) return true;
   if (pause_ > 0) {
     --pause_;
@@ -166,11 +167,9 @@ bool PathCache::ShouldLearn(const Caller& caller, const uintptr_t* pcs, int dept
     misses_ = 0;
     learnings_ = 0;
   }
-  uint64_t hash = RootKey(caller);
-  for (int i = 1; i < depth; ++i) hash = hash * 31 + pcs[i];
-  hash = MixAddress(hash);
-  uint16_t& seen = seen_[hash >> (64 - kSeenBits)];
-  const auto tag = static_cast<uint16_t>(hash >> 16);
+  const uint64_t key = hash.low ^ MixAddress(caller.sp);
+  uint16_t& seen = seen_[key >> (64 - kSeenBits)];
+  const auto tag = static_cast<uint16_t>(key >> 16);
   if (seen == tag) return true;
   seen = tag;
   return false;
@@ -224,7 +223,7 @@ WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, con
   if (pages == nullptr) pages = ObtainPages();
   if (pages == nullptr) return walk;
   PathCache& cache = pages->cache;
-  const bool should_learn = cache.ShouldLearn(caller, pcs, walk.depth);
+  const bool should_learn = cache.ShouldLearn(caller, walk.hash);
   Activate(&cache);
   if (!should_learn) return walk;
   *path = Learn(caller, max_depth, pages);

@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
+#include "src/base/hash.h"
 #include "src/capture/paths.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
@@ -82,8 +83,8 @@ class PathCache {
   void CountLearning() { ++learnings_; }
 
   // Must be called after each walk of a stack for which Find returned null. Returns whether the path of the stack
-  // should be learned: the same stack was walked recently, and the cache is not paused.
-  bool ShouldLearn(const Caller& caller, const uintptr_t* pcs, int depth);
+  // should be learned: the same stack was walked recently, and the cache is not paused. `hash` is that of the frames.
+  bool ShouldLearn(const Caller& caller, const Hash128& hash);
 
  private:
   static constexpr uint32_t kSetBits = 9;

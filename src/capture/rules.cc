@@ -33,6 +33,8 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   // If fp is not saved, fp_offset has no other use than as the base of return_offset.
   const int64_t fp_offset =
       kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
+  // A frame holds at least its return address.
+  if (rule.kind == FrameRule::kCfaFromSp && rule.cfa_offset <= 0) return PackedRule(inexpressible);
   if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
   uint64_t cfa = static_cast<uint64_t>(rule.cfa_offset / 8);
   if (rule.kind == FrameRule::kCfaInSpSlot) {
@@ -317,7 +319,7 @@ Objects known_objects;
 void StoreRule(uintptr_t address, PackedRule rule) {
   static std::atomic<uint32_t> victim{0};
   const uint64_t mixed = MixAddress(address);
-  RuleBucket& bucket = rule_table[mixed >> (64 - kRuleBucketBits)];
+  RuleBucket& bucket = RuleBucketOf(address);
   RuleBucket::Slot* chosen = nullptr;
   for (RuleBucket::Slot& slot : bucket.slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);

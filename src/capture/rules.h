@@ -44,6 +44,8 @@ class PackedRule {
 
   uint64_t word() const { return word_; }
   FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
+  // Whether the kind is `kind`, and the object of the rule is never unloaded.
+  bool is_permanent(FrameRule::Kind kind) const { return (word_ & (15 | uint64_t{kObjectIds - 1} << 5)) == kind; }
   bool fp_saved() const { return (word_ & 16) != 0; }
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
@@ -110,7 +112,13 @@ struct alignas(64) RuleBucket {
   Slot slots[kSlots];
 };
 inline constexpr int kRuleBucketBits = 14;
-extern RuleBucket rule_table[1 << kRuleBucketBits];
+extern RuleBucket rule_table[1 << kRuleBucketBits] __attribute__((visibility("hidden")));
+
+// Returns the bucket of the rule for `address`. A walk waits for this computation in each frame. Therefore it only
+// takes bits of the pc that the walk has loaded. The bytes of a function have different buckets.
+inline RuleBucket& RuleBucketOf(uintptr_t address) {
+  return rule_table[(address + 1) & ((uintptr_t{1} << kRuleBucketBits) - 1)];
+}
 
 // Returns a hash of `address` whose high bits depend on all its bits. Different addresses have different hashes.
 inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
@@ -123,19 +131,29 @@ bool IsReadableCode(uintptr_t address, size_t bytes);
 // Reads the rule of the instruction at `address` from its object, and adds it to the table.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
-// Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.
-inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
+// Returns the rule that the table has for `address`, or PackedRule(). The object of the rule may not be loaded any
+// more.
+inline PackedRule StoredRule(uintptr_t address) {
   const uint64_t mixed = MixAddress(address);
-  RuleBucket& bucket = rule_table[mixed >> (64 - kRuleBucketBits)];
-  for (RuleBucket::Slot& slot : bucket.slots) {
+#pragma GCC unroll 4
+  for (RuleBucket::Slot& slot : RuleBucketOf(address).slots) {
     const uint64_t word = slot.rule.load(std::memory_order_relaxed);
-    if ((slot.check.load(std::memory_order_acquire) ^ word) != mixed) continue;
-    const PackedRule rule(word);
-    if (rule.object() == 0 || objects->IsLoaded(rule.object(), address)) return rule;
+    if ((slot.check.load(std::memory_order_acquire) ^ word) == mixed) return PackedRule(word);
+  }
+  return PackedRule();
+}
+
+// Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one. `stored`
+// is StoredRule(address).
+inline PackedRule CheckedRule(PackedRule stored, uintptr_t address, ObjectCheck* objects) {
+  if (stored.word() != 0) {
+    if (stored.object() == 0 || objects->IsLoaded(stored.object(), address)) return stored;
     objects->set_passed_reused_addresses();
-    break;
   }
   return LearnRule(address, objects);
+}
+inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
+  return CheckedRule(StoredRule(address), address, objects);
 }
 
 }  // namespace hbmprof::internal

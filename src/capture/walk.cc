@@ -125,25 +125,34 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
-int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
+[[gnu::always_inline]] inline int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth,
+                                                                  WordHash128* hash) {
   if (!memory.is_own() || !sp_is_exact_) return depth;
   const uintptr_t high = memory.high();
   // Local copies, so that the compiler keeps them in registers.
   uintptr_t sp_now = sp;
   uintptr_t fp_now = fp;
-  uintptr_t at = address;
-  while (depth < max_depth) {
-    const PackedRule rule = FindRule(at, &objects);
+  uintptr_t pc_now = address + 1;
+  WordHash128 hash_now = *hash;
+  uintptr_t* next = pcs + depth;
+  uintptr_t* const end = pcs + max_depth;
+  while (next < end) {
+    PackedRule rule = StoredRule(pc_now - 1);
     uintptr_t cfa;
-    if (rule.kind() == FrameRule::kCfaFromSp) {
-      cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());
-    } else if (rule.kind() == FrameRule::kCfaFromFp) {
-      cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
-      if (cfa % sizeof(uintptr_t) != 0) break;
+    if (__builtin_expect(rule.is_permanent(FrameRule::kCfaFromSp), 1) != 0) {
+      cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());  // above sp_now, see PackedRule::Of
     } else {
-      break;
+      rule = CheckedRule(rule, pc_now - 1, &objects);
+      if (rule.kind() == FrameRule::kCfaFromSp) {
+        cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());
+      } else if (rule.kind() == FrameRule::kCfaFromFp) {
+        cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
+        if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
+      } else {
+        break;
+      }
     }
-    if (cfa <= sp_now || cfa > high) break;
+    if (cfa > high) break;
     const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());
     if (kHasLinkRegister && pc_at - sp_now >= cfa - sp_now) break;
     const uintptr_t pc = StripReturnAddress(LoadStackWord(pc_at));
@@ -154,33 +163,34 @@ int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth) {
       fp_now = LoadStackWord(fp_at);
     }
     sp_now = cfa;
-    at = pc - 1;
-    pcs[depth++] = pc;
+    pc_now = pc;
+    *next++ = pc;
+    hash_now.Add(pc);
   }
   sp = sp_now;
   fp = fp_now;
-  address = at;
-  return depth;
-}
-
-WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess) {
-  NoRecorder recorder;
-  for (;;) {
-    depth = walk->StepOutOfCommonFrames(depth, pcs, max_depth);
-    const PackedRule rule = walk->Rule();
-    RuleWalk::Step step = walk->StepOut(rule, &recorder);
-    if (step == RuleWalk::Step::kUnknown && guess) step = walk->Guess(rule);
-    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown};
-    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost};
-    if (depth == max_depth) return {depth, WalkEnd::kDepth};
-    pcs[depth++] = walk->address + 1;
-  }
+  address = pc_now - 1;
+  *hash = hash_now;
+  return static_cast<int>(next - pcs);
 }
 
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess) {
   RuleWalk walk(caller);
+  NoRecorder recorder;
+  WordHash128 hash;
   pcs[0] = caller.pc;
-  return ContinueByRules(&walk, 1, pcs, max_depth, guess);
+  hash.Add(caller.pc);
+  for (int depth = 1;; ++depth) {
+    depth = walk.StepOutOfCommonFrames(depth, pcs, max_depth, &hash);
+    const PackedRule rule = walk.Rule();
+    RuleWalk::Step step = walk.StepOut(rule, &recorder);
+    if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);
+    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value()};
+    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value()};
+    if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value()};
+    pcs[depth] = walk.address + 1;
+    hash.Add(walk.address + 1);
+  }
 }
 
 WalkResult WalkByFramePointers(const Caller& caller, uintptr_t* pcs, int max_depth) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
+#include "src/base/hash.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 
@@ -24,6 +25,7 @@ enum class WalkEnd : uint8_t {
 struct WalkResult {
   int depth;
   WalkEnd end;
+  Hash128 hash;  // HashWords128 of the frames; set by WalkByRules
 };
 
 // A walk, one step outwards at a time. The public members describe the current frame.
@@ -108,11 +110,11 @@ class RuleWalk {
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
 
-  // Steps out of frames with the two most common kinds of rules, and stores their pcs in `pcs` from index `depth` on.
-  // Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not fit the stack;
-  // StepOut handles the last two. Does nothing on a stack that is not the thread's own, and after a guess. Returns the
-  // new depth.
-  int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth);
+  // Steps out of frames with the two most common kinds of rules, stores their pcs in `pcs` from index `depth` on, and
+  // adds them to `hash`. Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not
+  // fit the stack; StepOut handles the last two. Does nothing on a stack that is not the thread's own, and after a
+  // guess. Returns the new depth.
+  int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth, WordHash128* hash);
 
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
   // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the
@@ -167,9 +169,6 @@ struct NoRecorder {
 // Walks by frame rules. If `guess` is false, all frames in the result are exact. If it is true, the walk also steps out
 // of frames without unwind information, by RuleWalk::Guess. `pcs` must have space for `max_depth` frames, at least 1.
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
-
-// Continues `walk`, whose current frame is the last of the `depth` frames in `pcs`.
-WalkResult ContinueByRules(RuleWalk* walk, int depth, uintptr_t* pcs, int max_depth, bool guess);
 
 // Follows the chain of frame pointers. Does so on the thread's own stack only, because on other stacks the chain may
 // lead anywhere. Frames of code built without frame pointers are missing in the result.

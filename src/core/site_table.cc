@@ -77,13 +77,6 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-Hash128 SiteTable::HashOf(const CapturedStack& stack) {
-  static_assert(sizeof(uintptr_t) == sizeof(uint64_t), "a 64-bit host");
-  const auto* words = reinterpret_cast<const uint64_t*>(stack.pcs);
-  const Hash128 hash = stack.path != nullptr ? stack.path->hash : HashWords128(words, static_cast<size_t>(stack.depth));
-  return {hash.low ^ stack.truncated, hash.high ^ stack.truncated};
-}
-
 template <typename Visit>
 bool SiteTable::ForEachPc(const StackRecord& stack, const Visit& visit) const {
   const uint8_t* next = stack.numbers();

@@ -161,7 +161,9 @@ class SiteTable {
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
-  static Hash128 HashOf(const CapturedStack& stack);
+  static Hash128 HashOf(const CapturedStack& stack) {
+    return {stack.hash.low ^ stack.truncated, stack.hash.high ^ stack.truncated};
+  }
   // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
   // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);

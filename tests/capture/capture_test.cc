@@ -332,7 +332,109 @@ TEST(RulesTest, FindCfaInStackSlot) {
   capture_test_call_with_cfa_in_slot(ProbeRulesRepeatedly);
   EXPECT_TRUE(NoDifference());
 }
+
+// Calls function() with a frame pointer that is a plain register and yet leads to a frame record, which is not true.
+asm(R"(
+  .text
+  .type capture_test_call_with_false_record, @function
+capture_test_call_with_false_record:
+  .cfi_startproc
+  pushq %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  subq $32, %rsp
+  .cfi_def_cfa_offset 48
+  leaq 1f(%rip), %rax
+  movq %rsp, (%rsp)
+  movq %rax, 8(%rsp)
+  movq %rsp, %rbp
+  call *%rdi
+1:
+  addq $32, %rsp
+  .cfi_def_cfa_offset 16
+  popq %rbp
+  .cfi_def_cfa_offset 8
+  ret
+  .cfi_endproc
+  .size capture_test_call_with_false_record, . - capture_test_call_with_false_record
+)");
+extern "C" void capture_test_call_with_false_record(Probe function);
 #endif
+
+// A chain of hops, each through other code than the one before. A set occurs in a chain at most once, because it has
+// one probe, and so does a signal frame.
+struct MixedChain {
+  static constexpr size_t kMostHops = 7;
+  struct Hop {
+    const char* scenario;  // of `set`; null: `set->random_chain`
+    void (*call)(Probe);   // hand-written code; null: `set`
+    const ScenarioSet* set;
+    uint64_t seed;
+  };
+  Hop hops[kMostHops];
+  size_t count = 0;
+  size_t next = 0;
+
+  MixedChain(const std::vector<ScenarioSet>& sets, uint64_t seed) {
+    static constexpr const char* kScenarios[] = {
+        "all callee-saved registers in use", "early exits before the prologue", "realigned stacks", "tail calls",
+        "a fault at a function's start",  // a signal frame, and below it a leaf function without a frame
+    };
+    std::mt19937_64 random(seed);
+    std::vector<const ScenarioSet*> unused;
+    for (const ScenarioSet& set : sets) unused.push_back(&set);
+    std::shuffle(unused.begin(), unused.end(), random);
+    bool has_signal = false;
+    for (count = 0; count < kMostHops && !unused.empty(); ++count) {
+      Hop& hop = hops[count] = {nullptr, nullptr, unused.back(), random()};
+      const uint64_t kind = random() % 8;
+      if (kind < std::size(kScenarios)) {
+        hop.scenario = kScenarios[kind];
+        const bool is_signal = kind + 1 == std::size(kScenarios);
+        if (is_signal && has_signal) hop.scenario = nullptr;
+        has_signal = has_signal || is_signal;
+      }
+#if defined(__x86_64__)
+      if (kind == 5) hop.call = capture_test_call_with_cfa_in_slot;
+      if (kind == 6) hop.call = capture_test_call_with_false_record;
+#endif
+      if (hop.call == nullptr) unused.pop_back();
+    }
+  }
+};
+MixedChain* mixed;
+
+[[gnu::noinline]] void MakeNextHop() {
+  if (mixed->next == mixed->count) {
+    ProbeRulesRepeatedly();
+    const Caller caller = Caller::OfThisFunction();
+    if (has_libunwind) Compare(Capture(Libunwind(), caller), "libunwind", Capture(Auto(), caller), "rules");
+    return;
+  }
+  const MixedChain::Hop& hop = mixed->hops[mixed->next++];
+  if (hop.call != nullptr) {
+    hop.call(MakeNextHop);
+  } else if (hop.scenario == nullptr) {
+    hop.set->random_chain(hop.seed, static_cast<int>(hop.seed % 9), MakeNextHop);
+  } else {
+    const std::vector<const char*>& scenarios = hop.set->scenarios;
+    const auto found_at = std::find(scenarios.begin(), scenarios.end(), std::string_view(hop.scenario));
+    hop.set->run(static_cast<int>(found_at - scenarios.begin()), MakeNextHop);
+  }
+  --mixed->next;
+}
+
+// A frame pointer alone proves nothing in these chains. Each chain is captured often enough for its path to be cached.
+TEST(CaptureTest, RandomChainsOfMixedCodeAreExact) {
+  ProbeAll();  // the first backtrace of glibc loads a library, which is not allowed in a handler
+  const std::vector<ScenarioSet> sets = ScenarioSets();
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    MixedChain chain(sets, seed);
+    mixed = &chain;
+    for (int i = 0; i < 3; ++i) MakeNextHop();
+    ASSERT_TRUE(NoDifference()) << "seed " << seed;
+  }
+}
 
 // How many stacks each unwinder finds completely, compared with glibc.
 struct Coverage {
