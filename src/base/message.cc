@@ -14,6 +14,8 @@
 namespace hbmprof::internal {
 namespace {
 
+// Whether UseStandardError was called. The constructor of another library can print a message before that.
+bool is_known = false;
 // The file that descriptor 2 referred to at the last call of UseStandardError.
 bool was_open = false;
 dev_t device;
@@ -25,6 +27,7 @@ ino_t inode;
 }  // namespace
 
 void UseStandardError() {
+  is_known = true;
   struct stat info;
   was_open = fstat(STDERR_FILENO, &info) == 0;
   if (!was_open) return;
@@ -36,6 +39,7 @@ void PrintMessage(std::string_view text, std::string_view more, std::string_view
                   std::string_view end) noexcept {
   const NoCancellation no_cancellation;
   const int error = errno;
+  if (!is_known) UseStandardError();
   struct stat info;
   if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode) {
     char piece[4096];

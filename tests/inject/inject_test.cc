@@ -423,6 +423,12 @@ TEST(InjectTest, WorksBesideAnotherPreloadedAllocator) {
   }
 }
 
+TEST(InjectTest, FailureBeforeItsConstructorsIsReported) {
+  const CommandResult run = Injected().Run({Program("inject_early")});
+  EXPECT_EQ(run.out, "done\n");
+  EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 1.00 TiB failed\n"));
+}
+
 // With a glibc before 2.34, a failed search for a symbol calls malloc.
 TEST(InjectTest, WorksBesideAMallocThatSearchesAtItsFirstCall) {
   for (const bool first : {true, false}) {
