@@ -208,7 +208,8 @@ absl::Status FileRecordingReader::ReadBlocks() {
     return absl::InternalError(path_ + ": cannot be read: " + std::generic_category().message(errno));
   }
   if (!IsRecording(head) || head.size() < kFileHeaderBytes) {
-    return absl::InvalidArgumentError(path_ + ": is not a recording");
+    return absl::InvalidArgumentError(
+        path_ + ": is not a recording; `hbmprof run --record` and HBMPROF_RECORD write recordings");
   }
   const uint64_t version = ByteReader(std::string_view(head).substr(kRecordingMagic.size())).Fixed(sizeof(uint32_t));
   if (version != kRecordingVersion) {

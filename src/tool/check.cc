@@ -196,7 +196,7 @@ class Examiner {
     const int64_t unaccounted = comment.Number("unaccounted").value_or(0);
     if (unaccounted != 0) {
       Note(Cat("device ", comment.name, ": ", FormatChange(unaccounted, "bytes"),
-               " are in use outside of tracked allocations"));
+               " unaccounted: in use outside of tracked allocations"));
     }
   }
 

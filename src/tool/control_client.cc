@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -191,6 +192,11 @@ std::string ControlDirectory() {
   return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
 }
 
+std::string NoProcessText(const std::string& pid_or_name, const std::string& directory) {
+  return Cat("no process ", pid_or_name, pid_or_name.empty() ? "" : " ", "has a control channel in ", directory,
+             ". `hbmprof run` starts a program with one; HBMPROF_SOCKET_DIR names another directory");
+}
+
 bool AnswerBudget::Lease::Take(int64_t bytes) {
   int64_t left = budget_.left_.load();
   do {
@@ -245,7 +251,8 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
                                                        int millis) {
   std::error_code error;
   fs::directory_iterator entries(directory, error);
-  if (error) return absl::NotFoundError(Cat(directory, ": ", error.message()));
+  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(NoProcessText("", directory));
+  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : entries) {
     if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
@@ -269,6 +276,7 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
 
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name) {
   absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr);
+  if (absl::IsNotFound(processes.status())) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
   if (!processes.ok()) return processes.status();
   int64_t pid = -1;
   const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
@@ -283,10 +291,9 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
         Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
   }
   processes = ListProcesses(directory, nullptr);
-  const std::string all = processes.ok() ? ListOf(*processes) : "";
+  if (!processes.ok() || processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
   return absl::NotFoundError(
-      Cat("no process ", pid_or_name, " has a control channel in ", directory,
-          all.empty() ? "; `hbmprof run` and HBMPROF_SOCKET_DIR make one" : "; there are: ", all));
+      Cat("no process ", pid_or_name, " has a control channel in ", directory, "; there are: ", ListOf(*processes)));
 }
 
 }  // namespace hbmprof::tool

@@ -39,6 +39,9 @@ struct LiveProcess {
 // $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
 std::string ControlDirectory();
 
+// Says that `directory` has no control channel of `pid_or_name`, or of any process if this is empty, and what to do.
+std::string NoProcessText(const std::string& pid_or_name, const std::string& directory);
+
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
 // answer.
 inline constexpr int kQueryMillis = 10'000;
@@ -90,7 +93,7 @@ std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::s
 
 // Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
 // is not null, adds a line to it for each process that does not answer. Removes the sockets of processes that have
-// ended. Errors: kNotFound if there is no such directory. Thread-safe.
+// ended. Errors: kNotFound if there is no such directory, kUnavailable if it cannot be read. Thread-safe.
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis = kQueryMillis);
 

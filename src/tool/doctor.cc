@@ -498,7 +498,7 @@ Command AddDoctorCommand(CLI::App& tool) {
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
-  arguments->add_option("command", options->command,
+  arguments->add_option("PROGRAM", options->command,
                         "After --: a program to check, or a library: libc10_cuda.so, libtensorflow_framework.so.2");
   arguments->footer(
       "A line that begins with ! shows a problem: some allocations cannot be recorded. Then the exit code is 1.");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -35,14 +36,17 @@ void OccupyClosedDescriptors() {
   }
 }
 
-// Prints the text of CLI11: help, the version, or an error, which can contain the user's arguments.
-int PrintUsage(const CLI::App& tool, const CLI::ParseError& error) {
-  std::ostringstream out;
-  std::ostringstream err;
-  const int code = tool.exit(error, out, err) == 0 ? kSuccess : kUnusable;
-  Print(out.str());
-  PrintErrorText(err.str());
-  return code;
+// Prints the text of CLI11: help, the version, or an error of the arguments of `command`, which can contain them.
+int PrintUsage(const CLI::App& tool, const std::string& command, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {
+    std::ostringstream out;
+    tool.exit(error, out, out);
+    Print(out.str());
+    return kSuccess;
+  }
+  PrintError(command, error.what());
+  PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
+  return kUnusable;
 }
 
 // Returns the number of edits (insertions, deletions, changes, swaps of neighbours) that turn `a` into `b`.
@@ -81,7 +85,7 @@ std::string DidYouMean(const std::string& name, const std::vector<std::string>& 
   return similar == nullptr ? "" : Cat("; did you mean '", prefix, *similar, "'?");
 }
 
-// Explains that there is no subcommand `name`, and names the most similar one.
+// Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
 int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
   std::vector<std::string> candidates;
   std::string names;
@@ -89,7 +93,8 @@ int PrintUnknownCommand(const std::vector<Command>& commands, const std::string&
     candidates.push_back(command.arguments->get_name());
     names += (names.empty() ? "" : ", ") + candidates.back();
   }
-  PrintError("", Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
+  PrintError("", name.empty() ? "a command is missing"
+                              : Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
   PrintErrorText(Cat("The commands are: ", names, ". Run hbmprof --help for more information.\n"));
   return kUnusable;
 }
@@ -113,6 +118,20 @@ bool PrintUnknownOption(const Command& command, const std::vector<std::string>& 
   return false;
 }
 
+// Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So options after the
+// program are those of the program. `arguments` are the arguments of the subcommand.
+void SeparateProgram(const Command& command, std::vector<std::string>& arguments) {
+  if (command.arguments->get_option_no_throw("PROGRAM") == nullptr) return;
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i].empty() || arguments[i][0] != '-') {
+      arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i), "--");
+      return;
+    }
+    const CLI::Option* const option = command.arguments->get_option_no_throw(arguments[i]);
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;  // the next argument is its value
+  }
+}
+
 absl::StatusOr<int> RunCommand(const Command& command) {
   if (command.only_reads_profiles) {
     if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
@@ -133,7 +152,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   for (const auto add : kCommands) commands.push_back(add(tool));
-  const std::string first = argc > 1 ? argv[1] : "-";
+  const std::string first = argc > 1 ? argv[1] : "";
   const auto named = std::find_if(commands.begin(), commands.end(),
                                   [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
@@ -148,13 +167,17 @@ int Run(int argc, char** argv, std::string* command_name) {
       hidden.push_back(option);
     }
   }
+  std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
+  if (named != commands.end()) SeparateProgram(*named, arguments);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  reversed.push_back(first);
   try {
-    tool.parse(argc, argv);
+    tool.parse(reversed);
   } catch (const CLI::ParseError& error) {
     for (CLI::Option* const option : hidden) option->group("");
     const bool is_error = error.get_exit_code() != 0;
-    if (is_error && named != commands.end() && PrintUnknownOption(*named, {argv + 2, argv + argc})) return kUnusable;
-    return PrintUsage(tool, error);
+    if (is_error && named != commands.end() && PrintUnknownOption(*named, arguments)) return kUnusable;
+    return PrintUsage(tool, named != commands.end() ? first : "", error);
   }
   for (const Command& command : commands) {
     if (!command.arguments->parsed()) continue;

@@ -297,7 +297,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
   struct stat status;
   if (fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    return Invalid(path, "is a directory; name the profiles in it");
+    return Invalid(path, Cat("is a directory; name the profiles in it, such as ", path, "/*.pb.gz"));
   }
   std::string bytes;
   std::string chunk(1 << 18, '\0');

@@ -19,6 +19,10 @@ absl::StatusOr<int> RunPs(const PsOptions& options) {
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
   if (!processes.ok()) return processes.status();
+  if (processes->empty() && silent.empty()) {
+    PrintError("ps", NoProcessText("", options.directory));
+    return kSuccess;
+  }
   using Align = Table::Align;
   Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
   table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});

@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -37,7 +39,7 @@ namespace fs = std::filesystem;
 
 struct RunOptions {
   std::string output = "hbmprof-profiles";
-  std::string interval;
+  std::string interval;  // "60s"; empty: no profiles at intervals
   std::string library;
   std::string nvtx;    // "innermost", "outermost" or "path"; empty: no ranges
   std::string record;  // the file of the recordings; "true": in the folder; empty: none
@@ -92,7 +94,7 @@ class OutputFolder {
       }
       fs::create_directories(path, error);
       path_ = fs::canonical(path, error);
-      if (error || access(path_.c_str(), W_OK) != 0) return false;
+      if (error || !fs::is_directory(path_, error) || access(path_.c_str(), W_OK) != 0) return false;
       lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
       if (lock_ < 0) return true;  // not readable: usable, but never removed
       flock(lock_, LOCK_SH);
@@ -417,7 +419,24 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
   setup.environment["HBMPROF_NVTX"] = options.nvtx;
 }
 
+// Returns the value of HBMPROF_CUDA_INTERVAL: the seconds as a decimal number.
+absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
+  const std::optional<double> seconds = ParseSeconds(interval);
+  if (!seconds.has_value() || *seconds < 0.001 || *seconds > 1e8) {
+    return absl::InvalidArgumentError(Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms on"));
+  }
+  char text[64];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), *seconds, std::chars_format::fixed);
+  return std::string(text, end.ptr);
+}
+
 absl::StatusOr<int> RunRun(const RunOptions& options) {
+  std::string interval;
+  if (!options.interval.empty()) {
+    absl::StatusOr<std::string> seconds = IntervalSeconds(options.interval);
+    if (!seconds.ok()) return seconds.status();
+    interval = *std::move(seconds);
+  }
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) return library.status();
   const absl::StatusOr<std::string> program = FindProgram(options.command.front());
@@ -433,7 +452,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     }
     setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
-    if (!options.interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = options.interval;
+    if (!interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = interval;
     if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
     if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
@@ -469,12 +488,10 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
 Command AddRunCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its CUDA allocations");
   auto options = std::make_shared<RunOptions>();
-  arguments->add_option("--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
+  arguments->add_option("-o,--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
       ->type_name("DIR")
       ->capture_default_str();
-  arguments->add_option("--interval", options->interval, "Also write profiles at this interval, in seconds")
-      ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e8));
+  arguments->add_option("--interval", options->interval, "Also write profiles at this interval, such as 60s");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
   arguments
       ->add_flag("--nvtx{innermost}", options->nvtx,
@@ -482,7 +499,7 @@ Command AddRunCommand(CLI::App& tool) {
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments->add_flag("--record{true}", options->record,
                       "Record every event to FILE (%p: process id), or to RUN.PROCESS.NUMBER.hbmrec");
-  arguments->add_option("command", options->command, "The program and its arguments, after --")->required();
+  arguments->add_option("PROGRAM", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"
       "program and in every process that it starts. hbmprof ends like the program: with its exit code, or by the\n"

@@ -98,7 +98,7 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
       if (comment.Number("limit").has_value()) text += " of " + size("limit");
       text += Cat(", peak ", size("peak"));
       if (comment.Number("unaccounted").has_value()) {
-        text += Cat(", outside tracked allocations ", FormatChange(value("unaccounted"), "bytes", exact));
+        text += Cat(", unaccounted ", FormatChange(value("unaccounted"), "bytes", exact));
       }
       text += "\n";
     } else if (comment.word == "tracker" && value("dropped_records") != 0) {

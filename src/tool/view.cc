@@ -309,8 +309,9 @@ class TagFilter {
   std::map<ProfileSet::String, std::string> units_;
 };
 
-// Removes the samples that lack one of the labels of `where`. Error: kInvalidArgument.
-absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profiles) {
+// Removes the samples that lack one of the labels of `where`. Sets `matches` to whether some samples may have them all.
+// Error: kInvalidArgument.
+absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profiles, bool* matches) {
   std::vector<std::pair<std::string, std::string>> labels;
   for (const std::string& text : where) {
     const size_t equals = text.find('=');
@@ -328,6 +329,7 @@ absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profi
       return profiles.LabelText(set, label.first) == label.second;
     });
   }
+  *matches = std::find(selected.begin(), selected.end(), true) != selected.end();
   profiles.MapSamples(ProfileSet::Removed::kNotInTotal, [&](const ProfileSet::Sample& sample) {
     return selected[sample.labels] ? std::optional<uint32_t>(sample.stack) : std::nullopt;
   });
@@ -368,12 +370,14 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   FrameFilters frames;
   TagFilter tag_focus;
   TagFilter tag_ignore;
-  for (const absl::Status& status : {ApplyWhere(options.where, profiles), frames.Set(options),
+  bool where_matches = true;
+  for (const absl::Status& status : {ApplyWhere(options.where, profiles, &where_matches), frames.Set(options),
                                      tag_focus.Set(profiles, "--tagfocus", options.tag_focus),
                                      tag_ignore.Set(profiles, "--tagignore", options.tag_ignore)}) {
     if (!status.ok()) return status;
   }
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
+  if (!where_matches) warn("--where");
   frames.Apply(profiles);
   frames.Warn(warn);
   if (!tag_focus.is_set() && !tag_ignore.is_set()) return absl::OkStatus();

@@ -80,6 +80,13 @@ TEST(RunTest, SummaryShowsEachDeviceAndProfile) {
   EXPECT_TRUE(ReadProfile(profiles[0]).ok());
 }
 
+TEST(RunTest, OptionsAfterTheProgramAreItsOwn) {
+  const CommandResult run = Tool({"run", "--output", ScratchDir(), "echo", "-c", "--interval", "x", "--", "--help"});
+  EXPECT_EQ(run.out, "-c --interval x -- --help\n") << run.err;
+  EXPECT_THAT(Tool({"doctor", "echo", "--nonsense"}).out, HasSubstr("echo"));
+  EXPECT_THAT(Tool({"run", "--nonsense", "echo"}).err, HasSubstr("no option '--nonsense'"));
+}
+
 TEST(RunTest, SummaryNamesScopeOfUnaccounted) {
   const std::string folder = ScratchDir();
   CommandResult run =
@@ -536,7 +543,7 @@ TEST(RunTest, EachProcessHasItsOwnProfile) {
 TEST(RunTest, IntervalWritesProfiles) {
   const std::string folder = ScratchDir();
   const CommandResult run =
-      Tool({"run", "--output", folder, "--interval", "0.1", "--", Program("inject_cases"), "interval"});
+      Tool({"run", "-o", folder, "--interval", "100ms", "--", Program("inject_cases"), "interval"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_GE(Profiles(folder).size(), 2u);
   EXPECT_THAT(run.err, Not(HasSubstr(".0.pb.gz")));
@@ -555,7 +562,14 @@ TEST(RunTest, ReportsErrorsBeforeStarting) {
   EXPECT_FALSE(empty.timed_out);
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.err, HasSubstr("--output '': not a writable folder"));
-  EXPECT_EQ(Tool({"run", "--interval", "never", "--", "true"}).exit_code, 2);
+  const std::string file = ScratchDir() + "/file";
+  std::ofstream(file) << "x";
+  EXPECT_THAT(Tool({"run", "--output", file, "true"}).err, HasSubstr("--output '" + file + "': not a writable folder"));
+  for (const char* interval : {"never", "0", "1e9"}) {
+    const CommandResult run = Tool({"run", "--interval", interval, "--", "true"});
+    EXPECT_EQ(run.exit_code, 2);
+    EXPECT_THAT(run.err, HasSubstr(std::string("--interval ") + interval + ": write a time such as 60s"));
+  }
 }
 
 TEST(DoctorTest, ShowsDriverAndEntryPoints) {

@@ -230,6 +230,10 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"top", "http://127.0.0.1:1/debug/pprof/heap"}, "http://127.0.0.1:1/debug/pprof/heap: "},
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
+      {{}, "hbmprof: a command is missing\nThe commands are: run, "},
+      {{"top"}, "hbmprof top: FILE is required\nRun hbmprof top --help for more information.\n"},
+      {{"run"}, "hbmprof run: PROGRAM is required\n"},
+      {{"timeline", path}, "is not a recording; `hbmprof run --record` and HBMPROF_RECORD write recordings"},
       {{"top", path, "--interval", "banana"}, "--interval banana: write a time from 100ms to 24h"},
       {{"top", path, "--interval", "99h"}, "--interval 99h: write a time from 100ms to 24h"},
       {{"diff", path, path, "--fail-over", "much"}, "write a size such as 1MiB"},
@@ -241,13 +245,14 @@ TEST(Usage, WrongValuesAreExplained) {
   };
   for (const auto& [arguments, message] : cases) {
     const CommandResult result = RunTool(arguments);
-    EXPECT_EQ(result.exit_code, 2) << arguments[0];
+    EXPECT_EQ(result.exit_code, 2) << message;
     EXPECT_THAT(result.err, HasSubstr(message));
   }
   const nlohmann::json all = ToolJson({"top", path, "--where", "device=GPU:0", "--by", "device,function"});
   ASSERT_EQ(all["rows"].size(), 1u);
   EXPECT_EQ(all["rows"][0]["labels"]["device"], "GPU:0");
-  EXPECT_EQ(ToolJson({"top", path, "--where", "device=GPU:1"})["rows"].size(), 0u);
+  EXPECT_EQ(RunTool({"top", path, "--where", "device=GPU:1"}).err, "hbmprof top: warning: --where matches nothing\n");
+  EXPECT_EQ(RunTool({"top", path, "--where", "device=GPU:0"}).err, "");
 }
 
 // --- The option -o ---

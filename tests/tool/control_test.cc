@@ -158,9 +158,13 @@ TEST_F(ControlTest, DumpFindsAProcessByName) {
     EXPECT_THAT(Hbmprof({"dump", "control_program"}).err, HasSubstr("several processes are named control_program"));
     EXPECT_THAT(Hbmprof({"dump", "other"}).err, HasSubstr("no process other has a control channel in"));
   }
-  const CommandResult dump = Hbmprof({"dump", "control_program"});
-  EXPECT_EQ(dump.exit_code, 2);
   EXPECT_TRUE(FilesIn(sockets_).empty()) << "a process removes its socket at exit";
+  for (const std::string& directory : {sockets_, sockets_ + "/missing"}) {
+    const CommandResult dump = Hbmprof({"dump", "control_program", "--socket-dir", directory});
+    EXPECT_EQ(dump.exit_code, 2);
+    EXPECT_THAT(dump.err,
+                HasSubstr("no process control_program has a control channel in " + directory + ". `hbmprof run`"));
+  }
 }
 
 // Binds a socket to the path, with a file that was modified `age` seconds ago. Returns its descriptor.
@@ -379,7 +383,8 @@ TEST_F(ControlTest, SocketOfAKilledProcessIsRemoved) {
   program.Kill();
   const CommandResult ps = Hbmprof({"ps"});
   EXPECT_EQ(ps.exit_code, 0) << ps.err;
-  EXPECT_EQ(ps.err, "");
+  EXPECT_EQ(ps.out, "");
+  EXPECT_THAT(ps.err, HasSubstr("no process has a control channel in " + sockets_));
   EXPECT_TRUE(FilesIn(sockets_).empty());
 }
 
@@ -406,7 +411,7 @@ TEST_F(ControlTest, SocketThatDoesNotListenYetIsNotRemoved) {
   hbmprof_test::RunningProgram program({HBMPROF_CONTROL_PROGRAM, "hold"},
                                        {"HBMPROF_SOCKET_DIR=" + sockets_, "STOPS_BEFORE_LISTEN=1"});
   EXPECT_EQ(program.ReadLine(), "stopped");
-  EXPECT_EQ(Hbmprof({"ps"}).err, "");
+  EXPECT_THAT(Hbmprof({"ps"}).err, HasSubstr("no process has a control channel in " + sockets_));
   program.WriteLine("");
   EXPECT_EQ(program.ReadLine(), "ready");
   const std::string name = std::to_string(program.pid());

@@ -409,7 +409,7 @@ function drawDevices() {
     const share = value => limit ? Math.max(0, Math.min(100, 100 * value / limit)) : 0;
     const outside = Math.max(0, d.unaccounted ?? 0);
     const facts = [["peak", bytes(d.peak ?? 0)]];
-    if (d.unaccounted !== undefined) facts.push(["outside tracked allocations", change(d.unaccounted, "bytes")]);
+    if (d.unaccounted !== undefined) facts.push(["unaccounted", change(d.unaccounted, "bytes")]);
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
     const used = element("i", {}), untracked = element("i", {class: "outside"}), peak = element("b", {});
     used.style.width = untracked.style.left = share(d.in_use ?? 0) + "%";
@@ -672,7 +672,11 @@ function drawTimeline() {
   if (account.peak_instant !== undefined) flags.push([x(account.peak_instant), "var(--text)", "peak"]);
   for (const mark of timeline.marks) if (mark.failed) flags.push([x(mark.instant), "rgb(var(--grow))", "failed"]);
   for (const mark of timeline.marks) if (!mark.failed) flags.push([x(mark.instant), "var(--accent)", mark.text.split("/").pop().slice(0, 16)]);
-  for (const dump of timeline.dumps) flags.push([dump[0] / whole * width, "var(--accent)", "dump"]);
+  for (const dump of timeline.dumps) {
+    const at = dump[0] / whole * width;
+    // The mark of the file that the process wrote names it.
+    if (!flags.some(flag => Math.abs(flag[0] - at) < 2)) flags.push([at, "var(--accent)", "dump"]);
+  }
   for (const [at, colour] of flags) {
     g.strokeStyle = resolved(colour);
     g.beginPath(); g.moveTo(at, 2); g.lineTo(at, bottom); g.stroke();
