@@ -4,6 +4,7 @@
 #   2. the packages for x86-64 and aarch64 (scripts/package.sh), into build/package/out
 #   3. the same packages again in a clone in another folder; the hashes must be equal
 #   4. scripts/package_test.sh for both
+#   5. scripts/deploy_test.sh
 #
 # usage: scripts/release.sh [--packages-only]      leaves out step 1: for a commit that has passed it already
 #
@@ -50,5 +51,6 @@ hbmprof_step "packages" build_packages
 hbmprof_step "packages again, in another folder" build_again
 hbmprof_step "packages for x86-64 in clean systems" scripts/package_test.sh
 hbmprof_step "packages for aarch64 with qemu" scripts/package_test.sh --arch aarch64
+hbmprof_step "recipes, image and pod" scripts/deploy_test.sh
 echo
 cat build/package/out/SHA256SUMS
