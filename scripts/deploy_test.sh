@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tries what deploy/ has for package managers and for Kubernetes with their real tools, on x86-64.
 #
-# usage: scripts/deploy_test.sh [conda|pod...]     default: both
+# usage: scripts/deploy_test.sh [conan|conda|pod...]     default: all
+#   conan  `conan create` builds the package of deploy/conan and the programs of tests/consumer/project with it
 #   conda  rattler-build builds the package of deploy/conda from the tar.gz; it is installed in an environment and used
 #   pod    checks the manifests with the schema of Kubernetes; builds the image of deploy/kubernetes/Dockerfile with
 #          buildah; runs the pod of deploy/kubernetes/injected.yaml with chroot (tests/package/pod_test.py)
@@ -20,8 +21,8 @@ install_tools() {
   [[ ! -e $tools/ready ]] || return 0
   rm -rf "$tools"
   python3 -m venv "$tools"
-  "$tools/bin/pip" install --quiet --disable-pip-version-check py-rattler-build==0.73.0 py-rattler==0.28.0 \
-    kubernetes-validate==1.37.0
+  "$tools/bin/pip" install --quiet --disable-pip-version-check conan==2.34.0 py-rattler-build==0.73.0 \
+    py-rattler==0.28.0 kubernetes-validate==1.37.0
   touch "$tools/ready"
 }
 
@@ -30,6 +31,13 @@ need_packages() {
   tar=$(echo build/package/out/hbmprof-*-linux-x86_64.tar.gz)
   [[ -e $tar ]] || hbmprof_die "build/package/out has no tar.gz for x86-64: run scripts/package.sh first"
   cmake --build "$cmake" --target fake_cuda >"$work/fake_cuda.log" || { tail -n 30 "$work/fake_cuda.log"; return 1; }
+}
+
+try_conan() {
+  export CONAN_HOME=$work/conan
+  rm -rf "$CONAN_HOME"
+  "$tools/bin/conan" profile detect
+  "$tools/bin/conan" create deploy/conan --no-remote
 }
 
 try_conda() {
@@ -92,13 +100,13 @@ try_pod() {
     registry.example.com/hbmprof:1="$work/pod/hbmprof" registry.example.com/inference:1="$work/pod/inference"
 }
 
-[[ $# -gt 0 ]] || set -- conda pod
+[[ $# -gt 0 ]] || set -- conan conda pod
 for what in "$@"; do
-  [[ $what =~ ^(conda|pod)$ ]] || hbmprof_die "unknown argument '$what': use conda or pod"
+  [[ $what =~ ^(conan|conda|pod)$ ]] || hbmprof_die "unknown argument '$what': use conan, conda or pod"
 done
-hbmprof_install python3-venv
+hbmprof_install python3-venv "${HBMPROF_BUILD_PACKAGES[@]}"
 mkdir -p "$work"
-hbmprof_step "rattler-build and kubernetes-validate from PyPI" install_tools
+hbmprof_step "conan, rattler-build and kubernetes-validate from PyPI" install_tools
 for what in "$@"; do
   hbmprof_step "$what" "try_$what"
 done
