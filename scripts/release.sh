@@ -4,8 +4,9 @@
 #   2. the packages for x86-64 and aarch64 (scripts/package.sh), into build/package/out
 #   3. the same packages again in a clone in another folder; the hashes must be equal
 #   4. scripts/package_test.sh for both
+#   5. scripts/deploy_test.sh
 #
-# usage: scripts/release.sh [--packages-only]      leaves out step 1
+# usage: scripts/release.sh [--packages-only]      leaves out step 1: for a commit that has passed it already
 #
 # It ends at the first step that fails. It needs Debian 12 on x86-64, root (for chroot) and the network. docs/packages.md
 # describes publishing.
@@ -21,7 +22,6 @@ esac
 [[ -z $(git status --porcelain) ]] ||
   hbmprof_die "the working tree has changes: commit them first (git status lists them)"
 architectures=(x86_64 aarch64)
-export CCACHE_DISABLE=1  # a compiler cache would make the second build a copy of the first
 
 # build_packages: all packages, in the repository of the working directory, from nothing.
 build_packages() {
@@ -33,8 +33,10 @@ build_packages() {
   done
 }
 
-# In a folder whose path has another length, so that a path that is stored anywhere changes the bytes.
+# In a folder whose path has another length, so that a path that is stored anywhere changes the bytes. Without a compiler
+# cache, which would make this build a copy of the first.
 build_again() {
+  export CCACHE_DISABLE=1
   local folder
   folder=$(mktemp -d)/hbmprof-again
   trap "rm -rf '${folder%/*}'" EXIT
@@ -49,5 +51,6 @@ hbmprof_step "packages" build_packages
 hbmprof_step "packages again, in another folder" build_again
 hbmprof_step "packages for x86-64 in clean systems" scripts/package_test.sh
 hbmprof_step "packages for aarch64 with qemu" scripts/package_test.sh --arch aarch64
+hbmprof_step "recipes, image and pod" scripts/deploy_test.sh
 echo
 cat build/package/out/SHA256SUMS

@@ -72,12 +72,13 @@ if has("systemd-analyze"):
       failed.append("hbmprof-serve.service")
 
 if has("kubernetes-validate"):
-  check("sidecar.yaml", ["kubernetes-validate", "--strict", os.path.join(deploy, "kubernetes/sidecar.yaml")])
+  for name in ("injected.yaml", "sidecar.yaml"):
+    check(name, ["kubernetes-validate", "--strict", os.path.join(deploy, "kubernetes", name)])
 
 # Every option of `hbmprof serve` in the files exists.
 help_text = subprocess.run([hbmprof, "serve", "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
-for path in ("systemd/hbmprof-serve.service", "kubernetes/sidecar.yaml"):
-  command = re.search(r"serve\b.*", read(path)).group()
+for path in ("systemd/hbmprof-serve.service", "kubernetes/injected.yaml", "kubernetes/sidecar.yaml"):
+  command = re.search(r"^(?!#).*\bserve\b.*", read(path), re.MULTILINE).group()
   for option in re.findall(r"--[a-z-]+", command):
     if option not in help_text:
       failed.append(f"{path}: there is no option {option}")
