@@ -24,6 +24,7 @@ void CountHostBytes(int64_t bytes);
 // has no memory or the limit would be exceeded. Does not change errno.
 void* MapPages(size_t bytes);
 // Like MapPages, but does not count the bytes. It is for a table that counts its host bytes while it fills.
+// UnmapRetiredPages unmaps them.
 void* ReservePages(size_t bytes);
 // Unmaps memory of MapPages (not ReservePages), with the same `bytes`. Does nothing if `pages` is null.
 void UnmapPages(void* pages, size_t bytes);

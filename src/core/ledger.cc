@@ -30,12 +30,13 @@ Ledger::Ledger(const SiteTable& sites, int flush_every, uint32_t min_cached_cell
 
 Ledger::~Ledger() {
   ForEachActiveShard([&](Shard& shard) {
-    for (size_t i = 0; i < ChunkCount(); ++i) {
-      UnmapPages(shard.chunks[i].load(std::memory_order_relaxed), sizeof(Cell) << kChunkBits);
-    }
-    UnmapPages(shard.chunks, ChunkCount() * sizeof(std::atomic<Cell*>));
+    UnmapRetiredPages(shard.cells, BytesOfCells());
     UnmapPages(shard.cache.cells, Cache::BytesOf(shard.cache.count));
   });
+  if (owners_ != nullptr) {
+    const auto owned = std::count_if(owners_, owners_ + ChunkCount(), [](const auto& owner) { return owner != 0; });
+    CountHostBytes(-owned * kChunkBytes);
+  }
   UnmapPages(shards_, sizeof(Shard) * static_cast<size_t>(shard_count_));
   UnmapPages(owners_, ChunkCount());
 }
@@ -78,9 +79,9 @@ Ledger::Shard* Ledger::Activate() {
   const uint32_t number = thread_number % static_cast<uint32_t>(shard_count_);
   Shard* shard = &shards_[number];
   SpinLockHolder hold(all_lock_);
-  if (shard->chunks == nullptr) {
-    shard->chunks = static_cast<std::atomic<Cell*>*>(MapPages(ChunkCount() * sizeof(std::atomic<Cell*>)));
-    if (shard->chunks == nullptr) return nullptr;
+  if (shard->cells == nullptr) {
+    shard->cells = static_cast<Cell*>(ReservePages(BytesOfCells()));
+    if (shard->cells == nullptr) return nullptr;
     SpinLockHolder hold_shard(shard->lock);
     shard->log.last_time = last_instant_ + EventClock::kStep;
     OpenLog(*shard);
@@ -101,9 +102,7 @@ Ledger::Cell* Ledger::Cache::CellOf(SiteId site) const {
 
 Ledger::Shard* Ledger::MakeOwner(Shard& shard, SiteId site) {
   if (Shard* owner = OwnerOf(site); owner != nullptr) return owner;
-  auto* cells = static_cast<Cell*>(MapPages(sizeof(Cell) << kChunkBits));
-  if (cells == nullptr) return nullptr;
-  shard.chunks[site >> kChunkBits].store(cells, std::memory_order_relaxed);
+  if (!TakeHostBytes(kChunkBytes)) return nullptr;
   owners_[site >> kChunkBits].store(static_cast<uint8_t>(&shard - shards_ + 1), std::memory_order_release);
   return &shard;
 }
@@ -190,6 +189,20 @@ void Ledger::MoveToOwner(Shard& shard, SiteId site, Cell* cell, Shard& owner) {
   sum->freed_bytes += cell->freed_bytes;
   sum->peak_objects += cell->peak_objects;
   sum->peak_bytes += cell->peak_bytes;
+}
+
+void Ledger::Flush(Shard& shard) {
+  // The low bits, with their sign.
+  const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
+  live_records_.fetch_add(change, std::memory_order_relaxed);
+  shard.unflushed = (flush_every_.load(std::memory_order_relaxed) - 1) * kOneEvent;
+}
+
+void Ledger::CountRecords() {
+  Shard* const shard = ShardOfThisThread();
+  if (shard == nullptr) return;
+  SpinLockHolder hold(shard->lock);
+  if (shard->unflushed < 0) Flush(*shard);
 }
 
 Ledger::Shard* Ledger::ShardFor(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -361,11 +374,12 @@ Ledger::Change::~Change() { Complete(); }
 
 bool Ledger::Change::Prepare(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!holds_all()) {
-    return CellOf(*own_, site) != nullptr && own_->accounts[ledger_.sites_.At(site).account].is_active();
+    return ledger_.CellOf(*own_, site) != nullptr && own_->accounts[ledger_.sites_.At(site).account].is_active();
   }
   const Shard* const owner = ledger_.MakeOwner(*own_, site);
   if (owner == nullptr) return false;
-  if (CellOf(*own_, site) == nullptr && WantsToCache(*own_, site)) ledger_.CacheCell(*own_, site, /*is_locked=*/true);
+  if (ledger_.CellOf(*own_, site) == nullptr && WantsToCache(*own_, site))
+    ledger_.CacheCell(*own_, site, /*is_locked=*/true);
   return true;
 }
 
@@ -374,10 +388,10 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   const Site& record = ledger_.sites_.At(site);
   account_ = record.account;
   Shard* with_cell = own_;
-  Cell* cell = CellOf(*own_, site);
+  Cell* cell = ledger_.CellOf(*own_, site);
   if (cell == nullptr) {
     with_cell = ledger_.OwnerOf(site);
-    cell = OwnedCellOf(*with_cell, site);
+    cell = with_cell->cells + site;
   }
   // If the change holds its own shard only, Prepare has found the account active there.
   if (!with_cell->accounts[account_].is_active()) ledger_.Unpark(*with_cell, account_);
@@ -751,9 +765,8 @@ void Ledger::Clear() {
     shard.view = {};
     std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
     std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);
-    for (size_t i = 0; i < ChunkCount(); ++i) {
-      Cell* cells = shard.chunks[i].load(std::memory_order_relaxed);
-      if (cells != nullptr) DiscardPages(cells, sizeof(Cell) << kChunkBits);
+    for (SiteId site = 0; site < sites_.max_sites(); site += 1u << kChunkBits) {
+      if (Cell* const cells = OwnedCellOf(shard, site); cells != nullptr) DiscardPages(cells, kChunkBytes);
     }
     if (shard.cache.count != 0) DiscardPages(shard.cache.cells, Cache::BytesOf(shard.cache.count));
   });

@@ -127,11 +127,17 @@ class Ledger {
   enum Entered : uint8_t {
     kNotEntered,
     kEntered,
-    kEnteredAndCounted,  // live_records() has changed
+    // live_records() has changed. Of functions that only try: it is about to change, by CountRecords, which the caller
+    // must call.
+    kEnteredAndCounted,
   };
-  // The cell into which this thread enters a site's events, if the thread has a shard that owns that cell. Otherwise
-  // `cell` is null.
+  // The cell into which this thread enters a site's events, if its shard owns that cell. Otherwise a cell that is never
+  // used, in which all values are 0. It is empty (false) if the thread has no shard yet.
   class CellRef {
+   public:
+    explicit operator bool() const { return shard != nullptr; }
+
+   private:
     friend class Ledger;
     Shard* shard = nullptr;
     Cell* cell = nullptr;
@@ -140,15 +146,11 @@ class Ledger {
   CellRef RefOf(SiteId site) const {
     CellRef ref;
     ref.shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
-    if (ref.shard != nullptr) ref.cell = OwnedCellOf(*ref.shard, site);
+    if (ref.shard != nullptr) ref.cell = ref.shard->cells + site;
     return ref;
   }
-  // The same; also starts loading the cell, for an event that follows.
-  CellRef Prefetch(SiteId site) const {
-    const CellRef ref = RefOf(site);
-    __builtin_prefetch(ref.cell, 1);
-    return ref;
-  }
+  // Starts loading the cell, for an event that follows.
+  static void Prefetch(const CellRef& ref) { __builtin_prefetch(ref.cell, 1); }
   // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
   // is the id of the buffer, which only recordings have.
   Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
@@ -160,22 +162,22 @@ class Ledger {
   // nothing.
   Entered EnterPlain(Event event, uint64_t id, SiteId site, int64_t bytes) {
     const CellRef ref = RefOf(site);
-    if (ref.cell == nullptr) return kNotEntered;
+    if (!ref) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
     return EnterPlain(event, *ref.shard, ref.cell, id, site, bytes);
   }
   // Like EnterPlain for kAlloc and kFree, but also returns kNotEntered, and changes nothing, if another thread holds
   // the shard's lock, if the cell has not changed in the account's present epoch, or if the event log is on. `ref` is
-  // what RefOf or Prefetch returned for the site in this thread. Calls nothing, so that a function that calls it saves
-  // no registers in the common case.
+  // what RefOf returned for the site in this thread; it is not empty. Calls nothing, so that a function that calls it
+  // saves no registers in the common case.
   Entered TryEnter(Event event, const CellRef& ref, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Cell* const cell = ref.cell;
-    if (cell == nullptr || !ref.shard->lock.TryLock()) return kNotEntered;
+    if (!ref.shard->lock.TryLock()) return kNotEntered;
     Entered entered = kNotEntered;
     if (cell->account_word > 0) {
       Account& account = *reinterpret_cast<Account*>(cell->account_word);
       if (cell->epoch == account.epoch && (event == Event::kFree || bytes <= account.headroom)) {
-        entered = Apply(*ref.shard, event, account, /*is_pool=*/false, bytes, cell);
+        entered = Apply<true>(*ref.shard, event, account, /*is_pool=*/false, bytes, cell);
       }
     }
     ref.shard->lock.Unlock();
@@ -246,7 +248,7 @@ class Ledger {
     // Returns the shard's cell of a block's site. Returns null if there is none, if no event of the site was entered
     // into it yet, if the site is not one of blocks, or if it has another account than the segment of the view.
     BlockCell CellOfBlock(SiteId site) {
-      Cell* const cell = kTry ? OwnedCellOf(*shard_, site) : CellOf(*shard_, site);
+      Cell* const cell = kTry ? shard_->cells + site : ledger_.CellOf(*shard_, site);
       if (cell == nullptr || cell->account_word != BlockAccountWord(*view().account)) return nullptr;
       return !kTry || cell->epoch == view().account->epoch ? cell : nullptr;
     }
@@ -270,7 +272,7 @@ class Ledger {
         ledger_.WriteEvent(*shard_, {time, id, bytes, site, 0, KindOf(event), true});
         ledger_.WriteEvent(*shard_, {time, 0, charged, view().site, 0, RecordedKind::kCharge, false});
       }
-      return ledger_.CountEvent(*shard_, event == Event::kFree ? -1 : 1);
+      return ledger_.CountEvent<kTry>(*shard_, event == Event::kFree ? -1 : 1);
     }
 
    private:
@@ -347,6 +349,8 @@ class Ledger {
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
+  // Adds what this thread's shard has not added yet, if that is due.
+  void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Sets whether each event changes live_records() at once. For a shard, the new setting takes effect after the next
   // time at which the shard adds its changes.
   void CountEachEvent(bool each) {
@@ -495,12 +499,14 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    std::atomic<Cell*>* chunks;  // that the shard owns, by site >> kChunkBits; null until the shard is first used
+    // The space of a cell for each site; null until the shard is first used. Pages are touched only in the chunks that
+    // the shard owns.
+    Cell* cells;
     // Cells of sites that other shards own.
     Cache cache;
     uint32_t misses;  // number of events whose site was not in the cache, although the site's set was full
     // kOneEvent times the number of events until the next addition to live_records_, plus what is to be added. The
-    // event that makes it negative makes the addition.
+    // event that makes it negative makes the addition, at once or by CountRecords.
     int64_t unflushed;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the owned cells of
@@ -516,6 +522,7 @@ class Ledger {
   static constexpr uint32_t kMaxShards = kThreadNumbers;
   static constexpr int64_t kOneEvent = int64_t{1} << 30;  // kOneEvent + 1 fits in an instruction
   static constexpr uint32_t kChunkBits = 8;
+  static constexpr int64_t kChunkBytes = sizeof(Cell) << kChunkBits;
   // Bounds the time for which events wait while a cache grows.
   static constexpr uint32_t kMaxCachedCells = 1 << 14;
   // All caches together hold at most this many cells per site (but see kMinCachedCells).
@@ -532,12 +539,11 @@ class Ledger {
   }
   Shard* Activate();
   // Null if the shard does not own the site's chunk.
-  static Cell* OwnedCellOf(const Shard& shard, SiteId site) {
-    Cell* cells = shard.chunks[site >> kChunkBits].load(std::memory_order_relaxed);
-    return cells == nullptr ? nullptr : cells + (site & ((1u << kChunkBits) - 1));
+  Cell* OwnedCellOf(const Shard& shard, SiteId site) const {
+    return OwnerOf(site) == &shard ? shard.cells + site : nullptr;
   }
   // Null if the shard has none. all_lock_ or the shard's lock is held.
-  static Cell* CellOf(const Shard& shard, SiteId site) {
+  Cell* CellOf(const Shard& shard, SiteId site) const {
     Cell* owned = OwnedCellOf(shard, site);
     return owned != nullptr ? owned : shard.cache.CellOf(site);
   }
@@ -602,6 +608,7 @@ class Ledger {
   // shard's lock are held.
   void SetEpochs(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event. REQUIRES: Touch has returned true for the cell.
+  template <bool kTry = false>
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
@@ -620,8 +627,13 @@ class Ledger {
   // account's Common (see the comment of Common).
   void BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event that changes the number of live records by `records`: -1, 0 or 1.
+  template <bool kTry = false>
   Entered CountEvent(Shard& shard, int records) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Adds what the shard has not added to live_records_ yet.
+  void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
+  // A page more than the cells need, so that they are not in large pages.
+  size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
   static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
   // Takes all_lock_, the locks of the shards in which the account is active, and that of `own` if it is not null.
   // Returns the shards, for UnlockAccount.
@@ -685,23 +697,21 @@ inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* ce
   }
 }
 
-inline Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes,
-                                     Cell* cell) {
+template <bool kTry>
+Ledger::Entered Ledger::Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell) {
   Count(event, account, bytes, cell);
   const int64_t added = AddedBytes(event, bytes);
   account.headroom -= added;
   if (is_pool) account.pool_bytes += added;
-  return CountEvent(shard, event == Event::kAllocAndFree ? 0 : event == Event::kFree ? -1 : 1);
+  return CountEvent<kTry>(shard, event == Event::kAllocAndFree ? 0 : event == Event::kFree ? -1 : 1);
 }
 
-inline Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
+template <bool kTry>
+Ledger::Entered Ledger::CountEvent(Shard& shard, int records) {
   TraceLedger();
   shard.unflushed += records - kOneEvent;
   if (shard.unflushed >= 0) return kEntered;
-  // The low bits, with their sign.
-  const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
-  live_records_.fetch_add(change, std::memory_order_relaxed);
-  shard.unflushed = (flush_every_.load(std::memory_order_relaxed) - 1) * kOneEvent;
+  if (!kTry) Flush(shard);
   return kEnteredAndCounted;
 }
 

@@ -1,6 +1,7 @@
 #include "src/core/live_table.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace hbmprof::internal {
 namespace {
@@ -11,62 +12,36 @@ constexpr int64_t MostRecords(size_t buckets) { return static_cast<int64_t>(buck
 constexpr int64_t FewestRecords(size_t buckets) { return MostRecords(buckets) / 2; }
 constexpr int kMostSplitsPerResize = 128;
 constexpr size_t kOverflowBucketsAtOnce = 64;
+constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
 
 }  // namespace
 
 LiveTable::LiveTable() {
-  origins_[kFirstSegment].store(reinterpret_cast<uintptr_t>(first_segment_), std::memory_order_relaxed);
+  origins_[kFirstSegment].store(reinterpret_cast<uintptr_t>(first_segment_) - sizeof(first_segment_),
+                                std::memory_order_relaxed);
   SetBuckets(kMinBuckets);
 }
 
 LiveTable::~LiveTable() {
   for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
-    UnmapPages(SegmentAt(i), SegmentBuckets(i) * sizeof(Bucket));
+    const size_t bytes = SegmentBuckets(i) * sizeof(Bucket);
+    if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(SegmentBuckets(i)), bytes);
   }
+  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
 }
 
-LiveTable::Bucket* LiveTable::LockBucketOf(uint64_t id) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table_(table) {
   for (;;) {
-    const Position position = PositionOf(id);
-    position.bucket->lock.Lock();
+    first_ = table.PositionOf(id).bucket;
+    fill_ = first_->Lock();
     // A split or merge may have moved the id to another bucket while this thread waited.
-    if (PositionOf(id).bucket == position.bucket) return position.bucket;
-    position.bucket->lock.Unlock();
+    if (table.PositionOf(id).bucket == first_) return;
+    first_->Unlock(fill_);
   }
 }
 
-LiveTable::Inserted LiveTable::InsertInto(Bucket* first, uint64_t id, uint64_t record, uint64_t* replaced) {
-  Inserted result = Inserted::kNew;
-  Entry* free_entry = nullptr;
-  Bucket* last = first;
-  for (Bucket* bucket = first; bucket != nullptr; last = bucket, bucket = bucket->overflow) {
-    for (Entry& entry : bucket->entries) {
-      if (entry.id == id) {
-        if (replaced != nullptr) {
-          *replaced = entry.site_and_bytes;
-          entry.site_and_bytes = record;
-        }
-        first->lock.Unlock();
-        return Inserted::kReplaced;
-      }
-      if (entry.id == 0 && free_entry == nullptr) free_entry = &entry;
-    }
-  }
-  if (free_entry == nullptr) {
-    last->overflow = NewOverflowBucket();
-    if (last->overflow != nullptr) free_entry = &last->overflow->entries[0];
-  }
-  if (free_entry != nullptr) {
-    *free_entry = {id, record};
-  } else {
-    result = Inserted::kNoMemory;
-  }
-  first->lock.Unlock();
-  return result;
-}
-
-LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
-  for (Bucket* bucket = first; bucket != nullptr; bucket = bucket->overflow) {
+LiveTable::Entry* LiveTable::LockedChain::Find(uint64_t id) const {
+  for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
     for (Entry& entry : bucket->entries) {
       if (entry.id == id) return &entry;
     }
@@ -74,153 +49,146 @@ LiveTable::Entry* LiveTable::EntryIn(Bucket* first, uint64_t id) {
   return nullptr;
 }
 
-bool LiveTable::Find(uint64_t id, LiveRecord* record) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Bucket* first = LockBucketOf(id);
-  const Entry* entry = EntryIn(first, id);
+bool LiveTable::LockedChain::Append(const Entry& entry) {
+  if (fill_ < kFull) {
+    first_->EntryAt(fill_) = entry;
+    fill_ += sizeof(Entry);
+    return true;
+  }
+  Bucket* bucket = first_->overflow;
+  if (bucket == nullptr || bucket->fill.load(std::memory_order_relaxed) == kFull) {
+    bucket = table_.NewOverflowBucket();
+    if (bucket == nullptr) return false;
+    bucket->overflow = first_->overflow;
+    first_->overflow = bucket;
+    fill_ = kOverflows;
+  }
+  const uint32_t fill = bucket->fill.load(std::memory_order_relaxed);
+  bucket->EntryAt(fill) = entry;
+  bucket->fill.store(fill + sizeof(Entry), std::memory_order_relaxed);
+  return true;
+}
+
+bool LiveTable::LockedChain::AppendAll(const LockedChain& other) {
+  bool has_memory = true;
+  other.ForEach([&](const Entry& entry) { has_memory = has_memory && Append(entry); });
+  return has_memory;
+}
+
+void LiveTable::LockedChain::Remove(Entry* entry) {
+  Bucket* const bucket = first_->overflow;
+  const uint32_t fill =
+      (bucket == nullptr ? fill_ : bucket->fill.load(std::memory_order_relaxed)) - static_cast<uint32_t>(sizeof(Entry));
+  Entry& last = (bucket == nullptr ? first_ : bucket)->EntryAt(fill);
+  *entry = last;
+  last.id = 0;
+  if (bucket == nullptr) {
+    fill_ = fill;
+    return;
+  }
+  bucket->fill.store(fill, std::memory_order_relaxed);
+  if (fill != 0) return;
+  first_->overflow = bucket->overflow;
+  table_.FreeOverflowBucket(bucket);
+  if (first_->overflow == nullptr) fill_ = kFull;
+}
+
+void LiveTable::LockedChain::Clear() {
+  while (fill_ != 0) Remove(&first_->entries[0]);
+}
+
+LiveTable::Inserted LiveTable::InsertSlow(uint64_t id, uint64_t record, uint64_t* replaced) {
+  LockedChain chain(*this, id);
+  if (Entry* const entry = chain.Find(id); entry != nullptr) {
+    if (replaced != nullptr) {
+      *replaced = entry->site_and_bytes;
+      entry->site_and_bytes = record;
+    }
+    return Inserted::kReplaced;
+  }
+  return chain.Append({id, record}) ? Inserted::kNew : Inserted::kNoMemory;
+}
+
+bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
+  const LockedChain chain(*this, id);
+  const Entry* const entry = chain.Find(id);
   if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
-  first->lock.Unlock();
   return entry != nullptr;
 }
 
-bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Bucket* first = LockBucketOf(id);
-  Entry* entry = EntryIn(first, id);
+bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) {
+  const LockedChain chain(*this, id);
+  Entry* const entry = chain.Find(id);
   const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
   if (is_it) entry->site_and_bytes = Pack(desired);
-  first->lock.Unlock();
   return is_it;
 }
 
-void LiveTable::Compact(Bucket* first) {
-  // Fills the empty entries of the chain with entries of later buckets, then frees the buckets that became empty.
-  Bucket* hole_bucket = first;
-  int hole = 0;
-  const auto next_hole_before = [&](const Bucket* end) {
-    while (hole_bucket != end && hole_bucket->entries[hole].id != 0) {
-      if (++hole == kEntriesPerBucket) {
-        hole = 0;
-        hole_bucket = hole_bucket->overflow;
-      }
-    }
-  };
-  for (Bucket* bucket = first->overflow; bucket != nullptr; bucket = bucket->overflow) {
-    for (Entry& entry : bucket->entries) {
-      if (entry.id == 0) continue;
-      next_hole_before(bucket);
-      if (hole_bucket == bucket) break;
-      hole_bucket->entries[hole] = entry;
-      entry.id = 0;
-    }
-  }
-  Bucket* bucket = first;
-  while (bucket != nullptr && bucket->overflow != nullptr) {
-    Bucket* next = bucket->overflow;
-    const bool empty =
-        std::all_of(next->entries, next->entries + kEntriesPerBucket, [](const Entry& entry) { return entry.id == 0; });
-    if (!empty) {
-      bucket = next;
-      continue;
-    }
-    bucket->overflow = next->overflow;
-    FreeOverflowBucket(next);
-  }
-}
-
-bool LiveTable::MoveInto(Bucket* first, const Entry& moved) {
-  for (Bucket* bucket = first;; bucket = bucket->overflow) {
-    for (Entry& entry : bucket->entries) {
-      if (entry.id != 0) continue;
-      entry = moved;
-      return true;
-    }
-    if (bucket->overflow == nullptr) {
-      bucket->overflow = NewOverflowBucket();
-      if (bucket->overflow == nullptr) return false;
-    }
-  }
-}
-
 bool LiveTable::MapSegment(size_t segment) {
-  if (SegmentAt(segment) != nullptr) return true;
-  void* buckets = MapPages(SegmentBuckets(segment) * sizeof(Bucket));
+  if (origins_[segment].load(std::memory_order_relaxed) != 0) return true;
+  const size_t bytes = SegmentBuckets(segment) * sizeof(Bucket);
+  void* const buckets = ReservePages(bytes);
   if (buckets == nullptr) return false;
-  origins_[segment].store(reinterpret_cast<uintptr_t>(buckets) - SegmentStart(segment) * sizeof(Bucket),
-                          std::memory_order_release);
+  // The index of the first bucket of a segment is the number of its buckets.
+  origins_[segment].store(reinterpret_cast<uintptr_t>(buckets) - bytes, std::memory_order_release);
   return true;
 }
 
-bool LiveTable::Split() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
-  const size_t segment = SegmentOf(buckets);
-  if (segment >= kSegments || !MapSegment(segment)) return false;
-  const size_t half = size_t{1} << (63 - __builtin_clzll(buckets));
-  Bucket* from = BucketAt(buckets - half);
-  Bucket* to = BucketAt(buckets);
-  SpinLockHolder hold_from(from->lock);
-  SpinLockHolder hold_to(to->lock);
-  for (Bucket* bucket = from; bucket != nullptr; bucket = bucket->overflow) {
-    for (Entry& entry : bucket->entries) {
-      if (entry.id == 0 || IndexOf(HashAddress(entry.id), StateOf(buckets + 1)) != buckets) continue;
-      // If there is no memory for an overflow bucket, the split is undone: the moved entries return to `from`.
-      if (!MoveInto(to, entry)) {
-        for (Bucket* undo = to; undo != nullptr; undo = undo->overflow) {
-          for (Entry& moved : undo->entries) {
-            if (moved.id != 0) MoveInto(from, moved);
-            moved.id = 0;
-          }
-        }
-        return false;
-      }
-      entry.id = 0;
-    }
+bool LiveTable::Split() {
+  const size_t index = buckets_;
+  if (SegmentOf(2 * index) >= kSegments || !MapSegment(SegmentOf(2 * index)) || !TakeHostBytes(sizeof(Bucket))) {
+    return false;
   }
-  if (from->overflow != nullptr) Compact(from);
-  SetBuckets(buckets + 1);
-  return true;
-}
-
-bool LiveTable::Merge() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed)) - 1;  // after the merge
-  const size_t half = size_t{1} << (63 - __builtin_clzll(buckets));
-  Bucket* to = BucketAt(buckets - half);
-  Bucket* from = BucketAt(buckets);
   {
-    SpinLockHolder hold_to(to->lock);
-    SpinLockHolder hold_from(from->lock);
-    for (Bucket* bucket = from; bucket != nullptr; bucket = bucket->overflow) {
-      for (Entry& entry : bucket->entries) {
-        if (entry.id == 0) continue;
-        if (!MoveInto(to, entry)) {
-          // The entries that were moved return; `from` still has space for them.
-          for (Bucket* undo = to; undo != nullptr; undo = undo->overflow) {
-            for (Entry& moved : undo->entries) {
-              if (moved.id == 0 || IndexOf(HashAddress(moved.id), StateOf(buckets + 1)) != buckets) continue;
-              MoveInto(from, moved);
-              moved.id = 0;
-            }
-          }
-          return false;
-        }
-        entry.id = 0;
-      }
+    LockedChain from(*this, BucketAt(index));
+    LockedChain to[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
+    bool has_memory = true;
+    from.ForEach([&](const Entry& entry) {
+      has_memory = has_memory && to[IndexOf(HashOf(entry.id), StateOf(index + 1)) - 2 * index].Append(entry);
+    });
+    if (!has_memory) {
+      for (LockedChain& chain : to) chain.Clear();
+      CountHostBytes(-int64_t{sizeof(Bucket)});
+      return false;
     }
-    if (from->overflow != nullptr) Compact(from);
-    SetBuckets(buckets);
+    from.Clear();
+    SetBuckets(index + 1);
   }
-  const size_t segment = SegmentOf(buckets);
-  if (segment > kFirstSegment && buckets == SegmentStart(segment)) {
-    // The whole segment is unused. A thread that read an older state_ may still lock one of its buckets, see that it is
-    // the wrong one, and unlock it. If the lock were set to zero between these steps, a third thread could lock the
-    // bucket, and the first thread would release the lock that the third thread holds. So all these locks are taken
-    // before the pages are discarded.
-    Bucket* start = BucketAt(buckets);
-    for (size_t i = 0; i < SegmentBuckets(segment); ++i) start[i].lock.Lock();
-    DiscardPages(start, SegmentBuckets(segment) * sizeof(Bucket));
-  }
+  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(index)));
+  if ((index + 1) % discarded == 0) Discard(index + 1 - discarded, discarded);
   return true;
+}
+
+bool LiveTable::Merge() {
+  const size_t index = buckets_ - 1;
+  {
+    LockedChain to(*this, BucketAt(index));
+    LockedChain from[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
+    if (!to.AppendAll(from[0]) || !to.AppendAll(from[1])) {
+      to.Clear();
+      return false;
+    }
+    for (LockedChain& chain : from) chain.Clear();
+    SetBuckets(index);
+  }
+  CountHostBytes(-int64_t{sizeof(Bucket)});
+  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(2 * index)));
+  if (2 * index % discarded == 0) Discard(2 * index, discarded);
+  return true;
+}
+
+void LiveTable::Discard(size_t first, size_t count) {
+  if (SegmentOf(first) == kFirstSegment) return;
+  // A thread that read an older state_ may still lock one of these buckets, see that it is the wrong one, and unlock
+  // it. If the lock were set to zero between these steps, a third thread could lock the bucket, and the first thread
+  // would release the lock that the third thread holds. So all these locks are taken before the pages are discarded.
+  Bucket* const start = BucketAt(first);
+  for (size_t i = 0; i < count; ++i) start[i].Lock();
+  DiscardPages(start, count * sizeof(Bucket));
 }
 
 void LiveTable::SetBuckets(size_t buckets) {
+  buckets_ = buckets;
   grow_above_.store(MostRecords(buckets), std::memory_order_relaxed);
   shrink_below_.store(buckets <= kMinBuckets ? INT64_MIN : FewestRecords(buckets), std::memory_order_relaxed);
   state_.store(StateOf(buckets), std::memory_order_release);
@@ -236,7 +204,7 @@ bool LiveTable::ResizeSlow(int64_t records) {
   return !has_memory || Fits(records);
 }
 
-LiveTable::Bucket* LiveTable::NewOverflowBucket() {
+LiveTable::Bucket* LiveTable::NewOverflowBucket() const {
   SpinLockHolder hold(overflow_lock_);
   if (free_overflow_ == nullptr) {
     auto address = reinterpret_cast<uintptr_t>(overflow_arena_.Allocate((kOverflowBucketsAtOnce + 1) * sizeof(Bucket)));
@@ -249,11 +217,10 @@ LiveTable::Bucket* LiveTable::NewOverflowBucket() {
   }
   Bucket* bucket = free_overflow_;
   free_overflow_ = bucket->overflow;
-  bucket->overflow = nullptr;
   return bucket;
 }
 
-void LiveTable::FreeOverflowBucket(Bucket* bucket) {
+void LiveTable::FreeOverflowBucket(Bucket* bucket) const {
   SpinLockHolder hold(overflow_lock_);
   bucket->overflow = free_overflow_;
   free_overflow_ = bucket;
@@ -269,31 +236,28 @@ void LiveTable::UnlockAll() {
   resize_lock_.Unlock();
 }
 
-void LiveTable::UnlockBucketsInChild() {
-  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
-  for (size_t index = 0; index < buckets; ++index) BucketAt(index)->lock.Unlock();
+void LiveTable::ResetBucketsInChild() {
+  for (size_t i = buckets_; i < 2 * buckets_; ++i) std::memset(static_cast<void*>(BucketAt(i)), 0, sizeof(Bucket));
 }
 
 void LiveTable::ClearInChild() {
-  const size_t buckets = BucketsOf(state_.load(std::memory_order_relaxed));
-  for (size_t index = 0; index < buckets; ++index) {
+  for (size_t index = buckets_; index < 2 * buckets_; ++index) {
     Bucket* first = BucketAt(index);
     while (first->overflow != nullptr) {
       Bucket* bucket = first->overflow;
       first->overflow = bucket->overflow;
       for (Entry& entry : bucket->entries) entry.id = 0;
+      bucket->fill.store(0, std::memory_order_relaxed);
       bucket->overflow = free_overflow_;
       free_overflow_ = bucket;
     }
   }
-  for (Bucket& bucket : first_segment_) {
-    for (Entry& entry : bucket.entries) entry.id = 0;
-    bucket.lock.Unlock();
-  }
   for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
-    Bucket* segment = SegmentAt(i);
-    if (segment != nullptr) DiscardPages(segment, SegmentBuckets(i) * sizeof(Bucket));
+    if (origins_[i].load(std::memory_order_relaxed) == 0) continue;
+    DiscardPages(BucketAt(SegmentBuckets(i)), SegmentBuckets(i) * sizeof(Bucket));
   }
+  std::memset(static_cast<void*>(first_segment_), 0, sizeof(first_segment_));
+  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
   SetBuckets(kMinBuckets);
   overflow_lock_.Unlock();
   resize_lock_.Unlock();

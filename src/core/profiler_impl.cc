@@ -250,6 +250,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 }
 
 [[gnu::noinline]] bool ProfilerImpl::ResizeAfterAllocate() noexcept {
+  ledger_.CountRecords();
   Resize();
   ReentryGuard::Leave();
   return true;
@@ -307,7 +308,12 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 // Flattened, because every free takes this way while the event log is on.
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
                                                                      Ledger::Entered entered) noexcept {
-  Resize(entered != Ledger::kNotEntered ? entered : EnterFree(id, LiveTable::Unpack(packed_record)));
+  if (entered == Ledger::kNotEntered) {
+    entered = EnterFree(id, LiveTable::Unpack(packed_record));
+  } else {
+    ledger_.CountRecords();
+  }
+  Resize(entered);
   ReentryGuard::Leave();
   return Freed(id, packed_record);
 }
@@ -1020,13 +1026,13 @@ void ProfilerImpl::GiveUpInChild() {
   enabled.store(false, std::memory_order_relaxed);
   UnlockAll();
   ledger_.AbandonSnapshotInChild();
-  live_.UnlockBucketsInChild();
+  live_.ResetBucketsInChild();
   DropProbes();
 }
 
 void ProfilerImpl::ResetInChild() {
   ledger_.Clear();
-  size_limit_.store(kNoSizeLimit, std::memory_order_relaxed);
+  size_limit_.store(usual_size_limit(), std::memory_order_relaxed);
   pools_.Clear();
   sites_.UnlockAll();
   live_.ClearInChild();

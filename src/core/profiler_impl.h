@@ -225,7 +225,8 @@ class ProfilerImpl {
     return SiteOf(caller, SiteWords(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool));
   }
   // The common case of SiteOf: returns the site if the stack has no named frames, is not truncated, and its path and
-  // site are cached. Otherwise returns kNoSite and sets `*path` to the path of the stack, or to null.
+  // site are cached. Otherwise returns kNoSite and sets `*path` to the path of the stack, or to null. REQUIRES: the
+  // bytes are below size_limit_.
   [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words, const Path** path);
   // SiteOf, without named frames.
   SiteId SiteOfNativeStack(const Caller& caller, SiteWords words);
@@ -272,7 +273,7 @@ class ProfilerImpl {
   void Resize() {
     const int64_t records = ledger_.live_records();
     ledger_.CountEachEvent(!live_.Resize(records));
-    const size_t limit = records < max_live_ ? kNoSizeLimit : 0;
+    const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
   }
@@ -332,17 +333,18 @@ class ProfilerImpl {
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
 
-  static constexpr size_t kNoSizeLimit = LiveTable::kMaxBytes + 1;
+  // Without a site cache, no allocation is a common one.
+  size_t usual_size_limit() const { return site_cache_.is_usable() ? LiveTable::kMaxBytes + 1 : 0; }
 
   const int max_depth_;
   const int64_t max_live_;
-  // A common allocation has fewer bytes: kNoSizeLimit, or 0 while there are max_live_ records.
-  std::atomic<size_t> size_limit_{kNoSizeLimit};
   const StackCapture capture_;
   const bool reads_python_;
   std::vector<std::pair<std::string, std::string>> tags_ ABSL_GUARDED_BY(tags_mutex_);  // of all samples, sorted by key
   SiteTable sites_;
   SiteCache site_cache_;
+  // A common allocation has fewer bytes: usual_size_limit(), or 0 while there are max_live_ records.
+  std::atomic<size_t> size_limit_{usual_size_limit()};
   LiveTable live_;
   Ledger ledger_;
   Pools pools_;
@@ -370,7 +372,7 @@ inline SiteId ProfilerImpl::CachedSiteOf(const Caller& caller, SiteWords words, 
   if (__builtin_expect(may_have_named_frames.load(std::memory_order_relaxed), 0) != 0) return kNoSite;
   *path = capture_.FindPath(caller, max_depth_);
   const bool is_common = *path != nullptr && !(*path)->truncated;
-  return is_common ? site_cache_.Find(SiteCache::Key((*path)->hash, words)) : kNoSite;
+  return is_common ? site_cache_.FindInUsable(SiteCache::Key((*path)->hash, words)) : kNoSite;
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
@@ -388,7 +390,9 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 }
 
 inline bool ProfilerImpl::EnterNew(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes) {
-  const Ledger::CellRef cell = ledger_.Prefetch(site);
+  const Ledger::CellRef cell = ledger_.RefOf(site);
+  if (!cell) return EnterUncommon(id, site, bytes);
+  Ledger::Prefetch(cell);
   if (!live_.TryInsert(position, id.value(), {site, bytes})) return EnterUncommon(id, site, bytes);
   const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, bytes);
   if (entered == Ledger::kNotEntered) return FinishAllocate(id, site, bytes);
@@ -404,7 +408,9 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   uint64_t packed = 0;  // g++ warns otherwise
   if (!live_.TryErase(id.value(), &packed)) return FreeUncommon(id);
   const LiveRecord record = LiveTable::Unpack(packed);
-  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, ledger_.RefOf(record.site), record.bytes);
+  const Ledger::CellRef cell = ledger_.RefOf(record.site);
+  if (!cell) return FinishFree(id, packed, Ledger::kNotEntered);
+  const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes);
   if (entered != Ledger::kEntered) return FinishFree(id, packed, entered);
   ReentryGuard::Leave();
   return Freed(id, packed);

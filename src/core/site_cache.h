@@ -42,9 +42,12 @@ class SiteCache {
     uint64_t high_;
   };
 
+  // Returns false if there is no memory for the cache. It is empty then.
+  bool is_usable() const { return buckets_ != nullptr; }
   // Returns kNoSite if the key is not in the cache.
-  SiteId Find(const Key& key) const {
-    if (buckets_ == nullptr) return kNoSite;
+  SiteId Find(const Key& key) const { return is_usable() ? FindInUsable(key) : kNoSite; }
+  // The same. REQUIRES: is_usable().
+  SiteId FindInUsable(const Key& key) const {
 #pragma GCC unroll 4
     for (const Entry& entry : BucketOf(key).entries) {
       const SiteId site = entry.SiteOf(key);
@@ -54,12 +57,12 @@ class SiteCache {
   }
   // Stores the site of a key. If the bucket of the key is full, the oldest entry there is replaced.
   void Store(const Key& key, SiteId site) {
-    if (buckets_ == nullptr) return;
+    if (!is_usable()) return;
     Bucket& bucket = BucketOf(key);
     size_t i = 0;
     while (i < kEntries - 1 && !bucket.entries[i].is_empty()) ++i;
     for (; i > 0; --i) bucket.entries[i].CopyFrom(bucket.entries[i - 1]);
-    bucket.entries[0].Set(key.low_, (key.high_ & ~kSiteMask) | (uint64_t{site} + 1));
+    bucket.entries[0].Set(key.low_, (key.high_ & ~kSiteMask) | site);
   }
 
  private:
@@ -68,9 +71,9 @@ class SiteCache {
 
   struct Entry {
     SiteId SiteOf(const Key& key) const {
-      const uint64_t site_plus_one = high_and_site.load(std::memory_order_acquire) ^ (key.high_ & ~kSiteMask);
-      if (site_plus_one - 1 >= kSiteMask || low.load(std::memory_order_relaxed) != key.low_) return kNoSite;
-      return static_cast<SiteId>(site_plus_one - 1);
+      const uint64_t site = high_and_site.load(std::memory_order_acquire) ^ (key.high_ & ~kSiteMask);
+      if (site > kSiteMask || low.load(std::memory_order_relaxed) != key.low_) return kNoSite;
+      return static_cast<SiteId>(site);
     }
     bool is_empty() const { return high_and_site.load(std::memory_order_relaxed) == 0; }
     // The acquire order makes the site visible to the threads that find the copy.

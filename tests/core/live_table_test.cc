@@ -167,6 +167,49 @@ TEST(LiveTable, KeepsEveryRecordAtAnySize) {
   EXPECT_EQ(Count(table), model.size());
 }
 
+// Inserts records with the ids, while the table grows with them. Returns how many of them did not find space in the
+// bucket of their id.
+int64_t InsertGrowing(LiveTable& table, const std::vector<uint64_t>& ids) {
+  int64_t crowded = 0;
+  int64_t records = 0;
+  for (const uint64_t id : ids) {
+    while (!table.Resize(++records)) --records;
+    LiveRecord replaced;
+    if (table.TryInsert(table.Prefetch(id), id, RecordOf(id))) continue;
+    EXPECT_EQ(table.Insert(id, RecordOf(id), &replaced), Inserted::kNew);
+    ++crowded;
+  }
+  return crowded;
+}
+
+TEST(LiveTable, BuffersOfEqualSizeFillBucketsMoreEvenlyThanRandomIds) {
+  constexpr uint64_t kRecords = 10000;
+  constexpr int kSizes = 15;
+  LiveTable random_table;
+  std::vector<uint64_t> ids;
+  for (uint64_t i = 0; i < kRecords; ++i) ids.push_back(HashWord(i));
+  const int64_t of_random = InsertGrowing(random_table, ids);
+  int64_t of_all = 0;
+  for (int bits = 8; bits < 8 + kSizes; ++bits) {
+    LiveTable table;
+    for (uint64_t i = 0; i < kRecords; ++i) ids[i] = 0x7f0000000000 + (i << bits);
+    const int64_t of_size = InsertGrowing(table, ids);
+    EXPECT_LT(of_size, of_random * 3 / 2) << (1 << bits);
+    of_all += of_size;
+  }
+  EXPECT_LT(of_all / kSizes, of_random / 2);
+}
+
+TEST(LiveTable, HandlesOfManyNameSpacesFillBucketsEvenly) {
+  constexpr uint64_t kRecords = 200;
+  LiveTable table;
+  std::vector<uint64_t> ids;
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    for (uint64_t space = 1; space <= 63; ++space) ids.push_back(Address(i) ^ space << 57);
+  }
+  EXPECT_LT(InsertGrowing(table, ids), static_cast<int64_t>(ids.size() / 4));
+}
+
 TEST(LiveTable, EraseIfErasesOnlyMatches) {
   LiveTable table;
   for (uint64_t i = 0; i < 10000; ++i) {
