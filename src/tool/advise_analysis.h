@@ -157,6 +157,8 @@ struct Fragmentation {
   const DriverSample* worst_sample = nullptr;
   int64_t free_bytes = 0;  // at that sample
   int64_t largest = 0;
+  std::optional<int64_t> sampled_free;  // free bytes in the last sample up to the current event
+  int64_t sampled_in_use = 0;           // recorded bytes in use at that sample
   // The lowest and the highest address that was in use at any time.
   uint64_t lowest = UINT64_MAX;
   uint64_t highest = 0;
@@ -267,8 +269,11 @@ class Analysis {
   void ReadDriverSamples();
   // Extends the range of the device's addresses so that it contains the buffer.
   void AddAddresses(uint64_t id, int64_t bytes, uint32_t site);
-  // Counts a failed allocation if the driver reported enough free bytes in the last sample before it.
-  void CountFailure(const RecordedEvent& event);
+  // Takes the free bytes of the driver's samples up to `time`.
+  void ReadFreeBytes(int64_t time, const SiteTotals& totals);
+  // Counts a failed allocation if the driver reported enough free bytes in the last sample before it, and what was
+  // recorded since then has left enough.
+  void CountFailure(const RecordedEvent& event, const SiteTotals& totals);
   // Stores the live buffers of the devices whose worst sample is before `time`.
   void StoreFragments(int64_t time, const Live& live);
   // Reads the events up to the worst samples.

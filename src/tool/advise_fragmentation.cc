@@ -37,19 +37,27 @@ void Analysis::AddAddresses(uint64_t id, int64_t bytes, uint32_t site) {
   device.highest = std::max(device.highest, id + static_cast<uint64_t>(bytes));
 }
 
-void Analysis::CountFailure(const RecordedEvent& event) {
+void Analysis::ReadFreeBytes(int64_t time, const SiteTotals& totals) {
   const std::vector<DriverSample>& samples = recording_.samples();
-  while (next_sample_ < samples.size() && samples[next_sample_].time <= event.time) ++next_sample_;
-  // The id of the event is the account.
-  const uint64_t number = event.id / kMemorySpaceCount;
-  if (next_sample_ == 0 || event.id % kMemorySpaceCount != static_cast<uint64_t>(MemorySpace::kDevice)) return;
-  for (const DriverSample::Device& device : samples[next_sample_ - 1].devices) {
-    // The size is 0 if it is not known.
-    const bool was_enough = event.bytes > 0 && device.bytes_free.has_value() && event.bytes <= *device.bytes_free;
-    if (device.device == number && was_enough) {
-      ++fragmentation_[number].failed;
+  for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
+    for (const DriverSample::Device& device : samples[next_sample_].devices) {
+      if (device.device >= fragmentation_.size() || !device.bytes_free.has_value()) continue;
+      Fragmentation& result = fragmentation_[device.device];
+      result.sampled_free = *device.bytes_free;
+      result.sampled_in_use = totals.account(size_t{device.device} * kMemorySpaceCount).in_use;
     }
   }
+}
+
+void Analysis::CountFailure(const RecordedEvent& event, const SiteTotals& totals) {
+  // The id of the event is the account.
+  if (event.id % kMemorySpaceCount != static_cast<uint64_t>(MemorySpace::kDevice)) return;
+  Fragmentation& device = fragmentation_[event.id / kMemorySpaceCount];
+  if (!device.sampled_free.has_value()) return;
+  const int64_t growth = Minus(totals.account(event.id).in_use, device.sampled_in_use);
+  const int64_t free = Minus(*device.sampled_free, std::max<int64_t>(growth, 0));
+  // The size is 0 if it is not known.
+  if (event.bytes > 0 && event.bytes <= free) ++device.failed;
 }
 
 void Analysis::StoreFragments(int64_t time, const Live& live) {

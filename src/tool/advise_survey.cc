@@ -78,7 +78,8 @@ void Analysis::Survey() {
           AccountOf(event.site).calls += 2;
           CountLifetime(GroupOf(event.site), event.bytes, 0);
         }
-        if (event.kind == RecordedKind::kFailed) CountFailure(event);
+        ReadFreeBytes(event.time, totals);
+        if (event.kind == RecordedKind::kFailed) CountFailure(event, totals);
         if (!totals.Apply(event)) return;
         for (const size_t a : totals.changed_accounts()) {
           if (totals.account(a).peak <= accounts_[a].peak) continue;

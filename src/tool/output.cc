@@ -2,6 +2,8 @@
 #include "src/tool/output.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +17,13 @@ namespace {
 
 using internal::FileOutput;
 
+// If the reader of standard output has closed its pipe, ends this process by SIGPIPE, like a command that prints. Does
+// nothing otherwise, or if the signal is ignored. Writes of FileOutput raise no signal.
+void EndIfPipeIsClosed() {
+  pollfd output = {STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) raise(SIGPIPE);
+}
+
 absl::Status WriteTo(int descriptor, const std::string& name, const std::function<absl::Status(FileOutput&)>& write) {
   FileOutput output(descriptor, name);
   const absl::Status status = write(output);
@@ -26,7 +35,11 @@ absl::Status WriteTo(int descriptor, const std::string& name, const std::functio
 bool IsStandardOutput(const std::string& path) { return path.empty() || path == "-"; }
 
 absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(FileOutput&)>& write) {
-  if (IsStandardOutput(path)) return WriteTo(STDOUT_FILENO, "standard output", write);
+  if (IsStandardOutput(path)) {
+    const absl::Status status = WriteTo(STDOUT_FILENO, "standard output", write);
+    if (!status.ok()) EndIfPipeIsClosed();
+    return status;
+  }
   struct stat info;
   const bool exists = stat(path.c_str(), &info) == 0;
   if (!exists || (!S_ISCHR(info.st_mode) && !S_ISFIFO(info.st_mode))) {

@@ -160,7 +160,7 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
   std::string text;
   const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
   if (fullest != nullptr && fullest->peak.has_value()) {
-    const int64_t headroom = *fullest->limit - *fullest->peak;
+    const int64_t headroom = Minus(*fullest->limit, *fullest->peak);
     add(Cat(fullest->name, " used up to ", Bytes(*fullest->peak), " of ", Bytes(*fullest->limit), ": headroom ",
             Bytes(headroom), " (", FormatPercent(headroom, *fullest->limit), ")"));
   }
@@ -171,8 +171,8 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
       add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
     }
     if (!device.limit.has_value() || !device.driver_in_use.has_value() || !device.largest_free.has_value()) continue;
-    const int64_t free = *device.limit - *device.driver_in_use;
-    if (free > 0 && free - *device.largest_free > free / 100 * kFragmentedPercent) {
+    const int64_t free = Minus(*device.limit, *device.driver_in_use);
+    if (free > 0 && Minus(free, *device.largest_free) > free / 100 * kFragmentedPercent) {
       add(Cat("the largest free block of ", device.name, " is ", Bytes(*device.largest_free), " of ", Bytes(free),
               " free: its memory is fragmented"));
     }

@@ -66,11 +66,16 @@ std::string NewRunName() {
   return Cat(text, suffix);
 }
 
-// Escapes the folder for HBMPROF_CUDA_OUTPUT, which has placeholders.
-std::string OutputPattern(const std::string& folder, const std::string& run) {
+// Escapes a folder for a variable with a pattern, in which % begins a placeholder.
+std::string Literal(const std::string& folder) {
   std::string literal;
   for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
-  return Cat(literal, "/", run, ".%p.%n", kSuffix);
+  return literal;
+}
+
+// Returns the value of HBMPROF_CUDA_OUTPUT.
+std::string OutputPattern(const std::string& folder, const std::string& run) {
+  return Cat(Literal(folder), "/", run, ".%p.%n", kSuffix);
 }
 
 // The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
@@ -403,8 +408,9 @@ std::string RecordPattern(const RunOptions& options, const std::string& folder, 
     const std::string profiles = OutputPattern(folder, run);
     return Cat(profiles.substr(0, profiles.size() - sizeof(kSuffix) + 1), kRecording);
   }
+  if (fs::path(options.record).is_absolute()) return options.record;
   std::error_code error;
-  return fs::absolute(options.record, error);
+  return Cat(Literal(fs::current_path(error)), "/", options.record);
 }
 
 // Makes programs that use NVTX load the library as their NVTX tool, if the environment does not name another tool.

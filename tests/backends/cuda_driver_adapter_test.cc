@@ -937,6 +937,27 @@ TEST_F(CudaDriverAdapterTest, FailedFreeAfterResetPutsNothingBack) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, ResetWhileOffEndsOpeningsOfSharedMemory) {
+  Open(0x3000);
+  profiler_.SetEnabled(false);
+  Open(0x4000);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 1);
+  profiler_.SetEnabled(true);
+  const int64_t opened = InUse();
+  ASSERT_NE(opened, 0);
+  Open(0x3000);
+  Open(0x4000);
+  EXPECT_EQ(InUse(), opened) << "another device's reset: both are still open";
+  profiler_.SetEnabled(false);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  profiler_.SetEnabled(true);
+  EXPECT_EQ(InUse(), 0);
+  Open(0x3000);
+  EXPECT_EQ(InUse(), opened);
+  Open(0x4000);
+  EXPECT_EQ(InUse(), 2 * opened);
+}
+
 TEST_F(CudaDriverAdapterTest, MemoryKeptByResetCanBeFreed) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);

@@ -759,6 +759,16 @@ TEST_F(CudaRuntimeTest, ReopenedHandleAfterResetIsRecorded) {
   if (!came_back) GTEST_SKIP() << "the address was not handed out again";
 }
 
+TEST_F(CudaRuntimeTest, ResetWhileOffIsFollowed) {
+  ASSERT_EQ(MakeIpc().error, cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 12288);
+  profiler().SetEnabled(false);
+  ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
+  profiler().SetEnabled(true);
+  EXPECT_EQ(TotalInUse(), 0);
+  objects_before_ = 0;
+}
+
 TEST_F(CudaRuntimeTest, FailedResetDropsNothing) {
   const Made made = MakeMalloc();
   fake_cuda_fail("cudaDeviceReset", cudaErrorNotPermitted, 0);

@@ -250,6 +250,16 @@ TEST(RunTest, PercentInFolderNameIsLiteral) {
   EXPECT_THAT(run.err, HasSubstr(Profiles(folder)[0]));
 }
 
+TEST(RunTest, PercentInTheWorkingDirectoryOfARecordingIsLiteral) {
+  const std::string folder = ScratchDir() + "/%p %n%%p%";
+  fs::create_directory(folder);
+  const CommandResult run =
+      RunCommand({ToolPath(), "run", "--record=x%%.hbmrec", "--", Program("inject_cases"), "plain"},
+                 {kDoubles, std::string("HBMPROF_SOCKET_DIR=") + ScratchDir()}, {folder, 0});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_TRUE(fs::exists(folder + "/x%.hbmrec")) << run.err;
+}
+
 TEST(RunTest, LeavesNoEmptyFolder) {
   const std::string folder = ScratchDir();
   EXPECT_EQ(Tool({"run", "--output", folder + "/a/b/", "--", "true"}).exit_code, 0);

@@ -189,6 +189,23 @@ TEST(AdviseTest, FindsTheFunctionsWhoseBuffersLieBetweenFreeBlocks) {
   EXPECT_THAT(advice["text"], HasSubstr("1 allocations failed although enough bytes were free"));
 }
 
+// The free bytes of a sample are those of its time.
+TEST(AdviseTest, CountsNoFailureAfterTheFreeMemoryOfTheSampleWasAllocated) {
+  MadeRecording recording("GPU:0", 64 * kMiB);
+  const uint32_t site = recording.Site({{"app::Index"}});
+  for (uint64_t i = 0; i < 16; ++i) recording.Alloc(kMilli, 0x10000000 + i * 4 * kMiB, kMiB, site);
+  recording.Alloc(kSecond + 100 * kMilli, 0x20000000, 44 * kMiB, site).Failed(kSecond + 200 * kMilli, 8 * kMiB, site);
+  DriverSample sample;
+  sample.devices.emplace_back();
+  sample.devices[0].bytes_free = 48 * kMiB;
+  sample.devices[0].largest_free_block_bytes = 20 * kMiB;
+  sample.time = kSecond;
+  recording.Sample(sample);
+  const json advice = Find(AdviseOn(recording), "fragmentation");
+  ASSERT_FALSE(advice.is_null());
+  EXPECT_THAT(advice["text"], testing::Not(HasSubstr("failed although")));
+}
+
 TEST(AdviseTest, NamesNoSitesIfAddressesAreNotThoseOfTheDevice) {
   MadeRecording recording("GPU:0", 64 * kMiB);
   const uint32_t site = recording.Site({{"app::Index"}});

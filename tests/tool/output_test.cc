@@ -177,9 +177,15 @@ TEST_F(FullDisk, EveryCommandReportsIt) {
 
 TEST_F(FullDisk, ClosedPipeIsAnError) {
   // By default, SIGPIPE ends the command, as it ends other programs. If it is ignored, the command prints the error.
-  const CommandResult killed = RunCommand(
-      {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(), "top", files_[0]});
-  EXPECT_EQ(killed.exit_code, 128 + SIGPIPE);
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"top"}, {"convert", "--to", "csv"}}) {
+    std::vector<std::string> arguments = {"bash", "-c", "{ sleep 1; exec \"$@\"; } | true; exit ${PIPESTATUS[0]}",
+                                          "bash", ToolPath()};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    arguments.push_back(files_[0]);
+    const CommandResult killed = RunCommand(arguments);
+    EXPECT_EQ(killed.exit_code, 128 + SIGPIPE) << command[0];
+    EXPECT_EQ(killed.err, "") << command[0];
+  }
   const CommandResult ignored =
       RunCommand({"bash", "-c", "trap '' PIPE; { sleep 1; \"$@\"; } | true; exit ${PIPESTATUS[0]}", "bash", ToolPath(),
                   "top", files_[0]});

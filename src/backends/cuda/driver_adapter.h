@@ -364,15 +364,15 @@ class CudaDriverAdapter {
     if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
     return result;
   }
-  // Ends the records of all memory of the context, also if the context is still retained.
+  // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
   template <typename Real>
   int ResetPrimaryContext(const Real& real, int device) {
-    return ThenRecord(real, 0, [&] { DropPrimaryContext(device); });
+    return ThenChange(real, [&] { DropPrimaryContext(device); });
   }
   // The last release resets the context.
   template <typename Real>
   int ReleasePrimaryContext(const Real& real, int device) {
-    return ThenRecord(real, 0, [&] {
+    return ThenChange(real, [&] {
       if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
     });
   }

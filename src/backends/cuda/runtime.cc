@@ -236,15 +236,17 @@ cudaError_t MemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrE
 
 cudaError_t DeviceReset() {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
-  const auto reset = [] { return cudaDeviceReset(); };
-  if (calls == nullptr) return reset();
-  return internal::CallThenRecord(calls->profiler, cudaSuccess, reset, 0, [&] {
+  const cudaError_t result = cudaDeviceReset();
+  if (result != cudaSuccess || calls == nullptr) return result;
+  // Also while recording is off.
+  internal::RecordOrDrop(calls->profiler, 0, [&] {
     const int ordinal = CurrentCudaDevice();
     if (ordinal < 0) return;
     const DeviceId device = calls->profiler.Device(internal::CudaDeviceName(ordinal));
     calls->resets.Reset(calls->profiler, device, internal::CudaStreamOrderedAllocator());
     calls->ipc_openings.RemoveDevice(device);
   });
+  return result;
 }
 
 }  // namespace hbmprof::cuda
