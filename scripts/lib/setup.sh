@@ -97,12 +97,9 @@ hbmprof_debian_source() {
   apt-get "${apt[@]}" update && (cd "$folder" && apt-get "${apt[@]}" source "$package" >/dev/null)
 }
 
-# hbmprof_build PRESET [TARGET...]: configures build/PRESET, and builds the targets, or everything if none is given.
-# Returns a status other than 0 if that fails.
-hbmprof_build() {
-  local preset=$1
-  shift
-  local log=build/$preset/configure.log
+# hbmprof_configure PRESET: configures build/PRESET. Returns a status other than 0 if that fails.
+hbmprof_configure() {
+  local preset=$1 log=build/$1/configure.log
   mkdir -p "build/$preset"
   if ! cmake --preset "$preset" >"$log" 2>&1; then
     cat "$log" >&2
@@ -111,7 +108,14 @@ hbmprof_build() {
   fi
   # The project's own lines name the parts that are not built, with the reason.
   grep -E '^-- hbmprof' "$log" || true
-  cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# hbmprof_build PRESET [TARGET...]: configures build/PRESET, and builds the targets, or everything if none is given.
+# Returns a status other than 0 if that fails.
+hbmprof_build() {
+  local preset=$1
+  shift
+  hbmprof_configure "$preset" && cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
 # hbmprof_pprof: builds google/pprof from Debian's source package, once, and prints its path.

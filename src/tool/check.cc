@@ -196,7 +196,7 @@ class Examiner {
     const int64_t unaccounted = comment.Number("unaccounted").value_or(0);
     if (unaccounted != 0) {
       Note(Cat("device ", comment.name, ": ", FormatChange(unaccounted, "bytes"),
-               " unaccounted: in use outside of tracked allocations"));
+               " are in use outside of tracked allocations"));
     }
   }
 

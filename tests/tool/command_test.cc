@@ -169,7 +169,7 @@ TEST_P(OptionsOfPprof, MissingValueNamesTheOption) {
   for (const std::string command : {"top", "diff", "report"}) {
     const CommandResult result = RunTool({command, "a", "b", option});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, ::testing::StartsWith(option + ": ")) << command;
+    EXPECT_THAT(result.err, ::testing::StartsWith("hbmprof " + command + ": " + option + ": "));
   }
   EXPECT_THAT(RunTool({"top", "--help"}).out, Not(HasSubstr("\n  " + option))) << "the help has one line for all";
 }

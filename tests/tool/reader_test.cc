@@ -148,7 +148,7 @@ TEST(Check, ExplainsEachProblem) {
         "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
         "in mapping 7, which does not exist", "drop_frames or keep_frames is not a regular expression",
         "default_sample_type missing is not one of its sample types", "note: 1 stacks lost their outermost frames",
-        "note: device GPU:0: +5 B unaccounted: in use outside of tracked allocations"}) {
+        "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
   EXPECT_THAT(result.out, testing::Not(HasSubstr("(device) states")));

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Lets the compiler check every source of a build folder, without the time for code, archives and programs.
+
+usage: compile_check.py BUILD
+
+Runs the commands of BUILD/compile_commands.json with -fsyntax-only: the compiler reads and analyses the source, and
+prints its warnings and errors. Assembler files are left out. The generated sources and headers must exist. Prints the compiler's messages. Exits 1 if
+a command fails, or if there is none.
+"""
+
+import concurrent.futures
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+
+def check(entry):
+  """Returns the message of a failed command, or an empty text. A warning fails only if its command has -Werror."""
+  command = shlex.split(entry["command"])
+  output = command.index("-o")
+  done = subprocess.run(command[:output] + command[output + 2:] + ["-fsyntax-only"], cwd=entry["directory"],
+                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+  return "" if done.returncode == 0 else f"FAILED: {entry['file']}\n{done.stdout}"
+
+
+def main():
+  with open(os.path.join(sys.argv[1], "compile_commands.json"), encoding="utf-8") as file:
+    entries = [entry for entry in json.load(file) if not entry["file"].endswith(".s")]
+  with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    failures = 0
+    for message in threads.map(check, entries):
+      print(message, end="", flush=True)
+      failures += bool(message)
+  print(f"{len(entries)} commands, {failures} failed")
+  sys.exit(1 if failures or not entries else 0)
+
+
+if __name__ == "__main__":
+  main()
