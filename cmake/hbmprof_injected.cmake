@@ -66,8 +66,57 @@ function(hbmprof_link_old_glibc name)
     target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
     target_link_options(${name} PRIVATE LINKER:--gc-sections)
     # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
-    # Some functions are in libc.so.6 since glibc 2.34. Earlier versions have them in libdl and libpthread.
-    target_link_options(${name} PRIVATE LINKER:--push-state,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
-      LINKER:--pop-state)
+    if(NOT TARGET hbmprof_old_libdl)
+      _hbmprof_add_old_libraries()
+    endif()
+    set(_libraries $<TARGET_FILE:hbmprof_old_libdl> $<TARGET_FILE:hbmprof_old_libpthread>)
+    add_dependencies(${name} hbmprof_old_libdl hbmprof_old_libpthread)
+    target_link_options(${name} PRIVATE LINKER:--push-state,--no-as-needed ${_libraries} LINKER:--pop-state)
+    set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${_libraries})
   endif()
+endfunction()
+
+# Adds libdl.so.2 and libpthread.so.0 with empty functions, to link with. Since glibc 2.34, libc.so.6 has the functions.
+# Before glibc 2.30, the dynamic linker looks for a function only in the library that the linker found it in. So the
+# linker must find these functions where glibc 2.17 has them. The real libraries are loaded at run time. The functions
+# are those that old_glibc.cc calls. Their versions are not the default ones, so the linker uses them only for calls of
+# old_glibc.cc.
+function(_hbmprof_add_old_libraries)
+  set(_functions_dl dladdr dlclose dlerror dlopen dlsym dlvsym)
+  set(_newer_dl dladdr1 dlinfo)
+  set(_functions_pthread __pthread_key_create pthread_attr_setstacksize pthread_create pthread_detach
+    pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_kill pthread_mutex_trylock
+    pthread_once pthread_rwlock_destroy pthread_rwlock_init pthread_rwlock_rdlock pthread_rwlock_tryrdlock
+    pthread_rwlock_trywrlock pthread_rwlock_unlock pthread_rwlock_wrlock pthread_setspecific pthread_sigmask
+    sem_destroy sem_init sem_post sem_timedwait sem_trywait sem_wait)
+  set(_newer_pthread "")
+  set(_soversion_dl 2)
+  set(_soversion_pthread 0)
+  set(_first GLIBC_2.2.5)
+  set(_newer GLIBC_2.3.3)
+  if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+    set(_first GLIBC_2.17)
+    set(_newer GLIBC_2.17)
+  endif()
+  set(_folder ${PROJECT_BINARY_DIR}/old_glibc)
+  file(CONFIGURE OUTPUT ${_folder}/versions.map CONTENT "GLIBC_2.2.5 {}; GLIBC_2.3.3 {}; GLIBC_2.17 {};\n" @ONLY)
+  foreach(_library dl pthread)
+    set(_source "")
+    foreach(_age first newer)
+      set(_names ${_functions_${_library}})
+      if(_age STREQUAL newer)
+        set(_names ${_newer_${_library}})
+      endif()
+      foreach(_name IN LISTS _names)
+        string(APPEND _source "extern \"C\" void old_${_name}() {}\n"
+          "asm(\".symver old_${_name},${_name}\" \"@\" \"${_${_age}}\");\n")
+      endforeach()
+    endforeach()
+    file(CONFIGURE OUTPUT ${_folder}/${_library}.cc CONTENT "${_source}" @ONLY)
+    set(_target hbmprof_old_lib${_library})
+    add_library(${_target} SHARED ${_folder}/${_library}.cc)
+    set_target_properties(${_target} PROPERTIES OUTPUT_NAME ${_library} SOVERSION ${_soversion_${_library}}
+      LIBRARY_OUTPUT_DIRECTORY ${_folder})
+    target_link_options(${_target} PRIVATE -nostdlib LINKER:--version-script=${_folder}/versions.map)
+  endforeach()
 endfunction()

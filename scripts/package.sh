@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the packages of this version for Linux with glibc 2.17 or later, into build/package/out:
 #   hbmprof-VERSION-linux-x86_64.tar.gz            the command, the libraries and the headers; unpack it anywhere
-#   hbmprof-VERSION-py3-none-manylinux_2_17_x86_64.whl   the same for pip, with the Python package
+#   hbmprof-VERSION-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl   the same for pip, with the Python package
 #   hbmprof_VERSION_amd64.deb                      for Debian 11 and later and Ubuntu 20.04 and later
 # and SHA256SUMS of all packages there. Equal sources and equal Debian packages give equal bytes.
 #
@@ -94,11 +94,13 @@ Description-Content-Type: text/markdown
 
 $(cat README.md)
 EOF
+  # Two names of the same platform: pip before 20.3 knows only manylinux2014.
   cat >"$info/WHEEL" <<EOF
 Wheel-Version: 1.0
 Generator: hbmprof
 Root-Is-Purelib: false
 Tag: py3-none-manylinux_2_17_$arch
+Tag: py3-none-manylinux2014_$arch
 EOF
   printf '[pytest11]\nhbmprof = hbmprof.pytest_plugin\n' >"$info/entry_points.txt"
   PYTHONPATH=$PWD/build/pypi python3 -m wheel pack --dest-dir "$package/out" "$root" >/dev/null

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages of build/package/out (scripts/package.sh) into clean systems and uses them there.
 #
-# usage: scripts/package_test.sh [SUITE...]     Debian's suites; default: bullseye bookworm trixie (11, 12, 13)
+# usage: scripts/package_test.sh [SUITE...]     suites of Debian and Ubuntu; default:
+#            bionic focal jammy noble resolute (Ubuntu 18.04 to 26.04), bullseye bookworm trixie forky (Debian 11 to 14)
 #        scripts/package_test.sh --arch aarch64    the packages for aarch64, with qemu
 #
 # For each suite, it installs a minimal system in build/package/roots/SUITE with debootstrap, once. For aarch64, the
@@ -9,7 +10,7 @@
 # package and runs these steps in the copy, with chroot (tests/package/use.sh):
 #   wheel  pip installs it; `hbmprof run -- python3 examples/serve.py` on the tests' substitute of the driver; the
 #          profile is compared with the bytes that the program holds; top, diff, leaks, report, symbolize, check, doctor;
-#          a recording; the Python package; pip uninstalls it
+#          a recording; a program with musl; the Python package; pip uninstalls it
 #   deb    dpkg installs and removes it
 #   tar    is unpacked and used; a copy of its folder, as an init container makes it, is used
 #   tests  the tests of the injected libraries, with the libraries of the tar.gz in the place of those of the build. Not
@@ -35,14 +36,27 @@ if [[ $arch == aarch64 ]]; then
   suites=(bookworm)
   hbmprof_install qemu-user-static
 else
-  [[ $# -gt 0 ]] || suites=(bullseye bookworm trixie)
+  [[ $# -gt 0 ]] || suites=(bionic focal jammy noble resolute bullseye bookworm trixie forky)
   kinds+=(tests)
-  hbmprof_install debootstrap
+  hbmprof_install debootstrap musl-tools
 fi
 package=$PWD/build/package
 cmake=$package/$arch/cmake
 compgen -G "$package/out/*$arch.whl" >/dev/null ||
   hbmprof_die "build/package/out has no wheel for $arch: run scripts/package.sh first"
+
+# Unpacks the keys of Ubuntu's archive into build/package/ubuntu-keyring, once. Debian 12 has no package of them.
+get_ubuntu_keyring() {
+  local folder=$package/ubuntu-keyring
+  [[ ! -e $folder/usr ]] || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+  echo 'deb http://deb.debian.org/debian trixie main' >"$folder/sources.list"
+  local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
+    -o Dir::State::lists="$folder/lists" -o Dir::Cache="$folder/cache" -o APT::Sandbox::User=root)
+  apt-get "${apt[@]}" update && (cd "$folder" && apt-get "${apt[@]}" download ubuntu-keyring) &&
+    dpkg -x "$folder"/ubuntu-keyring_*.deb "$folder"
+}
 
 # make_root SUITE: a clean system in build/package/roots/SUITE.
 make_root() {
@@ -58,8 +72,24 @@ make_root() {
   elif [[ ! -e $root/ready ]]; then
     rm -rf "$root"
     mkdir -p "$root"
-    debootstrap --variant=minbase --include=binutils,python3-minimal,python3-venv,python3-pip "$1" "$root" \
-      >"$package/debootstrap.$1.log" || hbmprof_die "debootstrap failed: $package/debootstrap.$1.log"
+    # Debian 12's debootstrap has no scripts for newer suites. The script `sid` is that of every suite of Debian, and
+    # `gutsy` that of every suite of Ubuntu.
+    local options=(--variant=minbase --include=binutils,python3-minimal,python3-venv,python3-pip) script=sid
+    case $1 in
+      bionic | focal | jammy | noble | resolute)
+        get_ubuntu_keyring
+        options+=(--components=main,universe
+          --keyring="$package/ubuntu-keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+        script=gutsy ;;
+    esac
+    debootstrap "${options[@]}" "$1" "$root" "" "$script" >"$package/debootstrap.$1.log" 2>&1 ||
+      hbmprof_die "debootstrap failed: $package/debootstrap.$1.log"
+    if [[ $1 == bionic ]]; then  # its Python 3.6 is older than all that hbmprof reads
+      sed -i 'p; s/bionic/bionic-updates/' "$root/etc/apt/sources.list"
+      chroot "$root" apt-get -qq update
+      DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get -qq install -y --no-install-recommends python3.8
+      ln -s ../../bin/python3.8 "$root/usr/local/bin/python3"
+    fi
     touch "$root/ready"
   fi
 }
@@ -88,6 +118,7 @@ try() {
   rm -rf --one-file-system "$root"
   cp -a --reflink=auto "$package/roots/$1" "$root"
   cp -r "$files" "$root/files"
+  [[ $arch == aarch64 ]] || cp /lib/ld-musl-x86_64.so.1 "$root/lib/"
   if [[ $2 == tests ]]; then
     folder=$cmake
     mkdir -p "$root/opt/hbmprof" "$root$PWD"
@@ -116,17 +147,26 @@ mkdir -p "$files/cuda"
 cp "$cmake"/tests/support/fake_cudart/cuda/libcuda.so.1 "$files/cuda/"
 cp examples/serve.py tests/package/use.sh tests/package/leak_test.py "$files/"
 deb_arch=amd64
-[[ $arch == x86_64 ]] || deb_arch=arm64
+if [[ $arch == x86_64 ]]; then
+  musl-gcc -o "$files/musl_program" tests/inject/exit_program.c
+else
+  deb_arch=arm64
+fi
 cp "$package"/out/*"$arch".* "$package"/out/*"$deb_arch".deb "$files/"
 
 failed=0
 rows=()
 for suite in "${suites[@]}"; do
   [[ $arch == x86_64 ]] || suite+=.arm64
-  hbmprof_step "a system with Debian's $suite" make_root "$suite"
+  hbmprof_step "a system: $suite" make_root "$suite"
   libc=$(strings "$(find "$package/roots/$suite" -name libc.so.6 -print -quit)" |
     sed -n 's/^GNU C Library.*version \([0-9.]*[0-9]\).*/\1/p')
   for kind in "${kinds[@]}"; do
+    case $suite.$kind in
+      bionic.wheel) continue ;;  # its pip 9 is older than 19.3
+      bionic.tests) continue ;;  # the test programs need glibc 2.29
+      focal.tests) continue ;;   # a test reads versions of symbols, which nm prints since binutils 2.35
+    esac
     log=$package/$suite.$kind.log
     result=passed
     try "$suite" "$kind" >"$log" 2>&1 || { result="FAILED ($log)"; failed=1; tail -n 15 "$log"; }

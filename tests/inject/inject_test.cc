@@ -496,6 +496,41 @@ TEST(InjectTest, NeedsNoNewerLibcThan217) {
   EXPECT_GT(count, 0);
 }
 
+// Before glibc 2.30, the dynamic linker finds these functions only in the library that is named with their version.
+TEST(InjectTest, NamesTheLibrariesOfOldGlibc) {
+  const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", HBMPROF_INJECTED});
+  const CommandResult symbols = RunCommand({"readelf", "--dyn-syms", "--wide", HBMPROF_INJECTED});
+  ASSERT_EQ(versions.exit_code + symbols.exit_code, 0) << versions.err << symbols.err;
+  std::map<int, std::string> files;  // by the number of the version
+  std::istringstream needs(versions.out.substr(versions.out.find("Version needs section")));
+  std::string file;
+  for (std::string line; std::getline(needs, line);) {
+    if (const size_t at = line.find("File: "); at != std::string::npos) {
+      file = line.substr(at + 6, line.find(' ', at + 6) - at - 6);
+    } else if (const size_t number = line.find("Version: "); number != std::string::npos) {
+      files[std::stoi(line.substr(number + 9))] = file;
+    }
+  }
+  const std::map<std::string, std::string> old_files = {{"dlinfo", "libdl.so.2"},
+                                                        {"dlvsym", "libdl.so.2"},
+                                                        {"dladdr1", "libdl.so.2"},
+                                                        {"pthread_create", "libpthread.so.0"},
+                                                        {"pthread_once", "libpthread.so.0"},
+                                                        {"pthread_sigmask", "libpthread.so.0"},
+                                                        {"sem_wait", "libpthread.so.0"}};
+  size_t found = 0;
+  std::istringstream lines(symbols.out);
+  for (std::string line; std::getline(lines, line);) {
+    for (const auto& [name, old_file] : old_files) {
+      const size_t at = line.find(" UND " + name + "@");
+      if (at == std::string::npos) continue;
+      ++found;
+      EXPECT_EQ(files[std::stoi(line.substr(line.rfind('(') + 1))], old_file) << line;
+    }
+  }
+  EXPECT_EQ(found, old_files.size());
+}
+
 // Each allocation that the library makes fails in turn, until no call makes more. The program checks that every call
 // reaches the driver once and returns its result. It frees all memory at its end.
 TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {

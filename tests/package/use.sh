@@ -32,6 +32,13 @@ use() {
   # The packages are built without OpenSSL.
   "$hbmprof" top https://localhost/heap 2>https.txt || true
   grep -q "reads no HTTPS; download it first: curl " https.txt
+  # A program with musl runs without the library, and one line says why.
+  if [[ -e /files/musl_program ]]; then
+    [[ $("$hbmprof" run --output musl -- /files/musl_program 2>musl.txt || echo "exit $?") == $'done\nexit 5' ]]
+    grep "^hbmprof: /files/musl_program runs without hbmprof: .*another C library than glibc .*ld-musl" musl.txt
+    [[ $(wc -l <musl.txt) == 1 && ! -e musl ]]
+    [[ $("$hbmprof" doctor -- /files/musl_program || echo "exit $?") == *"will not inject it: "*ld-musl*"exit 1" ]]
+  fi
   echo "used $hbmprof"
 }
 
