@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages of build/package/out (scripts/package.sh) into clean systems and uses them there.
 #
-# usage: scripts/package_test.sh [SUITE...]     suites of Debian and Ubuntu; default:
-#            bionic focal jammy noble resolute (Ubuntu 18.04 to 26.04), bullseye bookworm trixie forky (Debian 11 to 14)
+# usage: scripts/package_test.sh [SUITE...]     default: bullseye bookworm trixie forky (Debian 11 to 14). Others:
+#            bionic focal jammy noble resolute (Ubuntu 18.04 to 26.04), which need a mirror of Ubuntu's archive
 #        scripts/package_test.sh --arch aarch64    the packages for aarch64, with qemu
 #
 # For each suite, it installs a minimal system in build/package/roots/SUITE with debootstrap, once. For aarch64, the
@@ -36,7 +36,7 @@ if [[ $arch == aarch64 ]]; then
   suites=(bookworm)
   hbmprof_install qemu-user-static
 else
-  [[ $# -gt 0 ]] || suites=(bionic focal jammy noble resolute bullseye bookworm trixie forky)
+  [[ $# -gt 0 ]] || suites=(bullseye bookworm trixie forky)
   kinds+=(tests)
   hbmprof_install debootstrap musl-tools
 fi
