@@ -76,11 +76,11 @@ function(hbmprof_link_old_glibc name)
   endif()
 endfunction()
 
-# Adds libdl.so.2 and libpthread.so.0 with empty functions, to link with. Since glibc 2.34, libc.so.6 has the functions.
-# Before glibc 2.30, the dynamic linker looks for a function only in the library that the linker found it in. So the
-# linker must find these functions where glibc 2.17 has them. The real libraries are loaded at run time. The functions
-# are those that old_glibc.cc calls. Their versions are not the default ones, so the linker uses them only for calls of
-# old_glibc.cc.
+# Adds a libdl.so.2 and a libpthread.so.0 with empty functions. They are used only to link; at run time the real
+# libraries are loaded. Before glibc 2.30, the dynamic linker looks for a function only in the library in which the
+# linker found it. So the linker must find each function in the library that has it in glibc 2.17. (Since glibc 2.34,
+# libc.so.6 has them all.) The list has all functions that old_glibc.cc calls. Their versions are not default versions,
+# so the linker uses them only for the calls of old_glibc.cc.
 function(_hbmprof_add_old_libraries)
   set(_functions_dl dladdr dlclose dlerror dlopen dlsym dlvsym)
   set(_newer_dl dladdr1 dlinfo)

@@ -8,7 +8,8 @@
 #          buildah; runs the pod of deploy/kubernetes/injected.yaml with chroot (tests/package/pod_test.py)
 #
 # conda and pod need the packages of build/package/out (scripts/package.sh). pod needs root, and the Debian 12 that
-# `scripts/package_test.sh bookworm` installs. The tools are installed from PyPI into build/package/tools and from Debian.
+# `scripts/package_test.sh bookworm` installs. The tools are installed from PyPI into build/package/tools, and buildah
+# from Debian.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
@@ -64,7 +65,7 @@ image() {
   "${buildah[@]}" inspect --type image "localhost/$1" >"$work/pod/$1/inspect.json"
 }
 
-# The image of hbmprof is built from the Dockerfile, on a minimal Debian 12. The other one has Debian 12 and a server.
+# Builds two images on a minimal Debian 12: that of hbmprof from the Dockerfile, and one with a server.
 build_images() {
   local debian=build/package/roots/bookworm context=$work/pod/context container
   [[ -e $debian/ready ]] || hbmprof_die "no system for the images: run scripts/package_test.sh bookworm first"

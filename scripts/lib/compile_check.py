@@ -3,9 +3,9 @@
 
 usage: compile_check.py BUILD
 
-Runs the commands of BUILD/compile_commands.json with -fsyntax-only: the compiler reads and analyses the source, and
-prints its warnings and errors. Assembler files are left out. The generated sources and headers must exist. Prints the compiler's messages. Exits 1 if
-a command fails, or if there is none.
+Runs the commands of BUILD/compile_commands.json with -fsyntax-only: the compiler reads and analyses the source.
+Assembler files are left out. The generated sources and headers must exist. Prints the compiler's messages of each
+command that fails. Exits 1 if a command fails, or if there is none.
 """
 
 import concurrent.futures
@@ -17,7 +17,7 @@ import sys
 
 
 def check(entry):
-  """Returns the message of a failed command, or an empty text. A warning fails only if its command has -Werror."""
+  """Returns the messages of a failed command, or an empty text. A warning is a failure only with -Werror."""
   command = shlex.split(entry["command"])
   output = command.index("-o")
   done = subprocess.run(command[:output] + command[output + 2:] + ["-fsyntax-only"], cwd=entry["directory"],

@@ -1,5 +1,5 @@
-// WithEnoughStack: calls work that needs much stack, such as a profile with the names of functions, from code that a
-// thread of the program runs. The stack of that thread can be small.
+// WithEnoughStack: runs work that needs much stack, such as writing a profile with the names of functions. Code that
+// runs in a thread of the program calls it, because the stack of that thread can be small.
 #ifndef HBMPROF_SRC_API_ENOUGH_STACK_H_
 #define HBMPROF_SRC_API_ENOUGH_STACK_H_
 

@@ -19,9 +19,9 @@ struct ExitWriterOptions {
 // Starts the thread. Sets a handler for each of these signals that has its default action now: SIGTERM, SIGINT, SIGHUP,
 // SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits until the thread has written the
 // profile, and then restores the default action. So the process ends by the same signal, and a core dump shows the same
-// instruction. If a signal that was sent interrupts a function of this library, which may hold a lock that the thread
-// needs, the handler returns, and the signal is sent again a little later. A handler that the program sets later
-// replaces this handler. quick_exit also writes the profile.
+// instruction. If a signal that was sent interrupts a function of this library, this function may hold a lock that the
+// thread needs. So the handler returns, and the signal is sent again a little later. A handler that the program sets
+// later replaces this handler. quick_exit also writes the profile.
 //
 // Call it when Profiler::Default() has an output or a recording. A second call does nothing and returns true. Returns
 // false if the thread could not be started; then no handler is set.

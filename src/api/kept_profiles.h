@@ -30,7 +30,7 @@ class KeptProfiles {
   // on. If the pattern has "%n", then removes the oldest profiles beyond options.dump_keep and options.dump_keep_bytes,
   // with their recordings, unless their files were replaced. Errors: those of WriteFileAtomically; kResourceExhausted
   // if less than 64 MiB of the file system would remain free, or if the profile is larger than options.dump_keep_bytes.
-  // If one of these limits holds only without the recording, prints a message and removes the recording. Throws
+  // If only the recording would exceed one of these limits, prints a message and removes the recording. Throws
   // std::bad_alloc.
   absl::StatusOr<Files> Write(const Snapshot& snapshot, const std::string& pattern, const DefaultOptions& options);
 

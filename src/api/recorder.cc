@@ -710,7 +710,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
   if (status.ok()) status = (*writer)->AddSample(sample);
   if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
-  // A part of the events is of no use, and its bytes can be the last ones of the disk.
+  // An incomplete file is of no use, and it can take the last space of the disk.
   if (!status.ok()) unlink(path.c_str());
   return status;
 }

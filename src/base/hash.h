@@ -35,11 +35,11 @@ struct Hash128 {
   uint64_t high;
 };
 
-// A hash of a sequence of words. The words are added one at a time, so that code that waits for the next word computes
-// the hash meanwhile.
+// A hash of a sequence of words. The words are added one at a time, so the processor can compute the hash while it
+// waits for the next word.
 class WordHash128 {
  public:
-  // For each word, a bijection of the 128 bits.
+  // For a given word, it maps the 128 bits of the state to 128 bits one to one.
   void Add(uint64_t word) {
     const auto product = static_cast<unsigned __int128>(low_ ^ word) * kHashSeed0;
     low_ = high_ ^ static_cast<uint64_t>(product >> 64);

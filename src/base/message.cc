@@ -14,7 +14,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Whether UseStandardError was called. The constructor of another library can print a message before that.
+// Whether UseStandardError was called. The constructor of another library can cause a message before that.
 bool is_known = false;
 // The file that descriptor 2 referred to at the last call of UseStandardError.
 bool was_open = false;

@@ -6,8 +6,8 @@
 // 2.33 made stat an exported function. This file defines each of them as a hidden function. The linker uses it instead
 // of the function of the C library, also for the static libraries that are linked in. The hidden function calls a
 // version of the function that glibc 2.17 and every later glibc have. hbmprof_link_old_glibc
-// (cmake/hbmprof_injected.cmake) also links libpthread.so.0 and libdl.so.2. They are parts of every glibc, and empty
-// since 2.34.
+// (cmake/hbmprof_injected.cmake) also makes the result need libpthread.so.0 and libdl.so.2. They are parts of every
+// glibc, and empty since 2.34.
 //
 // If the glibc of the process has _dl_find_object (2.35), that function is called. Otherwise the list of loaded objects
 // is searched.

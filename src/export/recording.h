@@ -26,7 +26,7 @@
 
 namespace hbmprof::internal {
 
-// The first part of the name of a mark that is the report of a failed allocation.
+// The name of the mark of a failed allocation's report begins with this text.
 inline constexpr std::string_view kReportMark = "out of memory: ";
 inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
 
@@ -54,8 +54,8 @@ struct RecordingTables {
   };
   std::vector<Thread> threads;
   struct Mark {
-    std::string
-        name;  // such as the path of the profile; of the report of a failed allocation: kReportMark and its call
+    // Such as the path of a profile. The mark of the report of a failed allocation has kReportMark and the failed call.
+    std::string name;
   };
   std::vector<Mark> marks;
   // Buffers that are live at the start of the recording: id, site, bytes. Incomplete if `live_is_complete` is false.
@@ -192,9 +192,9 @@ class RecordingState {
 
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
   // The driver's values of a device are those of `sample`, if the recorded device memory has not changed since then.
-  // Otherwise the driver's values at `time` are not known; likewise if `sample` is null. The counters are those of
-  // `sample`. If `sample_sites` is not null, it is set to the number of the site of each sample. REQUIRES: `time` is
-  // not earlier than the last event.
+  // Otherwise, or if `sample` is null, the driver's values are not known. The counters are those of `sample`. If
+  // `sample_sites` is not null, it is set to the number of the site of each sample. REQUIRES: `time` is not earlier
+  // than the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
                       std::vector<uint32_t>* sample_sites = nullptr) const;
 

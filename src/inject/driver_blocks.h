@@ -29,8 +29,8 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
 // Returns whether `address` lies in a segment of the driver's memory, as RecordDriverBlock makes them. Thread-safe.
 bool IsDriverSegment(uint64_t address);
 
-// Returns the bytes that the live blocks of all allocators take of segments of `device`. Calls no function of the
-// driver. Thread-safe.
+// Returns the bytes of the live blocks of all allocators in the segments of `device`. Calls no function of the driver.
+// Thread-safe.
 int64_t DriverBlockBytes(DeviceId device);
 
 // Frees all blocks of `allocator` on `device`. Segments stay. Thread-safe.

@@ -33,8 +33,8 @@ using DlopenFunction = void*(const char* file, int flags);
 [[gnu::visibility("hidden")]] DlopenFunction* hbmprof_real_dlopen = nullptr;
 
 // Returns the newest version of dlopen and dlsym that the C library has. A version that it does not have must not be
-// looked up: the error would take memory from malloc. A preloaded malloc that finds the C library's malloc at its first
-// call by dlsym would call this file again, without end.
+// looked up: the error would take memory from malloc. A preloaded malloc that calls dlsym at its first call, to find
+// the C library's malloc, would call this file again, without end.
 static const char* NewestVersion() {
   constexpr int kMoved = 34;  // glibc 2.34 moved them from libdl.so.2 to libc.so.6
   int minor = 0;

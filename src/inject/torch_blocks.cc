@@ -122,7 +122,7 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
   }
 }
 
-// `live_before`: the sum of the reports before this one.
+// `live_before`: the bytes of the live blocks, as PyTorch has reported them before this free.
 void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_before) {
   const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;

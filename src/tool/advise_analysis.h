@@ -269,10 +269,10 @@ class Analysis {
   void ReadDriverSamples();
   // Extends the range of the device's addresses so that it contains the buffer.
   void AddAddresses(uint64_t id, int64_t bytes, uint32_t site);
-  // Takes the free bytes of the driver's samples up to `time`.
+  // Reads the driver's samples up to `time` and stores their free bytes.
   void ReadFreeBytes(int64_t time, const SiteTotals& totals);
-  // Counts a failed allocation if the driver reported enough free bytes in the last sample before it, and what was
-  // recorded since then has left enough.
+  // Counts a failed allocation if the driver reported enough free bytes in the last sample before it, and if enough of
+  // them are left after the growth that was recorded since then.
   void CountFailure(const RecordedEvent& event, const SiteTotals& totals);
   // Stores the live buffers of the devices whose worst sample is before `time`.
   void StoreFragments(int64_t time, const Live& live);

@@ -39,7 +39,8 @@ struct LiveProcess {
 // $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
 std::string ControlDirectory();
 
-// Says that `directory` has no control channel of `pid_or_name`, or of any process if this is empty, and what to do.
+// Returns a message: `directory` has no control channel of `pid_or_name`, or of any process if this is empty. It says
+// what the user can do.
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory);
 
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the

@@ -36,7 +36,8 @@ void OccupyClosedDescriptors() {
   }
 }
 
-// Prints the text of CLI11: help, the version, or an error of the arguments of `command`, which can contain them.
+// Prints the text of CLI11: help, the version, or an error in the arguments of `command`. The text of an error can
+// contain the user's arguments.
 int PrintUsage(const CLI::App& tool, const std::string& command, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {
     std::ostringstream out;
@@ -118,8 +119,8 @@ bool PrintUnknownOption(const Command& command, const std::vector<std::string>& 
   return false;
 }
 
-// Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So options after the
-// program are those of the program. `arguments` are the arguments of the subcommand.
+// Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
+// program are passed to the program. `arguments` are the arguments of the subcommand.
 void SeparateProgram(const Command& command, std::vector<std::string>& arguments) {
   if (command.arguments->get_option_no_throw("PROGRAM") == nullptr) return;
   for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {

@@ -17,8 +17,8 @@ namespace {
 
 using internal::FileOutput;
 
-// If the reader of standard output has closed its pipe, ends this process by SIGPIPE, like a command that prints. Does
-// nothing otherwise, or if the signal is ignored. Writes of FileOutput raise no signal.
+// If the reader of standard output has closed its pipe, ends this process by SIGPIPE, as an ordinary write would: a
+// write of FileOutput raises no signal. Does nothing otherwise, or if the signal is ignored.
 void EndIfPipeIsClosed() {
   pollfd output = {STDOUT_FILENO, POLLOUT, 0};
   if (poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) raise(SIGPIPE);

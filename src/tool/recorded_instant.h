@@ -50,7 +50,7 @@ std::string TimeText(const internal::RecordingTables& tables, int64_t time);
 // Returns the state at an instant. `tables` are those of `recording`.
 internal::RecordingState StateAt(internal::RecordingReader& recording, const RecordedInstant& instant);
 // Returns the state at an instant as a profile (gzip). The driver's values are those of the last sample before the
-// instant, if they are known to hold at the instant (RecordingState::ToSnapshot). A warning in the profile says if
+// instant, if these are still valid at the instant (RecordingState::ToSnapshot). A warning in the profile says if
 // events are missing up to then. Errors: those of SerializePprof.
 absl::StatusOr<std::string> ProfileAt(internal::RecordingReader& recording, const RecordedInstant& instant);
 

@@ -66,7 +66,7 @@ std::string NewRunName() {
   return Cat(text, suffix);
 }
 
-// Escapes a folder for a variable with a pattern, in which % begins a placeholder.
+// Escapes a folder for a variable whose value is a pattern: in a pattern, % begins a placeholder.
 std::string Literal(const std::string& folder) {
   std::string literal;
   for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
@@ -429,7 +429,8 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
 absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
   const std::optional<double> seconds = ParseSeconds(interval);
   if (!seconds.has_value() || *seconds < 0.001 || *seconds > 1e8) {
-    return absl::InvalidArgumentError(Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms on"));
+    return absl::InvalidArgumentError(
+        Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"));
   }
   char text[64];
   const std::to_chars_result end = std::to_chars(text, text + sizeof(text), *seconds, std::chars_format::fixed);

@@ -309,7 +309,7 @@ class TagFilter {
   std::map<ProfileSet::String, std::string> units_;
 };
 
-// Removes the samples that lack one of the labels of `where`. Sets `matches` to whether some samples may have them all.
+// Removes the samples that lack one of the labels of `where`. Sets `matches` to whether a set of labels has them all.
 // Error: kInvalidArgument.
 absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profiles, bool* matches) {
   std::vector<std::pair<std::string, std::string>> labels;

@@ -17,7 +17,7 @@ namespace {
 
 thread_local bool is_on = false;
 
-// The fake libraries take their own memory with operator new, which the real ones do not.
+// The fake libraries also call the program's operator new. The real ones do not, so their calls use malloc here.
 bool IsFromProgram(const void* returns_to) {
   const char* const caller = static_cast<const char*>(returns_to);
   return caller >= &__executable_start && caller < &etext;

@@ -333,7 +333,8 @@ TEST(RulesTest, FindCfaInStackSlot) {
   EXPECT_TRUE(NoDifference());
 }
 
-// Calls function() with a frame pointer that is a plain register and yet leads to a frame record, which is not true.
+// Calls function() with a frame pointer register that holds the address of a false frame record: two words that look
+// like a saved frame pointer and a return address, and are not those of a frame.
 asm(R"(
   .text
   .type capture_test_call_with_false_record, @function
@@ -361,8 +362,8 @@ capture_test_call_with_false_record:
 extern "C" void capture_test_call_with_false_record(Probe function);
 #endif
 
-// A chain of hops, each through other code than the one before. A set occurs in a chain at most once, because it has
-// one probe, and so does a signal frame.
+// A chain of calls through code of different kinds. Each hop is a call through a set or through hand-written code. A
+// set occurs at most once in a chain, because it has only one probe. A signal frame also occurs at most once.
 struct MixedChain {
   static constexpr size_t kMostHops = 7;
   struct Hop {
@@ -424,7 +425,8 @@ MixedChain* mixed;
   --mixed->next;
 }
 
-// A frame pointer alone proves nothing in these chains. Each chain is captured often enough for its path to be cached.
+// In these chains, a frame pointer register often does not lead to a frame. Each chain is captured often enough for its
+// path to be cached.
 TEST(CaptureTest, RandomChainsOfMixedCodeAreExact) {
   ProbeAll();  // the first backtrace of glibc loads a library, which is not allowed in a handler
   const std::vector<ScenarioSet> sets = ScenarioSets();

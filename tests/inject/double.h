@@ -12,7 +12,8 @@ extern "C" {
 // Returns the number of reports that the framework's own function has received with the right arguments.
 int double_reports();
 // Allocates a segment of 20 MiB on devices 0 and 1. Reports three blocks of 1 MiB in the segment of device 0, and then
-// makes the wrong report that `lie` names; "silence" makes no report at all, and "sleep" reports right (PyTorch only).
+// makes the wrong report that `lie` names; "silence" makes no report at all, and "sleep" makes only right reports, of
+// other memory (PyTorch only).
 // Returns the number of its reports.
 int double_allocate(const char* lie);
 }

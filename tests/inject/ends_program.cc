@@ -1,6 +1,6 @@
-// Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way argv[1]; each is a case of
-// ends_test. argv[2] is the path of a library for the case "in_library". With "lines" it does the same for each line of
-// its standard input (live_test). With LINKS_HBMPROF the memory is recorded by the linked library; otherwise it is
+// Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way that argv[1] names; each is a case
+// of ends_test. argv[2] is the path of a library for the case "in_library". With "lines" it does the same for each line
+// of its standard input (live_test). With LINKS_HBMPROF the memory is recorded by the linked library; otherwise it is
 // allocated from the driver.
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// A library whose read-only data after relocation are on the same page as data that it changes. (ends_test.cc changes
-// the library's program header, so that this page is only partly in the read-only range.)
+// A library that changes data in the section that is read-only after relocation. ends_test.cc changes the program
+// header of a copy, so that the page of these data is only partly in the read-only range, and stays writable.
 #include <unistd.h>
 
 static volatile int changed __attribute__((section(".data.rel.ro"))) = 1;

@@ -26,8 +26,8 @@ CUmemGenericAllocationHandle MapMemory(CUdeviceptr address) {
   return handle;
 }
 
-// Three blocks of a pool of mapped memory live while the memory is unmapped, as in the sleep mode of vLLM. Then one of
-// them is freed, and another block is allocated.
+// Allocates three blocks of a pool of mapped memory, and unmaps the memory while the blocks are live, as the sleep mode
+// of vLLM does. Maps memory again, frees one of the blocks, and allocates another block.
 void SleepAndWakeUp() {
   CUdeviceptr pool = 0;
   cuMemAddressReserve(&pool, 20 * kMiB, 0, 0, 0);

@@ -1,7 +1,8 @@
 """Runs the pod of a Kubernetes manifest in this system, without Kubernetes, and reads the server's memory in it.
 
 usage: pod_test.py MANIFEST WORK IMAGE=FOLDER...    WORK: an empty folder
-                   FOLDER: has the file system of the image IMAGE, rootfs, and what buildah says of it, inspect.json
+                   FOLDER: has the file system of the image IMAGE, rootfs, and the output of `buildah inspect`,
+                   inspect.json
 
 Of the manifest it uses: the order of the containers, command, env, volumeMounts, emptyDir, secret, runAsUser,
 runAsGroup, fsGroup, readOnlyRootFilesystem and allowPrivilegeEscalation. Each container gets its image's files in an
@@ -81,7 +82,8 @@ class Pod:
 
     def run(self, container, command):
         """Runs another command in the container, as `kubectl exec` does. Returns its output."""
-        return subprocess.run(self.command(container, command), check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(self.command(container, command), check=True, capture_output=True, text=True,
+                              timeout=60).stdout
 
 
 def wait_for(what, condition):
@@ -108,7 +110,7 @@ def get(path, token=TOKEN):
 
 
 def first_process(process):
-    """The process with the id 1 in the container that `process` is."""
+    """The process with the id 1 in the container that was started as `process`."""
     children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 1, children
     return int(children[0])
@@ -146,7 +148,8 @@ def main():
         assert started[-1].wait(timeout=30) == 0
         text = pod.run(sidecar, ["hbmprof", "top", "--exact", "--own", "/profiles/1.pb.gz"])
         print(text)
-        assert any(line.split()[:3] == [str(EXPECTED_BYTES), "B", "100.00%"] and " allocate " in line for line in text.splitlines())
+        assert any(line.split()[:3] == [str(EXPECTED_BYTES), "B", "100.00%"] and " allocate " in line
+                   for line in text.splitlines())
         print("the pod passed")
     finally:
         for process in started:

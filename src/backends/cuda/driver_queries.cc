@@ -132,8 +132,8 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
   if (!cached) return device;
-  // Inside the tracker nothing is recorded, so the probe is set at another call. The probe takes host memory: if the
-  // program's own operator new is a wrapped call, that call gets here again, inside the tracker.
+  // The probe takes host memory. If the program's own operator new makes a wrapped call, that call gets here again,
+  // inside the tracker. It does not set the probe; a call outside of the tracker does.
   const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) {

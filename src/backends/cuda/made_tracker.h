@@ -13,8 +13,8 @@
 
 namespace hbmprof::internal {
 
-// Returns make() if this thread is not inside the tracker, else null. The thread is inside the tracker during make():
-// if the program's own operator new is a wrapped call, the memory that make() takes makes no second tracker.
+// Returns make() if this thread is not inside the tracker, else null. During make() the thread is inside the tracker.
+// So if the program's own operator new makes a wrapped call, the allocations of make() do not make a second tracker.
 template <typename Make>
 auto MakeInsideTracker(const Make& make) -> decltype(make()) {
   const ForkPause pause;

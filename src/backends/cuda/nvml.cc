@@ -59,8 +59,8 @@ std::unique_ptr<Library> Load() {
     Find(library->uuid, handle, "nvmlDeviceGetUUID");
     library->complete = true;
   }
-  dlerror();  // a program that calls dlerror after its own dlsym must not get the error of a missing library or
-              // function
+  // A program that calls dlerror after its own dlsym must not get the error of a missing library or function.
+  dlerror();
   return library;
 }
 

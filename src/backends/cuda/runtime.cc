@@ -238,7 +238,7 @@ cudaError_t DeviceReset() {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   const cudaError_t result = cudaDeviceReset();
   if (result != cudaSuccess || calls == nullptr) return result;
-  // Also while recording is off.
+  // A reset is followed also while recording is off.
   internal::RecordOrDrop(calls->profiler, 0, [&] {
     const int ordinal = CurrentCudaDevice();
     if (ordinal < 0) return;

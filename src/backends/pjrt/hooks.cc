@@ -116,8 +116,8 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
   return Finish(tracked, slot, error, requested);
 }
 
-// While recording is off, the handles that are known are followed: the plugin can reuse the handle of an object that
-// has ended, and the record of memory must not end while another handle holds the memory. Nothing is recorded then.
+// While recording is off, nothing is recorded, but known handles are followed. There are two reasons: the plugin can
+// reuse the handle of an object that has ended, and the record of memory must not end while another handle holds it.
 
 // Makes the call. If it succeeds, calls follow(), also while recording is off.
 template <typename Args, typename Follow>
@@ -393,7 +393,7 @@ Error* Make(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, 
 }
 
 // Tracks a call that creates the buffer `*made` with memory that was recorded before. follow() gives that memory to the
-// buffer; if it returns false, because the memory is unknown, the memory is recorded.
+// buffer. If it returns false, because the memory is unknown, the memory is recorded, unless recording is off.
 template <typename Args, typename Follow>
 Error* FollowOrMake(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Buffer* const* made,
                     const Follow& follow) {
