@@ -52,7 +52,7 @@ hbmprof_step "libc++'s headers" hbmprof_libcxx
 check_with_clang() {
   hbmprof_configure clang || return
   # The headers that are generated when the build runs.
-  ninja -C build/clang -t targets rule CUSTOM_COMMAND | grep '\.pb\.h$' | xargs ninja -C build/clang || return
+  ninja -C build/clang -t targets rule CUSTOM_COMMAND | grep '\.pb\.h$' | xargs -r ninja -C build/clang || return
   scripts/lib/compile_check.py build/clang
 }
 

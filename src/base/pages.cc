@@ -23,6 +23,12 @@ void* Map(size_t bytes) {
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
+void Advise(void* pages, size_t bytes, int advice) {
+  const int saved_errno = errno;
+  madvise(pages, bytes, advice);  // fails if the kernel does not support large pages
+  errno = saved_errno;
+}
+
 std::atomic<int64_t> host_bytes{0};
 std::atomic<int64_t> max_host_bytes{INT64_MAX};
 
@@ -55,16 +61,19 @@ void* MapPages(size_t bytes) {
 }
 
 void* ReservePages(size_t bytes) {
-  if (bytes < kLargePage || bytes % kLargePage != 0) return Map(bytes);
+  if (bytes < kLargePage) return Map(bytes);
+  if (bytes % kLargePage != 0) {
+    void* const small_pages = Map(bytes);
+    if (small_pages != nullptr) Advise(small_pages, bytes, MADV_NOHUGEPAGE);
+    return small_pages;
+  }
   auto* pages = static_cast<char*>(Map(bytes + kLargePage));
   if (pages == nullptr) return nullptr;
   const size_t before = -reinterpret_cast<uintptr_t>(pages) % kLargePage;
   if (before != 0) munmap(pages, before);
   pages += before;
   munmap(pages + bytes, kLargePage - before);
-  const int saved_errno = errno;
-  madvise(pages, bytes, MADV_HUGEPAGE);  // fails if the kernel does not support it
-  errno = saved_errno;
+  Advise(pages, bytes, MADV_HUGEPAGE);
   return pages;
 }
 

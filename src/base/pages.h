@@ -20,8 +20,9 @@ bool TakeHostBytes(int64_t bytes);
 void CountHostBytes(int64_t bytes);
 
 // Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. If `bytes` is
-// a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Returns null if the kernel
-// has no memory or the limit would be exceeded. Does not change errno.
+// a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Other memory is in small
+// pages, so that a page that is touched takes no more than its own bytes. Returns null if the kernel has no memory or
+// the limit would be exceeded. Does not change errno.
 void* MapPages(size_t bytes);
 // Like MapPages, but does not count the bytes. It is for a table that counts its host bytes while it fills.
 // UnmapRetiredPages unmaps them.

@@ -23,6 +23,7 @@ inline constexpr int kAddressBits = 48;  // of the addresses of a program
 // Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
 inline constexpr bool kHasLinkRegister = true;
 inline constexpr size_t kCallBytes = 4;  // length of a call instruction
+inline constexpr size_t kInstructionAlignment = 4;
 
 // Returns the bits that belong to a return address. The other bits can be a signature. Their number depends on the
 // kernel's page tables, so the instruction xpaclri is used: it removes the signature from x30. Older processors execute

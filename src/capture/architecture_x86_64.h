@@ -17,6 +17,7 @@ inline constexpr int kAddressBits = 47;  // of the addresses of a program
 // Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
 inline constexpr bool kHasLinkRegister = false;
 inline constexpr size_t kCallBytes = 7;  // length of the longest call instruction
+inline constexpr size_t kInstructionAlignment = 1;
 
 // Returns the bits that belong to a return address: here all of them.
 inline uintptr_t ReturnAddressMask() { return ~uintptr_t{0}; }

@@ -33,6 +33,8 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   // If fp is not saved, fp_offset has no other use than as the base of return_offset.
   const int64_t fp_offset =
       kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
+  // The word of a rule that was read is never 0, because 0 is an empty slot of the table.
+  if (rule.kind == FrameRule::kNone) return PackedRule(uint64_t{FrameRule::kNone} | kFpSaved | uint64_t{object} << 5);
   // A frame holds at least its return address.
   if (rule.kind == FrameRule::kCfaFromSp && rule.cfa_offset <= 0) return PackedRule(inexpressible);
   if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
@@ -49,7 +51,7 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
     cfa = cfa << 5 | (static_cast<uint64_t>(distance / 8) & 31);
   }
   const auto fp = static_cast<uint64_t>(fp_offset / 8) << 43 >> 24;
-  return PackedRule(uint64_t{rule.kind} | uint64_t{rule.fp_saved} << 4 | uint64_t{object} << 5 | fp | cfa << 40);
+  return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
 }
 
 #if defined(HBMPROF_HAS_FRAME_RULES)

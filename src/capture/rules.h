@@ -30,10 +30,11 @@ namespace hbmprof::internal {
 // holds.
 bool PrepareRules();
 
-// A FrameRule and the id of the object that it was read from, in one word. 0 means that there is no rule.
+// A FrameRule and the id of the object that it was read from, in one word. 0 means that no rule was read.
 class PackedRule {
  public:
   static constexpr uint32_t kObjectIds = 1 << 14;
+  static constexpr uint64_t kFpSaved = 16;
   // The id of all objects that cannot be identified. No result that depends on their rules may be cached.
   static constexpr uint32_t kUnidentified = kObjectIds - 1;
 
@@ -46,7 +47,7 @@ class PackedRule {
   FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
   // Whether the kind is `kind`, and the object of the rule is never unloaded.
   bool is_permanent(FrameRule::Kind kind) const { return (word_ & (15 | uint64_t{kObjectIds - 1} << 5)) == kind; }
-  bool fp_saved() const { return (word_ & 16) != 0; }
+  bool fp_saved() const { return (word_ & kFpSaved) != 0; }
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
@@ -115,9 +116,9 @@ inline constexpr int kRuleBucketBits = 14;
 extern RuleBucket rule_table[1 << kRuleBucketBits] __attribute__((visibility("hidden")));
 
 // Returns the bucket of the rule for `address`. A walk waits for this computation in each frame. Therefore it only
-// takes bits of the pc that the walk has loaded. The bytes of a function have different buckets.
+// takes bits of the pc that the walk has loaded. The instructions of a function of up to 16 KiB have different buckets.
 inline RuleBucket& RuleBucketOf(uintptr_t address) {
-  return rule_table[(address + 1) & ((uintptr_t{1} << kRuleBucketBits) - 1)];
+  return rule_table[(address + 1) / kInstructionAlignment & ((uintptr_t{1} << kRuleBucketBits) - 1)];
 }
 
 // Returns a hash of `address` whose high bits depend on all its bits. Different addresses have different hashes.

@@ -162,7 +162,7 @@ class Ledger {
   // nothing.
   Entered EnterPlain(Event event, uint64_t id, SiteId site, int64_t bytes) {
     const CellRef ref = RefOf(site);
-    if (!ref) return kNotEntered;
+    if (!ref || OwnerOf(site) != ref.shard) return kNotEntered;
     SpinLockHolder hold(ref.shard->lock);
     return EnterPlain(event, *ref.shard, ref.cell, id, site, bytes);
   }
@@ -632,7 +632,7 @@ class Ledger {
   // Adds what the shard has not added to live_records_ yet.
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
-  // A page more than the cells need, so that they are not in large pages.
+  // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
   size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
   static uint64_t Bit(const Shard* first, const Shard& shard) { return uint64_t{1} << (&shard - first); }
   // Takes all_lock_, the locks of the shards in which the account is active, and that of `own` if it is not null.

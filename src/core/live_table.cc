@@ -237,7 +237,19 @@ void LiveTable::UnlockAll() {
 }
 
 void LiveTable::ResetBucketsInChild() {
-  for (size_t i = buckets_; i < 2 * buckets_; ++i) std::memset(static_cast<void*>(BucketAt(i)), 0, sizeof(Bucket));
+  // A thread of the parent may have been inside Split or Merge, so buckets_ may not agree with state_ and the buckets.
+  free_overflow_ = nullptr;
+  EmptyInChild();
+}
+
+void LiveTable::EmptyInChild() {
+  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
+    if (origins_[i].load(std::memory_order_relaxed) == 0) continue;
+    DiscardPages(BucketAt(SegmentBuckets(i)), SegmentBuckets(i) * sizeof(Bucket));
+  }
+  std::memset(static_cast<void*>(first_segment_), 0, sizeof(first_segment_));
+  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
+  SetBuckets(kMinBuckets);
 }
 
 void LiveTable::ClearInChild() {
@@ -252,13 +264,7 @@ void LiveTable::ClearInChild() {
       free_overflow_ = bucket;
     }
   }
-  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
-    if (origins_[i].load(std::memory_order_relaxed) == 0) continue;
-    DiscardPages(BucketAt(SegmentBuckets(i)), SegmentBuckets(i) * sizeof(Bucket));
-  }
-  std::memset(static_cast<void*>(first_segment_), 0, sizeof(first_segment_));
-  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
-  SetBuckets(kMinBuckets);
+  EmptyInChild();
   overflow_lock_.Unlock();
   resize_lock_.Unlock();
 }

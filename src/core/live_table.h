@@ -317,6 +317,8 @@ class LiveTable {
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // Returns the memory of buckets that are not in use to the kernel.
   void Discard(size_t first, size_t count);
+  // Empties all buckets, releases their locks, and leaves the fewest buckets. Overflow buckets get lost.
+  void EmptyInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns null if there is no memory.
   Bucket* NewOverflowBucket() const;
   void FreeOverflowBucket(Bucket* bucket) const;

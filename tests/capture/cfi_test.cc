@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "src/capture/rules.h"
+
 namespace capture_test {
 namespace {
 
@@ -22,6 +24,7 @@ using hbmprof::internal::kFpRegister;
 using hbmprof::internal::kHasLinkRegister;
 using hbmprof::internal::kReturnAddressRegister;
 using hbmprof::internal::kSpRegister;
+using hbmprof::internal::PackedRule;
 using hbmprof::internal::ReadableRanges;
 using hbmprof::internal::ReadFrameRule;
 
@@ -128,6 +131,12 @@ std::string Theirs(Dwarf_CFI* cfi, Dwarf_Addr address) {
   int64_t fp_offset = 0;
   if (!offset_from_cfa(&fp_offset)) return "special";
   return Notation(kind, cfa_offset, true, fp_offset, ra_offset);
+}
+
+// An empty slot of the table of rules is 0.
+TEST(PackedRuleTest, RuleOfCodeWithoutUnwindInformationIsNotZero) {
+  EXPECT_EQ(PackedRule::Of(FrameRule(), 0).kind(), FrameRule::kNone);
+  EXPECT_NE(PackedRule::Of(FrameRule(), 0).word(), 0u);
 }
 
 TEST(FrameRuleTest, EqualsElfutilsInAllLoadedLibraries) {
