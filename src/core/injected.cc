@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "src/base/linker_error.h"
 #include "src/base/message.h"
 
 namespace hbmprof::internal {
@@ -15,7 +16,7 @@ namespace {
 const InjectedProfiler* Look() {
   auto* const get = reinterpret_cast<GetInjected*>(dlsym(RTLD_DEFAULT, kInjectedSymbol));
   if (get != nullptr) return get();
-  dlerror();  // clears the error, so that the program does not get it
+  ClearLinkerError();
   return nullptr;
 }
 

@@ -124,7 +124,7 @@ TEST(RunTest, RunningProgramAnswersPsAndDump) {
       "\"$1\" dump inject_ends -o \"$4/now\" && kill $! && wait $!; echo \"ended $?\"; \"$1\" ps";
   const CommandResult result = Shell(script, folder, {Program("inject_ends"), "sleep"});
   EXPECT_THAT(result.out, ContainsRegex("inject_ends +GPU:0 +device +1.00 MiB +1.00 MiB +1.00 GiB\n(.*\n)*.*/now\n"
-                                        "ended 143\n *pid +name .*\n$"))
+                                        "ended 143\n$"))
       << result.err;
   const auto dumped = ReadProfile(folder + "/now");
   ASSERT_TRUE(dumped.ok()) << dumped.status();
@@ -251,11 +251,12 @@ TEST(RunTest, PercentInFolderNameIsLiteral) {
 }
 
 TEST(RunTest, PercentInTheWorkingDirectoryOfARecordingIsLiteral) {
-  const std::string folder = ScratchDir() + "/%p %n%%p%";
+  const std::string scratch = ScratchDir();
+  const std::string folder = scratch + "/%p %n%%p%";
   fs::create_directory(folder);
   const CommandResult run =
       RunCommand({ToolPath(), "run", "--record=x%%.hbmrec", "--", Program("inject_cases"), "plain"},
-                 {kDoubles, std::string("HBMPROF_SOCKET_DIR=") + ScratchDir()}, {folder, 0});
+                 {kDoubles, "HBMPROF_SOCKET_DIR=" + scratch}, {folder, 0});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(fs::exists(folder + "/x%.hbmrec")) << run.err;
 }

@@ -4,6 +4,8 @@
 
 #include <atomic>
 
+#include "src/base/linker_error.h"
+
 // The injected library defines HBMPROF_DLSYM as the name of a function that calls the C library's dlsym: inside that
 // library the name dlsym refers to its own dlsym.
 #ifdef HBMPROF_DLSYM
@@ -23,7 +25,7 @@ void* CudaDriverLibrary() {
   if (library != nullptr) {
     found.store(library, std::memory_order_release);
   } else {
-    dlerror();  // a program that calls dlerror after its own dlsym must not get this error
+    ClearLinkerError();
   }
   return library;
 }
@@ -52,7 +54,7 @@ bool LoadDriverFunctions() {
   for (int i = 0; i < kEntryCount; ++i) {
     functions[i].store(FindSymbol(library, kEntryNames[i]), std::memory_order_relaxed);
   }
-  dlerror();  // as above, if the last functions are missing
+  ClearLinkerError();  // if the last functions are missing
   is_filled.store(true, std::memory_order_release);
   return true;
 }

@@ -10,6 +10,7 @@
 #include "src/backends/cuda/driver_queries.h"
 #include "src/backends/cuda/made_tracker.h"
 #include "src/base/completes.h"
+#include "src/base/linker_error.h"
 #include "src/base/message.h"
 
 namespace hbmprof::internal {
@@ -24,7 +25,7 @@ bool IsInjected() {
   Answer answer = known.load(std::memory_order_relaxed);
   if (answer == kUnknown) {
     answer = dlsym(RTLD_DEFAULT, "hbmprof_cuda_profiler") != nullptr ? kYes : kNo;
-    if (answer == kNo) dlerror();  // clears the error, so that the program does not get it
+    if (answer == kNo) ClearLinkerError();
     known.store(answer, std::memory_order_relaxed);
   }
   return answer == kYes;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "src/base/descriptor.h"
 #include "src/base/lines.h"
+#include "src/base/linker_error.h"
 #include "src/base/lock_free_lazy.h"
 
 namespace hbmprof::internal {
@@ -49,6 +51,7 @@ bool Find(Function& function, void* library, const char* name) {
 
 std::unique_ptr<Library> Load() {
   auto library = std::make_unique<Library>();
+  const int error = errno;
   void* handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   Result (*init)() = nullptr;
   if (handle != nullptr && Find(init, handle, "nvmlInit_v2") && init() == 0 &&
@@ -59,8 +62,8 @@ std::unique_ptr<Library> Load() {
     Find(library->uuid, handle, "nvmlDeviceGetUUID");
     library->complete = true;
   }
-  // A program that calls dlerror after its own dlsym must not get the error of a missing library or function.
-  dlerror();
+  ClearLinkerError();
+  errno = error;
   return library;
 }
 
