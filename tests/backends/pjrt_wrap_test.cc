@@ -196,6 +196,25 @@ INSTANTIATE_TEST_SUITE_P(Version, PjrtWrap, ::testing::Values(57, 81, kFakePjrtN
 class PjrtOwnership : public PjrtFixture<::testing::Test> {
  protected:
   PjrtOwnership() : PjrtFixture(kFakePjrtNewest) {}
+
+  // Makes an alias for `*size` bytes in the memory of `source`.
+  abi::CreateAliasArgs CreateAlias(abi::Buffer* source, const int64_t* size) {
+    abi::CreateAliasArgs alias{};
+    alias.client = client_;
+    alias.memory = calls_.MemoryOf(source);
+    alias.dims = size;
+    alias.num_dims = 1;
+    alias.type = hbmprof_test::kU8;
+    EXPECT_EQ(calls_.Call(abi::kCreateAlias, &alias), 0);
+    return alias;
+  }
+  void Fulfill(const abi::CreateAliasArgs& alias, abi::Buffer* source) {
+    abi::FulfillAliasArgs fulfill{};
+    fulfill.client = client_;
+    fulfill.buffer = source;
+    fulfill.callback = alias.callback;
+    EXPECT_EQ(calls_.Call(abi::kFulfillAlias, &fulfill), 0);
+  }
 };
 
 TEST_F(PjrtOwnership, BuffersHaveLabels) {
@@ -484,19 +503,9 @@ TEST_F(PjrtOwnership, ViewOfOldProgramIsReadWithinItsSize) {
 TEST_F(PjrtOwnership, FulfilledAliasHoldsMemory) {
   const int64_t size = 1024;
   abi::Buffer* const source = calls_.Uninitialized(client_, size);
-  abi::CreateAliasArgs alias{};
-  alias.client = client_;
-  alias.memory = calls_.MemoryOf(source);
-  alias.dims = &size;
-  alias.num_dims = 1;
-  alias.type = hbmprof_test::kU8;
-  ASSERT_EQ(calls_.Call(abi::kCreateAlias, &alias), 0);
+  const abi::CreateAliasArgs alias = CreateAlias(source, &size);
   ExpectAgreement();
-  abi::FulfillAliasArgs fulfill{};
-  fulfill.client = client_;
-  fulfill.buffer = source;
-  fulfill.callback = alias.callback;
-  ASSERT_EQ(calls_.Call(abi::kFulfillAlias, &fulfill), 0);
+  Fulfill(alias, source);
   calls_.Destroy(source);
   EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
   ExpectAgreement();
@@ -697,19 +706,9 @@ TEST_F(PjrtOwnership, AliasMadeWhileOffIsFulfilledWithKnownMemory) {
   abi::Buffer* const source = calls_.Uninitialized(client_, 1024);
   Recorder().SetEnabled(false);
   const int64_t size = 1024;
-  abi::CreateAliasArgs alias{};
-  alias.client = client_;
-  alias.memory = calls_.MemoryOf(source);
-  alias.dims = &size;
-  alias.num_dims = 1;
-  alias.type = hbmprof_test::kU8;
-  ASSERT_EQ(calls_.Call(abi::kCreateAlias, &alias), 0);
+  const abi::CreateAliasArgs alias = CreateAlias(source, &size);
   Recorder().SetEnabled(true);
-  abi::FulfillAliasArgs fulfill{};
-  fulfill.client = client_;
-  fulfill.buffer = source;
-  fulfill.callback = alias.callback;
-  ASSERT_EQ(calls_.Call(abi::kFulfillAlias, &fulfill), 0);
+  Fulfill(alias, source);
   calls_.Destroy(source);
   EXPECT_EQ(StatsOf(0).bytes_in_use, 1024);
   EXPECT_EQ(calls_.Destroy(alias.buffer), 0);
