@@ -149,6 +149,15 @@ class Load {
     uint64_t inner = 0;         // a segment inside; 0: none
   };
 
+  // Returns the address of a slot of a thread.
+  static uint64_t AddressOf(uint64_t thread, uint64_t slot) {
+    return (uint64_t{1} << 40) + (thread * kSlotsPerThread + slot) * kSlotBytes;
+  }
+  // Whether the buffer at a slot's address waits to be freed by another thread.
+  std::atomic<bool>& IsHanded(uint64_t address) {
+    return is_handed_[(address - AddressOf(0, 0)) / kSlotBytes];
+  }
+
   void RunThread(int number) {
     std::mt19937 random(static_cast<unsigned>(number));
     std::vector<Slot> slots(kSlotsPerThread);
@@ -158,14 +167,18 @@ class Load {
       const uint64_t slot = random() % kSlotsPerThread;
       std::optional<ScopedTag> tag;
       if (random() % 4 == 0) tag.emplace("phase", random() % 2 == 0 ? "prefill" : "decode");
-      const uint64_t address =
-          (uint64_t{1} << 40) + (static_cast<uint64_t>(number) * kSlotsPerThread + slot) * kSlotBytes;
+      const uint64_t address = AddressOf(static_cast<uint64_t>(number), slot);
+      if (IsHanded(address).load(std::memory_order_acquire)) continue;
       Step(slots[slot], address, random);
-      // Another thread frees some buffers.
+      // Another thread frees some buffers. As in a program, an address is not used again before that.
       if (slots[slot].state == Slot::kBuffer && random() % 8 == 0) {
-        const uint64_t other = handed_[random() % handed_.size()].exchange(address);
+        IsHanded(address).store(true, std::memory_order_relaxed);
         slots[slot].state = Slot::kFree;
-        if (other != 0) profiler_.RecordFree(BufferId(other));
+        const uint64_t other = handed_[random() % handed_.size()].exchange(address);
+        if (other != 0) {
+          profiler_.RecordFree(BufferId(other));
+          IsHanded(other).store(false, std::memory_order_release);
+        }
       }
     }
   }
@@ -230,7 +243,8 @@ class Load {
   const int64_t events_per_thread_;
   const std::function<void()> instant_;
   std::vector<DeviceId> devices_;
-  std::array<std::atomic<uint64_t>, 16> handed_ = {};
+  std::array<std::atomic<uint64_t>, 16> handed_ = {};  // addresses; 0: none
+  std::array<std::atomic<bool>, kThreads * kSlotsPerThread> is_handed_ = {};
 };
 
 class RecordingExactness : public ::testing::Test {
