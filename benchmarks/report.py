@@ -2,11 +2,13 @@
 """Runs record_bench and prints the table of goals: the cost that recording adds, the goal, and whether the goal is met.
 
 usage: benchmarks/report.py [--build build/release] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
-       benchmarks/report.py --compare BUILD... [--repetitions 9] [--min-time 0.1]
+       benchmarks/report.py --compare BUILD... [--quiet] [--repetitions 9] [--min-time 0.1]
 
 --all also runs scaling_bench, dump_bench and replay_bench and prints their output; --json stores the output of
 record_bench in FILE. --compare prints only the added nanoseconds of several build folders, of which each is run once in
-every round.
+every round. --quiet, on a machine where other work comes and goes: a round of a case counts only if no untracked run in
+it, before, between and after the tracked ones, took 10 % more than the fastest untracked run of this build and case.
+Rounds are repeated until enough of them count. Use it with a short --min-time, such as 0.03.
 
 Added nanoseconds are the median of the tracked runs minus the median of the untracked runs. The runs of all cases are
 in random order. One thread is measured in processor time, on which other programs have the least effect; several
@@ -187,23 +189,44 @@ def print_memory(runs):
     row(title, f"{value:.3g} {unit}", *verdict(value, goal))
 
 
+def compare_round(options, path, case):
+  """Runs one case once with each build. Returns {build: (tracked, [untracked])}; the last has an untracked run more."""
+  times = {}
+  name = f"^{case}/(un)?tracked/real_time/threads:1$"
+  for build in options.compare:
+    runs = run_record_bench(options, path, build, 1, name)
+    times[build] = (pair_time(runs, case, "tracked"), [pair_time(runs, case, "untracked")])
+  runs = run_record_bench(options, path, build, 1, name.replace("(un)?tracked", "untracked"))
+  times[build][1].append(pair_time(runs, case, "untracked"))
+  return times
+
+
+def quiet_rounds(rounds):
+  """Returns the rounds in which the untracked runs of each build are near the fastest one of all rounds."""
+  fastest = {build: min(min(times[build][1]) for times in rounds) for build in rounds[0]}
+  return [times for times in rounds
+          if all(max(untracked) <= 1.1 * fastest[build] for build, (_, untracked) in times.items())]
+
+
 def compare(options):
   """Prints the added nanoseconds of options.compare, with the distance from the least to the largest round."""
-  cases = "^(" + "|".join(case for _, case, _ in ADDED) + ")/(un)?tracked/real_time/threads:1$"
-  added = {}  # (build, case) -> one value for each round
-  with tempfile.TemporaryDirectory() as folder:
-    for _ in range(options.repetitions):
-      for build in options.compare:
-        runs = run_record_bench(options, os.path.join(folder, "record.json"), build, 1, cases)
-        for _, case, _ in ADDED:
-          value = pair_time(runs, case, "tracked") - pair_time(runs, case, "untracked")
-          added.setdefault((build, case), []).append(value)
+  most_rounds = 20 * options.repetitions if options.quiet else options.repetitions
   print(f"added ns per pair: medians of {options.repetitions} rounds, (largest - least)\n")
-  row("alloc + free", *options.compare, "goal")
-  row(*["---"] * (len(options.compare) + 2))
+  row("alloc + free", *options.compare, "goal", "rounds")
+  row(*["---"] * (len(options.compare) + 3))
   for title, case, goal in ADDED:
-    values = [added[build, case] for build in options.compare]
-    row(title, *[f"{statistics.median(v):.1f} ({max(v) - min(v):.1f})" for v in values], verdict(0, goal)[0])
+    rounds = []
+    counted = []
+    with tempfile.TemporaryDirectory() as folder:
+      while len(rounds) < most_rounds and len(counted) < options.repetitions:
+        rounds.append(compare_round(options, os.path.join(folder, "record.json"), case))
+        counted = quiet_rounds(rounds) if options.quiet else rounds
+    cells = []
+    for build in options.compare:
+      added = [times[build][0] - times[build][1][0] for times in counted]
+      cells.append(f"{statistics.median(added):.1f} ({max(added) - min(added):.1f})" if added else "")
+    row(title, *cells, verdict(0, goal)[0], f"{len(counted)} of {len(rounds)}")
+    sys.stdout.flush()
 
 
 def main():
@@ -214,6 +237,7 @@ def main():
   parser.add_argument("--all", action="store_true")
   parser.add_argument("--json")
   parser.add_argument("--compare", nargs="+", metavar="BUILD")
+  parser.add_argument("--quiet", action="store_true")
   options = parser.parse_args()
   if options.compare:
     return compare(options)

@@ -49,7 +49,7 @@ struct CourseKind {
   const char* name;
   enum class Is { kLeak, kNoLeak, kUndecidable } is;
   // The thresholds of the judge were chosen with courses of the plain and mixed kinds, and not with the held-out kinds.
-  // benchmarks/RESULTS.md says when the figures of the held-out kinds were seen.
+  // benchmarks/LEAKS.md says when the figures of the held-out kinds were seen.
   enum class Use { kPlain, kMixed, kHeldOut } use;
   ProgramRun::Special special;
 };

@@ -1,5 +1,5 @@
 // The recall and the false alarms of `hbmprof leaks` on labelled courses with fixed seeds. The full table is in
-// benchmarks/RESULTS.md.
+// benchmarks/LEAKS.md.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // leaks_table DIRECTORY [SEED [RUNS]]: recall and false alarms of `hbmprof leaks` on labelled courses, as the tables of
-// benchmarks/RESULTS.md. Beside it, on the same courses: a least-squares line (growing if its slope is above zero with
+// benchmarks/LEAKS.md. Beside it, on the same courses: a least-squares line (growing if its slope is above zero with
 // p < 0.005) and the last dump against the first (growing if 5 % of the largest value lie between them).
 #include <algorithm>
 #include <cmath>
