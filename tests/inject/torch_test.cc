@@ -284,12 +284,13 @@ struct Lie {
   const char* reason;
 };
 
-ProfileView RunDouble(const std::string& lie, std::vector<std::string> environment = {}) {
+ProfileView RunDouble(const std::string& lie, std::vector<std::string> environment = {},
+                      const char* program = HBMPROF_DOUBLE_PROGRAM) {
   const std::string output = NewDirectory() + "/profile.pb.gz";
   environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
   environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
   environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
-  const CommandResult run = RunCommand({HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", lie}, environment, {"", 120});
+  const CommandResult run = RunCommand({program, "libc10_cuda.so", lie}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
   if (lie == "out of memory") {
     EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 4.60 KiB failed\n"));
@@ -338,6 +339,15 @@ TEST(TorchDoubleTest, BlocksAreShownAfterTheirMemoryWasUnmapped) {
       << "the block that was allocated after the memory was mapped again";
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string((20 + 20) * kMiB)) << "nothing counts twice";
   EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(19 * kMiB));
+  EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(HasSubstr("warning"))));
+}
+
+TEST(TorchDoubleTest, BlocksOfAnotherAllocatorDoNotCountAsPyTorchs) {
+  const ProfileView view = RunDouble("sleep", {}, HBMPROF_LINKED_DOUBLE_PROGRAM);
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), kMiB);
+  const auto is_other = [](const ProfileView::Sample& sample) { return IsBlockOf("other", sample); };
+  EXPECT_EQ(view.Sum("inuse_space", is_other), 4 * kMiB);
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string((20 + 20 + 20) * kMiB));
   EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(HasSubstr("warning"))));
 }
 
