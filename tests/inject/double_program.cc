@@ -1,7 +1,7 @@
-// usage: PROGRAM LIBRARY LIE [twice]
-// Allocates through a double of a framework's library (double.h), which makes the wrong report that LIE names. With
-// "twice", loads the library two times, the second time at another address. With LINKS_HBMPROF, the program has another
-// allocator on device 0, which holds a block of 4 MiB from the start.
+// usage: PROGRAM LIBRARY SCENARIO [twice]
+// Allocates through a double of a framework's library (double.h), which makes the wrong report that SCENARIO names.
+// With "twice", loads the library two times, the second time at another address. With LINKS_HBMPROF, the program has
+// another allocator on device 0, which holds a block of 4 MiB from the start.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -24,7 +24,7 @@ bool HoldBlockOfOtherAllocator() {
 }
 #endif
 
-bool Allocate(const char* path, const char* lie, bool closes) {
+bool Allocate(const char* path, const char* scenario, bool closes) {
   void* const library = dlopen(path, RTLD_NOW);
   if (library == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
@@ -32,7 +32,7 @@ bool Allocate(const char* path, const char* lie, bool closes) {
   }
   const auto allocate = reinterpret_cast<decltype(&double_allocate)>(dlsym(library, "double_allocate"));
   const auto reports = reinterpret_cast<decltype(&double_reports)>(dlsym(library, "double_reports"));
-  const int made = allocate(lie);
+  const int made = allocate(scenario);
   const int got = reports();
   std::printf("made %d got %d\n", made, got);
   if (!closes) return made == got;
