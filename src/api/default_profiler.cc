@@ -139,13 +139,14 @@ void WriteProfileAtEnd() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-void WriteProfileBeforeExec() try {
+// Writes a profile that a later one replaces.
+void WriteProfileNow() try {
   if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   const absl::Status status = internal::WriteOutput();
-  if (!status.ok()) return PrintMessage("hbmprof: no profile before exec: ", Text(status));
+  if (!status.ok()) return PrintMessage("hbmprof: no profile: ", Text(status));
   if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
 } catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile before exec: the host has no memory to build it");
+  PrintMessage("hbmprof: no profile: the host has no memory to build it");
 }
 
 // Called when the process ends without its exit handlers. The profile comes first, because the process waits for five
@@ -157,9 +158,20 @@ void EndProcess() {
   internal::StopRecordingAtExit();
 }
 
+// Called when a signal comes that the kernel ignores by default, so that the process continues.
+void WriteAndContinue() try {
+  // The profile at exit, which another thread writes now, must remain the last one.
+  if (writing_process.load() == getpid()) return;
+  // A file that was opened early can be written once only, and SIGKILL may end the process next.
+  OutputFile* const file = Output();
+  file != nullptr && file->is_early() ? WriteProfileAtEnd() : WriteProfileNow();
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile: the host has no memory to build it");
+}
+
 // Called before exec replaces the program.
 void BeforeExec() {
-  WriteProfileBeforeExec();
+  WriteProfileNow();
   internal::StopRecordingAtExit();
 }
 
@@ -169,7 +181,7 @@ void StartExitWriterIfWanted(const DefaultOptions& options) {
   // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
   // they get the thread only when they record an event.
   const bool is_injected = output_variable != nullptr;
-  if (!internal::StartExitWriter({&EndProcess, &BeforeExec, !is_injected})) {
+  if (!internal::StartExitWriter({&EndProcess, &BeforeExec, &WriteAndContinue, !is_injected})) {
     return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
   }
   if (!is_injected) internal::ReplaceEndCalls();

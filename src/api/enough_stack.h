@@ -3,12 +3,9 @@
 #ifndef HBMPROF_SRC_API_ENOUGH_STACK_H_
 #define HBMPROF_SRC_API_ENOUGH_STACK_H_
 
-#include <semaphore.h>
-
 #include <cstddef>
 
 #include "src/base/background_thread.h"
-#include "src/base/no_cancellation.h"
 #include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
@@ -24,21 +21,7 @@ bool WithEnoughStack(const Work& work) {
     work();
     return true;
   }
-  const NoCancellation no_cancellation;
-  struct Call {
-    const Work* work;
-    sem_t done;
-  } call = {&work, {}};
-  sem_init(&call.done, 0, 0);
-  const auto run = [](void* argument) -> void* {
-    auto* const on_stack = static_cast<Call*>(argument);
-    (*on_stack->work)();
-    sem_post(&on_stack->done);
-    return nullptr;
-  };
-  if (!StartBackgroundThread(run, &call)) return false;
-  while (sem_wait(&call.done) != 0) continue;
-  return true;
+  return RunInBackgroundThread(work);
 }
 
 }  // namespace hbmprof::internal

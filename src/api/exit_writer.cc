@@ -21,11 +21,18 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr time_t kMaxWaitSeconds = 5;
+constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
 constexpr int64_t kSecond = 1'000'000'000;
 // How long, and in which steps, a signal is delayed because its thread may hold a lock of this library.
 constexpr int64_t kMaxDelay = kSecond;
 constexpr long kDelayStep = 200'000;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+// The requests to write a profile in a process that may continue.
+struct Writes {
+  std::atomic<uint64_t> requested{0};  // their number
+  std::atomic<uint64_t> completed{0};  // the number of those that are completed
+};
 
 ExitWriterOptions writer;               // set before `thread_process`
 std::atomic<pid_t> thread_process{0};   // the process that has the thread
@@ -35,13 +42,24 @@ sem_t requested;                        // posted for each request
 std::atomic<bool> is_ending{false};     // whether a request is for the end of the process
 std::atomic<uint32_t> completed{0};     // a futex: the number of completed requests
 std::atomic<bool> is_ended{false};      // whether the request for the end is completed
-std::atomic<int> delayed_signal{0};     // a signal that the thread sends to the process again; 0: none
-std::atomic<int64_t> first_delay{0};    // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
+Writes before_exec;
+Writes at_ignored_signal;
+std::atomic<int> delayed_signal{0};   // a signal that the thread sends to the process again; 0: none
+std::atomic<int64_t> first_delay{0};  // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 void Complete() {
   completed.fetch_add(1);
   syscall(SYS_futex, &completed, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+// Completes the requests that were made before this call.
+void Serve(Writes& writes, void (*write)()) {
+  const uint64_t requested = writes.requested.load();
+  if (requested == writes.completed.load()) return;
+  write();
+  writes.completed.store(requested);
+  Complete();
 }
 
 void* WaitAndWrite(void*) {
@@ -54,8 +72,8 @@ void* WaitAndWrite(void*) {
       kill(getpid(), number);
       continue;
     }
-    writer.write_before_exec();
-    Complete();
+    Serve(at_ignored_signal, writer.write_and_continue);
+    Serve(before_exec, writer.write_before_exec);
   }
   writer.write_at_end();
   is_ended.store(true);
@@ -78,19 +96,27 @@ void RequestAndWait(const IsDone& is_done) {
   }
 }
 
+// Requests a write, and waits until it is completed, until the profile at the end is written, or for five seconds.
+void RequestWrite(Writes& writes) {
+  const uint64_t number = writes.requested.fetch_add(1) + 1;
+  RequestAndWait([&] { return writes.completed.load() >= number || is_ended.load(); });
+}
+
 // Returns whether the thread may hold a lock that the exit writer needs.
 bool MayHoldLock() { return thread_state.inside || fork_state.mutexes != 0; }
 
 // Makes the exit writer send the signal to the process again a little later. Returns false if it does not, because a
-// signal was first delayed kMaxDelay ago.
+// signal was first delayed kMaxDelay ago. A process can continue after a delayed signal, if it has set its own handler
+// meanwhile. So a delay that began long ago does not count.
 bool Delay(int number) {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = time.tv_sec * kSecond + time.tv_nsec;
-  int64_t first = 0;
-  if (first_delay.compare_exchange_strong(first, now)) first = now;
+  int64_t first = first_delay.load();
+  const bool is_new = first == 0 || now - first > 2 * kMaxDelay;
+  if (is_new && first_delay.compare_exchange_strong(first, now)) first = now;
   if (now - first > kMaxDelay) return false;
-  // If another signal is delayed already, that one will end the process.
+  // If another signal is delayed already, that one has the same effect.
   int none = 0;
   if (delayed_signal.compare_exchange_strong(none, number)) sem_post(&requested);
   return true;
@@ -102,10 +128,18 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
   const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
   const bool is_sent = !can_be_fault || info->si_code <= 0;
-  // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread.
-  const bool can_return = is_sent && number != SIGABRT;
+  // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread;
+  // it sends the signal with tgkill.
+  const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
   const bool has_writer = thread_process.load() == getpid() && !is_ending.load();
   if (can_return && has_writer && MayHoldLock() && Delay(number)) {
+    errno = error;
+    return;
+  }
+  if (can_return && getpid() == kFirstProcess) {
+    // Without this handler, the kernel would ignore the signal.
+    first_delay.store(0);
+    if (has_writer) RequestWrite(at_ignored_signal);
     errno = error;
     return;
   }
@@ -164,6 +198,8 @@ void StartExitWriterInChild() {
   const int error = errno;
   is_ending.store(false);
   is_ended.store(false);
+  before_exec.completed.store(before_exec.requested.load());
+  at_ignored_signal.completed.store(at_ignored_signal.requested.load());
   delayed_signal.store(0);
   first_delay.store(0);
   StartThread();
@@ -186,7 +222,7 @@ void WriteByExitWriter() {
 void WriteBeforeExec() {
   if (thread_process.load() != getpid()) return;
   const int error = errno;
-  RequestAndWait([before = completed.load()] { return completed.load() != before; });
+  RequestWrite(before_exec);
   errno = error;
 }
 

@@ -10,8 +10,9 @@
 namespace hbmprof::internal {
 
 struct ExitWriterOptions {
-  void (*write_at_end)() = nullptr;       // called once at most; must not throw
-  void (*write_before_exec)() = nullptr;  // must not throw; the process continues if exec fails
+  void (*write_at_end)() = nullptr;        // called once at most; must not throw
+  void (*write_before_exec)() = nullptr;   // must not throw; the process continues if exec fails
+  void (*write_and_continue)() = nullptr;  // must not throw; for a signal that does not end the process
   // Whether each forked child gets such a thread at once. If not: see StartExitWriterInChild.
   bool in_children = false;
 };
@@ -22,6 +23,10 @@ struct ExitWriterOptions {
 // instruction. If a signal that was sent interrupts a function of this library, this function may hold a lock that the
 // thread needs. So the handler returns, and the signal is sent again a little later. A handler that the program sets
 // later replaces this handler. quick_exit also writes the profile.
+//
+// The kernel never applies the default action of a sent signal to the first process of a container (process id 1). In
+// that process the handler waits until the thread has called write_and_continue, and returns: the process continues,
+// and the handler stays.
 //
 // Call it when Profiler::Default() has an output or a recording. A second call does nothing and returns true. Returns
 // false if the thread could not be started; then no handler is set.

@@ -86,6 +86,9 @@ class StartObjects {
           map = map->l_next;
           Add(map);
         }
+        if (reinterpret_cast<uintptr_t>(object.dlfo_map_start) == linker) {
+          linker_entry_ = linker + reinterpret_cast<const ElfW(Ehdr)*>(linker)->e_entry;
+        }
       }
     }
     is_known_.store(true, std::memory_order_release);
@@ -98,6 +101,9 @@ class StartObjects {
     }
     return false;
   }
+
+  // The address at which the kernel starts the process: the entry point of the dynamic linker. 0 if it is not known.
+  uintptr_t linker_entry() const { return is_known_.load(std::memory_order_acquire) ? linker_entry_ : 0; }
 
  private:
   static constexpr int kCapacity = 256;
@@ -112,6 +118,7 @@ class StartObjects {
   std::atomic<bool> is_known_{false};
   int count_ = 0;
   uintptr_t starts_[kCapacity] = {};
+  uintptr_t linker_entry_ = 0;
 };
 
 StartObjects start_objects;
@@ -339,6 +346,19 @@ void StoreRule(uintptr_t address, PackedRule rule) {
   chosen->check.store(rule.word() ^ mixed, std::memory_order_release);
 }
 
+// Returns whether the code at `address`, which has no rule, is the start of the process: the dynamic linker's code
+// without unwind information that begins at its entry point. It calls the constructors of the libraries that are loaded
+// at program start, and nothing has called it.
+bool IsProcessStart(uintptr_t address, const dl_find_object& object, const ReadableRanges& readable) {
+  constexpr uintptr_t kMostBytes = 256;  // glibc's has 61 bytes on x86-64
+  const uintptr_t entry = start_objects.linker_entry();
+  if (entry == 0 || address - entry >= kMostBytes) return false;
+  for (uintptr_t at = entry; at < address; ++at) {
+    if (ReadFrameRule(object.dlfo_eh_frame, readable, at).kind != FrameRule::kNone) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool PrepareRules() {
@@ -383,7 +403,9 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
       objects->SetLoaded(object);
     }
   }
-  FrameRule read = ReadFrameRule(found.dlfo_eh_frame, SegmentsOf(found, PF_R), address);
+  const ReadableRanges readable = SegmentsOf(found, PF_R);
+  FrameRule read = ReadFrameRule(found.dlfo_eh_frame, readable, address);
+  if (read.kind == FrameRule::kNone && IsProcessStart(address, found, readable)) read.kind = FrameRule::kOutermost;
   if (read.kind == FrameRule::kNone || read.kind == FrameRule::kInexpressible) {
     const FrameRule trampoline = SignalTrampolineRule(address + 1);
     if (trampoline.kind == FrameRule::kSignal) read = trampoline;

@@ -870,6 +870,18 @@ void Pools::EndBlocks(DeviceId device, AllocatorId allocator) {
   DropBlocks(change, [&](uint64_t, const LiveRecord& record) { return matches(sites_.Key(record.site).attributes); });
 }
 
+std::optional<int64_t> Pools::BlockBytes(DeviceId device, AllocatorId allocator) {
+  Change change(ledger_, Change::Scope::kAllShards);
+  if (!change.is_usable()) return std::nullopt;
+  int64_t bytes = 0;
+  live_.ForEach([&](uint64_t id, const LiveRecord& record) {
+    if (!IsBlockId(id) || sites_.At(record.site).is_segment) return;
+    const Attributes& attributes = sites_.Key(record.site).attributes;
+    if (attributes.device == device && attributes.allocator == allocator) bytes += record.bytes;
+  });
+  return bytes;
+}
+
 void Pools::DropDevice(const DroppedRecords& dropped) {
   if (!DropBlocksOutside([&](const Attributes& attributes) { return dropped.HasKind(attributes); })) return;
   Change change(ledger_, Change::Scope::kAllShards);

@@ -174,6 +174,9 @@ class Pools {
 
   // Frees all blocks of the device with this allocator. Segments stay.
   void EndBlocks(DeviceId device, AllocatorId allocator);
+  // Returns the bytes of the live blocks of the device with this allocator. Reads the whole live table. Returns nullopt
+  // if the host has no memory.
+  std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
 
   // In a forked child: removes all segments. No other thread exists.
   void Clear() {

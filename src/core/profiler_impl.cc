@@ -805,6 +805,13 @@ void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
   Resize();
 }
 
+std::optional<int64_t> ProfilerImpl::BlockBytes(DeviceId device, AllocatorId allocator) {
+  const ForkPause pause;
+  ReentryGuard guard;
+  if (!Admits(guard)) return std::nullopt;
+  return pools_.BlockBytes(device, allocator);
+}
+
 DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const {
   DeviceStats stats;
   stats.bytes_in_use = totals.bytes_in_use;

@@ -117,6 +117,9 @@ class ProfilerImpl {
   bool Rename(BufferId id, BufferId new_id);
   // Frees all blocks of `allocator` on `device`. Segments stay.
   void EndBlocks(DeviceId device, AllocatorId allocator);
+  // Returns the bytes of the live blocks of `allocator` on `device`. Takes the locks of all shards, and a time that
+  // grows with the number of live records. Returns nullopt if recording is off or the host has no memory.
+  std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
   // Sets a tag of the process, as Options::tags does: a label of all samples. An empty value removes the tag. A new key
   // beyond the limits of tag.h has no effect.
   void SetTag(std::string_view key, std::string_view value) ABSL_LOCKS_EXCLUDED(tags_mutex_);

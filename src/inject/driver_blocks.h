@@ -29,9 +29,10 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
 // Returns whether `address` lies in a segment of the driver's memory, as RecordDriverBlock makes them. Thread-safe.
 bool IsDriverSegment(uint64_t address);
 
-// Returns the bytes of the live blocks of all allocators in the segments of `device`. Calls no function of the driver.
-// Thread-safe.
-int64_t DriverBlockBytes(DeviceId device);
+// Returns the bytes of the live blocks of `allocator` on `device`. Returns nullopt if they are not known, because the
+// host has no memory. Takes a time that grows with the number of live records. Calls no function of the driver, and
+// waits for no lock that is held during a call of the driver. Thread-safe.
+std::optional<int64_t> DriverBlockBytes(DeviceId device, AllocatorId allocator);
 
 // Frees all blocks of `allocator` on `device`. Segments stay. Thread-safe.
 void EndDriverBlocks(DeviceId device, AllocatorId allocator);

@@ -522,10 +522,8 @@ bool IsDriverSegment(uint64_t address) {
   return memory.has_value() && memory->is_segment();
 }
 
-int64_t DriverBlockBytes(DeviceId device) {
-  const ForkPause pause;
-  const ReentryGuard guard;
-  return Impl().ledger().Totals(AccountOf(device, MemorySpace::kDevice)).block_bytes;
+std::optional<int64_t> DriverBlockBytes(DeviceId device, AllocatorId allocator) {
+  return Impl().BlockBytes(device, allocator);
 }
 
 void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }

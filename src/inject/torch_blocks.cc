@@ -128,9 +128,11 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
   // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
   // have ended then, and PyTorch frees the blocks later.
+  // Other allocators of the program can have blocks on the device, so only PyTorch's own are counted.
   const int id = device.id.load(std::memory_order_relaxed);
-  if (!freed.has_value() && id >= 0 && DriverBlockBytes(DeviceId(id)) < live_before) {
-    return device.has_dropped.store(true, std::memory_order_relaxed);
+  if (!freed.has_value() && id >= 0) {
+    const std::optional<int64_t> live = DriverBlockBytes(DeviceId(id), label.Get());
+    if (live.value_or(0) < live_before) return device.has_dropped.store(true, std::memory_order_relaxed);
   }
   Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
 }

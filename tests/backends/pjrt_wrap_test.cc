@@ -1,5 +1,6 @@
 // A wrapped plugin in a program: every call returns the plugin's result, and the profiler's numbers equal the plugin's.
 // The plugin is tests/support/fake_pjrt, whose own counts are the oracle.
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,10 +9,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -25,6 +28,7 @@
 #include "tests/support/fake_pjrt/calls.h"
 #include "tests/support/fake_pjrt/fake_pjrt.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hbmprof {
@@ -944,6 +948,47 @@ TEST(PjrtWrapping, LeaksOfDestroyedClientAreListed) {
                     HasSubstr("3 x 4096 B, kind device, on FAKE_0, made in "),
                     HasSubstr("1 x 5000 B, kind executable, on FAKE_0, made in ")));
   EXPECT_EQ(Profile().SumUnder("inuse_space", "hbmprof::(anonymous namespace)::ForgottenCache"), 3 * 4096);
+  Recorder().DropDevice(Recorder().Device("FAKE_0"));
+}
+
+// A function with a long name, which calls the plugin itself. It takes much stack to demangle such names.
+using Table = std::map<std::string, std::vector<std::pair<std::function<void(std::string)>, std::vector<std::string>>>>;
+template <typename T>
+[[gnu::noinline]] void ForgetBuffer(const PjrtCalls& calls, abi::Client* client, const T&) {
+  const int64_t dims[] = {1024};
+  abi::BufferFromHostBufferArgs args{};
+  args.struct_size = sizeof(args);
+  args.client = client;
+  args.type = hbmprof_test::kF32;
+  args.dims = dims;
+  args.num_dims = 1;
+  using Function = abi::Error*(abi::BufferFromHostBufferArgs*);
+  EXPECT_EQ(reinterpret_cast<Function*>(calls.Function(abi::kBufferFromHostBuffer))(&args), nullptr);
+  calls.DestroyEvent(args.done_with_host_buffer);
+}
+
+TEST(PjrtWrapping, LeaksAreListedOnASmallStack) {
+  if (hbmprof_test::kSanitized) GTEST_SKIP() << "the frames of sanitized code are larger than the stack";
+  fake_pjrt_reset(int64_t{1} << 40);
+  struct Client {
+    PjrtCalls calls{Wrapped(fake_pjrt_table(kFakePjrtNewest))};
+    abi::Client* client = calls.CreateClient();
+  } own;
+  ForgetBuffer(own.calls, own.client, std::map<int, std::pair<Table, std::vector<std::pair<Table, Table>>>>());
+  CaptureMessages();
+  pthread_attr_t attributes;
+  pthread_t thread;
+  ASSERT_EQ(pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
+  const auto destroy = [](void* argument) -> void* {
+    const auto& [calls, client] = *static_cast<Client*>(argument);
+    EXPECT_EQ(calls.DestroyClient(client), 0);
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, &attributes, destroy, &own), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  EXPECT_THAT(CapturedMessages(),
+              AllOf(HasSubstr("1 x 4096 B, kind device, on FAKE_0, made in "), HasSubstr("::ForgetBuffer")));
   Recorder().DropDevice(Recorder().Device("FAKE_0"));
 }
 

@@ -29,6 +29,7 @@
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"
 #include "tests/support/made_code.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/single_step.h"
 
 namespace capture_test {
@@ -121,9 +122,44 @@ void CompleteAtStub(const Stack& longer, Stack* stack) {
   for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
 }
 
+// The stack of the constructor of start_library.cc, found in each way.
+struct StartStacks {
+  Stack rules;
+  Stack glibc;
+  Stack stepping;
+  Stack libunwind;
+};
+StartStacks* at_start = nullptr;  // set before the constructors of this program run
+
 [[gnu::noinline]] void CaptureOnly() {
   uintptr_t pcs[kMaxStackDepth];
   EXPECT_GT(Auto().Capture(Caller::OfThisFunction(), pcs, kMaxStackDepth).depth, 2);
+}
+
+extern "C" int capture_start_library();
+
+// Runs before the constructors of this program.
+extern "C" [[gnu::visibility("default"), gnu::noinline]] void capture_at_start() {
+  if (hbmprof_test::kSanitized) return;  // the sanitizer may not be initialized yet
+  const Caller caller = Caller::OfThisFunction();
+  at_start = new StartStacks;  // never deleted
+  at_start->rules = Capture(Auto(), caller);
+  at_start->glibc = GlibcStack(caller);
+  if (!hbmprof::internal::LoadLibunwind()) return;
+  at_start->stepping = LibunwindStack(caller);
+  at_start->libunwind = Capture(Libunwind(), caller);
+}
+
+TEST(CaptureTest, StackOfAConstructorAtProgramStartIsComplete) {
+  ASSERT_EQ(capture_start_library(), 1);
+  if (hbmprof_test::kSanitized) GTEST_SKIP() << "the sanitizer is not initialized when the constructor runs";
+  const Stack& rules = at_start->rules;
+  EXPECT_GT(rules.depth, 3) << Describe(rules);
+  EXPECT_FALSE(rules.truncated) << Describe(rules);
+  EXPECT_TRUE(rules == at_start->glibc) << Describe(rules) << "glibc:\n" << Describe(at_start->glibc);
+  if (!has_libunwind) return;
+  EXPECT_TRUE(rules == at_start->stepping) << Describe(rules) << "libunwind:\n" << Describe(at_start->stepping);
+  EXPECT_TRUE(rules == at_start->libunwind) << Describe(rules) << "libunwind:\n" << Describe(at_start->libunwind);
 }
 
 // Success if there was at least one probe since the last call and none found a difference.

@@ -84,7 +84,12 @@ TEST(EndBlocksTest, EndsOnlyBlocksOfTheAllocator) {
   ASSERT_TRUE(profiler.RecordBlock(BufferId(2 * kAddress), 256, of_ours)) << "in no segment";
   const DeviceId other = profiler.Device("other");
   ASSERT_TRUE(profiler.RecordBlock(BufferId(3 * kAddress), 128, {other, MemoryKind::kDevice, ours}));
-  ProfilerAccess::ImplOf(profiler).EndBlocks(kDefaultDevice, ours);
+  ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, ours), 1024 + 256);
+  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, theirs), 512);
+  EXPECT_EQ(impl.BlockBytes(other, ours), 128);
+  impl.EndBlocks(kDefaultDevice, ours);
+  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, ours), 0);
   const DeviceStats stats = profiler.Stats(kDefaultDevice);
   EXPECT_EQ(stats.bytes_in_use, 4096);
   EXPECT_EQ(stats.pool_bytes, 4096);

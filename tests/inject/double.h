@@ -12,10 +12,9 @@ extern "C" {
 // Returns the number of reports that the framework's own function has received with the right arguments.
 int double_reports();
 // Allocates a segment of 20 MiB on devices 0 and 1. Reports three blocks of 1 MiB in the segment of device 0, and then
-// makes the wrong report that `lie` names; "silence" makes no report at all, and "sleep" makes only right reports, of
-// other memory (PyTorch only).
-// Returns the number of its reports.
-int double_allocate(const char* lie);
+// makes the wrong report that `scenario` names; "silence" makes no report at all, and "sleep" makes only right reports,
+// of other memory (PyTorch only). Returns the number of its reports.
+int double_allocate(const char* scenario);
 }
 
 constexpr size_t kMiB = 1 << 20;

@@ -1,15 +1,18 @@
 // Allocates 1 MiB of device memory in HoldMemory, prints "held", and ends in the way that argv[1] names; each is a case
-// of ends_test. argv[2] is the path of a library for the case "in_library". With "lines" it does the same for each line
-// of its standard input (live_test). With LINKS_HBMPROF the memory is recorded by the linked library; otherwise it is
-// allocated from the driver.
+// of ends_test. argv[2] is the path of a library for the case "in_library". The cases "first_process_..." run in a
+// child that is the first process of a process id name space; the exit code is 77 if that is not permitted. With
+// "lines" it does the same for each line of its standard input (live_test). With LINKS_HBMPROF the memory is recorded
+// by the linked library; otherwise it is allocated from the driver.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -37,12 +40,13 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 std::atomic<bool> malloc_hangs{false};
 thread_local bool malloc_hangs_here = false;  // in this thread, as after a signal handler has interrupted malloc
 
-int term_in_malloc = 0;  // the number of the next call of malloc in which SIGTERM comes; 0: none
+int call_in_malloc = 0;  // the number of the next call of malloc that calls in_malloc; 0: none
+void (*in_malloc)() = [] { kill(getpid(), SIGTERM); };
 
 // Behaves as if another thread held malloc's lock forever.
 extern "C" void* __libc_malloc(size_t bytes);  // NOLINT: glibc's name
 extern "C" void* malloc(size_t bytes) {
-  if (term_in_malloc > 0 && --term_in_malloc == 0) kill(getpid(), SIGTERM);
+  if (call_in_malloc > 0 && --call_in_malloc == 0) in_malloc();
   while (malloc_hangs.load() || malloc_hangs_here) usleep(1000);
   return __libc_malloc(bytes);
 }
@@ -295,10 +299,76 @@ void ContinueOnATerminal() {
   raise(WTERMSIG(status));
 }
 
+int parent = -1;  // a pipe to the parent of the first process, which then kills this process
+
+// Continues in a child that is the first process of a process id name space. This process waits for the child and ends
+// by the same signal, or with the same exit code.
+void ContinueAsFirstProcess() {
+  int to_parent[2];
+  REQUIRE(pipe(to_parent) == 0);
+  if (unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) std::_Exit(77);
+  const pid_t child = fork();
+  if (child < 0) std::_Exit(77);
+  if (child == 0) {
+    REQUIRE(getpid() == 1);
+    close(to_parent[0]);
+    parent = to_parent[1];
+    return;
+  }
+  close(to_parent[1]);
+  char byte;
+  if (read(to_parent[0], &byte, 1) == 1) kill(child, SIGKILL);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status)) std::_Exit(WEXITSTATUS(status));
+  signal(WTERMSIG(status), SIG_DFL);
+  raise(WTERMSIG(status));
+}
+
+void GetKilled() {
+  REQUIRE(write(parent, "", 1) == 1);
+  sleep(60);
+}
+
 void TypeAndWait(char key) {
   REQUIRE(write(terminal, &key, 1) == 1);
   sleep(10);
 }
+
+// The kernel ignores a sent signal that the first process does not handle, so each of these cases continues after it.
+void EndFirstProcessAs(const std::string& how) {
+  if (how == "first_process_killed" || how == "first_process_returns") {
+    for (const int number : {SIGTERM, SIGINT, SIGABRT, SIGSEGV}) kill(getpid(), number);
+    HoldMemory(1 << 20);
+    kill(getpid(), SIGTERM);
+    if (how == "first_process_killed") GetKilled();
+    HoldMemory(1 << 20);
+  }
+  if (how == "first_process_aborts") std::abort();
+}
+
+#if defined(LINKS_HBMPROF)
+std::atomic<bool> is_handled{false};
+
+// SIGTERM interrupts a snapshot, which delays it, and the program sets its own handler meanwhile. SIGINT interrupts a
+// snapshot long afterwards.
+void TwoDelayedSignals(int call) {
+  in_malloc = [] {
+    kill(getpid(), SIGTERM);
+    signal(SIGTERM, [](int) { is_handled.store(true); });
+  };
+  call_in_malloc = call;
+  hbmprof_devices(nullptr, 0);
+  while (!is_handled.load()) usleep(1000);
+  // A signal is delayed for one second at most, and a delay that began two seconds ago does not count.
+  const time_t begin = time(nullptr);
+  while (time(nullptr) < begin + 4) usleep(10'000);
+  in_malloc = [] { kill(getpid(), SIGINT); };
+  call_in_malloc = call;
+  hbmprof_devices(nullptr, 0);
+  sleep(60);
+}
+#endif
 
 void EndAs(const std::string& how) {
   if (how == "interrupt_key") TypeAndWait('\003');
@@ -318,10 +388,11 @@ void EndAs(const std::string& how) {
   }
 #if defined(LINKS_HBMPROF)
   if (how.rfind("term_in_snapshot_", 0) == 0) {
-    term_in_malloc = how.back() - '0';
+    call_in_malloc = how.back() - '0';
     hbmprof_devices(nullptr, 0);
     sleep(60);
   }
+  if (how.rfind("two_delayed_signals_", 0) == 0) TwoDelayedSignals(how.back() - '0');
 #endif
   if (how == "abort") std::abort();
   if (how == "terminate") std::terminate();
@@ -346,6 +417,7 @@ void EndAs(const std::string& how) {
     signal(SIGTERM, SIG_DFL);
     SendAndWait(SIGTERM);
   }
+  if (how.rfind("first_process_", 0) == 0) EndFirstProcessAs(how);
   if (how == "sleep") sleep(60);
   if (how == "lines") {
     for (int byte; (byte = std::getchar()) != EOF;) {
@@ -393,6 +465,7 @@ int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
+  if (how.rfind("first_process_", 0) == 0) ContinueAsFirstProcess();
   if (how == "in_library") {
     library = dlopen(argv[2], RTLD_NOW);
     REQUIRE(library != nullptr);

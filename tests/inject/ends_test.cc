@@ -271,6 +271,44 @@ TEST_F(EndsTest, SignalInASnapshotIsHandledAfterIt) {
   }
 }
 
+TEST_F(EndsTest, EachDelayedSignalIsDelayedForItsOwnTime) {
+  const CommandResult run = RunLinked("two_delayed_signals_2");
+  EXPECT_EQ(run.status, SIGINT) << run.err;
+  ExpectProfiles(1);
+}
+
+// The first process of a container: the kernel ignores the signals that it does not handle.
+class FirstProcessTest : public EndsTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    if (Run("first_process_returns", {}).exit_code == 77) GTEST_SKIP() << "process id name spaces are not permitted";
+  }
+  // Runs the program, and expects that it ends as without hbmprof, and that its profile has so many bytes in use.
+  void ExpectEnd(const std::string& how, int64_t bytes, const std::vector<std::string>& environment = {}) const {
+    const CommandResult without = GetParam() ? Run(how, {"HBMPROF=0"}, kLinkedProgram) : Run(how, {});
+    const CommandResult with = GetParam() ? RunLinked(how, environment) : RunInjected(how, environment);
+    EXPECT_EQ(with.status & ~0x80, without.status & ~0x80) << with.err;
+    EXPECT_EQ(with.out, without.out);
+    EXPECT_EQ(with.err, "");
+    const std::vector<std::string> profiles = Profiles();
+    ASSERT_EQ(profiles.size(), 1u);
+    EXPECT_EQ(ViewProfile(profiles[0]).Sum("inuse_space"), bytes);
+  }
+};
+
+TEST_P(FirstProcessTest, SignalWritesProfileAndProcessContinues) { ExpectEnd("first_process_killed", 2 << 20); }
+
+TEST_P(FirstProcessTest, LaterEndWritesLaterProfile) { ExpectEnd("first_process_returns", 3 << 20); }
+
+TEST_P(FirstProcessTest, FirstSignalWritesTheFileThatIsOpen) {
+  ExpectEnd("first_process_killed", 1 << 20, {"HBMPROF_OUTPUT_OPEN=early"});
+}
+
+TEST_P(FirstProcessTest, AbortWritesProfile) { ExpectEnd("first_process_aborts", 1 << 20); }
+
+INSTANTIATE_TEST_SUITE_P(Ends, FirstProcessTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "linked" : "injected"; });
+
 TEST_F(EndsTest, ProfileIsWrittenEvenIfTheRecordingHangs) {
   const CommandResult run = RunLinked("term_while_recording_hangs", {"HBMPROF_RECORD=" + directory_ + "/hangs.hbmrec"});
   EXPECT_EQ(run.status, SIGTERM) << run.err;

@@ -36,17 +36,17 @@ void BFCAllocator::AddTraceMe(std::string_view event, const void* chunk, int64_t
 
 int double_reports() { return got; }
 
-int double_allocate(const char* lie_name) {
+int double_allocate(const char* scenario_name) {
   constexpr char kAlloc[] = "MemoryAllocation";
   constexpr char kFree[] = "MemoryDeallocation";
-  const std::string_view lie = lie_name;
+  const std::string_view scenario = scenario_name;
   DoubleSegment(1);
   const CUdeviceptr segment = DoubleSegment(0);
   const auto bytes = static_cast<int64_t>(kMiB);
   const auto block = [&](size_t number) { return segment + number * kMiB; };
   tsl::BFCAllocator allocator;
-  if (lie == "silence") return made;
-  if (lie == "unknown first event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
+  if (scenario == "silence") return made;
+  if (scenario == "unknown first event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
   for (size_t i = 0; i < 3; ++i) allocator.Report(kAlloc, block(i), bytes - 1, bytes);
   // Blocks in host memory.
   static char host[16];
@@ -56,9 +56,9 @@ int double_allocate(const char* lie_name) {
   allocator.Report(kFree, on_host, 31, 32);
   allocator.Report(kAlloc, block(3), bytes - 1, bytes);
   allocator.Report(kFree, block(3), bytes - 1, bytes);
-  if (lie == "unknown free") allocator.Report(kFree, block(8), bytes - 1, bytes);
-  if (lie == "free of another size") allocator.Report(kFree, block(1), 2 * bytes - 1, 2 * bytes);
-  if (lie == "live twice") allocator.Report(kAlloc, block(1), bytes - 1, bytes);
-  if (lie == "unknown event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
+  if (scenario == "unknown free") allocator.Report(kFree, block(8), bytes - 1, bytes);
+  if (scenario == "free of another size") allocator.Report(kFree, block(1), 2 * bytes - 1, 2 * bytes);
+  if (scenario == "live twice") allocator.Report(kAlloc, block(1), bytes - 1, bytes);
+  if (scenario == "unknown event") allocator.Report("MemoryReallocation", block(1), bytes - 1, bytes);
   return made;
 }

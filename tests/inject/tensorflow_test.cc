@@ -134,9 +134,9 @@ INSTANTIATE_TEST_SUITE_P(Tensorflow, TensorflowReleaseTest, ::testing::Values("2
 
 // --- The double. ---
 
-CommandResult RunDouble(const std::string& lie, const std::string& output, std::vector<std::string> more = {},
+CommandResult RunDouble(const std::string& scenario, const std::string& output, std::vector<std::string> more = {},
                         std::vector<std::string> environment = {}) {
-  std::vector<std::string> program = {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TENSORFLOW_DOUBLE, lie};
+  std::vector<std::string> program = {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TENSORFLOW_DOUBLE, scenario};
   program.insert(program.end(), more.begin(), more.end());
   environment.insert(environment.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
                                          "HBMPROF_CUDA_OUTPUT=" + output});
@@ -145,19 +145,19 @@ CommandResult RunDouble(const std::string& lie, const std::string& output, std::
   EXPECT_EQ(run.err, "");
   return run;
 }
-ProfileView ViewDouble(const std::string& lie, std::vector<std::string> environment = {}) {
+ProfileView ViewDouble(const std::string& scenario, std::vector<std::string> environment = {}) {
   const std::string output = NewDirectory() + "/profile.pb.gz";
-  RunDouble(lie, output, {}, std::move(environment));
+  RunDouble(scenario, output, {}, std::move(environment));
   return ViewProfile(output);
 }
 
-struct Lie {
+struct WrongReport {
   const char* name;
   const char* reason;
 };
-class TensorflowLieTest : public ::testing::TestWithParam<Lie> {};
+class TensorflowWrongReportTest : public ::testing::TestWithParam<WrongReport> {};
 
-TEST_P(TensorflowLieTest, WrongReportShowsSegmentsAndReason) {
+TEST_P(TensorflowWrongReportTest, ShowsSegmentsAndReason) {
   const ProfileView view = ViewDouble(GetParam().name);
   EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
@@ -168,13 +168,14 @@ TEST_P(TensorflowLieTest, WrongReportShowsSegmentsAndReason) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Tensorflow, TensorflowLieTest,
-    ::testing::Values(Lie{"unknown free", "1048576%20bytes%20at%20an%20address%20where%20it%20has%20reported%20no"},
-                      Lie{"free of another size",
-                          "2097152%20bytes%20at%20an%20address%20where%20it%20has%20reported"
-                          "%201048576"},
-                      Lie{"live twice", "at%20the%20address%20of%20a%20live%20block"},
-                      Lie{"unknown event", "in%20another%20way"}),
+    Tensorflow, TensorflowWrongReportTest,
+    ::testing::Values(WrongReport{"unknown free",
+                                  "1048576%20bytes%20at%20an%20address%20where%20it%20has%20reported%20no"},
+                      WrongReport{"free of another size",
+                                  "2097152%20bytes%20at%20an%20address%20where%20it%20has%20reported"
+                                  "%201048576"},
+                      WrongReport{"live twice", "at%20the%20address%20of%20a%20live%20block"},
+                      WrongReport{"unknown event", "in%20another%20way"}),
     [](const auto& info) {
       std::string name = info.param.name;
       for (char& c : name) c = c == ' ' ? '_' : c;

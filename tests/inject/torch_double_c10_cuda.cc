@@ -43,28 +43,28 @@ void SleepAndWakeUp() {
 
 }  // namespace
 
-int double_allocate(const char* lie_name) {
-  const std::string_view lie = lie_name;
+int double_allocate(const char* scenario_name) {
+  const std::string_view scenario = scenario_name;
   const CUdeviceptr other = DoubleSegment(1);
   const CUdeviceptr segment = DoubleSegment(0);
   const auto bytes = static_cast<int64_t>(kMiB);
   const auto block = [&](size_t number) { return segment + number * kMiB; };
-  if (lie == "silence") return reports;
-  if (lie == "sleep") {
+  if (scenario == "silence") return reports;
+  if (scenario == "sleep") {
     SleepAndWakeUp();
     return reports;
   }
   for (size_t i = 0; i < 3; ++i) Report(block(i), bytes, (i + 1) * kMiB, 20 * kMiB);
   Report(block(3), bytes, 5 * kMiB, 20 * kMiB, 0, /*type=*/0);  // of the host's memory
-  if (lie == "total") Report(block(3), bytes, 5 * kMiB, 20 * kMiB);
-  if (lie == "reserved") Report(block(3), bytes, 4 * kMiB, 3 * kMiB);
-  if (lie == "unknown free") Report(block(8), -bytes, 2 * kMiB, 20 * kMiB);
-  if (lie == "free of another size") Report(block(1), -2 * bytes, 1 * kMiB, 20 * kMiB);
-  if (lie == "live twice") Report(block(1), bytes, 4 * kMiB, 20 * kMiB);
-  if (lie == "outside") Report(block(19) + kMiB / 2, bytes, 4 * kMiB, 20 * kMiB);
-  if (lie == "other device") Report(other, bytes, 4 * kMiB, 20 * kMiB);
-  if (lie == "device number") Report(block(3), bytes, kMiB, 20 * kMiB, 100);
-  if (lie == "out of memory") {
+  if (scenario == "total") Report(block(3), bytes, 5 * kMiB, 20 * kMiB);
+  if (scenario == "reserved") Report(block(3), bytes, 4 * kMiB, 3 * kMiB);
+  if (scenario == "unknown free") Report(block(8), -bytes, 2 * kMiB, 20 * kMiB);
+  if (scenario == "free of another size") Report(block(1), -2 * bytes, 1 * kMiB, 20 * kMiB);
+  if (scenario == "live twice") Report(block(1), bytes, 4 * kMiB, 20 * kMiB);
+  if (scenario == "outside") Report(block(19) + kMiB / 2, bytes, 4 * kMiB, 20 * kMiB);
+  if (scenario == "other device") Report(other, bytes, 4 * kMiB, 20 * kMiB);
+  if (scenario == "device number") Report(block(3), bytes, kMiB, 20 * kMiB, 100);
+  if (scenario == "out of memory") {
     c10::reportOutOfMemoryToProfiler(4711, 815, 42, {kCuda, 0});
     ++reports;
   }

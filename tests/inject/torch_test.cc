@@ -279,19 +279,20 @@ INSTANTIATE_TEST_SUITE_P(Torch, TorchReleaseTest, ::testing::Values("2.1.2", "2.
 
 // --- Reports that do not agree with each other or with the driver's memory. ---
 
-struct Lie {
+struct WrongReport {
   const char* name;
   const char* reason;
 };
 
-ProfileView RunDouble(const std::string& lie, std::vector<std::string> environment = {}) {
+ProfileView RunDouble(const std::string& scenario, std::vector<std::string> environment = {},
+                      const char* program = HBMPROF_DOUBLE_PROGRAM) {
   const std::string output = NewDirectory() + "/profile.pb.gz";
   environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
   environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
   environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
-  const CommandResult run = RunCommand({HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", lie}, environment, {"", 120});
+  const CommandResult run = RunCommand({program, "libc10_cuda.so", scenario}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
-  if (lie == "out of memory") {
+  if (scenario == "out of memory") {
     EXPECT_THAT(run.err, HasSubstr("hbmprof: out of memory on GPU:0: CUDACachingAllocator of 4.60 KiB failed\n"));
   } else {
     EXPECT_EQ(run.err, "");
@@ -299,9 +300,9 @@ ProfileView RunDouble(const std::string& lie, std::vector<std::string> environme
   return ViewProfile(output);
 }
 
-class TorchLieTest : public ::testing::TestWithParam<Lie> {};
+class TorchWrongReportTest : public ::testing::TestWithParam<WrongReport> {};
 
-TEST_P(TorchLieTest, WrongReportShowsSegmentsAndReason) {
+TEST_P(TorchWrongReportTest, ShowsSegmentsAndReason) {
   const ProfileView view = RunDouble(GetParam().name);
   EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
@@ -312,13 +313,15 @@ TEST_P(TorchLieTest, WrongReportShowsSegmentsAndReason) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Torch, TorchLieTest,
-    ::testing::Values(Lie{"total", "its%20total%20is%205242880%20bytes,%20the%20sum%20of%20its%20reports%204194304"},
-                      Lie{"reserved", "4194304%20bytes%20allocated,%20but%203145728%20bytes%20reserved"},
-                      Lie{"unknown free", "it%20frees%201048576%20bytes%20at%20an%20address"},
-                      Lie{"free of another size", "it%20frees%202097152%20bytes%20at%20an%20address"},
-                      Lie{"live twice", "at%20the%20address%20of%20a%20live%20block"},
-                      Lie{"outside", "outside%20of%20the%20memory"}, Lie{"other device", "on%20another%20device"}),
+    Torch, TorchWrongReportTest,
+    ::testing::Values(WrongReport{"total",
+                                  "its%20total%20is%205242880%20bytes,%20the%20sum%20of%20its%20reports%204194304"},
+                      WrongReport{"reserved", "4194304%20bytes%20allocated,%20but%203145728%20bytes%20reserved"},
+                      WrongReport{"unknown free", "it%20frees%201048576%20bytes%20at%20an%20address"},
+                      WrongReport{"free of another size", "it%20frees%202097152%20bytes%20at%20an%20address"},
+                      WrongReport{"live twice", "at%20the%20address%20of%20a%20live%20block"},
+                      WrongReport{"outside", "outside%20of%20the%20memory"},
+                      WrongReport{"other device", "on%20another%20device"}),
     [](const auto& info) {
       std::string name = info.param.name;
       for (char& c : name) c = c == ' ' ? '_' : c;
@@ -338,6 +341,15 @@ TEST(TorchDoubleTest, BlocksAreShownAfterTheirMemoryWasUnmapped) {
       << "the block that was allocated after the memory was mapped again";
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string((20 + 20) * kMiB)) << "nothing counts twice";
   EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(19 * kMiB));
+  EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(HasSubstr("warning"))));
+}
+
+TEST(TorchDoubleTest, BlocksOfAnotherAllocatorDoNotCountAsPyTorchs) {
+  const ProfileView view = RunDouble("sleep", {}, HBMPROF_LINKED_DOUBLE_PROGRAM);
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), kMiB);
+  const auto is_other = [](const ProfileView::Sample& sample) { return IsBlockOf("other", sample); };
+  EXPECT_EQ(view.Sum("inuse_space", is_other), 4 * kMiB);
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string((20 + 20 + 20) * kMiB));
   EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(HasSubstr("warning"))));
 }
 

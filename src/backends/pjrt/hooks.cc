@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
+#include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/traceback.h"
@@ -158,14 +160,27 @@ Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* arg
       tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
+// Returns the names of the functions that contain the addresses; none if no thread can be started. It takes more stack
+// to find names than the program's thread may have. Throws std::bad_alloc.
+std::vector<Symbolizer::Name> NamesOf(const Profiler& profiler, const std::vector<uint64_t>& addresses) {
+  std::vector<Symbolizer::Name> names;
+  bool is_found = false;
+  const auto find = [&] {
+    is_found = Completes([&] { names = ElfSymbolizer().Symbolize(profiler.TakeSnapshot().modules, addresses); });
+  };
+  if (RunInBackgroundThread(find) && !is_found) throw std::bad_alloc();
+  return names;
+}
+
 void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
   const std::vector<PjrtRecords::Leak> rows = tracked.records.LeaksIn(removed);
   if (rows.empty()) return;
   constexpr size_t kMaxRows = 10;
+  const size_t listed = std::min(rows.size(), kMaxRows);
   std::vector<uint64_t> calls;
-  calls.reserve(rows.size());
-  for (const PjrtRecords::Leak& row : rows) calls.push_back(row.made_by - 1);
-  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(tracked.profiler.TakeSnapshot().modules, calls);
+  calls.reserve(listed);
+  for (size_t i = 0; i < listed; ++i) calls.push_back(rows[i].made_by - 1);
+  const std::vector<Symbolizer::Name> names = NamesOf(tracked.profiler, calls);
   int64_t count = 0;
   int64_t bytes = 0;
   for (const PjrtRecords::Leak& row : rows) {
@@ -175,13 +190,14 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
   std::string text = "hbmprof: a PJRT client was destroyed before " + std::to_string(count) +
                      " of its buffers and executables (" + std::to_string(bytes) +
                      " B); they stay in the profile as leaks:";
-  for (size_t i = 0; i < std::min(rows.size(), kMaxRows); ++i) {
+  for (size_t i = 0; i < listed; ++i) {
     const PjrtRecords::Leak& row = rows[i];
+    const bool has_name = i < names.size() && !names[i].name.empty();
     text += "\nhbmprof:   " + std::to_string(row.count) + " x " + std::to_string(row.bytes) + " B, kind " +
             std::string(MemoryKindName(row.attributes.kind)) + ", on " + tracked.plugin.NameOf(row.attributes.device) +
-            ", made in " + std::string(names[i].name.empty() ? "[unknown]" : names[i].name);
+            ", made in " + std::string(has_name ? names[i].name : "[unknown]");
   }
-  if (rows.size() > kMaxRows) text += "\nhbmprof:   and " + std::to_string(rows.size() - kMaxRows) + " more rows";
+  if (rows.size() > listed) text += "\nhbmprof:   and " + std::to_string(rows.size() - listed) + " more rows";
   PrintMessage(text);
 }
 
