@@ -154,9 +154,7 @@ class Load {
     return (uint64_t{1} << 40) + (thread * kSlotsPerThread + slot) * kSlotBytes;
   }
   // Whether the buffer at a slot's address waits to be freed by another thread.
-  std::atomic<bool>& IsHanded(uint64_t address) {
-    return is_handed_[(address - AddressOf(0, 0)) / kSlotBytes];
-  }
+  std::atomic<bool>& IsHanded(uint64_t address) { return is_handed_[(address - AddressOf(0, 0)) / kSlotBytes]; }
 
   void RunThread(int number) {
     std::mt19937 random(static_cast<unsigned>(number));
@@ -244,7 +242,7 @@ class Load {
   const std::function<void()> instant_;
   std::vector<DeviceId> devices_;
   std::array<std::atomic<uint64_t>, 16> handed_ = {};  // addresses; 0: none
-  std::array<std::atomic<bool>, kThreads * kSlotsPerThread> is_handed_ = {};
+  std::array<std::atomic<bool>, kThreads* kSlotsPerThread> is_handed_ = {};
 };
 
 class RecordingExactness : public ::testing::Test {
