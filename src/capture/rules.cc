@@ -57,11 +57,6 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
 #if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
-struct Range {
-  uintptr_t start;
-  uintptr_t limit;
-};
-
 bool FindObject(uintptr_t address, dl_find_object* object) {
   return _dl_find_object(reinterpret_cast<void*>(address), object) == 0;
 }
