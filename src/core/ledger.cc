@@ -360,17 +360,14 @@ bool Ledger::CompleteView(Shard& shard) const {
 }
 
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
-  if (own_ == nullptr) {
-    is_held_ = false;
-  } else if (scope == Scope::kAllShards) {
+  if (own_ == nullptr) return;
+  if (scope == Scope::kAllShards) {
     ledger.LockAll();
     ledger.ForEachActiveShard([](Shard& shard) { shard.view.Clear(); });
   } else {
     own_->lock.Lock();
   }
 }
-
-Ledger::Change::~Change() { Complete(); }
 
 bool Ledger::Change::Prepare(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!holds_all()) {
@@ -455,10 +452,8 @@ void Ledger::Change::Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes
   in_use_ += new_bytes - old_bytes;
 }
 
-Ledger::Entered Ledger::Change::Complete() {
-  if (!is_held_) return kEntered;
-  is_held_ = false;
-  Entered entered = kEntered;
+Ledger::Change::~Change() {
+  if (own_ == nullptr) return;
   if (has_event_) {
     Account& account = OwnAccount();
     int64_t in_use = 0;
@@ -470,8 +465,7 @@ Ledger::Entered Ledger::Change::Complete() {
     if (is_peak) ledger_.BeginPeak(account_, in_use, part_.time);
     const bool is_many = records_ < -1 || records_ > 1;
     if (is_many) ledger_.live_records_.fetch_add(records_, std::memory_order_relaxed);
-    entered = ledger_.CountEvent(*own_, is_many ? 0 : records_);
-    if (is_many) entered = kEnteredAndCounted;
+    ledger_.CountEvent(*own_, is_many ? 0 : records_);
   }
   if (has_part_) {
     part_.is_continued = false;
@@ -482,7 +476,6 @@ Ledger::Entered Ledger::Change::Complete() {
   } else {
     own_->lock.Unlock();
   }
-  return entered;
 }
 
 AccountTotals Ledger::SumOf(AccountId account) const {

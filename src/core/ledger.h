@@ -280,8 +280,8 @@ class Ledger {
     Shard* shard_;
   };
   // One event of a pool: it changes several sites of one account at the same instant. It holds the lock of the calling
-  // thread's shard, or of all shards, until the event is complete. Complete() or the destructor completes it. The
-  // thread must not enter other events meanwhile.
+  // thread's shard, or of all shards, until the destructor completes the event. The thread must not enter other
+  // events meanwhile.
   class Change {
    public:
     enum class Scope : uint8_t { kOwnShard, kAllShards };
@@ -317,8 +317,6 @@ class Ledger {
     // of them that blocks have taken.
     void AddPoolBytes(int64_t bytes) { pool_bytes_ += bytes; }
     void AddBlockBytes(int64_t bytes) { block_bytes_ += bytes; }
-    // Completes the event before the destructor does. Returns whether live_records() has changed.
-    Entered Complete() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
    private:
     // Writes a part of the event to the event log, if that is on.
@@ -334,7 +332,6 @@ class Ledger {
     Ledger& ledger_;
     const Scope scope_;
     Shard* own_;
-    bool is_held_ = true;
     bool has_event_ = false;
     AccountId account_ = 0;
     int records_ = 0;
