@@ -663,20 +663,15 @@ void Ledger::OpenLog(Shard& shard) const {
   if (log_.mode() != EventLog::Mode::kOff) {
     log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
-  SetEpochs(shard);
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    Account& part = shard.accounts[account];
+    if (part.is_active()) part.SetEpoch(common_[account].epoch, shard.next_event != nullptr);
+  }
 }
 
 void Ledger::CloseLog(Shard& shard) const {
   if (shard.next_event != nullptr) log_.Close(&shard.log, shard.next_event);
   shard.next_event = nullptr;
-  SetEpochs(shard);
-}
-
-void Ledger::SetEpochs(Shard& shard) const {
-  for (AccountId account = 0; account < kAccounts; ++account) {
-    Account& part = shard.accounts[account];
-    if (part.is_active()) part.SetEpoch(common_[account].epoch, shard.next_event != nullptr);
-  }
 }
 
 int64_t Ledger::CollectEvents() {

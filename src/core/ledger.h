@@ -598,12 +598,10 @@ class Ledger {
                      int64_t bytes) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Part of Snapshot: writes the kMark event and sets the log's mode. All locks of `shards` are held.
   void MarkInstant(uint64_t shards, int64_t* instant, const EventLog::Mode* mode) const;
-  // Switches the shard's part of the log on or off, as the log's mode says. all_lock_ and the shard's lock are held.
+  // OpenLog switches the shard's part of the log on if the log's mode says so, and sets the epochs of the accounts in
+  // the shard. CloseLog switches it off; OpenLog must follow before the shard's lock is released.
   void OpenLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void CloseLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Sets the epochs of the accounts in the shard after its part of the log was switched on or off. all_lock_ and the
-  // shard's lock are held.
-  void SetEpochs(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event. REQUIRES: Touch has returned true for the cell.
   template <bool kTry = false>
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)
