@@ -654,8 +654,7 @@ int64_t Ledger::LogInstant(uint64_t locked, Shard& shard, RecordedKind kind, uin
                            int64_t bytes) const {
   if (__builtin_expect(shard.next_event == nullptr, 1) != 0) return 0;
   const int64_t time = TimeOfInstant(locked);
-  log_.Write({time, id, bytes, site, 0, kind, false}, static_cast<uint32_t>(&shard - shards_), &shard.log,
-             &shard.next_event);
+  WriteEvent(shard, {time, id, bytes, site, 0, kind, false});
   return time;
 }
 

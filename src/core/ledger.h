@@ -364,14 +364,13 @@ class Ledger {
 
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
   // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
-    Snapshot(sites, accounts, nullptr, nullptr);
-  }
-  // The same for a recording: instead of the kMark event, sets `*instant` to the instant, in the log's clock. If `mode`
-  // is not null, the log has this mode from the instant on: its events are those after the instant. Before a log is
-  // switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
-                const EventLog::Mode* mode) const;
+  //
+  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the instant, in the log's
+  // clock. If `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
+  // Before a log is switched on, the caller allocates its buffers. When it is switched off, its events are in the full
+  // buffers.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant = nullptr,
+                const EventLog::Mode* mode = nullptr) const;
 
   // The event log. Its modes change only in Snapshot and SetLogMode.
   EventLog& log() { return log_; }
@@ -580,7 +579,7 @@ class Ledger {
     static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
     return static_cast<RecordedKind>(event);
   }
-  void WriteEvent(Shard& shard, const RecordedEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
+  void WriteEvent(Shard& shard, const RecordedEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
   // Writes an event that holds only this shard's lock to the event log, if that is on.
