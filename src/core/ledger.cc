@@ -588,7 +588,7 @@ void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, 
     for (int i = 0; i < kPauses; ++i) CpuRelax();
   };
   const auto add = [&](const Cell& cell, SiteId site) {
-    if (!cell.is_zero()) Reading::Add(cell, reading->accounts[account_of[site]], &(*sites)[site]);
+    Reading::Add(cell, reading->accounts[account_of[site]], &(*sites)[site]);
   };
   constexpr SiteId kAtOnce = 1u << kChunkBits;
   ForEachShardOf(shards, [&](Shard& shard) {

@@ -405,9 +405,6 @@ class Ledger {
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
     int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
-    bool is_zero() const {
-      return alloc_objects == 0 && alloc_bytes == 0 && freed_objects == 0 && freed_bytes == 0 && epoch == 0;
-    }
 
     int64_t alloc_objects;
     int64_t alloc_bytes;
