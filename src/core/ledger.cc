@@ -350,15 +350,6 @@ void Ledger::SegmentView::Clear() {
   *this = {};
 }
 
-bool Ledger::CompleteView(Shard& shard) const {
-  SegmentView& view = shard.view;
-  view.account = &shard.accounts[sites_.At(view.site).account];
-  view.cell = CellOf(shard, view.site);
-  if (view.cell != nullptr && view.account->is_active()) return true;
-  view.Clear();
-  return false;
-}
-
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
   if (own_ == nullptr) return;
   if (scope == Scope::kAllShards) {

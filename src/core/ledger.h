@@ -243,7 +243,13 @@ class Ledger {
     SegmentView& view() { return shard_->view; }
     // Sets account and cell of the view for its site. Returns false, and clears the view, if the shard has no cell of
     // the site or the account is not active in the shard.
-    bool CompleteView() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ledger_.CompleteView(*shard_); }
+    bool CompleteView() {
+      view().account = &shard_->accounts[ledger_.sites_.At(view().site).account];
+      view().cell = ledger_.CellOf(*shard_, view().site);
+      if (view().cell != nullptr && view().account->is_active()) return true;
+      view().Clear();
+      return false;
+    }
     using BlockCell = Cell*;
     // Returns the shard's cell of a block's site. Returns null if there is none, if no event of the site was entered
     // into it yet, if the site is not one of blocks, or if it has another account than the segment of the view.
@@ -563,7 +569,6 @@ class Ledger {
   // The shard through which this thread enters events of `site`: its own, or the owner of the site's chunk. Null if
   // there is no memory for the chunk.
   Shard* ShardFor(SiteId site);
-  bool CompleteView(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static intptr_t BlockAccountWord(const Account& account) { return -reinterpret_cast<intptr_t>(&account); }
   static void SetAccountWord(const Site& site, const Account& account, Cell* cell) {
     if (site.is_plain) cell->account_word = reinterpret_cast<intptr_t>(&account);
