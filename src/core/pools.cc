@@ -513,14 +513,9 @@ Pools::Added Pools::AddSegment(Change& change, uint64_t id, SiteId site, int64_t
   const LiveRecord record = {site, bytes};
   // A segment that another thread is freeing stays in the map until that thread has removed it.
   if (segments_.Find(AddressOf(id), id) != nullptr) return Added::kRefused;
-  switch (live_.InsertNew(id, record)) {
-    case LiveTable::Inserted::kNew:
-      break;
-    case LiveTable::Inserted::kReplaced:
-      return Added::kRefused;
-    case LiveTable::Inserted::kNoMemory:
-      return Added::kNoMemory;
-  }
+  const LiveTable::Inserted inserted = live_.InsertNew(id, record);
+  if (inserted == LiveTable::Inserted::kReplaced) return Added::kRefused;
+  if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
   const Added added = InsertSegment(change, id, site, bytes, /*was_block=*/false);
   if (added == Added::kAdded) {
     change.Enter(event, id, site, bytes);

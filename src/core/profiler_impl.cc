@@ -274,15 +274,9 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
     return Drop(static_cast<uint64_t>(bytes));
   }
   LiveRecord replaced;
-  switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
-    case LiveTable::Inserted::kNoMemory:
-      return Drop(static_cast<uint64_t>(bytes));
-    case LiveTable::Inserted::kReplaced:
-      EnterReplaced(id, replaced);
-      break;
-    case LiveTable::Inserted::kNew:
-      break;
-  }
+  const LiveTable::Inserted inserted = live_.Insert(id.value(), {site, bytes}, &replaced);
+  if (inserted == LiveTable::Inserted::kNoMemory) return Drop(static_cast<uint64_t>(bytes));
+  if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(id, replaced);
   return EnterLedger(id, site, bytes);
 }
 
