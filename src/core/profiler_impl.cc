@@ -261,7 +261,8 @@ bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uin
     attributes = ClampSlow(attributes);
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
-  if (!Fits(id, bytes)) return false;
+  // The removal of a buffer whose free was not recorded may make space.
+  if (!HasCapacity(bytes) && !(RemoveStaleRecord(id) && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, attributes);
   CountTruncated();
@@ -438,11 +439,6 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-[[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
-  const bool is_replaced = RemoveStaleRecord(id);
-  return (is_replaced && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
-}
-
 Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
   if (!sites_.At(record.site).is_segment) {
     return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
@@ -517,7 +513,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) {
+  if (!HasCapacity(bytes)) {
     Drop(bytes);
     return prepared;
   }
@@ -541,7 +537,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const auto size = static_cast<int64_t>(bytes);
   const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
-  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
+  if (!HasCapacity(bytes)) return Drop(bytes);
   Pools::Added added;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
@@ -616,10 +612,7 @@ FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // The removal of a block whose free was not recorded may make space.
-  if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
-      !(RemoveStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
-    return Drop(bytes);
-  }
+  if (!HasCapacity(bytes) && !(RemoveStaleBlock(start) && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   bool replaced = false;
   Pools::Added added;
