@@ -248,8 +248,6 @@ class LiveTable {
     Entry* Find(uint64_t id) const;
     // Returns false if there is no memory for an overflow bucket.
     bool Append(const Entry& entry);
-    // Appends all entries of another chain. If there is no memory, returns false; then some of them were appended.
-    bool AppendAll(const LockedChain& other);
     // Removes an entry. Another one takes its place.
     void Remove(Entry* entry);
     void Clear();
