@@ -598,7 +598,7 @@ bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, 
 }
 
 FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
-  Pools::Removed removed;
+  Pools::Block removed;
   const Ledger::Entered entered =
       Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock<false>(start, &removed) : Ledger::kNotEntered;
   if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
@@ -653,7 +653,7 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
 [[gnu::noinline]] FreedRecord ProfilerImpl::FreeAnyBlock(uint64_t start) {
   FreedRecord freed;
   if (start == 0) return freed;
-  const std::optional<Pools::Removed> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
+  const std::optional<Pools::Block> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
   if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return freed;
@@ -742,7 +742,7 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
   const ForkPause pause;
   ReentryGuard guard;
   if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
-  const std::optional<Pools::Removed> found = pools_.LookUpBlock(address.value());
+  const std::optional<Pools::Block> found = pools_.LookUpBlock(address.value());
   if (!found.has_value()) return std::nullopt;
   return LiveBuffer{found->record.bytes, sites_.Key(found->record.site).attributes};
 }

@@ -445,7 +445,7 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   const uint64_t start = address.value();
   if (thread_state.inside || !Pools::IsBlockAddress(start)) return RecordBlockFreeInside(address);
   ReentryGuard::Enter();
-  Pools::Removed removed;
+  Pools::Block removed;
   const Ledger::Entered entered = pools_.RemoveCommonBlock<true>(start, &removed);
   if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
   const uint64_t packed = LiveTable::Pack(removed.record);
