@@ -1,6 +1,5 @@
 #include "src/core/joined.h"
 
-#include <memory>
 #include <new>
 #include <optional>
 #include <string>

@@ -59,7 +59,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "hbmprof/allocation.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/event_log.h"

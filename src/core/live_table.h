@@ -27,7 +27,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "src/base/hash.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/core/site_table.h"
