@@ -102,8 +102,6 @@ char main_program_path[PATH_MAX];
   main_program_path[std::max(length, ssize_t{0})] = '\0';
 }
 
-std::string MainProgramPath() { return main_program_path; }
-
 // Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
   struct Object {
@@ -128,7 +126,7 @@ void AddMappedObjects(Listing* listing) {
     if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start, limit - start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
   });
-  const std::string main_path = MainProgramPath();
+  const std::string main_path = main_program_path;
   // The main program comes first.
   std::stable_partition(objects.begin(), objects.end(), [&](const Object& object) { return object.path == main_path; });
   for (const Object& object : objects) {
@@ -197,7 +195,7 @@ std::vector<Snapshot::Module> LoadedModules() {
     const ForkDelay delay;
     dl_iterate_phdr(&AddObject, &listing);
   }
-  const std::string main_path = MainProgramPath();
+  const std::string main_path = main_program_path;
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {
     if (module.path.empty()) module.path = main_path;
