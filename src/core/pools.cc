@@ -259,23 +259,19 @@ Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t byte
 
 bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed) {
   if (!change.is_usable()) return true;
-  const Segment* segment = segments_.At(address);
-  for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
-    const uint64_t id = IdOf(address, level);
-    LiveRecord record;
-    // Another thread may change the record between Find and EraseExactly, unless this thread holds all shards.
-    while (live_.Find(id, &record)) {
-      const bool is_segment = sites_.At(record.site).is_segment;
-      if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
-      if (!live_.EraseExactly(id, record)) continue;
-      if (is_segment) {
-        RemoveWithContents(change, segments_.Find(address, id));
-      } else {
-        FreeBlock(change, id, record);
-      }
-      *removed = Block{id, record};
-      return true;
+  // Another thread may change the record between FindBlock and EraseExactly, unless this thread holds all shards.
+  while (const std::optional<Block> found = FindBlock(address)) {
+    const auto& [id, record] = *found;
+    const bool is_segment = sites_.At(record.site).is_segment;
+    if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
+    if (!live_.EraseExactly(id, record)) continue;
+    if (is_segment) {
+      RemoveWithContents(change, segments_.Find(address, id));
+    } else {
+      FreeBlock(change, id, record);
     }
+    *removed = found;
+    return true;
   }
   return true;
 }
