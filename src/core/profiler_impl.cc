@@ -29,11 +29,6 @@ namespace {
 // limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
 uint64_t DriverProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
 
 // The key of a native stack whose evaluation frames are replaced by the Python functions with this digest. The address
@@ -849,7 +844,8 @@ DeviceStats ProfilerImpl::ToStats(DeviceId device, MemorySpace space, const Acco
 
 void ProfilerImpl::DescribeProcess(hbmprof::Snapshot* snapshot) const {
   snapshot->process_id = getpid();
-  snapshot->host = HostName();
+  char host[256] = {};
+  snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
   snapshot->tracker = GetTrackerStats();
 }
 
