@@ -48,19 +48,10 @@ CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_de
 StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kNone) {
   if (unwinder == Unwinder::kNone) return;
 #if defined(HBMPROF_CALLER_HAS_REGISTERS)
-  const bool has_rules = PrepareRules();
-  if (has_rules) PreparePathCaches();
-  const Method best = has_rules ? Method::kRules : Method::kFramePointer;
-  switch (unwinder) {
-    case Unwinder::kFramePointer:
-      method_ = Method::kFramePointer;
-      break;
-    case Unwinder::kLibunwind:
-      method_ = LoadLibunwind() ? Method::kLibunwind : best;
-      break;
-    default:
-      method_ = best;
-  }
+  method_ = PrepareRules() ? Method::kRules : Method::kFramePointer;
+  if (method_ == Method::kRules) PreparePathCaches();
+  if (unwinder == Unwinder::kFramePointer) method_ = Method::kFramePointer;
+  if (unwinder == Unwinder::kLibunwind && LoadLibunwind()) method_ = Method::kLibunwind;
 #else
   void* pc;
   backtrace(&pc, 1);

@@ -16,31 +16,33 @@ constexpr uint8_t kPeDataRelative = 0x30;
 // encoding. After a failure, ok() returns false for ever, and all reads return 0.
 class Cursor {
  public:
-  // If `end` is null, ok() is false from the start.
-  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end), ok_(end != nullptr) {}
+  Cursor() = default;  // ok() is false from the start, also if `end` is null
+  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end) {}
 
-  bool ok() const { return ok_; }
-  bool AtEnd() const { return !ok_ || at_ >= end_; }
+  bool ok() const { return end_ != nullptr; }
+  bool AtEnd() const { return !ok() || at_ >= end_; }
   const uint8_t* at() const { return at_; }
   void Skip(uint64_t bytes) {
-    if (!ok_ || bytes > static_cast<uint64_t>(end_ - at_)) {
-      ok_ = false;
+    if (!ok() || bytes > static_cast<uint64_t>(end_ - at_)) {
+      end_ = nullptr;
       return;
     }
     at_ += bytes;
   }
+  // Reads a block: its length, then its contents. Returns a cursor for the contents.
+  Cursor Block() { return Take(Uleb()); }
   // Skips `bytes` bytes and returns a cursor for them.
   Cursor Take(uint64_t bytes) {
     const uint8_t* begin = at_;
     Skip(bytes);
-    return ok_ ? Cursor(begin, at_) : Cursor(nullptr, nullptr);
+    return ok() ? Cursor(begin, at_) : Cursor();
   }
 
   template <typename T>
   T Fixed() {
     T value{};
-    if (!ok_ || static_cast<size_t>(end_ - at_) < sizeof(T)) {
-      ok_ = false;
+    if (!ok() || static_cast<size_t>(end_ - at_) < sizeof(T)) {
+      end_ = nullptr;
       return value;
     }
     std::memcpy(&value, at_, sizeof(T));
@@ -53,7 +55,7 @@ class Cursor {
     for (unsigned shift = 0;; shift += 7) {
       const auto byte = Fixed<uint8_t>();
       if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if ((byte & 0x80) == 0 || !ok_) return value;
+      if ((byte & 0x80) == 0 || !ok()) return value;
     }
   }
 
@@ -65,7 +67,7 @@ class Cursor {
       byte = Fixed<uint8_t>();
       if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       shift += 7;
-    } while ((byte & 0x80) != 0 && ok_);
+    } while ((byte & 0x80) != 0 && ok());
     if (shift < 64 && (byte & 0x40) != 0) value |= ~uint64_t{0} << shift;
     return static_cast<int64_t>(value);
   }
@@ -82,11 +84,11 @@ class Cursor {
         value += here;
         break;
       case kPeDataRelative:
-        if (data_base == 0) ok_ = false;
+        if (data_base == 0) end_ = nullptr;
         value += data_base;
         break;
       default:
-        ok_ = false;
+        end_ = nullptr;
     }
     return value;
   }
@@ -111,15 +113,14 @@ class Cursor {
       case 0x0b:
         return static_cast<uint64_t>(int64_t{Fixed<int32_t>()});
       default:
-        ok_ = false;
+        end_ = nullptr;
         return 0;
     }
   }
 
  private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-  bool ok_;
+  const uint8_t* at_ = nullptr;
+  const uint8_t* end_ = nullptr;  // null after a failure
 };
 
 // Arithmetic on numbers that may have any value. It wraps around.
@@ -146,7 +147,7 @@ struct Cie {
   uint8_t pointer_encoding = 0;
   bool has_augmentation_data = false;
   bool is_signal_frame = false;
-  Cursor program{nullptr, nullptr};
+  Cursor program;
 };
 
 // Returns false if the bytes at `at` are not a CIE, are damaged, or have an augmentation that is not supported.
@@ -164,7 +165,7 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   if (!in.ok() || return_column != kReturnAddressRegister) return false;
   if (*augmentation == 'z') {
     cie->has_augmentation_data = true;
-    Cursor data = in.Take(in.Uleb());
+    Cursor data = in.Block();
     for (const char* letter = augmentation + 1; *letter != 0; ++letter) {
       switch (*letter) {
         case 'R':
@@ -379,25 +380,19 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
   return true;
 }
 
-// The operations of a DWARF expression. `begin` is null if there is no expression.
-struct Expression {
-  const uint8_t* begin = nullptr;
-  const uint8_t* end = nullptr;
-};
-
 // How one register of the caller is restored.
 struct RegisterRule {
   enum Kind : uint8_t { kSame, kUndefined, kAtCfa, kAtExpression, kOther };
   Kind kind = kSame;
-  int64_t offset = 0;     // kAtCfa: the register is the word at CFA + offset
-  Expression expression;  // kAtExpression: the register is the word at this address
+  int64_t offset = 0;  // kAtCfa: the register is the word at CFA + offset
+  Cursor expression;   // kAtExpression: the register is the word at the address that it computes
 };
 
 // One row of the unwind table.
 struct Row {
   uint64_t cfa_register = 0;
   int64_t cfa_offset = 0;
-  Expression cfa_expression;  // if there is one, it replaces the two members above
+  Cursor cfa_expression;  // if it is ok(), it replaces the two members above
   RegisterRule fp, sp, ra;
 };
 
@@ -407,12 +402,6 @@ RegisterRule* Column(Row* row, uint64_t reg) {
          : reg == kSpRegister            ? &row->sp
          : reg == kReturnAddressRegister ? &row->ra
                                          : nullptr;
-}
-
-// Reads an expression: its length, then its operations.
-Expression TakeExpression(Cursor* in) {
-  const Cursor operations = in->Take(in->Uleb());
-  return {operations.at(), in->at()};
 }
 
 // Operations of CFA programs (DW_CFA_*).
@@ -520,7 +509,7 @@ class CfaProgram {
         row_->cfa_offset = Factored(in->Sleb());
         return true;
       case kCfaDefCfaExpression:
-        row_->cfa_expression = TakeExpression(in);
+        row_->cfa_expression = in->Block();
         return true;
       default:
         return false;
@@ -557,7 +546,7 @@ class CfaProgram {
         return true;
       case kCfaExpression: {
         const uint64_t reg = in->Uleb();
-        SetRule(reg, RegisterRule::kAtExpression, 0, TakeExpression(in));
+        SetRule(reg, RegisterRule::kAtExpression, 0, in->Block());
         return true;
       }
       case kCfaRegister:
@@ -570,7 +559,7 @@ class CfaProgram {
       }
       case kCfaValExpression: {
         const uint64_t reg = in->Uleb();
-        TakeExpression(in);
+        in->Block();
         SetRule(reg, RegisterRule::kOther);
         return true;
       }
@@ -602,7 +591,7 @@ class CfaProgram {
     }
   }
 
-  void SetRule(uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Expression& expression = {}) {
+  void SetRule(uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Cursor& expression = {}) {
     if (RegisterRule* column = Column(row_, reg)) *column = {kind, offset, expression};
   }
   // Sets the rule of `reg` to that of the initial row.
@@ -630,8 +619,7 @@ bool SavedAt(const RegisterRule& rule, const Term& cfa, uintptr_t address, Term*
     at->Add(rule.offset);
     return true;
   }
-  return rule.kind == RegisterRule::kAtExpression &&
-         Evaluate(Cursor(rule.expression.begin, rule.expression.end), address, &cfa, at);
+  return rule.kind == RegisterRule::kAtExpression && Evaluate(rule.expression, address, &cfa, at);
 }
 
 bool IsRegister(const Term& term, uint64_t reg) { return term.base == Term::kRegister && term.reg == reg; }
@@ -694,10 +682,7 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     return rule;
   }
   Term cfa{Term::kRegister, row.cfa_register, row.cfa_offset};
-  if (row.cfa_expression.begin != nullptr &&
-      !Evaluate(Cursor(row.cfa_expression.begin, row.cfa_expression.end), address, nullptr, &cfa)) {
-    return Inexpressible();
-  }
+  if (row.cfa_expression.ok() && !Evaluate(row.cfa_expression, address, nullptr, &cfa)) return Inexpressible();
   rule.cfa_offset = cfa.offset;
   rule.fp_saved = row.fp.kind != RegisterRule::kSame && row.fp.kind != RegisterRule::kUndefined;
   Term fp_at;
@@ -776,7 +761,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
 struct Fde {
   uintptr_t start = 0;
   Cie cie;
-  Cursor program{nullptr, nullptr};
+  Cursor program;
 };
 
 // Reads the FDE that covers `address`. Returns false if there is none, or if it is damaged.

@@ -61,10 +61,9 @@ struct Listing {
 // dl_iterate_phdr calls this function under the dynamic linker's lock. So it only copies data.
 int AddObject(dl_phdr_info* info, size_t, void* context) {
   auto* listing = static_cast<Listing*>(context);
-  std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
   // The first object listed is the main program, which the dynamic linker leaves unnamed.
-  if (!listing->seen_main) path.clear();
   const bool is_main = !listing->seen_main;
+  const std::string path = is_main || info->dlpi_name == nullptr ? "" : info->dlpi_name;
   listing->seen_main = true;
 
   std::string build_id;
@@ -102,8 +101,6 @@ char main_program_path[PATH_MAX];
   main_program_path[std::max(length, ssize_t{0})] = '\0';
 }
 
-std::string MainProgramPath() { return main_program_path; }
-
 // Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
 void AddMappedObjects(Listing* listing) {
   struct Object {
@@ -128,9 +125,9 @@ void AddMappedObjects(Listing* listing) {
     if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start, limit - start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
   });
-  const std::string main_path = MainProgramPath();
   // The main program comes first.
-  std::stable_partition(objects.begin(), objects.end(), [&](const Object& object) { return object.path == main_path; });
+  std::stable_partition(objects.begin(), objects.end(),
+                        [](const Object& object) { return object.path == main_program_path; });
   for (const Object& object : objects) {
     if (!object.has_code) continue;
     ElfW(Ehdr) header;
@@ -197,10 +194,9 @@ std::vector<Snapshot::Module> LoadedModules() {
     const ForkDelay delay;
     dl_iterate_phdr(&AddObject, &listing);
   }
-  const std::string main_path = MainProgramPath();
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {
-    if (module.path.empty()) module.path = main_path;
+    if (module.path.empty()) module.path = main_program_path;
   }
   const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
   const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;

@@ -41,11 +41,9 @@ struct ThreadCache {
 };
 __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
 
-// Makes later captures use `cache`, unless it is null or paused. In a build with HBMPROF_CHECK_CAPTURE captures never
-// use it, so that WalkAndCache can compare each cached stack with a walk.
-void Activate(PathCache* cache) {
-  active_path_cache = kIsChecked || cache == nullptr || cache->is_paused() ? nullptr : cache;
-}
+// Makes later captures use `cache`, unless it is paused. In a build with HBMPROF_CHECK_CAPTURE captures never use it,
+// so that WalkAndCache can compare each cached stack with a walk.
+void Activate(PathCache& cache) { active_path_cache = kIsChecked || cache.is_paused() ? nullptr : &cache; }
 
 // The key calls ReleasePages at the exit of each thread that has pages.
 std::atomic<bool> has_key{false};
@@ -67,7 +65,7 @@ pthread_key_t key;
 void ReleasePages(void* pages) {
   thread_cache.must_not_obtain = true;
   thread_cache.pages = nullptr;
-  Activate(nullptr);
+  active_path_cache = nullptr;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   UnmapPages(pages, kCachePagesBytes);
 }
@@ -95,7 +93,6 @@ void ReleasePages(void* pages) {
     pages->cache.Start(ThreadStackBounds());
   }
   mine.pages = pages;
-  Activate(pages == nullptr ? nullptr : &pages->cache);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.must_not_obtain = false;
   return pages;
@@ -224,7 +221,7 @@ WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, con
   if (pages == nullptr) return walk;
   PathCache& cache = pages->cache;
   const bool should_learn = cache.ShouldLearn(caller, walk.hash);
-  Activate(&cache);
+  Activate(cache);
   if (!should_learn) return walk;
   *path = Learn(caller, max_depth, pages);
   if (*path != nullptr) cache.Insert(caller, *path);

@@ -70,9 +70,17 @@ class PathBuilder {
     Path header;
     std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are compared as bytes
     size_ = sizeof(header);
-    AppendWords();
+    // The words to compare, then their offsets.
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(pcs_[1 + i]); });
+    for (uint32_t i = 0; i < Padded(records_); ++i) {
+      Append(link_target_[record_link_[std::min(i, records_ - 1)]]);
+      Append(pcs_[1 + record_return_[std::min(i, records_ - 1)]]);
+    }
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_target_[i]); });
     header.offsets_at = static_cast<uint16_t>(size_);
-    AppendOffsets();
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(return_offset_[i]); });
+    ForEachPadded(record_link_, records_, [this](uint16_t i) { Append(link_offset_[i]); });
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_offset_[i]); });
     if (records_ == 0) {
       header.pcs_at = offsetof(Path, pc);
       header.return_offsets_at = header.offsets_at;
@@ -163,21 +171,6 @@ class PathBuilder {
   template <typename AppendItem>
   static void ForEachPadded(const uint16_t* numbers, uint32_t count, const AppendItem& append) {
     for (uint32_t i = 0; i < Padded(count); ++i) append(numbers[std::min(i, count - 1)]);
-  }
-  // Appends the words to compare.
-  void AppendWords() {
-    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(pcs_[1 + i]); });
-    for (uint32_t i = 0; i < Padded(records_); ++i) {
-      Append(link_target_[record_link_[std::min(i, records_ - 1)]]);
-      Append(pcs_[1 + record_return_[std::min(i, records_ - 1)]]);
-    }
-    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_target_[i]); });
-  }
-  // Appends the offsets of these words.
-  void AppendOffsets() {
-    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(return_offset_[i]); });
-    ForEachPadded(record_link_, records_, [this](uint16_t i) { Append(link_offset_[i]); });
-    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_offset_[i]); });
   }
 
   const Caller caller_;

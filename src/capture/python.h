@@ -15,7 +15,6 @@
 #define HBMPROF_SRC_CAPTURE_PYTHON_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 
 #include "hbmprof/caller.h"

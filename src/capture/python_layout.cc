@@ -107,25 +107,21 @@ constexpr PythonLayout Layout312() {
   return layout;
 }
 
+// From 3.13 on, the interpreter describes the fields of kDescribedFields itself: here it matters only whether they are
+// 0.
 constexpr PythonLayout Layout313() {
   PythonLayout layout = Layout312();
   layout.tss = 2160;
-  layout.finalizing = 608;
-  layout.thread_id = 152;
   layout.thread_cframe = 0;
   layout.thread_frame = 72;
   layout.code_first_traceable = 184;
-  layout.code_adaptive = 200;
   return layout;
 }
 
 constexpr PythonLayout Layout314() {
   PythonLayout layout = Layout313();
   layout.tss = 2336;
-  layout.finalizing = 784;
-  layout.frame_owner = 74;
   layout.code_first_traceable = 192;
-  layout.code_adaptive = 208;
   return layout;
 }
 

@@ -57,11 +57,6 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
 #if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
-struct Range {
-  uintptr_t start;
-  uintptr_t limit;
-};
-
 bool FindObject(uintptr_t address, dl_find_object* object) {
   return _dl_find_object(reinterpret_cast<void*>(address), object) == 0;
 }
@@ -394,11 +389,9 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   dl_find_object found;
   if (!FindObject(address, &found)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   uint32_t object = 0;
-  bool is_identified = true;
   if (!start_objects.Contain(reinterpret_cast<uintptr_t>(found.dlfo_map_start))) {
     object = known_objects.IdOf(found);
-    is_identified = object != PackedRule::kUnidentified;
-    if (is_identified) {
+    if (object != PackedRule::kUnidentified) {
       if (known_objects.HasReusedAddresses(object)) objects->set_passed_reused_addresses();
       objects->SetLoaded(object);
     }
@@ -411,7 +404,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
     if (trampoline.kind == FrameRule::kSignal) read = trampoline;
   }
   const PackedRule rule = PackedRule::Of(read, object);
-  if (is_identified) StoreRule(address, rule);
+  if (object != PackedRule::kUnidentified) StoreRule(address, rule);
   return rule;
 }
 

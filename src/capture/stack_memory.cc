@@ -98,12 +98,6 @@ StackBounds FindThreadStackBounds() {
   return bounds;
 }
 
-void StackMemory::EnterOther(uintptr_t sp) {
-  is_own_ = false;
-  low_ = sp & ~uintptr_t{7};
-  high_ = low_;
-}
-
 bool StackMemory::ExtendTo(uintptr_t address) {
   if (is_own_ || address < low_ || address - low_ >= kOtherStackLimit) return false;
   while (address >= high_) {

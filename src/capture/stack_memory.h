@@ -55,7 +55,9 @@ class StackMemory {
       high_ = own.high;
       is_own_ = true;
     } else {
-      EnterOther(sp);
+      is_own_ = false;
+      low_ = sp & ~uintptr_t{7};
+      high_ = low_;
     }
   }
 
@@ -71,7 +73,6 @@ class StackMemory {
   }
 
  private:
-  void EnterOther(uintptr_t sp);
   bool ExtendTo(uintptr_t address);
 
   uintptr_t low_ = 0;

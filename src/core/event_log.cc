@@ -199,13 +199,11 @@ uint64_t& EventLog::MarkOfThread() {
   return mark;
 }
 
-void EventLog::RenumberThreadInChild() {
-  if (thread_state.recorded == 0) return;
-  threads[thread_state.recorded].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
-}
-
 void EventLog::ClearInChild() {
-  RenumberThreadInChild();
+  // The thread that forked keeps its number.
+  if (thread_state.recorded != 0) {
+    threads[thread_state.recorded].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
+  }
   SetMode(Mode::kOff);
   empty_ = {};
   full_ = {};

@@ -123,7 +123,6 @@ class EventLog {
   void Free();
 
   EventClock& clock() { return clock_; }
-  const EventClock& clock() const { return clock_; }
   Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   // Sets the mode. All shards' locks are held.
   void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
@@ -202,8 +201,6 @@ class EventLog {
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   // Gives this thread a number.
   [[gnu::noinline]] static uint16_t NumberThread();
-  // The thread that forked keeps its number.
-  static void RenumberThreadInChild();
   void FreeMemory();
   // Returns the oldest full buffer that is not pinned; null if there is none.
   EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {

@@ -39,8 +39,7 @@ const InjectedProfiler* FindInjected() {
     if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
       PrintMessage(
           "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
-          "do "
-          "not add up their profiles");
+          "do not add up their profiles");
     }
   }
   const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);

@@ -1,6 +1,5 @@
 #include "src/core/joined.h"
 
-#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -53,7 +52,11 @@ void ReceiveText(void* argument, const char* bytes, size_t size) noexcept {
   if (!Completes([&] { text.assign(bytes, size); })) text.clear();
 }
 
-absl::Status StatusOf(int code, const std::string& message) {
+// Calls a function of the table that returns the code of a status and passes the message of an error to a Receive.
+template <typename Function, typename... Arguments>
+absl::Status StatusOf(Function* call, Arguments... arguments) {
+  std::string message;
+  const int code = call(arguments..., &ReceiveText, &message);
   return absl::Status(static_cast<absl::StatusCode>(code), message);
 }
 
@@ -87,21 +90,13 @@ std::optional<FoundBuffer> Joined::FindBufferAt(BufferId address) const {
 
 absl::Status Joined::StartRecording(std::string_view path, const RecordingOptions& options) const {
   const InjectedRecording recording = {options.max_bytes, options.buffer_bytes, options.sample_interval.count()};
-  std::string message;
-  const int code = injected_.start_recording(path.data(), path.size(), &recording, &ReceiveText, &message);
-  return StatusOf(code, message);
+  return StatusOf(injected_.start_recording, path.data(), path.size(), &recording);
 }
 
-absl::Status Joined::StopRecording() const {
-  std::string message;
-  const int code = injected_.stop_recording(&ReceiveText, &message);
-  return StatusOf(code, message);
-}
+absl::Status Joined::StopRecording() const { return StatusOf(injected_.stop_recording); }
 
 absl::Status Joined::SaveFlightRecording(std::string_view path) const {
-  std::string message;
-  const int code = injected_.save_flight_recording(path.data(), path.size(), &ReceiveText, &message);
-  return StatusOf(code, message);
+  return StatusOf(injected_.save_flight_recording, path.data(), path.size());
 }
 
 uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name) {

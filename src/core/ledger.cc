@@ -350,27 +350,15 @@ void Ledger::SegmentView::Clear() {
   *this = {};
 }
 
-bool Ledger::CompleteView(Shard& shard) const {
-  SegmentView& view = shard.view;
-  view.account = &shard.accounts[sites_.At(view.site).account];
-  view.cell = CellOf(shard, view.site);
-  if (view.cell != nullptr && view.account->is_active()) return true;
-  view.Clear();
-  return false;
-}
-
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
-  if (own_ == nullptr) {
-    is_held_ = false;
-  } else if (scope == Scope::kAllShards) {
+  if (own_ == nullptr) return;
+  if (scope == Scope::kAllShards) {
     ledger.LockAll();
     ledger.ForEachActiveShard([](Shard& shard) { shard.view.Clear(); });
   } else {
     own_->lock.Lock();
   }
 }
-
-Ledger::Change::~Change() { Complete(); }
 
 bool Ledger::Change::Prepare(SiteId site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!holds_all()) {
@@ -455,10 +443,8 @@ void Ledger::Change::Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes
   in_use_ += new_bytes - old_bytes;
 }
 
-Ledger::Entered Ledger::Change::Complete() {
-  if (!is_held_) return kEntered;
-  is_held_ = false;
-  Entered entered = kEntered;
+Ledger::Change::~Change() {
+  if (own_ == nullptr) return;
   if (has_event_) {
     Account& account = OwnAccount();
     int64_t in_use = 0;
@@ -470,8 +456,7 @@ Ledger::Entered Ledger::Change::Complete() {
     if (is_peak) ledger_.BeginPeak(account_, in_use, part_.time);
     const bool is_many = records_ < -1 || records_ > 1;
     if (is_many) ledger_.live_records_.fetch_add(records_, std::memory_order_relaxed);
-    entered = ledger_.CountEvent(*own_, is_many ? 0 : records_);
-    if (is_many) entered = kEnteredAndCounted;
+    ledger_.CountEvent(*own_, is_many ? 0 : records_);
   }
   if (has_part_) {
     part_.is_continued = false;
@@ -482,7 +467,6 @@ Ledger::Entered Ledger::Change::Complete() {
   } else {
     own_->lock.Unlock();
   }
-  return entered;
 }
 
 AccountTotals Ledger::SumOf(AccountId account) const {
@@ -595,7 +579,7 @@ void Ledger::ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, 
     for (int i = 0; i < kPauses; ++i) CpuRelax();
   };
   const auto add = [&](const Cell& cell, SiteId site) {
-    if (!cell.is_zero()) Reading::Add(cell, reading->accounts[account_of[site]], &(*sites)[site]);
+    Reading::Add(cell, reading->accounts[account_of[site]], &(*sites)[site]);
   };
   constexpr SiteId kAtOnce = 1u << kChunkBits;
   ForEachShardOf(shards, [&](Shard& shard) {
@@ -661,8 +645,7 @@ int64_t Ledger::LogInstant(uint64_t locked, Shard& shard, RecordedKind kind, uin
                            int64_t bytes) const {
   if (__builtin_expect(shard.next_event == nullptr, 1) != 0) return 0;
   const int64_t time = TimeOfInstant(locked);
-  log_.Write({time, id, bytes, site, 0, kind, false}, static_cast<uint32_t>(&shard - shards_), &shard.log,
-             &shard.next_event);
+  WriteEvent(shard, {time, id, bytes, site, 0, kind, false});
   return time;
 }
 
@@ -670,20 +653,15 @@ void Ledger::OpenLog(Shard& shard) const {
   if (log_.mode() != EventLog::Mode::kOff) {
     log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
-  SetEpochs(shard);
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    Account& part = shard.accounts[account];
+    if (part.is_active()) part.SetEpoch(common_[account].epoch, shard.next_event != nullptr);
+  }
 }
 
 void Ledger::CloseLog(Shard& shard) const {
   if (shard.next_event != nullptr) log_.Close(&shard.log, shard.next_event);
   shard.next_event = nullptr;
-  SetEpochs(shard);
-}
-
-void Ledger::SetEpochs(Shard& shard) const {
-  for (AccountId account = 0; account < kAccounts; ++account) {
-    Account& part = shard.accounts[account];
-    if (part.is_active()) part.SetEpoch(common_[account].epoch, shard.next_event != nullptr);
-  }
 }
 
 int64_t Ledger::CollectEvents() {

@@ -59,7 +59,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "hbmprof/allocation.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/event_log.h"
@@ -243,7 +242,13 @@ class Ledger {
     SegmentView& view() { return shard_->view; }
     // Sets account and cell of the view for its site. Returns false, and clears the view, if the shard has no cell of
     // the site or the account is not active in the shard.
-    bool CompleteView() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ledger_.CompleteView(*shard_); }
+    bool CompleteView() {
+      view().account = &shard_->accounts[ledger_.sites_.At(view().site).account];
+      view().cell = ledger_.CellOf(*shard_, view().site);
+      if (view().cell != nullptr && view().account->is_active()) return true;
+      view().Clear();
+      return false;
+    }
     using BlockCell = Cell*;
     // Returns the shard's cell of a block's site. Returns null if there is none, if no event of the site was entered
     // into it yet, if the site is not one of blocks, or if it has another account than the segment of the view.
@@ -280,8 +285,8 @@ class Ledger {
     Shard* shard_;
   };
   // One event of a pool: it changes several sites of one account at the same instant. It holds the lock of the calling
-  // thread's shard, or of all shards, until the event is complete. Complete() or the destructor completes it. The
-  // thread must not enter other events meanwhile.
+  // thread's shard, or of all shards, until the destructor completes the event. The thread must not enter other
+  // events meanwhile.
   class Change {
    public:
     enum class Scope : uint8_t { kOwnShard, kAllShards };
@@ -317,8 +322,6 @@ class Ledger {
     // of them that blocks have taken.
     void AddPoolBytes(int64_t bytes) { pool_bytes_ += bytes; }
     void AddBlockBytes(int64_t bytes) { block_bytes_ += bytes; }
-    // Completes the event before the destructor does. Returns whether live_records() has changed.
-    Entered Complete() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
    private:
     // Writes a part of the event to the event log, if that is on.
@@ -334,7 +337,6 @@ class Ledger {
     Ledger& ledger_;
     const Scope scope_;
     Shard* own_;
-    bool is_held_ = true;
     bool has_event_ = false;
     AccountId account_ = 0;
     int records_ = 0;
@@ -367,14 +369,13 @@ class Ledger {
 
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
   // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts) const {
-    Snapshot(sites, accounts, nullptr, nullptr);
-  }
-  // The same for a recording: instead of the kMark event, sets `*instant` to the instant, in the log's clock. If `mode`
-  // is not null, the log has this mode from the instant on: its events are those after the instant. Before a log is
-  // switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
-                const EventLog::Mode* mode) const;
+  //
+  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the instant, in the log's
+  // clock. If `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
+  // Before a log is switched on, the caller allocates its buffers. When it is switched off, its events are in the full
+  // buffers.
+  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant = nullptr,
+                const EventLog::Mode* mode = nullptr) const;
 
   // The event log. Its modes change only in Snapshot and SetLogMode.
   EventLog& log() { return log_; }
@@ -409,9 +410,6 @@ class Ledger {
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
     int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
-    bool is_zero() const {
-      return alloc_objects == 0 && alloc_bytes == 0 && freed_objects == 0 && freed_bytes == 0 && epoch == 0;
-    }
 
     int64_t alloc_objects;
     int64_t alloc_bytes;
@@ -570,7 +568,6 @@ class Ledger {
   // The shard through which this thread enters events of `site`: its own, or the owner of the site's chunk. Null if
   // there is no memory for the chunk.
   Shard* ShardFor(SiteId site);
-  bool CompleteView(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   static intptr_t BlockAccountWord(const Account& account) { return -reinterpret_cast<intptr_t>(&account); }
   static void SetAccountWord(const Site& site, const Account& account, Cell* cell) {
     if (site.is_plain) cell->account_word = reinterpret_cast<intptr_t>(&account);
@@ -583,7 +580,7 @@ class Ledger {
     static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
     return static_cast<RecordedKind>(event);
   }
-  void WriteEvent(Shard& shard, const RecordedEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
+  void WriteEvent(Shard& shard, const RecordedEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
   // Writes an event that holds only this shard's lock to the event log, if that is on.
@@ -601,12 +598,10 @@ class Ledger {
                      int64_t bytes) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Part of Snapshot: writes the kMark event and sets the log's mode. All locks of `shards` are held.
   void MarkInstant(uint64_t shards, int64_t* instant, const EventLog::Mode* mode) const;
-  // Switches the shard's part of the log on or off, as the log's mode says. all_lock_ and the shard's lock are held.
+  // OpenLog switches the shard's part of the log on if the log's mode says so, and sets the epochs of the accounts in
+  // the shard. CloseLog switches it off; OpenLog must follow before the shard's lock is released.
   void OpenLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   void CloseLog(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // Sets the epochs of the accounts in the shard after its part of the log was switched on or off. all_lock_ and the
-  // shard's lock are held.
-  void SetEpochs(Shard& shard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   // Counts an event. REQUIRES: Touch has returned true for the cell.
   template <bool kTry = false>
   Entered Apply(Shard& shard, Event event, Account& account, bool is_pool, int64_t bytes, Cell* cell)

@@ -69,12 +69,6 @@ bool LiveTable::LockedChain::Append(const Entry& entry) {
   return true;
 }
 
-bool LiveTable::LockedChain::AppendAll(const LockedChain& other) {
-  bool has_memory = true;
-  other.ForEach([&](const Entry& entry) { has_memory = has_memory && Append(entry); });
-  return has_memory;
-}
-
 void LiveTable::LockedChain::Remove(Entry* entry) {
   Bucket* const bucket = first_->overflow;
   const uint32_t fill =
@@ -164,7 +158,11 @@ bool LiveTable::Merge() {
   {
     LockedChain to(*this, BucketAt(index));
     LockedChain from[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
-    if (!to.AppendAll(from[0]) || !to.AppendAll(from[1])) {
+    bool has_memory = true;
+    for (const LockedChain& chain : from) {
+      chain.ForEach([&](const Entry& entry) { has_memory = has_memory && to.Append(entry); });
+    }
+    if (!has_memory) {
       to.Clear();
       return false;
     }
@@ -265,8 +263,7 @@ void LiveTable::ClearInChild() {
     }
   }
   EmptyInChild();
-  overflow_lock_.Unlock();
-  resize_lock_.Unlock();
+  UnlockAll();
 }
 
 }  // namespace hbmprof::internal

@@ -27,7 +27,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "src/base/hash.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/core/site_table.h"
@@ -248,8 +247,6 @@ class LiveTable {
     Entry* Find(uint64_t id) const;
     // Returns false if there is no memory for an overflow bucket.
     bool Append(const Entry& entry);
-    // Appends all entries of another chain. If there is no memory, returns false; then some of them were appended.
-    bool AppendAll(const LockedChain& other);
     // Removes an entry. Another one takes its place.
     void Remove(Entry* entry);
     void Clear();

@@ -11,7 +11,7 @@ class Pools::DetachedBlocks {
  public:
   DetachedBlocks() = default;
   ~DetachedBlocks() {
-    if (blocks_ != few_) UnmapPages(blocks_, capacity_ * sizeof(DetachedBlock));
+    if (blocks_ != few_) UnmapPages(blocks_, capacity_ * sizeof(Block));
   }
   DetachedBlocks(const DetachedBlocks&) = delete;
   DetachedBlocks& operator=(const DetachedBlocks&) = delete;
@@ -19,7 +19,7 @@ class Pools::DetachedBlocks {
   // Reserves space for `count` blocks. The list must be empty. Returns false if the host has no memory.
   bool Reserve(size_t count) {
     if (count <= capacity_) return true;
-    auto* blocks = static_cast<DetachedBlock*>(MapPages(count * sizeof(DetachedBlock)));
+    auto* blocks = static_cast<Block*>(MapPages(count * sizeof(Block)));
     if (blocks == nullptr) return false;
     blocks_ = blocks;
     capacity_ = count;
@@ -27,7 +27,7 @@ class Pools::DetachedBlocks {
   }
   void Clear() { size_ = 0; }
   // Returns false if the list is full.
-  bool Add(const DetachedBlock& block) {
+  bool Add(const Block& block) {
     if (size_ == capacity_) return false;
     blocks_[size_++] = block;
     return true;
@@ -35,12 +35,12 @@ class Pools::DetachedBlocks {
   size_t size() const { return size_; }
   // Makes ReattachBlocks skip this block.
   void Skip(size_t i) { blocks_[i].id = 0; }
-  const DetachedBlock& operator[](size_t i) const { return blocks_[i]; }
+  const Block& operator[](size_t i) const { return blocks_[i]; }
 
  private:
   static constexpr size_t kFew = 8;  // they fit on a small stack
-  DetachedBlock few_[kFew];
-  DetachedBlock* blocks_ = few_;
+  Block few_[kFew];
+  Block* blocks_ = few_;
   size_t size_ = 0;
   size_t capacity_ = kFew;
 };
@@ -257,31 +257,27 @@ Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t byte
   }
 }
 
-bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Removed>* removed) {
+bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed) {
   if (!change.is_usable()) return true;
-  const Segment* segment = segments_.At(address);
-  for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
-    const uint64_t id = IdOf(address, level);
-    LiveRecord record;
-    // Another thread may change the record between Find and EraseExactly, unless this thread holds all shards.
-    while (live_.Find(id, &record)) {
-      const bool is_segment = sites_.At(record.site).is_segment;
-      if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
-      if (!live_.EraseExactly(id, record)) continue;
-      if (is_segment) {
-        RemoveWithContents(change, segments_.Find(address, id));
-      } else {
-        FreeBlock(change, id, record);
-      }
-      *removed = Removed{id, record};
-      return true;
+  // Another thread may change the record between FindBlock and EraseExactly, unless this thread holds all shards.
+  while (const std::optional<Block> found = FindBlock(address)) {
+    const auto& [id, record] = *found;
+    const bool is_segment = sites_.At(record.site).is_segment;
+    if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
+    if (!live_.EraseExactly(id, record)) continue;
+    if (is_segment) {
+      RemoveWithContents(change, segments_.Find(address, id));
+    } else {
+      FreeBlock(change, id, record);
     }
+    *removed = found;
+    return true;
   }
   return true;
 }
 
-std::optional<Pools::Removed> Pools::RemoveBlock(uint64_t address) {
-  std::optional<Removed> removed;
+std::optional<Pools::Block> Pools::RemoveBlock(uint64_t address) {
+  std::optional<Block> removed;
   {
     Change change(ledger_, Change::Scope::kOwnShard);
     if (TryRemoveBlock(change, address, &removed)) return removed;
@@ -291,15 +287,15 @@ std::optional<Pools::Removed> Pools::RemoveBlock(uint64_t address) {
   return removed;
 }
 
-std::optional<Pools::Removed> Pools::LookUpBlock(uint64_t address) {
+std::optional<Pools::Block> Pools::LookUpBlock(uint64_t address) {
   Change shared(ledger_, Change::Scope::kOwnShard);
   return shared.is_usable() ? FindBlock(address) : std::nullopt;
 }
 
-std::optional<Pools::Removed> Pools::FindBlock(uint64_t address) {
+std::optional<Pools::Block> Pools::FindBlock(uint64_t address) {
   const Segment* segment = segments_.At(address);
   for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
-    Removed found{IdOf(address, level), {}};
+    Block found{IdOf(address, level), {}};
     if (live_.Find(found.id, &found.record)) return found;
   }
   return std::nullopt;
@@ -332,7 +328,7 @@ bool Pools::DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId
   };
   if (!Collect(overlaps, list)) return false;
   for (size_t i = 0; i < list->size(); ++i) {
-    const DetachedBlock& block = (*list)[i];
+    const Block& block = (*list)[i];
     if (GiveBack(change, block.id, block.record) < block.record.bytes) RemoveDetached();
   }
   return true;
@@ -347,7 +343,7 @@ void Pools::ReattachBlocks(Change& change, const DetachedBlocks& list) {
   }
 }
 
-void Pools::ReattachOne(Change& change, const DetachedBlock& block) {
+void Pools::ReattachOne(Change& change, const Block& block) {
   const Site& site = sites_.At(block.record.site);
   const uint64_t address = AddressOf(block.id);
   const int64_t bytes = block.record.bytes;
@@ -513,14 +509,9 @@ Pools::Added Pools::AddSegment(Change& change, uint64_t id, SiteId site, int64_t
   const LiveRecord record = {site, bytes};
   // A segment that another thread is freeing stays in the map until that thread has removed it.
   if (segments_.Find(AddressOf(id), id) != nullptr) return Added::kRefused;
-  switch (live_.InsertNew(id, record)) {
-    case LiveTable::Inserted::kNew:
-      break;
-    case LiveTable::Inserted::kReplaced:
-      return Added::kRefused;
-    case LiveTable::Inserted::kNoMemory:
-      return Added::kNoMemory;
-  }
+  const LiveTable::Inserted inserted = live_.InsertNew(id, record);
+  if (inserted == LiveTable::Inserted::kReplaced) return Added::kRefused;
+  if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
   const Added added = InsertSegment(change, id, site, bytes, /*was_block=*/false);
   if (added == Added::kAdded) {
     change.Enter(event, id, site, bytes);
@@ -560,7 +551,7 @@ std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, Allocato
   if (live_.Find(address, &record) && !sites_.At(record.site).is_segment) {
     return MakeSegment(change, address, record, allocator);
   }
-  const std::optional<Removed> block = FindBlock(address);
+  const std::optional<Block> block = FindBlock(address);
   if (!block.has_value() || block->record.bytes != bytes || !sites_.At(block->record.site).is_block) {
     return std::nullopt;
   }
@@ -721,7 +712,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   segments_.SetEnd(segment, end);
   MoveSegment(change, segment, site, old_bytes, bytes);
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const DetachedBlock& block = blocks[i];
+    const Block& block = blocks[i];
     const uint64_t address = AddressOf(block.id);
     LiveRecord erased;
     if (end <= address && address < old_end && static_cast<uint64_t>(block.record.bytes) <= old_end - address &&
@@ -764,7 +755,7 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
 bool Pools::ResizeBlock(uint64_t address, int64_t bytes) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return false;
-  const std::optional<Removed> block = FindBlock(address);
+  const std::optional<Block> block = FindBlock(address);
   return block.has_value() && ResizeRecord(change, block->id, bytes);
 }
 

@@ -107,7 +107,8 @@ class Pools {
   // is_block is false. If another block is recorded at that address, its free was not recorded: AddBlock removes it and
   // sets `*replaced` to true.
   Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
-  struct Removed {
+  // A record of the live table with its id.
+  struct Block {
     uint64_t id;
     LiveRecord record;
   };
@@ -119,14 +120,14 @@ class Pools {
   template <bool kTry>
   Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
   template <bool kTry>
-  Ledger::Entered RemoveCommonBlock(uint64_t address, Removed* removed);
+  Ledger::Entered RemoveCommonBlock(uint64_t address, Block* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
   // removed, too.
-  std::optional<Removed> RemoveBlock(uint64_t address);
+  std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
-  std::optional<Removed> LookUpBlock(uint64_t address);
+  std::optional<Block> LookUpBlock(uint64_t address);
 
   // Makes a live record a segment: the record with the id `address`, unless it is a segment already. Otherwise the
   // innermost block at `address`, if it has `bytes` bytes and lies in a segment. The kind of its site becomes kPool.
@@ -209,11 +210,7 @@ class Pools {
     kTooFew,    // not taken: fewer bytes are idle
     kNeedsAll,  // not taken: a Change of all shards is needed
   };
-  // A block that was taken out of its segments while these change.
-  struct DetachedBlock {
-    uint64_t id;
-    LiveRecord record;
-  };
+  // Blocks that were taken out of their segments while these change.
   class DetachedBlocks;
 
   Position PositionIn(uint64_t address, int64_t bytes) const;
@@ -260,12 +257,12 @@ class Pools {
   std::optional<Added> TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
                                    bool* replaced);
   // Returns false if a Change of all shards is needed.
-  bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Removed>* removed);
+  bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed);
 
   // The functions below need a Change of all shards; FindBlock needs any Change.
 
   // The innermost block at `address`.
-  std::optional<Removed> FindBlock(uint64_t address);
+  std::optional<Block> FindBlock(uint64_t address);
   // Lists the blocks for which `matches(id, record)` returns true. Returns false if the host has no memory for the
   // list.
   template <typename Matches>
@@ -278,7 +275,7 @@ class Pools {
   // does, it gets another site. A block for which the tables have no space is removed.
   void ReattachBlocks(Change& change, const DetachedBlocks& list);
   // The same, for one block.
-  void ReattachOne(Change& change, const DetachedBlock& block);
+  void ReattachOne(Change& change, const Block& block);
   // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
@@ -354,7 +351,7 @@ Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint6
 }
 
 template <bool kTry>
-Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Removed* removed) {
+Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
   Ledger::OwnShard<kTry> own(ledger_);
   if (!own.is_usable() || !View(own, address) || !own.TouchSegment()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();

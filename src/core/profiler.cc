@@ -148,10 +148,7 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return false;
-  const Caller caller = Caller::OfThisFunction();
-  if (impl_ == nullptr) return Joined(*joined_).RecordSegment(caller, address, bytes, attributes);
-  return impl_->RecordSegment(caller, address, bytes, attributes);
+  return RecordSegmentFrom(Caller::OfThisFunction(), address, bytes, attributes);
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;

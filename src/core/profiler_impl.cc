@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <new>
 #include <unordered_map>
@@ -29,11 +28,6 @@ namespace {
 // With a small limit, each event changes the common count of live records, so that the limit is exact. With a larger
 // limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
-
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
 
 uint64_t DriverProbeBit(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
 
@@ -261,7 +255,8 @@ bool ProfilerImpl::Allocate(const Caller& caller, BufferId id, size_t bytes, uin
     attributes = ClampSlow(attributes);
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
-  if (!Fits(id, bytes)) return false;
+  // The removal of a buffer whose free was not recorded may make space.
+  if (!HasCapacity(bytes) && !(RemoveStaleRecord(id) && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, attributes);
   CountTruncated();
@@ -274,15 +269,9 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
     return Drop(static_cast<uint64_t>(bytes));
   }
   LiveRecord replaced;
-  switch (live_.Insert(id.value(), {site, bytes}, &replaced)) {
-    case LiveTable::Inserted::kNoMemory:
-      return Drop(static_cast<uint64_t>(bytes));
-    case LiveTable::Inserted::kReplaced:
-      EnterReplaced(id, replaced);
-      break;
-    case LiveTable::Inserted::kNew:
-      break;
-  }
+  const LiveTable::Inserted inserted = live_.Insert(id.value(), {site, bytes}, &replaced);
+  if (inserted == LiveTable::Inserted::kNoMemory) return Drop(static_cast<uint64_t>(bytes));
+  if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(id, replaced);
   return EnterLedger(id, site, bytes);
 }
 
@@ -444,11 +433,6 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-[[gnu::noinline]] bool ProfilerImpl::MakeCapacity(BufferId id, size_t bytes) {
-  const bool is_replaced = RemoveStaleRecord(id);
-  return (is_replaced && bytes <= LiveTable::kMaxBytes && HasCapacity()) || Drop(bytes);
-}
-
 Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
   if (!sites_.At(record.site).is_segment) {
     return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
@@ -523,7 +507,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) {
+  if (!HasCapacity(bytes)) {
     Drop(bytes);
     return prepared;
   }
@@ -547,7 +531,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const auto size = static_cast<int64_t>(bytes);
   const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
-  if (bytes > LiveTable::kMaxBytes || !HasCapacity()) return Drop(bytes);
+  if (!HasCapacity(bytes)) return Drop(bytes);
   Pools::Added added;
   do {
     const Pools::Position position = pools_.PositionOfSegment(start, size);
@@ -608,7 +592,7 @@ bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, 
 }
 
 FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
-  Pools::Removed removed;
+  Pools::Block removed;
   const Ledger::Entered entered =
       Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock<false>(start, &removed) : Ledger::kNotEntered;
   if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
@@ -622,10 +606,7 @@ FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // The removal of a block whose free was not recorded may make space.
-  if ((bytes > LiveTable::kMaxBytes || !HasCapacity()) &&
-      !(RemoveStaleBlock(start) && bytes <= LiveTable::kMaxBytes && HasCapacity())) {
-    return Drop(bytes);
-  }
+  if (!HasCapacity(bytes) && !(RemoveStaleBlock(start) && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   bool replaced = false;
   Pools::Added added;
@@ -666,7 +647,7 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
 [[gnu::noinline]] FreedRecord ProfilerImpl::FreeAnyBlock(uint64_t start) {
   FreedRecord freed;
   if (start == 0) return freed;
-  const std::optional<Pools::Removed> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
+  const std::optional<Pools::Block> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
   if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return freed;
@@ -755,7 +736,7 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
   const ForkPause pause;
   ReentryGuard guard;
   if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
-  const std::optional<Pools::Removed> found = pools_.LookUpBlock(address.value());
+  const std::optional<Pools::Block> found = pools_.LookUpBlock(address.value());
   if (!found.has_value()) return std::nullopt;
   return LiveBuffer{found->record.bytes, sites_.Key(found->record.site).attributes};
 }
@@ -870,7 +851,8 @@ DeviceStats ProfilerImpl::ToStats(DeviceId device, MemorySpace space, const Acco
 
 void ProfilerImpl::DescribeProcess(hbmprof::Snapshot* snapshot) const {
   snapshot->process_id = getpid();
-  snapshot->host = HostName();
+  char host[256] = {};
+  snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
   snapshot->tracker = GetTrackerStats();
 }
 

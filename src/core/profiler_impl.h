@@ -251,11 +251,6 @@ class ProfilerImpl {
   // Removes the record of a buffer whose free was not recorded: a new buffer has its `id` now. Returns whether there
   // was such a record.
   [[gnu::cold]] bool RemoveStaleRecord(BufferId id);
-  // Returns whether a new record of `id` may be made; if not, counts it as dropped.
-  bool Fits(BufferId id, size_t bytes) {
-    return (bytes <= LiveTable::kMaxBytes && HasCapacity()) || MakeCapacity(id, bytes);
-  }
-  [[gnu::cold]] bool MakeCapacity(BufferId id, size_t bytes);
   // The last steps of RecordAlloc: enters a new record into all tables and leaves the tracker. `position` is that of
   // the id. Returns false if the record was dropped.
   [[gnu::always_inline]] bool EnterNew(const LiveTable::Position& position, BufferId id, SiteId site, int64_t bytes);
@@ -314,7 +309,8 @@ class ProfilerImpl {
   // Returns false if another segment has its addresses now.
   bool RestoreSegment(BufferId id, const LiveRecord& record);
   void RestoreBlock(uint64_t id, const LiveRecord& record);
-  bool HasCapacity() const { return ledger_.live_records() < max_live_; }
+  // Whether a new record of this size may be made.
+  bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
   // may be kAlias.
   static bool AreUncommon(uint64_t attributes) {
@@ -452,7 +448,7 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   const uint64_t start = address.value();
   if (thread_state.inside || !Pools::IsBlockAddress(start)) return RecordBlockFreeInside(address);
   ReentryGuard::Enter();
-  Pools::Removed removed;
+  Pools::Block removed;
   const Ledger::Entered entered = pools_.RemoveCommonBlock<true>(start, &removed);
   if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
   const uint64_t packed = LiveTable::Pack(removed.record);

@@ -146,7 +146,6 @@ Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site,
 void SegmentMap::Remove(Segment* segment) {
   ReassignPieces(segment->start, segment->end, segment, segment->outer);
   Free(segment);
-  segments_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool SegmentMap::SetEnd(Segment* segment, uint64_t end) {
@@ -190,7 +189,6 @@ bool SegmentMap::Merge(Segment* first, Segment* second) {
   first->end = second->end;
   Return(*first, second->idle_bytes.load(std::memory_order_relaxed));
   Free(second);
-  segments_.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -198,7 +196,6 @@ void SegmentMap::Clear() {
   ForEachSegment(0, ~uint64_t{0}, [&](Segment* segment) { Free(segment); });
   count_ = 0;
   ++generation_;
-  segments_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace hbmprof::internal

@@ -161,6 +161,7 @@ class SegmentMap {
   void Free(Segment* segment) {
     segment->next_free = free_;
     free_ = segment;
+    segments_.fetch_sub(1, std::memory_order_relaxed);
   }
 
   Piece* pieces_ = nullptr;

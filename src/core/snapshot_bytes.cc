@@ -97,28 +97,18 @@ class Reader {
   bool ok_ = true;
 };
 
-template <typename Visit, typename Stats>
-void DeviceFields(Visit& visit, Stats& stats) {
-  visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
-        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
-        stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
-        stats.unaccounted, stats.baseline);
-}
-
-template <typename Visit, typename Stats>
-void TrackerFields(Visit& visit, Stats& stats) {
-  visit(stats.foreign_frees, stats.replaced_records, stats.dropped_records, stats.dropped_bytes, stats.reentrant_events,
-        stats.truncated_stacks, stats.dropped_tag_values, stats.live_records, stats.sites, stats.host_bytes,
-        stats.max_host_bytes, stats.unwinder);
-}
-
 template <typename Visit, typename T>
 void Fields(Visit& visit, T& value) {
   using Type = std::remove_const_t<T>;
   if constexpr (std::is_same_v<Type, DeviceStats>) {
-    DeviceFields(visit, value);
+    visit(value.bytes_in_use, value.peak_bytes_in_use, value.num_allocs, value.num_live, value.largest_alloc_size,
+          value.pool_bytes, value.bytes_reserved, value.bytes_limit, value.bytes_free, value.largest_free_block_bytes,
+          value.driver_bytes_in_use, value.driver_peak_bytes_in_use, value.driver_scope, value.driver_cache_bytes,
+          value.unaccounted, value.baseline);
   } else if constexpr (std::is_same_v<Type, TrackerStats>) {
-    TrackerFields(visit, value);
+    visit(value.foreign_frees, value.replaced_records, value.dropped_records, value.dropped_bytes,
+          value.reentrant_events, value.truncated_stacks, value.dropped_tag_values, value.live_records, value.sites,
+          value.host_bytes, value.max_host_bytes, value.unwinder);
   } else if constexpr (std::is_same_v<Type, Snapshot::Sample>) {
     visit(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
           value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes);

@@ -73,8 +73,6 @@ class TagRegistry {
   // Returns a null key if the key is new and the limit of keys is reached.
   std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to, bool dropped)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns memory for a T with `bytes` bytes behind it, or null if the host has none.
   template <typename T>
   T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -146,21 +144,14 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
   if (!result.has_value()) return tags;
   // Two threads may add the same step. The second copy is never found and is harmless.
-  Remember(hash, tags, key, value, *result, dropped);
-  return *result;
-}
-
-void TagRegistry::Remember(uint64_t hash, TagSetId from, std::string_view key, std::string_view value, TagSetId to,
-                           bool dropped) {
-  if (step_count_ >= kMaxSteps) return;
-  auto* step = NewWith<Step>(key.size() + value.size());
-  if (step == nullptr) return;
-  *step = {hash, from, to, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
+  auto* step = step_count_ < kMaxSteps ? NewWith<Step>(key.size() + value.size()) : nullptr;
+  if (step == nullptr) return *result;
+  *step = {hash, tags, *result, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
   auto* bytes = reinterpret_cast<char*>(step + 1);
-  std::copy(key.begin(), key.end(), bytes);
-  std::copy(value.begin(), value.end(), bytes + key.size());
+  std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), bytes));
   ++step_count_;
   Add(steps_, step);
+  return *result;
 }
 
 std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
