@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 
 hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" clang clang-tidy
-cmake --preset clang -DHBMPROF_CCACHE=HBMPROF_CCACHE-NOTFOUND >/dev/null
+cmake --preset clang >/dev/null
 if [[ $# == 0 ]]; then
   mapfile -d '' files < <(find src -name '*.cc' -print0)
   set -- "${files[@]}"

@@ -153,6 +153,13 @@ int hbmprof_device(const char* name);
  * interrupted a function of this library. */
 int hbmprof_devices(int* devices, int capacity);
 
+/* Stores the name of `device`, with a zero byte at its end, in `name`; a name that needs more than `capacity` bytes is
+ * cut. Returns the length of the whole name without the zero byte, at most 64. `name` may be null if `capacity` is 0.
+ * For the numbers that hbmprof_device() returned, takes as long as hbmprof_devices(). Any thread may call it. Returns
+ * -1 if there is no such device, if the host has no memory, or if called in a signal handler that interrupted a
+ * function of this library. */
+int hbmprof_device_name(int device, char* name, size_t capacity);
+
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
  * "" has the number 0: no label. At most 254 other names have a number of their own: all further names share one
  * number, of the allocator "other". Otherwise like hbmprof_device(). */

@@ -27,6 +27,7 @@ import threading
 __all__ = ["Error", "LeakError", "counter", "include_dir", "leak_check", "library_dir", "save", "stats", "tag", "use_with_jax", "version"]
 
 _MAX_DEVICES = 128
+_MAX_DEVICE_NAME = 64
 _NOT_KNOWN = -(2**63)
 
 
@@ -127,7 +128,7 @@ def _load():
         library.hbmprof_save_device_memory_profile.argtypes = [ctypes.c_char_p]
         library.hbmprof_tag_push.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         library.hbmprof_set_counter.argtypes = [ctypes.c_char_p, ctypes.c_int64]
-        library.hbmprof_device.argtypes = [ctypes.c_char_p]
+        library.hbmprof_device_name.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         library.hbmprof_get_stats.argtypes = [ctypes.c_int, ctypes.POINTER(_Stats)]
         _library = library
         return library
@@ -148,7 +149,10 @@ def save(path):
 
     pprof and the command `hbmprof` read it. Raises Error if the file cannot be written.
     """
-    _check(_load().hbmprof_save_device_memory_profile(os.fsencode(path)))
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("hbmprof.save: the path contains a null byte")
+    _check(_load().hbmprof_save_device_memory_profile(name))
 
 
 @contextlib.contextmanager
@@ -167,7 +171,10 @@ def tag(key, value):
 
 def counter(name, value):
     """Sets a counter of the program, such as the requests served so far. Profiles contain it: `hbmprof leaks` uses it."""
-    _load().hbmprof_set_counter(str(name).encode(), int(value))
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"hbmprof.counter: {number} does not fit into 64 bits")
+    _load().hbmprof_set_counter(str(name).encode(), number)
 
 
 def stats(device=0):
@@ -179,11 +186,13 @@ def stats(device=0):
     """
     library = _load()
     name = f"GPU:{operator.index(device)}" if hasattr(device, "__index__") else str(device)
-    number = library.hbmprof_device(name.encode())
-    if number not in _devices():
-        raise Error(f"hbmprof.stats: no memory was recorded on the device {name}")
+    # hbmprof_device() would add an unknown name, and every profile would show it.
+    known = {_device_name(number): number for number in _devices()}
+    if name not in known:
+        names = f"the devices are: {', '.join(sorted(known))}" if known else "there is no device with recorded memory"
+        raise Error(f"hbmprof.stats: no memory was recorded on the device {name!r}; {names}")
     result = _Stats(struct_size=ctypes.sizeof(_Stats))
-    _check(library.hbmprof_get_stats(number, ctypes.byref(result)))
+    _check(library.hbmprof_get_stats(known[name], ctypes.byref(result)))
     values = {name: getattr(result, name) for name, _ in _Stats._fields_[1:]}
     return {name: None if value == _NOT_KNOWN else value for name, value in values.items()}
 
@@ -192,6 +201,12 @@ def _devices():
     """Returns the numbers of the devices on which memory was recorded."""
     devices = (ctypes.c_int * _MAX_DEVICES)()
     return devices[: max(0, _load().hbmprof_devices(devices, _MAX_DEVICES))]
+
+
+def _device_name(device):
+    name = ctypes.create_string_buffer(_MAX_DEVICE_NAME + 1)
+    _load().hbmprof_device_name(device, name, len(name))
+    return name.value.decode(errors="replace")
 
 
 def _in_use():
@@ -234,6 +249,8 @@ def leak_check(max_bytes=0):
                 decode()
     """
     __tracebackhide__ = True  # pytest shows the test instead of this function
+    if not max_bytes >= 0:
+        raise ValueError(f"hbmprof.leak_check: max_bytes is {max_bytes}; write a number of 0 or more")
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         dropped = _dropped_records()

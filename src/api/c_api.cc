@@ -324,6 +324,23 @@ int hbmprof_devices(int* devices, int capacity) try {
   return -1;
 }
 
+int hbmprof_device_name(int device, char* name, size_t capacity) try {
+  if (hbmprof::internal::thread_state.inside) return -1;
+  std::string found;
+  if (IsDevice(device) && !IsNamed(device)) {
+    found = "GPU:" + std::to_string(device);
+  } else {
+    for (const hbmprof::Snapshot::Device& of_snapshot : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+      if (hbmprof_device(of_snapshot.name.c_str()) == device) found = of_snapshot.name;
+    }
+    if (found.empty()) return -1;
+  }
+  if (name != nullptr && capacity > 0) name[found.copy(name, capacity - 1)] = '\0';
+  return static_cast<int>(found.size());
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
 int hbmprof_allocator(const char* name) {
   return NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Allocator(name); });
 }

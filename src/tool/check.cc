@@ -10,9 +10,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "src/export/recording.h"
 #include "src/tool/command.h"
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/profile_source.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -37,6 +40,10 @@ class Examiner {
     }
     return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
                message_.function_size(), " functions");
+  }
+  // Adds what is missing in the recording of which the profile shows the end.
+  void AddGaps(const std::vector<std::string>& gaps) {
+    for (const std::string& gap : gaps) Problem(gap);
   }
   const std::vector<std::string>& problems() const { return problems_; }
   const std::vector<std::string>& notes() const { return notes_; }
@@ -264,6 +271,11 @@ Command AddCheckCommand(CLI::App& tool) {
               }
               Examiner examiner(*profile);
               examiner.Examine();
+              if (IsRecordingFile(file)) {
+                const auto recording = internal::RecordingReader::Open(file);
+                if (!recording.ok()) return recording.status();
+                examiner.AddGaps(GapsOf(**recording));
+              }
               const bool good = examiner.problems().empty();
               Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
                         Visible(examiner.Summary()), "\n"));

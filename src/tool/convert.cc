@@ -166,6 +166,14 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     }
     return ConvertRecording(options.files, options.to, options.output, options.known);
   }
+  if (!options.type.empty() && options.to != "folded") {
+    return absl::InvalidArgumentError(
+        Cat("--type ", options.type, ": ", options.to, " contains all sample types; --type is for folded stacks"));
+  }
+  if (!options.by.empty() && options.to != "folded" && options.to != "speedscope") {
+    return absl::InvalidArgumentError(
+        Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
+  }
   if (const absl::Status status = CheckIsNoInput(options.output, options.files); !status.ok()) return status;
   if (table.has_value()) {
     const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {

@@ -128,7 +128,7 @@ void Limits(Findings& findings) {
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
   findings.Say("host memory",
                Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
-                   "; hbmprof takes about 48 bytes for each live buffer"));
+                   "; hbmprof takes about 45 bytes for each live buffer"));
   rlimit locked = {};
   if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
     findings.Say("locked memory", Cat("limited to ", FormatValue(static_cast<int64_t>(locked.rlim_cur), "bytes"),

@@ -19,6 +19,7 @@ struct LeaksOptions : ViewOptions {
   std::string per;
   std::string fail_over;
   std::string fail_on = "sure";
+  bool has_fail_on = false;  // the option --fail-on was given
   std::vector<std::string> by;
   size_t rows = 10;
   size_t frames = 8;
@@ -237,6 +238,11 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
             " dumps are too few to distinguish growth from warming up; give at least three, better five (for two, use "
             "hbmprof diff)"));
   }
+  // Otherwise a check without a limit would succeed always. The field "leaked" of the JSON needs no limit.
+  if (options.has_fail_on && options.fail_over.empty() && !options.json) {
+    return absl::InvalidArgumentError(
+        Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
+  }
   bool trimmed = false;
   const absl::StatusOr<ProfileSet> profiles = ReadView("leaks", options.files, options, &trimmed);
   if (!profiles.ok()) return profiles.status();
@@ -277,12 +283,17 @@ Command AddLeaksCommand(CLI::App& tool) {
       ->add_option("--fail-on", options->fail_on,
                    "What --fail-over counts: sure (leaks), perhaps (also possible leaks), growth (all growth)")
       ->check(CLI::IsMember({"sure", "perhaps", "growth"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->each([options](const std::string&) { options->has_fail_on = true; });
   arguments->add_option("-b,--by", options->by, "Judge each value of this label separately: --by phase")
       ->delimiter(',')
       ->allow_extra_args(false);
-  arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
-  arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")->capture_default_str();
+  arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   options->AddTo(*arguments);
   arguments->footer(kFilterHelp);

@@ -100,6 +100,15 @@ int PrintUnknownCommand(const std::vector<Command>& commands, const std::string&
   return kUnusable;
 }
 
+// Returns the options of a subcommand, and those of its option groups.
+std::vector<const CLI::Option*> OptionsOf(const CLI::App& arguments) {
+  std::vector<const CLI::Option*> options = arguments.get_options();
+  for (const CLI::App* group : arguments.get_subcommands(nullptr)) {
+    for (const CLI::Option* option : group->get_options()) options.push_back(option);
+  }
+  return options;
+}
+
 // Explains which of the arguments after the subcommand is an option that it does not have. Returns whether there is
 // one.
 bool PrintUnknownOption(const Command& command, const std::vector<std::string>& arguments) {
@@ -108,7 +117,7 @@ bool PrintUnknownOption(const Command& command, const std::vector<std::string>& 
     const std::string name = argument.substr(0, argument.find('='));
     if (name.compare(0, 2, "--") != 0 || command.arguments->get_option_no_throw(name) != nullptr) continue;
     std::vector<std::string> candidates;
-    for (const CLI::Option* option : command.arguments->get_options()) {
+    for (const CLI::Option* option : OptionsOf(*command.arguments)) {
       for (const std::string& candidate : option->get_lnames()) candidates.push_back(candidate);
     }
     const std::string command_name = command.arguments->get_name();
@@ -131,6 +140,52 @@ void SeparateProgram(const Command& command, std::vector<std::string>& arguments
     const CLI::Option* const option = command.arguments->get_option_no_throw(arguments[i]);
     if (option != nullptr && option->get_items_expected_min() > 0) ++i;  // the next argument is its value
   }
+}
+
+// Explains which option is given several times although it takes one value. Returns whether there is one.
+bool PrintRepeatedOption(const CLI::App& arguments) {
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const size_t count = option->results().size();
+    if (option->get_items_expected_max() != 1 || count < 2) continue;
+    PrintError(arguments.get_name(), Cat(option->get_name(), ": is given ", count, " times; give it once"));
+    PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
+    return true;
+  }
+  return false;
+}
+
+// Explains which option or argument has an empty value, as `--fail-over "$LIMIT"` has if the variable is not set.
+// Returns whether there is one. Without this, the option would have no effect, and nothing would say so.
+bool PrintEmptyValue(const CLI::App& arguments, const std::vector<std::string>& words) {
+  std::string empty;
+  // CLI11 would take the word after "--option=" as its value.
+  for (auto word = words.begin(); word != words.end() && *word != "--" && empty.empty(); ++word) {
+    const std::string name = word->substr(0, word->find('='));
+    if (word->size() != name.size() + 1 || word->compare(0, 2, "--") != 0) continue;
+    if (arguments.get_option_no_throw(name) != nullptr) empty = name;
+  }
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
+  }
+  if (empty.empty()) return false;
+  PrintError(arguments.get_name(), Cat(empty, ": the value is empty"));
+  PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
+  return true;
+}
+
+// Explains that standard input is given as several inputs: the second one would be empty. Returns whether it is.
+bool PrintRepeatedInput(const CLI::App& arguments) {
+  std::ptrdiff_t inputs = 0;
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const std::string name = option->get_name();
+    if (name != "FILE" && name != "BASE" && name != "--base") continue;
+    inputs += std::count(option->results().begin(), option->results().end(), "-");
+  }
+  if (inputs < 2) return false;
+  PrintError(arguments.get_name(), Cat("-: is given ", inputs, " times; standard input can be read once"));
+  return true;
 }
 
 absl::StatusOr<int> RunCommand(const Command& command) {
@@ -170,6 +225,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   }
   std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
   if (named != commands.end()) SeparateProgram(*named, arguments);
+  if (named != commands.end() && PrintEmptyValue(*named->arguments, arguments)) return kUnusable;
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   reversed.push_back(first);
   try {
@@ -178,11 +234,14 @@ int Run(int argc, char** argv, std::string* command_name) {
     for (CLI::Option* const option : hidden) option->group("");
     const bool is_error = error.get_exit_code() != 0;
     if (is_error && named != commands.end() && PrintUnknownOption(*named, arguments)) return kUnusable;
+    const bool is_mismatch = error.get_name() == "ArgumentMismatch";
+    if (is_mismatch && named != commands.end() && PrintRepeatedOption(*named->arguments)) return kUnusable;
     return PrintUsage(tool, named != commands.end() ? first : "", error);
   }
   for (const Command& command : commands) {
     if (!command.arguments->parsed()) continue;
     *command_name = command.arguments->get_name();
+    if (PrintEmptyValue(*command.arguments, {}) || PrintRepeatedInput(*command.arguments)) return kUnusable;
     const absl::StatusOr<int> code = RunCommand(command);
     if (code.ok()) return *code;
     PrintError(*command_name, std::string(code.status().message()));

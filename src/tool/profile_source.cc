@@ -12,6 +12,7 @@
 #include "src/tool/http.h"
 #include "src/tool/profile_reader.h"
 #include "src/tool/recorded_instant.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -61,6 +62,7 @@ absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (IsRecordingFile(source)) {
     const auto recording = internal::RecordingReader::Open(source);
     if (!recording.ok()) return recording.status();
+    WarnOfGaps("", source, **recording);
     return ProfileAt(**recording, EndOf(**recording));
   }
   absl::StatusOr<std::string> bytes = ReadFile(source);

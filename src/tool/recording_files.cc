@@ -82,23 +82,28 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   return kSuccess;
 }
 
-void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
+std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
+  std::vector<std::string> gaps;
   if (!recording.problem().empty()) {
-    PrintError(command, Cat(path, ": ", recording.problem()));
+    gaps.push_back(recording.problem());
   } else if (!recording.is_complete()) {
-    PrintError(command, Cat(path,
-                            ": the recording is incomplete: the process ended before it closed the file, so the last "
-                            "events may be missing"));
+    gaps.emplace_back(
+        "the recording is incomplete: the process ended before it closed the file, so the last events may be missing");
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;
     for (const internal::LostEvents& lost : recording.lost()) count = Plus(count, lost.count);
-    PrintError(command, Cat(path, ": events are missing in ", recording.lost().size(), " intervals (",
-                            count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
+    gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
+                       count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
   }
   if (!recording.tables().live_is_complete) {
-    PrintError(command, Cat(path, ": the list of the buffers that were live at the start is incomplete"));
+    gaps.emplace_back("the list of the buffers that were live at the start is incomplete");
   }
+  return gaps;
+}
+
+void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
+  for (const std::string& gap : GapsOf(recording)) PrintError(command, Cat(path, ": ", gap));
 }
 
 }  // namespace hbmprof::tool

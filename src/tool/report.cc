@@ -22,6 +22,7 @@
 #include "src/tool/own_code.h"
 #include "src/tool/profile_source.h"
 #include "src/tool/progress.h"
+#include "src/tool/recording_files.h"
 #include "src/tool/report_page.h"
 #include "src/tool/report_timeline.h"
 #include "src/tool/report_verdict.h"
@@ -383,6 +384,7 @@ absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& 
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
   absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
   if (!reader.ok()) return reader.status();
+  WarnOfGaps("report", path, **reader);
   Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
   absl::StatusOr<std::vector<ProfileBytes>> bytes = StatesOf(**reader, path, states, progress);
   if (!bytes.ok()) return bytes.status();

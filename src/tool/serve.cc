@@ -134,6 +134,11 @@ bool IsLoopback(const std::string& address) {
   return address == "::1" || (inet_pton(AF_INET, address.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
+bool IsAddress(const std::string& address) {
+  in6_addr any;
+  return inet_pton(AF_INET, address.c_str(), &any) == 1 || inet_pton(AF_INET6, address.c_str(), &any) == 1;
+}
+
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   absl::StatusOr<std::string> token = ReadFile(path);
   if (!token.ok()) return token.status();
@@ -162,13 +167,18 @@ absl::Status Complete(ServeOptions& options) {
   }
   options.http.client_seconds = *client_timeout;
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
-    return absl::InvalidArgumentError("--metrics-tags: write KEY,KEY,... without spaces");
+    return absl::InvalidArgumentError(
+        Cat("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces"));
   }
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
     return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
   }
   if (!ParseBytes(options.answer_memory, &options.fleet.answer_bytes) || options.fleet.answer_bytes <= 0) {
     return absl::InvalidArgumentError(Cat("--answer-memory ", options.answer_memory, ": write a size such as 1GiB"));
+  }
+  if (!IsAddress(options.http.address)) {
+    return absl::InvalidArgumentError(
+        Cat("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1"));
   }
   if (options.token_file.empty()) {
     if (IsLoopback(options.http.address)) return absl::OkStatus();
@@ -177,7 +187,8 @@ absl::Status Complete(ServeOptions& options) {
             ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1"));
   }
   absl::StatusOr<std::string> token = ReadToken(options.token_file);
-  if (!token.ok()) return token.status();
+  if (!token.ok())
+    return absl::Status(token.status().code(), Cat("--token-file ", std::string(token.status().message())));
   options.http.token = *std::move(token);
   return absl::OkStatus();
 }
@@ -216,7 +227,7 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--address", options->http.address, "The IP address to listen on")->capture_default_str();
   arguments->add_option("--port", options->http.port, "The port; 0: any free port")
       ->capture_default_str()
-      ->check(CLI::Range(0, 65535));
+      ->transform(WholeNumber(0, 65535));
   arguments->add_option("--token-file", options->token_file, "Require the token in this file from every client")
       ->type_name("FILE");
   arguments
@@ -233,7 +244,8 @@ Command AddServeCommand(CLI::App& tool) {
                    "Split the metrics by these tags (default: the tags that each process has set for them)")
       ->type_name("KEY,...");
   arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
   arguments
       ->add_option("--answer-memory", options->answer_memory,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "src/tool/command.h"
 #include "src/tool/units.h"
 
 namespace hbmprof::tool {
@@ -31,7 +32,9 @@ void SumsOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-b,--by", by, "Make rows by function, line or file, and by label keys: device,kind,phase")
       ->delimiter(',')
       ->allow_extra_args(false);
-  rows_option = arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")->capture_default_str();
+  rows_option = arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")
+                    ->capture_default_str()
+                    ->transform(WholeNumber(0, kMaxCount));
   arguments.add_flag("--cum", by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", exact, "Print bytes without rounding");
   arguments.add_flag("--json", json, "Print JSON: all rows, with exact values");

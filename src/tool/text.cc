@@ -25,6 +25,18 @@ size_t Width(std::string_view text) {
 
 // The maximum width of a column, so that one long cell does not pad every row.
 constexpr size_t kMaxPaddedWidth = 200;
+
+// Removes the decimal number at the start of `text`, such as "12" or "1.5", and returns it. strtod alone would also
+// read 0x10, 1e3, +1 and inf.
+std::optional<double> TakeNumber(std::string_view* text) {
+  const std::string number(text->substr(0, text->find_first_not_of("0123456789.")));
+  text->remove_prefix(number.size());
+  char* end = nullptr;
+  const double value = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
 // Maximum length: an error message can contain text from a file, such as the names of all its sample types.
 constexpr size_t kMaxErrorBytes = 4096;
 
@@ -199,25 +211,20 @@ std::string FormatTime(int64_t unix_nanos) {
 }
 
 std::optional<double> ParseSeconds(std::string_view text) {
-  const std::string number(text.substr(0, text.find_first_not_of("0123456789.")));
-  const std::string_view unit = text.substr(number.size());
-  char* end = nullptr;
-  const double value = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0') return std::nullopt;
-  if (unit == "ms") return value / 1000;
-  if (unit.empty() || unit == "s") return value;
-  if (unit == "m") return value * 60;
-  if (unit == "h") return value * 3600;
+  const std::optional<double> value = TakeNumber(&text);
+  if (!value.has_value()) return std::nullopt;
+  if (text == "ms") return *value / 1000;
+  if (text.empty() || text == "s") return *value;
+  if (text == "m") return *value * 60;
+  if (text == "h") return *value * 3600;
   return std::nullopt;
 }
 
 bool ParseBytes(std::string_view text, int64_t* bytes) {
-  const std::string copy(text);
-  char* end = nullptr;
-  const double number = std::strtod(copy.c_str(), &end);
-  if (end == copy.c_str() || !std::isfinite(number) || number < 0) return false;
-  std::string unit(end);
-  unit.erase(std::remove(unit.begin(), unit.end(), ' '), unit.end());
+  const std::optional<double> number = TakeNumber(&text);
+  if (!number.has_value()) return false;
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  std::string unit(text);
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
   double factor = 1;
   constexpr std::string_view kPrefixes = "kmgt";
@@ -227,8 +234,8 @@ bool ParseBytes(std::string_view text, int64_t* bytes) {
     if (power == std::string_view::npos || !(rest.empty() || rest == "b" || rest == "ib")) return false;
     factor = std::pow(1024.0, static_cast<double>(power + 1));
   }
-  if (number * factor > 9e18) return false;
-  *bytes = static_cast<int64_t>(std::llround(number * factor));
+  if (*number * factor > 9e18) return false;
+  *bytes = static_cast<int64_t>(std::llround(*number * factor));
   return true;
 }
 

@@ -311,8 +311,9 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments
       ->add_option("-n,--rows", options->rows,
                    "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
-      ->check(CLI::Range(size_t{1}, kMaxRows));
-  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)");
+      ->transform(WholeNumber(1, kMaxRows));
+  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
+      ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   arguments

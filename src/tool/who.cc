@@ -1,11 +1,14 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
+#include <cstdint>
 #include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "src/tool/arithmetic.h"
@@ -191,11 +194,19 @@ std::string NeighboursText(RecordingReader& recording, const Writer& writer, uin
   return text;
 }
 
+// Reads "0x7f0000200000", or a decimal number. Returns nullopt for anything else.
+std::optional<uint64_t> ParseAddress(std::string_view text) {
+  const bool is_hexadecimal = text.substr(0, 2) == "0x" || text.substr(0, 2) == "0X";
+  if (is_hexadecimal) text.remove_prefix(2);
+  uint64_t address = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), address, is_hexadecimal ? 16 : 10);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return address;
+}
+
 absl::StatusOr<int> RunWho(const WhoOptions& options) {
-  char* end = nullptr;
-  errno = 0;
-  const uint64_t address = std::strtoull(options.address.c_str(), &end, 0);
-  if (options.address.empty() || *end != '\0' || errno != 0 || options.address[0] == '-') {
+  const std::optional<uint64_t> address = ParseAddress(options.address);
+  if (!address.has_value()) {
     return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
   }
   absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(options.file);
@@ -213,12 +224,12 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make(recording.tables(), *libraries);
   if (!stacks.ok()) return stacks.status();
 
-  const Owners found = OwnersOf(recording, address, time);
+  const Owners found = OwnersOf(recording, *address, time);
   const std::deque<Owner>& owners = found.shown;
   const Writer writer(recording, *stacks);
   std::string text;
   // The latest buffer is shown first, because it is the most probable cause of a fault.
-  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, address) + "\n";
+  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
     text += Cat("... and ", found.count - owners.size(), " earlier buffers; --time shows the one of an instant\n\n");
   }
@@ -228,7 +239,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
                       found.count, ".\n")
                 : std::string("No recorded buffer had the address.\n");
   }
-  text += NeighboursText(recording, writer, address, time.value_or(recording.end_time()));
+  text += NeighboursText(recording, writer, *address, time.value_or(recording.end_time()));
   Print(text);
   WarnOfGaps("who", options.file, recording);
   return owners.empty() ? kFinding : kSuccess;

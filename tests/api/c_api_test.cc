@@ -215,6 +215,28 @@ TEST(CApi, ResizeKeepsTheRecord) {
   EXPECT_EQ(hbmprof_record_resize(nullptr, 10), 0);
 }
 
+// Returns the name of the device; "" if there is no such device.
+std::string DeviceName(int device) {
+  char name[65] = "";
+  const int size = hbmprof_device_name(device, name, sizeof(name));
+  EXPECT_EQ(size, *name == '\0' ? -1 : static_cast<int>(std::strlen(name)));
+  return name;
+}
+
+TEST(CApi, NamesOfDevices) {
+  EXPECT_EQ(DeviceName(0), "GPU:0");
+  EXPECT_EQ(DeviceName(62), "GPU:62");
+  const int named = hbmprof_device("CApi:NamesOfDevices");
+  EXPECT_EQ(DeviceName(named), "CApi:NamesOfDevices");
+  const std::string longest(64, 'n');
+  EXPECT_EQ(DeviceName(hbmprof_device(longest.c_str())), longest);
+  for (const int unknown : {-1, 63, 127, 128}) EXPECT_EQ(DeviceName(unknown), "") << unknown;
+  EXPECT_EQ(hbmprof_device_name(named, nullptr, 0), 19);
+  char cut[5] = "";
+  EXPECT_EQ(hbmprof_device_name(named, cut, sizeof(cut)), 19);
+  EXPECT_STREQ(cut, "CApi");
+}
+
 std::vector<int> Devices() {
   std::vector<int> devices(100);
   devices.resize(static_cast<size_t>(hbmprof_devices(devices.data(), 100)));

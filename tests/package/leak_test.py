@@ -1,5 +1,6 @@
 """Uses the Python package under `hbmprof run`: labels, a saved profile, numbers, and leak_check."""
 import ctypes
+import gzip
 import os
 import signal
 
@@ -56,15 +57,31 @@ for unknown in (1, 63, 64, -1, "typo"):
     try:
         hbmprof.stats(unknown)
     except hbmprof.Error as error:
-        assert str(unknown) in str(error), error
+        assert str(unknown) in str(error) and "the devices are: GPU:0" in str(error), error
     else:
         raise SystemExit(f"stats({unknown!r}) raised nothing")
+hbmprof.save("after_typo.pb.gz")
+with gzip.open("after_typo.pb.gz") as profile:
+    assert b"typo" not in profile.read(), "stats() added a device"
 try:
     hbmprof.save("/no/such/folder/x.pb.gz")
 except hbmprof.Error as error:
     print(error)
 else:
     raise SystemExit("save into a missing folder raised nothing")
+
+for call, expected in (
+    (lambda: hbmprof.counter("requests", 2**63), OverflowError),
+    (lambda: hbmprof.save("cut\0off.pb.gz"), ValueError),
+    (lambda: hbmprof.leak_check(-1).__enter__(), ValueError),
+    (lambda: hbmprof.leak_check("1MiB").__enter__(), TypeError),
+):
+    try:
+        call()
+    except expected as error:
+        print(error)
+    else:
+        raise SystemExit(f"no {expected.__name__}")
 
 
 # A signal handler may interrupt the first use of the library in its thread.

@@ -189,6 +189,7 @@ TEST(Usage, UnknownOptionSuggestsASimilarOne) {
   EXPECT_EQ(result.err,
             "hbmprof top: there is no option '--fucos'; did you mean '--focus'?\n"
             "Run hbmprof top --help for more information.\n");
+  EXPECT_THAT(RunTool({"at", "--tiem", "5"}).err, HasSubstr("there is no option '--tiem'; did you mean '--time'?"));
   EXPECT_THAT(RunTool({"report", "--hlep"}).err, HasSubstr("there is no option '--hlep'; did you mean '--help'?"));
   EXPECT_THAT(RunTool({"diff", "--version"}).err, HasSubstr("there is no option '--version'\n"));
   EXPECT_THAT(RunTool({"top", "--nonsense", "file"}).err, HasSubstr("there is no option '--nonsense'\n"));
@@ -253,6 +254,174 @@ TEST(Usage, WrongValuesAreExplained) {
   EXPECT_EQ(all["rows"][0]["labels"]["device"], "GPU:0");
   EXPECT_EQ(RunTool({"top", path, "--where", "device=GPU:1"}).err, "hbmprof top: warning: --where matches nothing\n");
   EXPECT_EQ(RunTool({"top", path, "--where", "device=GPU:0"}).err, "");
+}
+
+TEST(Usage, WrongNumbersAreExplained) {
+  const std::string dir = ScratchDir();
+  const std::string path = dir + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 2});
+  maker.Write(path);
+  MadeRecording made;
+  made.Alloc(1000, 0x1000, 4096, made.Site({{"f"}}));
+  const std::string recording = dir + "/made.hbmrec";
+  ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(recording)).ok());
+  struct Option {
+    std::vector<std::string> command;
+    std::string option;
+    std::string least_and_most;
+  };
+  const Option counts[] = {{{"top", path}, "--rows", "0 to 1000000000"},
+                           {{"diff", path, path}, "--rows", "0 to 1000000000"},
+                           {{"peek", "f", path}, "--rows", "0 to 1000000000"},
+                           {{"leaks", path, path, path}, "--rows", "0 to 1000000000"},
+                           {{"leaks", path, path, path}, "--frames", "0 to 1000000000"},
+                           {{"timeline", recording}, "--rows", "1 to 100000"},
+                           {{"timeline", recording}, "--sites", "0 to 1000000000"},
+                           {{"symbolize", path, "-o", dir + "/out"}, "--jobs", "1 to 1024"},
+                           {{"serve"}, "--port", "0 to 65535"},
+                           {{"serve"}, "--max-samples", "0 to 1000000000"}};
+  for (const Option& count : counts) {
+    for (const char* const value :
+         {"-1", "+1", "0x10", " 1", "1 ", "1e3", "1.5", "2k", "many", "99999999999999999999"}) {
+      std::vector<std::string> arguments = count.command;
+      arguments.insert(arguments.end(), {count.option, value});
+      const CommandResult result = RunTool(arguments);
+      EXPECT_EQ(result.exit_code, 2) << count.option << " " << value;
+      EXPECT_EQ(result.err, "hbmprof " + count.command[0] + ": " + count.option + ": '" + value +
+                                "' is not a whole number from " + count.least_and_most + "\nRun hbmprof " +
+                                count.command[0] + " --help for more information.\n");
+    }
+  }
+  const std::pair<std::vector<std::string>, std::string> sizes[] = {
+      {{"diff", path, path, "--fail-over"}, ": write a size such as 1MiB"},
+      {{"leaks", path, path, path, "--fail-over"}, ": write a size such as 1MiB"},
+      {{"serve", "--max-bytes"}, ": write a size such as 4MiB"},
+      {{"serve", "--answer-memory"}, ": write a size such as 1GiB"},
+      {{"record", "1", "start", "--max-bytes"}, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"},
+      {{"diff", path, path, "--after"}, ": write a time such as 60s or 5m, up to 24h"},
+      {{"top", path, "--interval"}, ": write a time from 100ms to 24h"},
+      {{"serve", "--interval"}, ": write a time from 100ms to 1h"},
+      {{"serve", "--client-timeout"}, ": write a time from 100ms to 1h"},
+      {{"run", "--interval"}, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"}};
+  for (const auto& [command, message] : sizes) {
+    for (const std::string value : {"-1", "+1", "0x10", "1e3", " 1", "inf", "nan", "1..5", "much"}) {
+      std::vector<std::string> arguments = command;
+      arguments.push_back(value);
+      if (command[0] == "run") arguments.insert(arguments.end(), {"--", "true"});
+      const CommandResult result = RunTool(arguments);
+      EXPECT_EQ(result.exit_code, 2) << command[0] << " " << value;
+      EXPECT_EQ(result.err, "hbmprof " + command[0] + ": " + command.back() + " " + value + message + "\n");
+    }
+  }
+  for (const std::string value : {"-1", "+16", " 16", "banana", "0x", "16MiB", "0x10000000000000000"}) {
+    const CommandResult result = RunTool({"who", recording, value});
+    EXPECT_EQ(result.exit_code, 2) << value;
+    EXPECT_EQ(result.err, "hbmprof who: '" + value + "' is not an address such as 0x7f0000200000\n");
+  }
+  // A leading zero does not make a number octal.
+  EXPECT_EQ(RunTool({"timeline", recording, "--rows", "010"}).out,
+            RunTool({"timeline", recording, "--rows", "10"}).out);
+  EXPECT_EQ(RunTool({"who", recording, "04096"}).out, RunTool({"who", recording, "0x1000"}).out);
+  for (const char* const size : {"0", "1 MiB", "1.5k", "007", "1b"}) {
+    EXPECT_EQ(RunTool({"diff", path, path, "--fail-over", size}).exit_code, 0) << size;
+  }
+}
+
+TEST(Usage, OptionsWithoutEffectAreErrors) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 2}, {{"device", "GPU:0"}});
+  maker.Write(path);
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"top", path, "-n", "5", "--rows", "6"}, "--rows: is given 2 times; give it once\nRun hbmprof top --help"},
+      {{"diff", "-", "-"}, "-: is given 2 times; standard input can be read once\n"},
+      {{"report", "-", "--base", "-", "-o", "-"}, "-: is given 2 times; standard input can be read once\n"},
+      {{"convert", path, "--to", "json", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
+      {{"leaks", path, path, path, "--fail-on", "sure"}, "--fail-on sure: selects what --fail-over counts; add"},
+      {{"convert", path, "--to", "json", "--type", "inuse_space"}, "json contains all sample types"},
+      {{"convert", path, "--to", "speedscope", "--type", "inuse_space"}, "speedscope contains all sample types"},
+      {{"convert", path, "--to", "csv", "--by", "device"}, "--by: csv contains all labels"},
+      {{"serve", "--address", "nonsense"}, "--address nonsense: write an IP address such as 127.0.0.1 or ::1\n"},
+      {{"serve", "--token-file", "/nowhere"}, "--token-file /nowhere: cannot be opened"},
+      {{"serve", "--metrics-tags", "a, b"}, "--metrics-tags 'a, b': write KEY,KEY,... without spaces\n"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_THAT(result.err, ::testing::StartsWith("hbmprof " + arguments[0] + ": "));
+    EXPECT_THAT(result.err, HasSubstr(message));
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_EQ(RunTool({"convert", path, "--to", "speedscope", "--by", "device"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"leaks", path, path, path, "--fail-on", "growth", "--json"}).exit_code, 0);
+}
+
+// A recording that is cut off has the state of an earlier instant, which no reader of it must take for the end.
+TEST(Usage, DamagedRecordingIsReported) {
+  const std::string dir = ScratchDir();
+  MadeRecording made;
+  for (uint64_t i = 0; i < 1000; ++i) made.Alloc(1000 + i, 0x1000 * (i + 1), 4096, made.Site({{"f"}}));
+  const std::string whole = dir + "/whole.hbmrec";
+  ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(whole)).ok());
+  EXPECT_EQ(RunTool({"check", whole}).exit_code, 0);
+  EXPECT_EQ(RunTool({"top", whole}).err, "");
+  const std::string cut = dir + "/cut.hbmrec";
+  std::filesystem::copy_file(whole, cut);
+  std::filesystem::resize_file(cut, std::filesystem::file_size(cut) - 20);
+  const std::vector<std::string> commands[] = {{"top", cut},
+                                               {"peek", "f", cut},
+                                               {"diff", whole, cut},
+                                               {"diff", cut, whole},
+                                               {"leaks", whole, whole, cut},
+                                               {"convert", cut, "--to", "folded"},
+                                               {"convert", cut, "--to", "csv"},
+                                               {"report", cut, "-o", dir + "/report.html"},
+                                               {"symbolize", cut, "-o", dir + "/symbolized.pb.gz"},
+                                               {"timeline", cut},
+                                               {"advise", cut}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_THAT(RunTool(command).err, HasSubstr(cut + ": the last ")) << command[0];
+  }
+  const CommandResult checked = RunTool({"check", cut});
+  EXPECT_EQ(checked.exit_code, 1);
+  EXPECT_THAT(checked.out, HasSubstr(cut + ": HAS PROBLEMS"));
+  EXPECT_THAT(checked.out, HasSubstr("problem: the last "));
+}
+
+TEST(Usage, EmptyValueIsAnError) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 2}, {{"device", "GPU:0"}});
+  maker.Write(path);
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"diff", path, path, "--fail-over", ""}, "--fail-over"},
+      {{"diff", path, path, "--fail-over="}, "--fail-over"},
+      {{"diff", path, path, "--after", ""}, "--after"},
+      {{"leaks", path, path, path, "--per", ""}, "--per"},
+      {{"top", path, "-w", ""}, "--where"},
+      {{"top", path, "--by", ""}, "--by"},
+      {{"top", path, "--type", ""}, "--type"},
+      {{"top", path, "--focus", ""}, "--focus"},
+      {{"report", path, "-o", "-", "--base", ""}, "--base"},
+      {{"convert", path, "--to", "json", "-o", ""}, "--output"},
+      {{"run", "-o", "", "--", "true"}, "--output"},
+      {{"run", "--library=", "--", "true"}, "--library"},
+      {{"serve", "--token-file", ""}, "--token-file"},
+      {{"ps", "--socket-dir", ""}, "--socket-dir"},
+      {{"at", path, "-o", "-", "--mark", ""}, "--mark"},
+      {{"at", path, "-o", "", "--end"}, "--output"},
+      {{"top", ""}, "FILE"},
+      {{"peek", "", path}, "REGEX"},
+      {{"diff", "", path}, "BASE"},
+      {{"dump", ""}, "PROCESS"},
+  };
+  for (const auto& [arguments, option] : cases) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << option;
+    EXPECT_EQ(result.err, "hbmprof " + arguments[0] + ": " + option + ": the value is empty\nRun hbmprof " +
+                              arguments[0] + " --help for more information.\n");
+  }
 }
 
 // --- The option -o ---

@@ -95,8 +95,8 @@ TEST(At, ErrorListsTheMarksIfTheInstantDoesNotExist) {
   EXPECT_THAT(error({"--time", "6"}), HasSubstr("ends 5.000000 s after the start"));
   EXPECT_THAT(error({"--time", "noon"}), HasSubstr("is neither seconds since the start"));
   // As from an empty variable of a shell.
-  EXPECT_THAT(error({"--time", ""}), HasSubstr("--time '': is neither seconds since the start"));
-  EXPECT_THAT(error({"--mark", ""}), HasSubstr("no mark has the name ''"));
+  EXPECT_THAT(error({"--time", ""}), HasSubstr("--time: the value is empty"));
+  EXPECT_THAT(error({"--mark", ""}), HasSubstr("--mark: the value is empty"));
   EXPECT_THAT(error({"--peak", "--device", "GPU:7"}), HasSubstr("the devices are: GPU:0"));
   EXPECT_THAT(error({}), HasSubstr("required"));
   EXPECT_FALSE(std::filesystem::exists(profile));
