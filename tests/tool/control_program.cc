@@ -102,20 +102,19 @@ void TakeAllDescriptors() {
   while (open("/dev/null", O_RDONLY) >= 0) continue;
 }
 
-// Calls GrowOneStep for each profile that is requested.
+// Calls GrowOneStep for each request. A thread of its own does it, because the profiler does not record the events of
+// the thread that answers the request.
 class Steps {
  public:
   // `waits_at` is the step that waits for Continue.
   Steps(size_t bytes, int waits_at) : bytes_(bytes), waits_at_(waits_at) {
     if (pipe(continue_) != 0) std::abort();
     hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-    profiler.SetDeviceProbe(
-        profiler.Device("sim:0"),
-        [this] {
-          GrowOneStep();
-          return hbmprof::DeviceProbe{};
-        },
-        this);
+    const auto grow = [this] {
+      std::thread(&Steps::GrowOneStep, this).join();
+      return hbmprof::DeviceProbe{};
+    };
+    profiler.SetDeviceProbe(profiler.Device("sim:0"), grow, this);
   }
   ~Steps() {
     hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
