@@ -11,10 +11,9 @@
 //                                  child prints its process id, and ends after a minute or with this program
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
-//   control_program steps BYTES STEP   holds the 3,000,000 bytes. At each request for a profile it allocates BYTES more
-//   by
-//                                  GrowOneStep, sets the counter "steps" to the number of requests, and prints
-//                                  "step NUMBER". At request STEP it then waits for a line of standard input
+//   control_program steps BYTES STEP  the same without threads. At each request ("info" and "profile") it allocates
+//                                  BYTES more by GrowOneStep, sets the counter "steps" to the number of requests, and
+//                                  prints "step NUMBER". At request STEP it then waits for a line of standard input
 // With the variable STOPS_BEFORE_LISTEN it prints "stopped" before it listens at the socket, and continues after the
 // first byte of standard input.
 #include <fcntl.h>
