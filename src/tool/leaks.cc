@@ -349,15 +349,15 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")->capture_default_str();
   arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")->capture_default_str();
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  // The last lines of the help list these.
   options->live_options = {
-      arguments->add_option("--interval", options->interval, "Of a process: time between two dumps")
-          ->capture_default_str(),
-      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps; Ctrl-C ends the series earlier")
-          ->capture_default_str(),
-      arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")
-          ->type_name("DIR")};
+      arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
+      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps"),
+      arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
+  for (CLI::Option* const option : options->live_options) option->group("");
   options->AddTo(*arguments);
-  arguments->footer(kFilterHelp);
+  arguments->footer(
+      Cat("Of a process: --interval 10s between dumps, --dumps 12 in all, -o DIR keeps them\n", kFilterHelp));
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 
