@@ -225,6 +225,7 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"convert", path, "--to", "folded", "--by", "devise"}, "the labels are: device"},
       {{"top", path, "--focus", "("}, "--focus (: not a regular expression"},
       {{"top", path, "--own", "--known", "("}, "--known (: not a regular expression"},
+      {{"top", path, "--tagfocus", "bytes=1b:"}, "no sample has the label 'bytes'"},
       {{"top", path, "--tagfocus", "bytes=99999999999999999999b:"}, "the number is too large"},
       {{"top", path, "--tagfocus", "99999999999999999999b:"}, "the number is too large"},
       {{"top", "http://127.0.0.1:1/debug/pprof/heap"}, "http://127.0.0.1:1/debug/pprof/heap: "},
