@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -68,7 +69,7 @@ absl::Status Connect(const Connection& connection) {
       return absl::OkStatus();
     }
     if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
-    if (errno == ECONNREFUSED || errno == ENOENT) return Unavailable(path, "the process has ended");
+    if (errno == ECONNREFUSED || errno == ENOENT) return absl::NotFoundError(Cat(path, ": the process has ended"));
     if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
     usleep(10'000);
   }
@@ -231,6 +232,22 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   text.resize(static_cast<size_t>(bytes));
   if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
   return text;
+}
+
+int OpenProcess([[maybe_unused]] const std::string& path) {
+#ifdef SYS_pidfd_open
+  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kQueryMillis);
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (fd.get() < 0 || !Connect({fd, path, kQueryMillis, deadline}).ok() ||
+      getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return -1;
+  }
+  // The process id is 0 if the process is not visible in the pid namespace of this command.
+  if (peer.pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+#endif
+  return -1;
 }
 
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,

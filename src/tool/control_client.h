@@ -81,11 +81,16 @@ struct QueryLimits {
   AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
 };
 
-// Sends `request` to the socket at `path` and returns the body of the answer. Errors: kUnavailable (no process listens,
-// no answer or only a part of it in time, the connection ended), kPermissionDenied, kResourceExhausted (the answer is
-// beyond `limits`; it is not read), or the process's own error as kInternal; the message names the socket. Thread-safe.
+// Sends `request` to the socket at `path` and returns the body of the answer. Errors: kNotFound (no process listens),
+// kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied, kResourceExhausted
+// (the answer is beyond `limits`; it is not read), or the process's own error as kInternal; the message names the
+// socket. Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
+
+// Returns a descriptor that poll reports as readable when the process that listens at the socket `path` has ended. The
+// caller closes it. Returns -1 if no process listens or the system does not offer such a descriptor (Linux before 5.3).
+int OpenProcess(const std::string& path);
 
 // Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
 // for each, in the same order. Thread-safe.

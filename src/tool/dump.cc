@@ -1,12 +1,11 @@
 // `hbmprof dump`: writes a profile of a running process.
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 
 #include "src/tool/command.h"
 #include "src/tool/control_client.h"
 #include "src/tool/output.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -19,22 +18,12 @@ struct DumpOptions {
   bool reset_peak = false;
 };
 
-// Returns "hbmprof.NAME.PID.pb.gz". If this file exists, adds a number after the process id.
-std::string NewFileName(const LiveProcess& process) {
-  std::string name;
-  for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
-  const std::string start = Cat("hbmprof.", name, ".", process.pid);
-  std::string file = Cat(start, ".pb.gz");
-  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".pb.gz");
-  return file;
-}
-
 absl::StatusOr<int> RunDump(const DumpOptions& options) {
   const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
   if (!process.ok()) return process.status();
   const absl::StatusOr<std::string> profile = QueryProcess(process->socket, "profile");
   if (!profile.ok()) return profile.status();
-  const std::string file = options.output.empty() ? NewFileName(*process) : options.output;
+  const std::string file = options.output.empty() ? NewProfilePath(*process) : options.output;
   if (const absl::Status status = WriteOutput(file, *profile); !status.ok()) return status;
   if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
   if (!options.reset_peak) return kSuccess;

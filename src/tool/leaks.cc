@@ -2,14 +2,19 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
+#include "src/tool/live_dumps.h"
+#include "src/tool/profile_source.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {
+
+constexpr size_t kLeastDumps = 3;
 
 struct LeaksOptions : ViewOptions {
   LeaksOptions() : ViewOptions(true) {}
@@ -24,6 +29,11 @@ struct LeaksOptions : ViewOptions {
   size_t rows = 10;
   size_t frames = 8;
   bool json = false;
+  // Of a running process:
+  std::string interval = "10s";
+  size_t dumps = 12;
+  std::string output;
+  std::vector<CLI::Option*> live_options;  // those above
 };
 
 // The judged sites and their sums.
@@ -126,7 +136,7 @@ void PrintHead(const LeaksOptions& options, const Result& result) {
     first = Plus(first, site.values.front());
     last = Plus(last, site.values.back());
   }
-  std::string head = Cat(options.files.size(), " dumps");
+  std::string head = Cat(series.files.size(), " dumps");
   if (!series.seconds.empty()) head += Cat(" over ", std::llround(series.seconds.back()), " s");
   if (!series.counts.empty()) {
     head += Cat(", ", std::llround(series.counts[series.end - 1] - series.counts[series.begin]), " ", options.per);
@@ -231,21 +241,73 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
   PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
 }
 
-absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
-  if (options.files.size() < 3) {
+// Error: kInvalidArgument for too few dumps, with `advice`.
+absl::Status CheckCount(size_t dumps, const std::string& advice) {
+  if (dumps >= kLeastDumps) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Cat(dumps, dumps == 1 ? " dump is" : " dumps are", " too few to distinguish growth from warming up; ", advice));
+}
+
+// Takes dumps of a process. Reports wrong options before the series or after its first dump, as far as possible.
+absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
+  const std::optional<double> seconds = ParseSeconds(options.interval);
+  constexpr double kLongest = 24 * 3600;
+  if (!seconds.has_value() || *seconds > kLongest) {
     return absl::InvalidArgumentError(
-        Cat(options.files.size(),
-            " dumps are too few to distinguish growth from warming up; give at least three, better five (for two, use "
-            "hbmprof diff)"));
+        Cat("--interval ", options.interval, ": write a time such as 10s or 5m, up to 24h"));
   }
+  if (options.dumps < kLeastDumps) {
+    return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
+  }
+  if (const absl::Status status = CheckView(options); !status.ok()) return status;
+  const auto check = [&options](const ProfileSet& first) {
+    const absl::StatusOr<size_t> type = first.TypeNamed(options.type);
+    if (!type.ok()) return type.status();
+    const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, first.types()[*type].unit);
+    if (!limit.ok()) return limit.status();
+    return OrderDumps(first, options.per).status();
+  };
+  absl::StatusOr<ProfileSet> profiles = TakeDumps("leaks", process, {*seconds, options.dumps, options.output}, check);
+  if (!profiles.ok()) return profiles;
+  if (const absl::Status status = CheckCount(profiles->files().size(), "take at least three, better twelve");
+      !status.ok()) {
+    return status;
+  }
+  return profiles;
+}
+
+// Returns the dumps: the files, or those of a process, if `options.files` is one name and that of a process.
+absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
+  if (options.files.size() == 1) {
+    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
+    if (!process.ok()) return process.status();
+    if (process->has_value()) return TakeDumpsOf(**process, options);
+    // If there is neither a file nor a process of this name, this error says so.
+    const absl::StatusOr<std::string> file = ReadSource(options.files[0]);
+    if (!file.ok()) return file.status();
+  }
+  for (const CLI::Option* const option : options.live_options) {
+    if (option->count() == 0) continue;
+    return absl::InvalidArgumentError(
+        Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
+  }
+  const absl::Status status = CheckCount(
+      options.files.size(),
+      "give at least three, better five (for two, use hbmprof diff), or the id or name of a running process");
+  if (!status.ok()) return status;
+  return ProfileSet::Read(options.files);
+}
+
+absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   // Otherwise a check without a limit would succeed always. The field "leaked" of the JSON needs no limit.
   if (options.has_fail_on && options.fail_over.empty() && !options.json) {
     return absl::InvalidArgumentError(
         Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
   }
-  bool trimmed = false;
-  const absl::StatusOr<ProfileSet> profiles = ReadView("leaks", options.files, options, &trimmed);
+  absl::StatusOr<ProfileSet> profiles = ReadDumps(options);
   if (!profiles.ok()) return profiles.status();
+  bool trimmed = false;
+  if (const absl::Status status = ApplyView("leaks", options, *profiles, &trimmed); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
   const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, profiles->types()[*type].unit);
@@ -274,7 +336,10 @@ Command AddLeaksCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("leaks", "Rank the call stacks that grow steadily over three or more dumps");
   auto options = std::make_shared<LeaksOptions>();
-  arguments->add_option("FILE", options->files, "Dumps of one program, three or more")->required();
+  arguments
+      ->add_option("FILE", options->files,
+                   "Dumps of one program, three or more; or one running process to take dumps of")
+      ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   arguments->add_option("--fail-over", options->fail_over,
@@ -295,8 +360,16 @@ Command AddLeaksCommand(CLI::App& tool) {
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  // The last lines of the help list these.
+  options->live_options = {
+      arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
+      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps")
+          ->transform(WholeNumber(0, kMaxCount)),
+      arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
+  for (CLI::Option* const option : options->live_options) option->group("");
   options->AddTo(*arguments);
-  arguments->footer(kFilterHelp);
+  arguments->footer(
+      Cat("Of a process: --interval 10s between dumps, --dumps 12 in all, -o DIR keeps them\n", kFilterHelp));
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 

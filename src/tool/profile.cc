@@ -464,28 +464,40 @@ absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& pr
 
 absl::StatusOr<ProfileSet> ProfileSet::Make(const std::vector<std::string>& names,
                                             const std::function<absl::StatusOr<RawProfile>(size_t)>& read) {
+  size_t i = 0;
+  return ReadEach([&]() -> absl::StatusOr<std::optional<Named>> {
+    if (i == names.size()) return std::nullopt;
+    absl::StatusOr<RawProfile> raw = read(i);
+    if (!raw.ok()) return raw.status();
+    return Named{names[i++], *std::move(raw)};
+  });
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next) {
   ProfileSet set;
   std::unique_ptr<FrameFilter> filter;
   std::vector<std::vector<SampleType>> types;
-  for (size_t i = 0; i < names.size(); ++i) {
-    const absl::StatusOr<RawProfile> raw = read(i);
-    if (!raw.ok()) return raw.status();
-    const pprof::Profile& message = raw->message();
+  while (true) {
+    const absl::StatusOr<std::optional<Named>> named = next();
+    if (!named.ok()) return named.status();
+    if (!named->has_value()) break;
+    const auto& [name, raw] = **named;
+    const pprof::Profile& message = raw.message();
     if (filter == nullptr) {
-      filter = std::make_unique<FrameFilter>(raw->text(message.drop_frames()), raw->text(message.keep_frames()));
+      filter = std::make_unique<FrameFilter>(raw.text(message.drop_frames()), raw.text(message.keep_frames()));
     }
-    if (const absl::Status status = Adder(set, *raw, *filter).Add(names[i]); !status.ok()) {
-      return absl::Status(status.code(), Cat(names[i], ": ", std::string(status.message())));
+    if (const absl::Status status = Adder(set, raw, *filter).Add(name); !status.ok()) {
+      return absl::Status(status.code(), Cat(name, ": ", std::string(status.message())));
     }
     std::vector<SampleType>& own = types.emplace_back();
     for (const pprof::ValueType& type : message.sample_type()) {
-      own.push_back({std::string(raw->text(type.type())), std::string(raw->text(type.unit()))});
+      own.push_back({std::string(raw.text(type.type())), std::string(raw.text(type.unit()))});
     }
-    if (set.default_type_.empty()) set.default_type_ = raw->text(message.default_sample_type());
+    if (set.default_type_.empty()) set.default_type_ = raw.text(message.default_sample_type());
   }
   // A profile has the default type peak_space only if nothing is in use. Several profiles are always compared by bytes
   // in use.
-  if (names.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
+  if (types.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
   if (const absl::Status status = set.Unify(types); !status.ok()) return status;
   return set;
 }

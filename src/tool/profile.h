@@ -120,6 +120,14 @@ class ProfileSet {
   static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
   // Like Read, for profiles that are in memory. Shows no progress. Thread-safe.
   static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
+  // A profile with its name in messages.
+  struct Named {
+    std::string name;
+    RawProfile profile;
+  };
+  // Like Read, for the profiles that `next` returns, until it returns nullopt. Calls `next` again only after the
+  // previous profile was added and freed. Shows no progress. REQUIRES: `next` returns a profile or an error first.
+  static absl::StatusOr<ProfileSet> ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next);
 
   const std::vector<SampleType>& types() const { return types_; }
   // Returns the index of the sample type `name`, which can also be an index; for "" the default type of the profiles.

@@ -46,6 +46,15 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   return std::nullopt;
 }
 
+std::string NewProfilePath(const LiveProcess& process, const std::string& folder) {
+  std::string name;
+  for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
+  const std::string start = Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid);
+  std::string file = Cat(start, ".pb.gz");
+  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".pb.gz");
+  return file;
+}
+
 bool IsRecordingFile(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;

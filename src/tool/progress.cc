@@ -12,6 +12,11 @@
 #include "src/tool/terminal.h"
 
 namespace hbmprof::tool {
+namespace {
+
+constexpr char kRemove[] = "\r\033[K";
+
+}  // namespace
 
 Progress::Progress(size_t all, std::string text) : all_(all), text_(std::move(text)) {
   if (all_ == 0 || !IsTerminal(STDERR_FILENO)) return;
@@ -32,6 +37,13 @@ Progress::~Progress() {
   thread_.join();
 }
 
+std::unique_lock<std::mutex> Progress::Hide() {
+  std::unique_lock<std::mutex> hold(mutex_);
+  if (shown_) std::fputs(kRemove, stderr);
+  shown_ = false;
+  return hold;
+}
+
 void Progress::Run() {
   constexpr auto kDelay = std::chrono::seconds(1);
   constexpr auto kInterval = std::chrono::milliseconds(200);
@@ -44,8 +56,9 @@ void Progress::Run() {
     std::fprintf(stderr, "\r[%s%s] %zu of %zu %s", std::string(filled, '#').c_str(),
                  std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
     std::fflush(stderr);
+    shown_ = true;
   } while (!ended_.wait_for(hold, kInterval, [this] { return end_; }));
-  std::fputs("\r\033[K", stderr);
+  if (shown_) std::fputs(kRemove, stderr);
 }
 
 }  // namespace hbmprof::tool

@@ -233,23 +233,18 @@ struct Range {
 // (one of them must match the value) or "REGEX,REGEX" (each must match "KEY:VALUE" of some label), as in pprof.
 class TagFilter {
  public:
-  // Error: kInvalidArgument for a wrong expression or a label that no sample has.
-  absl::Status Set(const ProfileSet& profiles, const std::string& option, const std::string& argument) {
+  // Error: kInvalidArgument for a wrong expression.
+  absl::Status Set(const std::string& option, const std::string& argument) {
     if (argument.empty()) return absl::OkStatus();
     is_set_ = true;
+    option_ = option;
     const size_t equals = argument.find('=');
     if (equals != std::string::npos) key_ = argument.substr(0, equals);
     const std::string value = equals == std::string::npos ? argument : argument.substr(equals + 1);
-    if (key_.has_value()) {
-      if (const absl::Status status = profiles.CheckLabelKey(option, *key_); !status.ok()) return status;
-    }
     absl::StatusOr<std::optional<Range>> range = Range::Parse(option, value);
     if (!range.ok()) return range.status();
     range_ = *std::move(range);
-    if (range_.has_value()) {
-      FindUnits(profiles);
-      return absl::OkStatus();
-    }
+    if (range_.has_value()) return absl::OkStatus();
     for (size_t begin = 0; begin <= value.size();) {
       const size_t end = std::min(value.find(',', begin), value.size());
       absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, value.substr(begin, end - begin));
@@ -258,6 +253,11 @@ class TagFilter {
       begin = end + 1;
     }
     return absl::OkStatus();
+  }
+  // Must be called between Set and Matches. Error: kInvalidArgument for a label that no sample has.
+  absl::Status Bind(const ProfileSet& profiles) {
+    if (range_.has_value()) FindUnits(profiles);
+    return key_.has_value() ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
   }
   bool is_set() const { return is_set_; }
 
@@ -303,24 +303,33 @@ class TagFilter {
   }
 
   bool is_set_ = false;
+  std::string option_;
   std::optional<std::string> key_;
   std::optional<Range> range_;
   std::vector<std::unique_ptr<RE2>> expressions_;
   std::map<ProfileSet::String, std::string> units_;
 };
 
-// Removes the samples that lack one of the labels of `where`. Sets `matches` to whether a set of labels has them all.
-// Error: kInvalidArgument.
-absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profiles, bool* matches) {
-  std::vector<std::pair<std::string, std::string>> labels;
+using LabelTexts = std::vector<std::pair<std::string, std::string>>;
+
+// Reads the arguments of --where. Error: kInvalidArgument.
+absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
+  LabelTexts labels;
   for (const std::string& text : where) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
       return absl::InvalidArgumentError(Cat("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0"));
     }
     labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-    const absl::Status status = profiles.CheckLabelKey("--where", labels.back().first);
-    if (!status.ok()) return status;
+  }
+  return labels;
+}
+
+// Removes the samples that lack one of the labels. Sets `matches` to whether a set of labels has them all. Error:
+// kInvalidArgument for a label that no sample has.
+absl::Status ApplyWhere(const LabelTexts& labels, ProfileSet& profiles, bool* matches) {
+  for (const auto& label : labels) {
+    if (const absl::Status status = profiles.CheckLabelKey("--where", label.first); !status.ok()) return status;
   }
   if (labels.empty()) return absl::OkStatus();
   std::vector<bool> selected(profiles.label_set_count());
@@ -335,6 +344,26 @@ absl::Status ApplyWhere(const std::vector<std::string>& where, ProfileSet& profi
   });
   return absl::OkStatus();
 }
+
+// The options of ViewOptions that select samples.
+struct Filters {
+  LabelTexts where;
+  FrameFilters frames;
+  TagFilter tag_focus;
+  TagFilter tag_ignore;
+
+  // Error: kInvalidArgument for a wrong expression or label.
+  absl::Status Set(const ViewOptions& options) {
+    absl::StatusOr<LabelTexts> labels = ParseWhere(options.where);
+    if (!labels.ok()) return labels.status();
+    where = *std::move(labels);
+    for (const absl::Status& status : {frames.Set(options), tag_focus.Set("--tagfocus", options.tag_focus),
+                                       tag_ignore.Set("--tagignore", options.tag_ignore)}) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+};
 
 }  // namespace
 
@@ -367,13 +396,12 @@ bool ViewOptions::has_filter() const {
 }
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
-  FrameFilters frames;
-  TagFilter tag_focus;
-  TagFilter tag_ignore;
+  Filters filters;
+  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  auto& [where, frames, tag_focus, tag_ignore] = filters;
   bool where_matches = true;
-  for (const absl::Status& status : {ApplyWhere(options.where, profiles, &where_matches), frames.Set(options),
-                                     tag_focus.Set(profiles, "--tagfocus", options.tag_focus),
-                                     tag_ignore.Set(profiles, "--tagignore", options.tag_ignore)}) {
+  for (const absl::Status& status :
+       {ApplyWhere(where, profiles, &where_matches), tag_focus.Bind(profiles), tag_ignore.Bind(profiles)}) {
     if (!status.ok()) return status;
   }
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
@@ -398,6 +426,12 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   if (tag_focus.is_set() && !any_focused) warn("--tagfocus");
   if (tag_ignore.is_set() && !any_ignored) warn("--tagignore");
   return absl::OkStatus();
+}
+
+absl::Status CheckView(const ViewOptions& options) {
+  Filters filters;
+  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  return KnownLibraries::Make(options.known).status();
 }
 
 absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles, bool* trimmed) {

@@ -41,6 +41,9 @@ extern const char kFilterHelp[];
 // filter that matches nothing. Error: kInvalidArgument for a wrong expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
 
+// Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.
+absl::Status CheckView(const ViewOptions& options);
+
 // Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed a
 // stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in `known`.
 absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles,

@@ -11,6 +11,9 @@
 //                                  child prints its process id, and ends after a minute or with this program
 //   control_program close          the same without threads, but before "ready" closes all its descriptors from 3 on
 //                                  and opens 400 pipes
+//   control_program steps BYTES STEP  the same without threads. At each request ("info" and "profile") it allocates
+//                                  BYTES more by GrowOneStep, sets the counter "steps" to the number of requests, and
+//                                  prints "step NUMBER". At request STEP it then waits for a line of standard input
 // With the variable STOPS_BEFORE_LISTEN it prints "stopped" before it listens at the socket, and continues after the
 // first byte of standard input.
 #include <fcntl.h>
@@ -26,6 +29,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -97,6 +101,52 @@ void TakeAllDescriptors() {
   while (open("/dev/null", O_RDONLY) >= 0) continue;
 }
 
+// Calls GrowOneStep for each request. A thread of its own does it, because the profiler does not record the events of
+// the thread that answers the request.
+class Steps {
+ public:
+  // `waits_at` is the step that waits for Continue.
+  Steps(size_t bytes, int waits_at) : bytes_(bytes), waits_at_(waits_at) {
+    if (pipe(continue_) != 0) std::abort();
+    hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+    const auto grow = [this] {
+      std::thread(&Steps::GrowOneStep, this).join();
+      return hbmprof::DeviceProbe{};
+    };
+    profiler.SetDeviceProbe(profiler.Device("sim:0"), grow, this);
+  }
+  ~Steps() {
+    hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+    profiler.RemoveDeviceProbe(profiler.Device("sim:0"), this);
+    close(continue_[0]);
+    close(continue_[1]);
+  }
+  Steps(const Steps&) = delete;
+  Steps& operator=(const Steps&) = delete;
+
+  void Continue() const {
+    if (write(continue_[1], "\n", 1) != 1) std::abort();
+  }
+
+ private:
+  [[gnu::noinline]] void GrowOneStep() {
+    hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+    ++step_;
+    const uint64_t address = 0x1000000 + 0x1000000 * static_cast<uint64_t>(step_);
+    if (bytes_ > 0) profiler.RecordAlloc(hbmprof::BufferId(address), bytes_, OnDevice());
+    profiler.SetCounter("steps", step_);
+    std::printf("step %d\n", step_);
+    std::fflush(stdout);
+    char byte;
+    if (step_ == waits_at_ && read(continue_[0], &byte, 1) != 1) std::abort();
+  }
+
+  const size_t bytes_;
+  const int waits_at_;
+  int step_ = 0;
+  int continue_[2];
+};
+
 void ForkAChildThatPrintsItsId() {
   if (fork() != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -118,10 +168,12 @@ int main(int argc, char** argv) {
     sleep(2);
     _exit(0);
   }
+  std::optional<Steps> steps;
+  if (mode == "steps") steps.emplace(static_cast<size_t>(count), argc > 3 ? std::atoi(argv[3]) : 0);
   std::atomic<bool> end{false};
   std::atomic<int64_t> slowest_ns{0};
   std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < (steps.has_value() ? 0 : count); ++i) {
     const uint64_t address = 0x100000 + 0x10000 * static_cast<uint64_t>(i);
     threads.emplace_back([&, address] {
       if (mode == "slowest") return MeasureUntil(end, address, &slowest_ns);
@@ -136,6 +188,7 @@ int main(int argc, char** argv) {
   char byte;
   while (read(STDIN_FILENO, &byte, 1) > 0) {
     if (mode == "children" && byte == '\n') ForkAChildThatPrintsItsId();
+    if (steps.has_value() && byte == '\n') steps->Continue();
   }
   end.store(true);
   for (std::thread& thread : threads) thread.join();

@@ -1,10 +1,13 @@
-// Commands with a running process instead of a file: a single result, and a repeated one on a terminal.
+// Commands with a running process instead of a file: a single result, a repeated one on a terminal, and `leaks`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +15,13 @@
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "tests/support/program_run.h"
 #include "tests/support/running_program.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tool/profile_maker.h"
@@ -26,10 +35,10 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// `hbmprof top` on a terminal of 24 rows and 100 columns.
-class TopOnTerminal {
+// The command on a terminal of 24 rows and 100 columns.
+class OnTerminal {
  public:
-  TopOnTerminal(const std::vector<std::string>& arguments, const std::string& sockets) {
+  OnTerminal(const std::vector<std::string>& arguments, const std::string& sockets) {
     winsize size = {24, 100, 0, 0};
     pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
     if (pid_ != 0) return;
@@ -37,7 +46,7 @@ class TopOnTerminal {
     setenv("PAGER", "cat", 1);
     setenv("NO_COLOR", "1", 1);
     setenv("HBMPROF_SOCKET_DIR", sockets.c_str(), 1);
-    std::vector<std::string> argv = {ToolPath(), "top"};
+    std::vector<std::string> argv = {ToolPath()};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     std::vector<char*> pointers;
     for (std::string& argument : argv) pointers.push_back(argument.data());
@@ -45,13 +54,13 @@ class TopOnTerminal {
     execv(pointers[0], pointers.data());
     _exit(127);
   }
-  ~TopOnTerminal() {
+  ~OnTerminal() {
     if (pid_ > 0) kill(pid_, SIGKILL);
     if (pid_ > 0) waitpid(pid_, nullptr, 0);
     close(terminal_);
   }
-  TopOnTerminal(const TopOnTerminal&) = delete;
-  TopOnTerminal& operator=(const TopOnTerminal&) = delete;
+  OnTerminal(const OnTerminal&) = delete;
+  OnTerminal& operator=(const OnTerminal&) = delete;
 
   void Press(char key) const { EXPECT_EQ(write(terminal_, &key, 1), 1); }
   void Resize(unsigned short rows) const {
@@ -164,7 +173,7 @@ TEST_F(LiveTest, ReportWritesAPageOfTheProcess) {
 }
 
 TEST_F(LiveTest, TopRefreshesOnATerminalUntilQ) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "100ms", "--exact"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "100ms", "--exact"}, sockets_);
   const std::string output = top.ReadUntil("LoadWeights", 4);
   EXPECT_THAT(output, HasSubstr(kEnterScreen));
   EXPECT_THAT(output, HasSubstr("control_program (" + std::to_string(program_.pid()) + ")"));
@@ -177,7 +186,7 @@ TEST_F(LiveTest, TopRefreshesOnATerminalUntilQ) {
 }
 
 TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Press(' ');
   top.ReadUntil("LoadWeights", 2);
@@ -186,7 +195,7 @@ TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
 }
 
 TEST_F(LiveTest, TopFollowsTheSizeOfTheWindow) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   const std::string title = "control_program (" + std::to_string(program_.pid()) + ")";
   const std::string end = "\033[J";
@@ -202,7 +211,7 @@ TEST_F(LiveTest, TopFollowsTheSizeOfTheWindow) {
 }
 
 TEST_F(LiveTest, SignalRestoresTheTerminal) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Signal(SIGTERM);
   EXPECT_EQ(top.End(), 0);
@@ -210,7 +219,7 @@ TEST_F(LiveTest, SignalRestoresTheTerminal) {
 }
 
 TEST_F(LiveTest, QuitKeyRestoresTheTerminal) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");
   top.Press('\x1c');
   EXPECT_EQ(top.End(), 0);
@@ -218,11 +227,311 @@ TEST_F(LiveTest, QuitKeyRestoresTheTerminal) {
 }
 
 TEST_F(LiveTest, TopEndsWithTheProcess) {
-  TopOnTerminal top({std::to_string(program_.pid()), "--interval", "100ms"}, sockets_);
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "100ms"}, sockets_);
   top.ReadUntil("LoadWeights");
   kill(program_.pid(), SIGKILL);
   EXPECT_EQ(top.End(), 0);
   EXPECT_THAT(top.output(), HasSubstr("has ended, or does not answer"));
+}
+
+// A process that grows by a step at each request for a profile.
+class LiveLeaksTest : public testing::Test {
+ protected:
+  void Start(const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {HBMPROF_CONTROL_PROGRAM, "steps"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    program_.emplace(command, std::vector<std::string>{"HBMPROF_SOCKET_DIR=" + sockets_});
+    EXPECT_EQ(program_->ReadLine(), "ready");
+  }
+  std::vector<std::string> Arguments(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"leaks", "control_program"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    if (std::find(more.begin(), more.end(), "--interval") == more.end()) {
+      arguments.insert(arguments.end(), {"--interval", "0"});
+    }
+    return arguments;
+  }
+  CommandResult Leaks(const std::vector<std::string>& more = {}) const {
+    return RunTool(Arguments(more), {"HBMPROF_SOCKET_DIR=" + sockets_});
+  }
+  // Reads the output of the process until it has the line.
+  void Await(const std::string& line) const {
+    for (std::string read; read != line;) {
+      read = program_->ReadLine();
+      ASSERT_NE(read, "") << "the process has ended before " << line;
+    }
+  }
+  // The command with standard output and standard error in files, while it runs.
+  class Running {
+   public:
+    Running(const LiveLeaksTest& test, const std::vector<std::string>& arguments) : directory_(test.directory_) {
+      std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$@\" > \"$0/out\" 2> \"$0/err\"", directory_,
+                                       ToolPath()};
+      argv.insert(argv.end(), arguments.begin(), arguments.end());
+      program_.emplace(argv, std::vector<std::string>{"HBMPROF_SOCKET_DIR=" + test.sockets_});
+    }
+    pid_t pid() const { return program_->pid(); }
+    CommandResult Wait() {
+      CommandResult result;
+      result.status = program_->Wait();
+      result.exit_code = WIFEXITED(result.status) ? WEXITSTATUS(result.status) : 128 + WTERMSIG(result.status);
+      result.out = ContentsOf(directory_ + "/out");
+      result.err = ContentsOf(directory_ + "/err");
+      return result;
+    }
+
+   private:
+    const std::string directory_;
+    std::optional<RunningProgram> program_;
+  };
+  static std::string ContentsOf(const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  const std::string directory_ = NewDirectory();
+  const std::string sockets_ = directory_ + "/sockets";
+  std::optional<RunningProgram> program_;
+};
+
+TEST_F(LiveLeaksTest, GrowthAtEachDumpIsALeak) {
+  Start({"1000000"});
+  const CommandResult leaks = Leaks({"--per", "steps", "--fail-over", "1MiB"});
+  EXPECT_EQ(leaks.exit_code, 1) << leaks.err;
+  EXPECT_EQ(leaks.err, "") << "standard error is no terminal";
+  EXPECT_THAT(leaks.out,
+              HasSubstr("12 dumps over 0 s, 11 steps: inuse_space from 3.81 MiB to 14.31 MiB\n"
+                        "2 sites: 1 leak, 0 perhaps, 0 grew and stopped, 0 go up and down, 1 did not grow\n"));
+  EXPECT_THAT(leaks.out, HasSubstr("LEAK  +976.56 KiB/step"));
+  EXPECT_THAT(leaks.out, HasSubstr("sure: high; grew permanently in 11 of 11 intervals; freed nothing"));
+  EXPECT_THAT(leaks.out, HasSubstr("GrowOneStep"));
+  EXPECT_THAT(leaks.out, HasSubstr("FAILED: the leaks grew by 10.49 MiB, more than 1.00 MiB\n"));
+  EXPECT_EQ(FilesIn(directory_).size(), 2u) << "the folder of the sockets, and the socket";
+}
+
+TEST_F(LiveLeaksTest, ProcessThatDoesNotGrowHasNoLeak) {
+  Start({"0"});
+  const CommandResult leaks = Leaks({"--fail-over", "1", "--fail-on", "growth", "--dumps", "3"});
+  EXPECT_EQ(leaks.exit_code, 0) << leaks.err;
+  EXPECT_THAT(leaks.out, HasSubstr("3 dumps over 0 s: inuse_space from 2.86 MiB to 2.86 MiB\n"
+                                   "1 sites: 0 leak, 0 perhaps"));
+}
+
+TEST_F(LiveLeaksTest, OutputIsThatOfTheKeptFiles) {
+  Start({"1000000"});
+  const std::string folder = directory_ + "/new/dumps";
+  const CommandResult live = Leaks({"--json", "--dumps", "5", "-o", folder});
+  ASSERT_EQ(live.exit_code, 0) << live.err;
+  const nlohmann::json json = nlohmann::json::parse(live.out);
+  ASSERT_EQ(json["files"].size(), 5u);
+  std::vector<std::string> files = {"leaks", "--json"};
+  for (const auto& file : json["files"]) files.push_back(file);
+  EXPECT_EQ(files[2], folder + "/hbmprof.control_program." + std::to_string(program_->pid()) + ".pb.gz");
+  EXPECT_EQ(FilesIn(folder).size(), 5u);
+  EXPECT_EQ(RunTool(files).out, live.out);
+  EXPECT_EQ(nlohmann::json::parse(Leaks({"--json", "--dumps", "3"}).out)["files"],
+            nlohmann::json({"control_program", "control_program", "control_program"}));
+}
+
+TEST_F(LiveLeaksTest, SignalEndsTheSeries) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Start({"1000000", "6"});
+    Running leaks(*this, Arguments({"--json", "--dumps", "1000000"}));
+    Await("step 6");
+    kill(leaks.pid(), signal);
+    program_->WriteLine("");
+    const CommandResult result = leaks.Wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    const nlohmann::json json = nlohmann::json::parse(result.out);
+    EXPECT_EQ(json["files"].size(), 5u) << "the dump that was in progress is the last";
+    EXPECT_EQ(json["sites"][0]["verdict"], "leak");
+    program_.reset();
+  }
+}
+
+TEST_F(LiveLeaksTest, SignalDuringTheLastDumpDoesNotPreventTheVerdict) {
+  Start({"1000000", "4"});
+  Running leaks(*this, Arguments({"--json", "--dumps", "3"}));
+  Await("step 4");
+  kill(leaks.pid(), SIGINT);
+  program_->WriteLine("");
+  const CommandResult result = leaks.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["files"].size(), 3u);
+}
+
+TEST_F(LiveLeaksTest, TwoDumpsAreTooFewForAVerdict) {
+  Start({"1000000", "3"});
+  Running leaks(*this, Arguments({}));
+  Await("step 3");
+  kill(leaks.pid(), SIGINT);
+  program_->WriteLine("");
+  const CommandResult result = leaks.Wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("2 dumps are too few to distinguish growth from warming up; take at least three"));
+}
+
+TEST_F(LiveLeaksTest, EndOfTheProcessEndsTheSeries) {
+  Start({"1000000", "6"});
+  Running leaks(*this, Arguments({"--json", "--dumps", "1000000"}));
+  Await("step 6");
+  kill(program_->pid(), SIGKILL);
+  const CommandResult result = leaks.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("dump 5 of 1000000 failed: "),
+                                HasSubstr("control_program (" + std::to_string(program_->pid()) +
+                                          ") has ended, or does not answer; 4 of 1000000 dumps were taken\n")));
+  EXPECT_EQ(nlohmann::json::parse(result.out)["files"].size(), 4u);
+}
+
+TEST_F(LiveLeaksTest, EndOfTheProcessIsSeenBetweenTwoDumps) {
+  const int watched = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  if (watched < 0) GTEST_SKIP() << "this system has no descriptors of processes";
+  close(watched);
+  Start({"1000000"});
+  const std::string folder = directory_ + "/dumps";
+  Running leaks(*this, {"leaks", "control_program", "--interval", "24h", "-o", folder});
+  while (FilesIn(folder).empty()) usleep(10'000);  // until the first dump is complete
+  program_->CloseInput();
+  const CommandResult result = leaks.Wait();
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("has ended, or does not answer; 1 of 12 dumps were taken\n"));
+  EXPECT_THAT(result.err, HasSubstr("1 dump is too few to distinguish growth from warming up"));
+}
+
+TEST_F(LiveLeaksTest, ShowsProgressOnATerminal) {
+  Start({"1000000", "4"});
+  OnTerminal leaks(Arguments({"--dumps", "4"}), sockets_);
+  Await("step 4");
+  leaks.ReadUntil("] 2 of 4 dumps taken");
+  program_->WriteLine("");
+  EXPECT_EQ(leaks.End(), 0);
+  EXPECT_THAT(leaks.output(), HasSubstr("\r\033[K4 dumps over"));
+}
+
+TEST_F(LiveLeaksTest, WrongOptionsAreReportedBeforeTheSeries) {
+  Start({"1000000"});
+  const std::string folder = directory_ + "/dumps";
+  const auto error = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"-o", folder});
+    const CommandResult result = Leaks(more);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    return result.err;
+  };
+  EXPECT_THAT(error({"--interval", "soon"}), HasSubstr("--interval soon: write a time such as 10s or 5m, up to 24h"));
+  EXPECT_THAT(error({"--interval", "25h"}), HasSubstr("up to 24h"));
+  EXPECT_THAT(error({"--dumps", "2"}), HasSubstr("--dumps 2: take at least three, better twelve"));
+  EXPECT_THAT(error({"--dumps", "many"}), HasSubstr("--dumps"));
+  EXPECT_THAT(error({"--focus", "("}), HasSubstr("--focus"));
+  EXPECT_THAT(error({"--where", "phase"}), HasSubstr("--where phase: write a label as KEY=VALUE"));
+  EXPECT_THAT(error({"--tagfocus", "["}), HasSubstr("--tagfocus"));
+  EXPECT_THAT(error({"--known", "["}), HasSubstr("--known"));
+  EXPECT_TRUE(FilesIn(folder).empty());
+  EXPECT_THAT(error({"--per", "tokens"}), HasSubstr("has no counter 'tokens' (it has steps)"));
+  EXPECT_THAT(error({"--type", "cpu"}), HasSubstr("has no sample type 'cpu'"));
+  EXPECT_THAT(error({"--fail-over", "much"}), HasSubstr("--fail-over"));
+  EXPECT_EQ(FilesIn(folder).size(), 3u) << "one dump of each command";
+  EXPECT_THAT(Leaks({"-o", HBMPROF_CONTROL_PROGRAM}).err, HasSubstr("not a writable folder"));
+}
+
+TEST_F(LiveLeaksTest, ProcessIsSelectedAsByTheOtherCommands) {
+  const CommandResult missing = Leaks();
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("control_program: cannot be opened: No such file or directory"),
+                                 HasSubstr("no process of this id or name has a control channel in " + sockets_)));
+  Start({"0"});
+  RunningProgram second({HBMPROF_CONTROL_PROGRAM, "steps", "0"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  EXPECT_EQ(second.ReadLine(), "ready");
+  const CommandResult several = Leaks();
+  EXPECT_EQ(several.exit_code, 2);
+  EXPECT_THAT(several.err, HasSubstr("several processes are named control_program; give one of these ids: "));
+}
+
+TEST_F(LiveLeaksTest, OptionsOfAProcessAreNotForFiles) {
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("from_file")}, {1, 5});
+  const std::string file = directory_ + "/file.pb.gz";
+  maker.Write(file);
+  const CommandResult options = RunTool({"leaks", file, file, file, "--dumps", "5"});
+  EXPECT_EQ(options.exit_code, 2);
+  EXPECT_THAT(options.err, HasSubstr("--dumps is for the dumps of one running process, not for files"));
+  const CommandResult one = RunTool({"leaks", file});
+  EXPECT_EQ(one.exit_code, 2);
+  EXPECT_THAT(one.err, HasSubstr("1 dump is too few to distinguish growth from warming up; give at least three"));
+}
+
+// Answers the requests of one command as a process with a control channel does.
+class Channel {
+ public:
+  // The profiles in the order of the requests. An empty one is answered with an error.
+  Channel(const std::string& sockets, std::vector<std::string> profiles) : profiles_(std::move(profiles)) {
+    EXPECT_EQ(mkdir(sockets.c_str(), 0700), 0);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    (sockets + "/hbmprof.4242.sock").copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 10), 0);
+    thread_ = std::thread([this] {
+      for (int fd; (fd = accept(fd_, nullptr, nullptr)) >= 0; close(fd)) Answer(fd);
+    });
+  }
+  ~Channel() {
+    shutdown(fd_, SHUT_RDWR);
+    thread_.join();
+    close(fd_);
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+ private:
+  void Answer(int fd) {
+    char bytes[100];
+    const ssize_t size = read(fd, bytes, sizeof(bytes));
+    if (size <= 0) return;
+    std::string body = "pid 4242\nname broken\n";
+    if (std::string(bytes, static_cast<size_t>(size)) == "profile\n") body = profiles_.at(next_++);
+    const std::string kind = body.empty() ? "error " : "ok ";
+    if (body.empty()) body = "no memory";
+    const std::string answer = kind + std::to_string(body.size()) + "\n" + body;
+    EXPECT_EQ(send(fd, answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+  }
+
+  const std::vector<std::string> profiles_;
+  size_t next_ = 0;
+  const int fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::thread thread_;
+};
+
+TEST_F(LiveLeaksTest, FailedDumpsDoNotEndTheSeries) {
+  std::vector<std::string> profiles;
+  for (int dump = 0; dump < 6; ++dump) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + dump * int64_t{1000000000});
+    maker.Sample({maker.Frame("Grows"), maker.Frame("main")}, {1, 1000 * (dump + 1)});
+    const std::string path = directory_ + "/" + std::to_string(dump);
+    maker.Write(path);
+    profiles.push_back(ContentsOf(path));
+  }
+  profiles[2] = "";
+  profiles[4] = "no profile";
+  const Channel channel(sockets_, profiles);
+  const CommandResult leaks =
+      RunTool({"leaks", "broken", "--interval", "0", "--dumps", "6", "--json"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  EXPECT_EQ(leaks.exit_code, 0) << leaks.err;
+  EXPECT_THAT(leaks.err, AllOf(HasSubstr("hbmprof leaks: dump 3 of 6 failed: "), HasSubstr("no memory"),
+                               HasSubstr("hbmprof leaks: dump 5 of 6 failed: broken: ")));
+  const nlohmann::json json = nlohmann::json::parse(leaks.out);
+  EXPECT_EQ(json["sites"][0]["values"], nlohmann::json({1000, 2000, 4000, 6000}));
+}
+
+TEST_F(LiveLeaksTest, FailureOfTheFirstDumpIsAnError) {
+  const Channel channel(sockets_, {""});
+  const CommandResult leaks = RunTool({"leaks", "4242"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  EXPECT_EQ(leaks.exit_code, 2);
+  EXPECT_THAT(leaks.err, HasSubstr("/hbmprof.4242.sock: no memory"));
 }
 
 }  // namespace
