@@ -1,4 +1,6 @@
 // Parses the command line of `hbmprof` and runs one subcommand. Each subcommand is in the file of its name.
+#include "src/tool/command_line.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,7 +14,6 @@
 
 #include "hbmprof/version.h"
 #include "src/tool/command.h"
-#include "src/tool/command_line.h"
 #include "src/tool/memory_limit.h"
 #include "src/tool/text.h"
 
