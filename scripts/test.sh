@@ -52,7 +52,8 @@ hbmprof_step "libc++'s headers" hbmprof_libcxx
 check_with_clang() {
   hbmprof_configure clang || return
   # The headers that are generated or precompiled when the build runs.
-  ninja -C build/clang -t targets all | sed -nE 's/^(.*\.(pb\.h|pch)): .*/\1/p' | xargs -r ninja -C build/clang || return
+  ninja -C build/clang -t targets all | sed -nE 's/^(.*\.(pb\.h|pch)): .*/\1/p' |
+    xargs -r ninja -C build/clang || return
   scripts/lib/compile_check.py build/clang
 }
 
