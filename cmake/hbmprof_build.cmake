@@ -41,3 +41,22 @@ if(HBMPROF_SANITIZER)
   add_compile_options(${_sanitize})
   add_link_options(${_sanitize})
 endif()
+
+# hbmprof_unite_folders(TARGET): with CMAKE_UNITY_BUILD, the sources of one folder are compiled together, because names
+# that are local to a source can occur in more than one folder. Sources with options of their own compile alone, and
+# these too: they have a local name of another source, or a class with members of local types, in their folder.
+set(HBMPROF_COMPILED_ALONE exit_writer.cc python_layout.cc recorder.cc recording_tables.cc runtime_stream_per_thread.cc
+  simulated_device.cc)
+function(hbmprof_unite_folders target)
+  get_target_property(_sources ${target} SOURCES)
+  foreach(_source IN LISTS _sources)
+    cmake_path(ABSOLUTE_PATH _source)
+    cmake_path(GET _source FILENAME _name)
+    if(NOT _name IN_LIST HBMPROF_COMPILED_ALONE)
+      cmake_path(GET _source PARENT_PATH _folder)
+      cmake_path(GET _folder FILENAME _folder)
+      set_property(SOURCE ${_source} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP ${_folder})
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+endfunction()

@@ -12,7 +12,7 @@ function(hbmprof_injected_library name map)
   # -Bsymbolic: the library's calls reach its own functions, even if the program has functions of the same names. now:
   # binding at the first call would take up to 4 KiB of the caller's stack.
   target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now)
-  set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>")
+  set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>" UNITY_BUILD OFF)
   if(HBMPROF_SANITIZER)
     # The sanitizers need the shared C++ runtime.
     target_link_libraries(${name} PRIVATE hbmprof absl::strings)

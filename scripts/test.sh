@@ -51,8 +51,9 @@ hbmprof_step "libc++'s headers" hbmprof_libcxx
 # Generates no code, which would take a third of clang's time, and links nothing: other presets build and run programs.
 check_with_clang() {
   hbmprof_configure clang || return
-  # The headers that are generated when the build runs.
-  ninja -C build/clang -t targets rule CUSTOM_COMMAND | grep '\.pb\.h$' | xargs -r ninja -C build/clang || return
+  # The headers that are generated or precompiled when the build runs.
+  ninja -C build/clang -t targets all | sed -nE 's/^(.*\.(pb\.h|pch)): .*/\1/p' |
+    xargs -r ninja -C build/clang || return
   scripts/lib/compile_check.py build/clang
 }
 

@@ -1,5 +1,5 @@
-// The interface between main.cc and the subcommands. Each subcommand is one file with one function Add...Command, which
-// is declared at the end of this header and listed in main.cc.
+// The interface between command_line.cc and the subcommands. Each subcommand is one file with one function
+// Add...Command, which is declared at the end of this header and listed in command_line.cc.
 #ifndef HBMPROF_SRC_TOOL_COMMAND_H_
 #define HBMPROF_SRC_TOOL_COMMAND_H_
 
@@ -25,8 +25,8 @@ enum ExitCode : int {
 struct Command {
   // The options of the subcommand. They are bound to variables that `run` owns.
   CLI::App* arguments;
-  // Runs the subcommand and returns the exit code. After an error, main prints the error's message to stderr and exits
-  // with kUnusable.
+  // Runs the subcommand and returns the exit code. After an error, RunCommandLine prints the error's message to stderr
+  // and returns kUnusable.
   std::function<absl::StatusOr<int>()> run;
   // True if the subcommand only reads profiles. Then the size of the files limits its memory (memory_limit.h).
   bool only_reads_profiles = false;

@@ -8,8 +8,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/support.cmake)
 file(REMOVE_RECURSE ${WORK}/build ${WORK}/prefix ${WORK}/user)
 set(compilers -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_C_COMPILER_LAUNCHER=${LAUNCHER}
   -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS=-O0)
-run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/parent -B ${WORK}/build ${compilers} -DHBMPROF_SOURCE=${SOURCE}
-  -DHOW=${HOW} -DOWN_TARGETS=${OWN_TARGETS} -DHBMPROF_CUDA=OFF)
+# With CMAKE_UNITY_BUILD, as a parent may set it: the library is compiled in less time.
+run(${CMAKE_COMMAND} -G Ninja -S ${CMAKE_CURRENT_LIST_DIR}/parent -B ${WORK}/build ${compilers}
+  -DHBMPROF_SOURCE=${SOURCE} -DHOW=${HOW} -DOWN_TARGETS=${OWN_TARGETS} -DHBMPROF_CUDA=OFF -DCMAKE_UNITY_BUILD=ON)
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run_consumer(${WORK}/build/parent_program ${WORK})
 run(${CMAKE_COMMAND} --build ${WORK}/build --target parent_c_program)
