@@ -572,7 +572,7 @@ TEST(RunTest, ReportsErrorsBeforeStarting) {
   const CommandResult empty = RunCommand({ToolPath(), "run", "--output", "", "--", "true"}, {kDoubles}, place);
   EXPECT_FALSE(empty.timed_out);
   EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_THAT(empty.err, HasSubstr("--output '': not a writable folder"));
+  EXPECT_THAT(empty.err, HasSubstr("--output: the value is empty"));
   const std::string file = ScratchDir() + "/file";
   std::ofstream(file) << "x";
   EXPECT_THAT(Tool({"run", "--output", file, "true"}).err, HasSubstr("--output '" + file + "': not a writable folder"));

@@ -438,9 +438,9 @@ TEST_F(LiveLeaksTest, WrongOptionsAreReportedBeforeTheSeries) {
 }
 
 TEST_F(LiveLeaksTest, ProcessIsSelectedAsByTheOtherCommands) {
-  const CommandResult missing = Leaks();
+  const CommandResult missing = RunTool({"leaks", "no_program"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, AllOf(HasSubstr("control_program: cannot be opened: No such file or directory"),
+  EXPECT_THAT(missing.err, AllOf(HasSubstr("no_program: cannot be opened: No such file or directory"),
                                  HasSubstr("no process of this id or name has a control channel in " + sockets_)));
   Start({"0"});
   RunningProgram second({HBMPROF_CONTROL_PROGRAM, "steps", "0"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
