@@ -398,16 +398,17 @@ bool ViewOptions::has_filter() const {
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
   Filters filters;
   if (const absl::Status status = filters.Set(options); !status.ok()) return status;
-  auto& [where, frames, tag_focus, tag_ignore] = filters;
+  TagFilter& tag_focus = filters.tag_focus;
+  TagFilter& tag_ignore = filters.tag_ignore;
   bool where_matches = true;
   for (const absl::Status& status :
-       {ApplyWhere(where, profiles, &where_matches), tag_focus.Bind(profiles), tag_ignore.Bind(profiles)}) {
+       {ApplyWhere(filters.where, profiles, &where_matches), tag_focus.Bind(profiles), tag_ignore.Bind(profiles)}) {
     if (!status.ok()) return status;
   }
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
   if (!where_matches) warn("--where");
-  frames.Apply(profiles);
-  frames.Warn(warn);
+  filters.frames.Apply(profiles);
+  filters.frames.Warn(warn);
   if (!tag_focus.is_set() && !tag_ignore.is_set()) return absl::OkStatus();
   bool any_focused = false;
   bool any_ignored = false;
