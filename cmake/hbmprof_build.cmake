@@ -43,8 +43,9 @@ if(HBMPROF_SANITIZER)
 endif()
 
 # hbmprof_unite_folders(TARGET): with CMAKE_UNITY_BUILD, the sources of one folder are compiled together, because names
-# that are local to a source can occur in more than one folder. Sources with options of their own compile alone, and
-# these too: they have a local name of another source, or a class with members of local types, in their folder.
+# that are local to a source can occur in more than one folder. Sources that have compile options of their own are
+# compiled alone. So are these: each defines a local name that another source of its folder also defines, or a class
+# whose members have local types.
 set(HBMPROF_COMPILED_ALONE exit_writer.cc python_layout.cc recorder.cc recording_tables.cc runtime_stream_per_thread.cc
   simulated_device.cc)
 function(hbmprof_unite_folders target)

@@ -188,6 +188,8 @@ def stats(device=0):
     name = f"GPU:{operator.index(device)}" if hasattr(device, "__index__") else str(device)
     # hbmprof_device() would add an unknown name, and every profile would show it.
     known = {_device_name(number): number for number in _devices()}
+    # The library cuts longer names.
+    name = name.encode()[:_MAX_DEVICE_NAME].decode(errors="ignore")
     if name not in known:
         names = f"the devices are: {', '.join(sorted(known))}" if known else "there is no device with recorded memory"
         raise Error(f"hbmprof.stats: no memory was recorded on the device {name!r}; {names}")

@@ -15,6 +15,7 @@
 #include "src/tool/profile.h"
 #include "src/tool/profile_reader.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/recorded_instant.h"
 #include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
@@ -251,6 +252,17 @@ class Examiner {
   std::map<std::string_view, std::optional<SumsByDevice>> sums_;  // by sample type
 };
 
+// Reads a profile, or the profile of a recording's end. Sets `*gaps` to what the recording lacks.
+absl::StatusOr<RawProfile> ReadExamined(const std::string& file, std::vector<std::string>* gaps) {
+  if (!IsRecordingFile(file)) return ReadProfile(file);
+  const auto recording = internal::RecordingReader::Open(file);
+  if (!recording.ok()) return recording.status();
+  const absl::StatusOr<std::string> bytes = ProfileAt(**recording, EndOf(**recording));
+  if (!bytes.ok()) return bytes.status();
+  *gaps = GapsOf(**recording);  // some damage is found only while the events are read
+  return ParseProfile(*bytes, file);
+}
+
 }  // namespace
 
 Command AddCheckCommand(CLI::App& tool) {
@@ -263,7 +275,8 @@ Command AddCheckCommand(CLI::App& tool) {
           [files]() -> absl::StatusOr<int> {
             int code = kSuccess;
             for (const std::string& file : *files) {
-              const absl::StatusOr<RawProfile> profile = ReadProfile(file);
+              std::vector<std::string> gaps;
+              const absl::StatusOr<RawProfile> profile = ReadExamined(file, &gaps);
               if (!profile.ok()) {
                 Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
                 code = kUnusable;
@@ -271,11 +284,7 @@ Command AddCheckCommand(CLI::App& tool) {
               }
               Examiner examiner(*profile);
               examiner.Examine();
-              if (IsRecordingFile(file)) {
-                const auto recording = internal::RecordingReader::Open(file);
-                if (!recording.ok()) return recording.status();
-                examiner.AddGaps(GapsOf(**recording));
-              }
+              examiner.AddGaps(gaps);
               const bool good = examiner.problems().empty();
               Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
                         Visible(examiner.Summary()), "\n"));

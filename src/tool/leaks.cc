@@ -1,4 +1,6 @@
 // `hbmprof leaks`: shows which call stacks grow, how fast, and where.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -283,8 +285,10 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     if (!process.ok()) return process.status();
     if (process->has_value()) return TakeDumpsOf(**process, options);
     // If there is neither a file nor a process of this name, this error says so.
-    const absl::StatusOr<std::string> file = ReadSource(options.files[0]);
-    if (!file.ok()) return file.status();
+    if (MayBeProcess(options.files[0]) && access(options.files[0].c_str(), F_OK) != 0) {
+      const absl::StatusOr<std::string> file = ReadSource(options.files[0]);
+      if (!file.ok()) return file.status();
+    }
   }
   for (const CLI::Option* const option : options.live_options) {
     if (option->count() == 0) continue;

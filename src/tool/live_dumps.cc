@@ -33,7 +33,11 @@ class EndSignals {
   EndSignals() {
     sigset_t signals;
     sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+    for (const int signal : {SIGINT, SIGTERM}) {
+      struct sigaction action;
+      // A blocked signal could be read even if it is ignored, as SIGINT is in a shell script's background command.
+      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+    }
     pthread_sigmask(SIG_BLOCK, &signals, &before_);
     fd_.Reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   }
@@ -90,8 +94,12 @@ class Series {
     if (!bytes.ok()) return bytes.status();
     std::string name = process_.name;
     if (!dumps_.folder.empty()) {
-      name = NewProfilePath(process_, dumps_.folder);
-      if (const absl::Status status = WriteOutput(name, *bytes); !status.ok()) Report(std::string(status.message()));
+      const std::string path = NewProfilePath(process_, dumps_.folder);
+      if (const absl::Status status = WriteOutput(path, *bytes); status.ok()) {
+        name = path;
+      } else {
+        Report(std::string(status.message()));
+      }
     }
     CountInput(bytes->size());
     absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, name);

@@ -31,12 +31,11 @@ bool MayBeFile(const std::string& source) {
   return std::string_view(begin, sizeof(begin)) != "\177ELF";
 }
 
-// Returns whether `source` can be the name of a process. Such a name has no slash.
+}  // namespace
+
 bool MayBeProcess(const std::string& source) {
   return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source);
 }
-
-}  // namespace
 
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) {
   if (!MayBeProcess(source)) return std::nullopt;
@@ -71,8 +70,9 @@ absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (IsRecordingFile(source)) {
     const auto recording = internal::RecordingReader::Open(source);
     if (!recording.ok()) return recording.status();
-    WarnOfGaps("", source, **recording);
-    return ProfileAt(**recording, EndOf(**recording));
+    absl::StatusOr<std::string> bytes = ProfileAt(**recording, EndOf(**recording));
+    if (bytes.ok()) WarnOfGaps("", source, **recording);
+    return bytes;
   }
   absl::StatusOr<std::string> bytes = ReadFile(source);
   if (!bytes.ok() && bytes.status().code() == absl::StatusCode::kNotFound && MayBeProcess(source)) {

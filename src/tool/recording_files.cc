@@ -88,7 +88,8 @@ std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
     gaps.push_back(recording.problem());
   } else if (!recording.is_complete()) {
     gaps.emplace_back(
-        "the recording is incomplete: the process ended before it closed the file, so the last events may be missing");
+        "the recording is incomplete: the process still writes it, or ended before it closed the file; the last events "
+        "may be missing");
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;

@@ -384,10 +384,13 @@ absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& 
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
   absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
   if (!reader.ok()) return reader.status();
-  WarnOfGaps("report", path, **reader);
-  Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
-  absl::StatusOr<std::vector<ProfileBytes>> bytes = StatesOf(**reader, path, states, progress);
+  absl::StatusOr<std::vector<ProfileBytes>> bytes;
+  {
+    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
+    bytes = StatesOf(**reader, path, states, progress);
+  }
   if (!bytes.ok()) return bytes.status();
+  WarnOfGaps("report", path, **reader);
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
   if (!profiles.ok()) return profiles.status();
   return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));

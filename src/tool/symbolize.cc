@@ -391,8 +391,8 @@ Command AddSymbolizeCommand(CLI::App& tool) {
       ->add_option("-d,--debug-dir", options->debug_dirs,
                    "Folder with unstripped files, by build id or in any layout; can be repeated")
       ->allow_extra_args(false);
-  arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: one per processor)")
-      ->transform(WholeNumber(1, 1024));
+  arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: 0, one per processor)")
+      ->transform(WholeNumber(0, 1024));
   arguments->add_flag("--no-cache", options->no_cache, "Do not use the cache: read all files again and store nothing");
   return {arguments, [options] { return RunSymbolize(*options); }};
 }

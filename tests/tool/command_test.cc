@@ -279,7 +279,7 @@ TEST(Usage, WrongNumbersAreExplained) {
                            {{"leaks", path, path, path}, "--frames", "0 to 1000000000"},
                            {{"timeline", recording}, "--rows", "1 to 100000"},
                            {{"timeline", recording}, "--sites", "0 to 1000000000"},
-                           {{"symbolize", path, "-o", dir + "/out"}, "--jobs", "1 to 1024"},
+                           {{"symbolize", path, "-o", dir + "/out"}, "--jobs", "0 to 1024"},
                            {{"serve"}, "--port", "0 to 65535"},
                            {{"serve"}, "--max-samples", "0 to 1000000000"}};
   for (const Option& count : counts) {

@@ -111,8 +111,10 @@ TEST(At, SaysThatARecordingIsDamaged) {
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 32);
   const CommandResult killed = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
   EXPECT_EQ(killed.exit_code, 0);
-  EXPECT_THAT(killed.err, HasSubstr(file + ": the recording is incomplete: the process ended before it closed the "
-                                           "file, so the last events may be missing"));
+  EXPECT_THAT(
+      killed.err,
+      HasSubstr(file + ": the recording is incomplete: the process still writes it, or ended before it closed the "
+                       "file; the last events may be missing"));
   std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
   const CommandResult advise = RunTool({"advise", file});
   EXPECT_THAT(advise.err, HasSubstr(file + ": the last "));
