@@ -162,6 +162,8 @@ void EndProcess() {
 void WriteAndContinue() try {
   // The profile at exit, which another thread writes now, must remain the last one.
   if (writing_process.load() == getpid()) return;
+  // WriteProfileAtEnd would keep a snapshot without samples for the end of the process.
+  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   // A file that was opened early can be written once only, and SIGKILL may end the process next.
   OutputFile* const file = Output();
   file != nullptr && file->is_early() ? WriteProfileAtEnd() : WriteProfileNow();

@@ -26,7 +26,7 @@ struct ExitWriterOptions {
 //
 // The kernel never applies the default action of a sent signal to the first process of a container (process id 1). In
 // that process the handler waits until the thread has called write_and_continue, and returns: the process continues,
-// and the handler stays.
+// and the handler stays. A SIGABRT that a thread sends to itself is always taken for the end, because abort() sends it.
 //
 // Call it when Profiler::Default() has an output or a recording. A second call does nothing and returns true. Returns
 // false if the thread could not be started; then no handler is set.

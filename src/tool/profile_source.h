@@ -11,8 +11,8 @@
 
 namespace hbmprof::tool {
 
-// Returns whether `source` can be the name of a process. Such a name has no slash, and is not that of a file, unless the
-// file is a program.
+// Returns whether `source` can be the name of a process. Such a name has no slash, and is not that of a file, unless
+// the file is a program.
 bool MayBeProcess(const std::string& source);
 
 // Returns the process in ControlDirectory() that `source` names by its id or name, or nullopt if `source` names

@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -979,7 +981,7 @@ TEST(PjrtWrapping, LeaksAreListedOnASmallStack) {
   pthread_attr_t attributes;
   pthread_t thread;
   ASSERT_EQ(pthread_attr_init(&attributes), 0);
-  ASSERT_EQ(pthread_attr_setstacksize(&attributes, 32 << 10), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&attributes, std::max<size_t>(32 << 10, PTHREAD_STACK_MIN)), 0);
   const auto destroy = [](void* argument) -> void* {
     const auto& [calls, client] = *static_cast<Client*>(argument);
     EXPECT_EQ(calls.DestroyClient(client), 0);

@@ -466,6 +466,10 @@ int main(int argc, char** argv) {
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
   if (how.rfind("first_process_", 0) == 0) ContinueAsFirstProcess();
+  if (how == "first_process_killed") {
+    HoldNothing();
+    kill(getpid(), SIGHUP);  // there is nothing to write yet
+  }
   if (how == "in_library") {
     library = dlopen(argv[2], RTLD_NOW);
     REQUIRE(library != nullptr);

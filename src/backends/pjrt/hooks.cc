@@ -18,6 +18,7 @@
 #include "hbmprof/tag.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/traceback.h"
 
@@ -160,14 +161,16 @@ Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* arg
       tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
-// Returns the names of the functions that contain the addresses; none if no thread can be started. It takes more stack
-// to find names than the program's thread may have. Throws std::bad_alloc.
+// Returns the names of the functions that contain the addresses; none if no thread can be started, or during a fork,
+// when that thread would wait for this one. It takes more stack to find names than the program's thread may have.
+// Throws std::bad_alloc.
 std::vector<Symbolizer::Name> NamesOf(const Profiler& profiler, const std::vector<uint64_t>& addresses) {
   std::vector<Symbolizer::Name> names;
+  if (fork_state.forks != 0) return names;
+  // Not in that thread: a probe may load a library, and this thread may hold the dynamic linker's lock.
+  const std::vector<Snapshot::Module> modules = profiler.TakeSnapshot().modules;
   bool is_found = false;
-  const auto find = [&] {
-    is_found = Completes([&] { names = ElfSymbolizer().Symbolize(profiler.TakeSnapshot().modules, addresses); });
-  };
+  const auto find = [&] { is_found = Completes([&] { names = ElfSymbolizer().Symbolize(modules, addresses); }); };
   if (RunInBackgroundThread(find) && !is_found) throw std::bad_alloc();
   return names;
 }
