@@ -61,12 +61,12 @@ double ThreadCpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Returns the CPU seconds that a thread spends while it waits for a lock that is held for 0.5 s. The thread calls
-// `prepare()` first. If that returns false, the result is negative.
 // How long the holder of the lock lets another thread wait. A thread that spins spends nearly all of it on a processor.
 constexpr std::chrono::milliseconds kWait{500};
 constexpr double kHalfOfWait = 0.25;
 
+// Returns the CPU seconds that a thread spends while it waits for a lock that is held for kWait. The thread calls
+// `prepare()` first. If that returns false, the result is negative.
 template <typename Prepare>
 double SecondsSpentWaiting(const Prepare& prepare) {
   SpinLock lock;
