@@ -217,7 +217,7 @@ TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
       "Event('change'));"
       "say(document.getElementById('found').textContent);");
   EXPECT_THAT(said, HasSubstr("GPU:0 4.00 MiB of 8.00 MiB"));
-  EXPECT_THAT(said, HasSubstr("+1.00 MiB"));
+  EXPECT_THAT(said, HasSubstr("unaccounted 1.00 MiB"));
   EXPECT_THAT(said, HasSubstr("leak +640.00 KiB +320.00 KiB app::KvCache::AllocatePage"));
   EXPECT_THAT(
       said,

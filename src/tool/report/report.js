@@ -177,7 +177,8 @@ function colour(node) {
   if (view.changing) {
     const net = view.value(node), turnover = view.width[node];
     const strength = turnover ? Math.abs(net) / turnover : 0;
-    return strength < 0.02 ? "var(--still)" : `rgba(var(${net > 0 ? "--grow" : "--shrink"}), ${(0.25 + 0.75 * strength).toFixed(2)})`;
+    // At most half opaque, so that the text on it is readable.
+    return strength < 0.02 ? "var(--still)" : `rgba(var(${net > 0 ? "--grow" : "--shrink"}), ${(0.1 + 0.4 * strength).toFixed(2)})`;
   }
   const name = nameOf(node);
   if (!hues.has(name)) hues.set(name, hueOf(name));
@@ -409,7 +410,7 @@ function drawDevices() {
     const share = value => limit ? Math.max(0, Math.min(100, 100 * value / limit)) : 0;
     const outside = Math.max(0, d.unaccounted ?? 0);
     const facts = [["peak", bytes(d.peak ?? 0)]];
-    if (d.unaccounted !== undefined) facts.push(["unaccounted", change(d.unaccounted, "bytes")]);
+    if (d.unaccounted !== undefined) facts.push(["unaccounted", bytes(d.unaccounted)]);
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
     const used = element("i", {}), untracked = element("i", {class: "outside"}), peak = element("b", {});
     used.style.width = untracked.style.left = share(d.in_use ?? 0) + "%";
@@ -572,6 +573,12 @@ const secondsText = nanos => {
   const whole = timeline.times[lastInstant];
   return whole < 1e6 ? (nanos / 1e3).toFixed(1) + " us" : whole < 1e9 ? (nanos / 1e6).toFixed(2) + " ms" : (nanos / 1e9).toFixed(whole < 1e11 ? 3 : 1) + " s";
 };
+// Returns the smallest of 1, 2, 5, 10, 20, 50, ... that is not less than `least`.
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * [1, 2, 5, 10].find(digit => digit * power >= least * .999);
+}
+const withoutZeros = text => text.replace(/\.(\d*[1-9])?0* /, (_, digits) => (digits ? "." + digits : "") + " ");
 
 const kBands = 8, kAxis = 18;
 let bands = [], plot = null;
@@ -621,19 +628,19 @@ function drawTimeline() {
   const path = (value, from) => {
     for (let i = 0; i < n; ++i) if (i === 0 && from) g.moveTo(x(i), y(value(i))); else g.lineTo(x(i), y(value(i)));
   };
-  // Grid.
+  // Grid: at round numbers, powers of two of bytes.
   g.font = "11px system-ui, sans-serif";
   g.strokeStyle = resolved("var(--line)");
   g.fillStyle = resolved("var(--muted)");
-  for (let k = 1; k <= 3; ++k) {
-    const value = most * k / 4;
+  const byteStep = 2 ** Math.max(0, Math.ceil(Math.log2(most / 4)));
+  for (let value = byteStep; value < most; value += byteStep) {
     g.beginPath(); g.moveTo(0, y(value)); g.lineTo(width, y(value)); g.stroke();
   }
-  for (let k = 0; k <= 4; ++k) {
-    g.textAlign = k === 0 ? "left" : k === 4 ? "right" : "center";
-    g.fillText(secondsText(whole * k / 4), width * k / 4, height - 4);
+  const timeStep = roundStep(whole / Math.max(2, Math.min(8, width / 120)));
+  for (let time = 0; time <= whole; time += timeStep) {
+    const text = withoutZeros(secondsText(time)), half = g.measureText(text).width / 2;
+    g.fillText(text, Math.max(0, Math.min(width - 2 * half, time / whole * width - half)), height - 4);
   }
-  g.textAlign = "left";
   const below = new Float64Array(n);
   bands.forEach((band, b) => {
     g.fillStyle = resolved(bandColour(b, band));
@@ -690,11 +697,9 @@ function drawTimeline() {
     const row = rows.findIndex(labels => !labels.some(touches));
     if (row < 0) continue;
     rows[row].push({text, left, right: left + size});
-    // A border in the colour of the background separates the label from the lines of other flags.
-    g.strokeStyle = resolved("var(--panel)");
-    g.lineWidth = 4;
-    g.strokeText(text, left, 12 * row + 11);
-    g.lineWidth = 1;
+    // The background of the label hides the lines below it.
+    g.fillStyle = resolved("var(--panel)");
+    g.fillRect(left - 2, 12 * row + 1, size + 4, 13);
     g.fillStyle = resolved(colour);
     g.fillText(text, left, 12 * row + 11);
   }
@@ -705,7 +710,7 @@ function drawTimeline() {
     g.globalAlpha = 1;
   }
   g.fillStyle = resolved("var(--text)");
-  for (let k = 1; k <= 3; ++k) g.fillText(bytes(most * k / 4), 4, y(most * k / 4) - 3);
+  for (let value = byteStep; value < most; value += byteStep) g.fillText(withoutZeros(bytes(value)), 4, y(value) - 3);
   const at = selection();
   if (!at) return;
   g.fillStyle = g.strokeStyle = resolved("var(--accent)");

@@ -109,7 +109,7 @@ function showSites(process, sites) {
       element("td", {class: "meter-cell"}, element("span", {class: "meter"}, meter)),
       element("td", {class: "name"}, row.name, element("small", {}, row.where)));
   });
-  const head = ["In use", "Share", "Since"].map(title => element("th", {class: "number"}, title));
+  const head = ["In use", "Share", "Since opened"].map(title => element("th", {class: "number"}, title));
   $("sites").replaceChildren(element("table", {},
     element("thead", {}, element("tr", {}, ...head, element("th", {class: "meter-cell"}), element("th", {}, "Function"))),
     element("tbody", {}, ...rows)));
