@@ -174,12 +174,6 @@ class EventLog {
   // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
 
-  // Around a fork.
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
-  // In a forked child, with `lock_` held: switches the log off and frees its memory.
-  void ClearInChild() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-
  private:
   // A list of buffers with its end.
   struct List {
@@ -216,8 +210,9 @@ class EventLog {
   EventClock clock_;
   std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
-  EventBuffer* memory_ = nullptr;
-  size_t count_ = 0;
+  // Both are set before and unset after the memory is used, so that the destructor is right at any instant (fork.h).
+  std::atomic<EventBuffer*> memory_{nullptr};
+  size_t count_ = 0;  // while `memory_` is not null
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);
