@@ -23,7 +23,6 @@
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
-#include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
@@ -98,7 +97,6 @@ ProfilerImpl* LoggedProfiler() {
 
 void ObserveTags(TagSetId tags) {
   ProfilerImpl* const profiler = LoggedProfiler();
-  const ForkPause pause;
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
   profiler->ledger().LogOnly(RecordedKind::kTags, tags, kNoRecordedSite, 0);
@@ -721,7 +719,6 @@ absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, cons
                            bool must_be_new) try {
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   return StartNow(profiler, path, options, must_be_new);
 } catch (const std::exception&) {
@@ -746,7 +743,6 @@ bool IsRecorderRunning() { return recording_process.load(std::memory_order_acqui
 
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   EventLog& log = profiler.ledger().log();
   if (!IsRecorderRunning()) log.clock().Choose();
@@ -766,7 +762,6 @@ bool IsFlightRecorderOn() {
 
 void StopFlightRecorder() {
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   flight_buffers.store(0);
   if (!IsFlightRecorderOn()) return;
@@ -784,7 +779,6 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
                             : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
                               "HBMPROF_FLIGHT_SECONDS=SECONDS)");
   }
-  const ForkPause pause;
   const ReentryGuard guard;
   return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
 } catch (const std::exception&) {
@@ -793,7 +787,6 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
 
 void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
-  const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
 }
@@ -812,7 +805,6 @@ ScopedMark::~ScopedMark() {
 
 void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {
   if (LoggedProfiler() != &profiler) return;
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;
   static_assert(kNoSite == kNoRecordedSite);

@@ -11,7 +11,9 @@ namespace hbmprof::internal {
 namespace {
 
 int ShardCount(int max_shards) {
-  const int64_t wanted = std::clamp<int64_t>(2 * sysconf(_SC_NPROCESSORS_CONF), 16, max_shards);
+  // Read once: sysconf may call malloc, and a forked child makes its ledgers before malloc may be used (fork.h).
+  static const int64_t processors = sysconf(_SC_NPROCESSORS_CONF);
+  const int64_t wanted = std::clamp<int64_t>(2 * processors, 16, max_shards);
   int count = 1;
   while (count < wanted) count *= 2;
   return count;
@@ -174,8 +176,13 @@ void Ledger::GrowCache(Cache* cache, uint32_t count) {
     *slot = cache->sites[i];
     cells[slot - grown.sites] = cache->cells[i];
   }
-  UnmapPages(cache->cells, Cache::BytesOf(cache->count));
-  *cache = grown;
+  Cell* const old_cells = cache->cells;
+  const size_t old_bytes = Cache::BytesOf(cache->count);
+  cache->sites = grown.sites;
+  cache->next_way = 0;
+  cache->cells = grown.cells;
+  __atomic_store_n(&cache->count, count, __ATOMIC_RELEASE);  // never more than `cells` has, for the destructor
+  UnmapPages(old_cells, old_bytes);
 }
 
 void Ledger::MoveToOwner(Shard& shard, SiteId site, Cell* cell, Shard& owner) {
@@ -724,30 +731,6 @@ void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes)
   if (shard == nullptr) return;
   SpinLockHolder hold(shard->lock);
   Log(*shard, kind, id, site, bytes);
-}
-
-void Ledger::AbandonSnapshotInChild() {
-  reading_lock_.Unlock();
-  ForEachActiveShard([](Shard& shard) { shard.reading = nullptr; });
-}
-
-void Ledger::Clear() {
-  log_.ClearInChild();
-  std::fill(std::begin(common_), std::end(common_), Common{});
-  live_records_.store(0, std::memory_order_relaxed);
-  AbandonSnapshotInChild();
-  ForEachActiveShard([&](Shard& shard) {
-    shard.unflushed = 0;
-    shard.next_event = nullptr;
-    shard.log = {};
-    shard.view = {};
-    std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
-    std::fill(std::begin(shard.events_when_shared), std::end(shard.events_when_shared), 0);
-    for (SiteId site = 0; site < sites_.max_sites(); site += 1u << kChunkBits) {
-      if (Cell* const cells = OwnedCellOf(shard, site); cells != nullptr) DiscardPages(cells, kChunkBytes);
-    }
-    if (shard.cache.count != 0) DiscardPages(shard.cache.cells, Cache::BytesOf(shard.cache.count));
-  });
 }
 
 }  // namespace hbmprof::internal

@@ -107,6 +107,8 @@ class Ledger {
   // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
   // `min_cached_cells` is a power of two, at least 4.
   Ledger(const SiteTable& sites, int flush_every, uint32_t min_cached_cells = kMinCachedCells);
+  // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
+  // that are right at every instant (fork.h).
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
@@ -397,15 +399,6 @@ class Ledger {
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);
 
-  // Around a fork.
-  void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a forked child, with all locks and that of the log held: sets everything to zero, and switches the log off. The
-  // locks stay held.
-  void Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a forked child: ends the snapshot that another thread of the parent may have been taking.
-  void AbandonSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-
  private:
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
@@ -649,6 +642,8 @@ class Ledger {
   void ForEachShardOf(uint64_t shards, const Visit& visit) const;
   template <typename Visit>
   void ForEachActiveShard(const Visit& visit) const;
+  void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
   // Reads the cells of `shards` for a snapshot. `account_of` is indexed by site.
   void ReadCells(uint64_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
