@@ -343,7 +343,7 @@ void ProfilerImpl::CountTruncated() {
 }
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
-  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
+  const Caller& start = StartOfStack(caller);
   const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
   return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
