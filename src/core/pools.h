@@ -168,6 +168,8 @@ class Pools {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
   }
+  // Returns the device of the innermost segment at `address`; nullopt if there is none.
+  std::optional<DeviceId> DeviceAt(uint64_t address) const;
   // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
   // together with it, whatever their attributes are. If an outermost segment is kept only because of its id, all blocks
   // and segments in it are removed.
