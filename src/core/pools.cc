@@ -83,13 +83,6 @@ Pools::Position Pools::PositionOfSegment(uint64_t address, int64_t bytes) {
   return position;
 }
 
-std::optional<DeviceId> Pools::DeviceAt(uint64_t address) const {
-  Change shared(ledger_, Change::Scope::kOwnShard);
-  const Segment* const segment = shared.is_usable() ? segments_.At(address) : nullptr;
-  if (segment == nullptr) return std::nullopt;
-  return DeviceId(segment->account / kMemorySpaceCount);
-}
-
 bool Pools::PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const {
   if (!change.Prepare(record.site)) return false;
   const uint64_t address = AddressOf(id);

@@ -600,12 +600,11 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 }
 
 bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
-  if (!IsCommonBlock(start, bytes, attributes)) {
+  // Outside of segments, and on another device than the segment's, the block has another site than WordsOfBlock.
+  if (!IsCommonBlock(start, bytes, attributes) ||
+      !pools_.IsInSegmentOf(pools_.ProbableDevice(attributes.device), start)) {
     return AddAnyBlock(caller, start, bytes, attributes);
   }
-  // Outside of all segments, and on another device than that of the segment, the block has another site.
-  const DeviceId device = pools_.ProbableDevice(attributes.device);
-  if (pools_.DeviceAt(start) != device) return AddAnyBlock(caller, start, bytes, attributes);
   const SiteId site = SiteOf(caller, WordsOfBlock(bytes, attributes));
   TraceStep(EventStep::kBlockPlaced);
   const Ledger::Entered entered = site == kNoSite ? Ledger::kNotEntered
