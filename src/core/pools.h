@@ -168,6 +168,13 @@ class Pools {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
   }
+  // Returns whether the event of a block at `address` can be a common one (AddCommonBlock): the innermost segment there
+  // is of `device`.
+  bool IsInSegmentOf(DeviceId device, uint64_t address) const {
+    Ledger::OwnShard<false> own(ledger_);
+    return own.is_usable() && View(own, address) &&
+           sites_.At(own.view().site).account / kMemorySpaceCount == static_cast<int>(device);
+  }
   // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
   // together with it, whatever their attributes are. If an outermost segment is kept only because of its id, all blocks
   // and segments in it are removed.
