@@ -194,6 +194,20 @@ TEST_F(LiveTest, AnyOtherKeyRefreshesTop) {
   EXPECT_EQ(top.End(), 0);
 }
 
+TEST_F(LiveTest, KeysSortTopAndEachMemoryHasACurve) {
+  OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
+  top.ReadUntil("q ends; sort by  *f flat  c cum  n now  s since start");
+  top.Press('n');
+  EXPECT_THAT(top.ReadUntil("sort by  f flat  c cum  *n now  s since start"),
+              ContainsRegex("sim:0 [^\r\n]+ 2\\.8[0-9] MiB to 2\\.8[0-9] MiB in [0-9]+ s"));
+  top.Press('S');
+  top.ReadUntil("sort by  f flat  c cum  n now  *s since start");
+  top.Press('c');
+  top.ReadUntil("sort by  f flat  *c cum  n now  s since start");
+  top.Press('q');
+  EXPECT_EQ(top.End(), 0);
+}
+
 TEST_F(LiveTest, TopFollowsTheSizeOfTheWindow) {
   OnTerminal top({"top", std::to_string(program_.pid()), "--interval", "1h"}, sockets_);
   top.ReadUntil("LoadWeights");

@@ -174,7 +174,8 @@ TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(idle, peak_.idle);
 }
 
-TEST(Xplane, FirstOfEqualPeaksIsThePeak) {
+// XProf shows the last instant of equal peaks. All values in the file are the recorded ones.
+TEST(Xplane, LastOfEqualPeaksIsShown) {
   SKIP_WITHOUT_XPROF();
   MadeRecording recording;
   const uint32_t weights = recording.Site({{"llm::LoadWeights"}, {"main"}});
@@ -184,8 +185,11 @@ TEST(Xplane, FirstOfEqualPeaksIsThePeak) {
   recording.Alloc(40, 0x3000000, 4 * kMiB, second);
   const Json memory = XprofConverter::Convert(Converted(Written(recording), "xplane"))["GPU:0"];
   EXPECT_EQ(memory["peak_bytes"], 12 * kMiB);
-  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 20);
-  EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Prefill", 4 * kMiB}}));
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 40);
+  EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Decode", 4 * kMiB}}));
+  std::vector<int64_t> in_use;
+  for (const Json& point : memory["timeline"]) in_use.push_back(point[1]);
+  EXPECT_THAT(in_use, testing::ElementsAre(8 * kMiB, 12 * kMiB, 8 * kMiB, 12 * kMiB));
 }
 
 TEST(Xplane, HasShapesRegionsMemoriesAndEarlyBuffers) {
@@ -619,6 +623,29 @@ TEST(TimelineCommand, PrintsRowsWhenPiped) {
             "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n");
 }
 
+// The driver reports less than is tracked: every reader of the recording shows the same negative value.
+TEST(TimelineCommand, UnaccountedCanBeNegative) {
+  MadeRecording recording;
+  recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"Load"}}));
+  MadeRecording::DriverSample sample;
+  sample.time = 20;
+  sample.devices.push_back({0, 5 * kMiB, 59 * kMiB, 64 * kMiB, {}, {}});
+  recording.Sample(sample).Mark(30, "end");
+  const std::string path = Written(recording);
+  EXPECT_EQ(ToolJson({"timeline", path})["memories"][0]["intervals"].back()["unaccounted"], -3 * kMiB);
+  const Json series = ReportPage(path).account["unaccounted"];
+  EXPECT_EQ(SeriesValues(series[0], series[1]).back(), -3 * kMiB);
+  EXPECT_THAT(RunTool({"top", path}).out, HasSubstr("unaccounted -3.00 MiB"));
+}
+
+TEST(TimelineCommand, NoOwnShowsTheInnermostFunctions) {
+  MadeRecording recording;
+  recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"cudaMalloc"}, {"Load"}, {"main"}}));
+  const std::string path = Written(recording);
+  EXPECT_EQ(ToolJson({"timeline", path})["memories"][0]["at_peak"][0]["function"], "Load");
+  EXPECT_EQ(ToolJson({"timeline", "--no-own", path})["memories"][0]["at_peak"][0]["function"], "cudaMalloc");
+}
+
 TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   const std::string mark = "out of memory: cuMemAlloc_v2";
   const std::string path = Written(SmallRecording().Mark(9'000'000'000, mark));
@@ -677,6 +704,16 @@ TEST(TimelineCommand, DrawsAChartOfTheTerminalsWidth) {
   EXPECT_LE(longest, 78u) << plain;
   const std::string colored = OnTerminal(path, {"NO_COLOR=", "LC_ALL=C.UTF-8"});
   EXPECT_THAT(colored, AllOf(HasSubstr("\033[31m"), HasSubstr("\u2588")));
+}
+
+// The terminal has 40 lines.
+TEST(TimelineCommand, ChartStaysVisibleWithManyMarks) {
+  MadeRecording recording = SmallRecording();
+  for (int64_t i = 0; i < 500; ++i) recording.Mark(9'000'000'000 + i, "step");
+  const std::string out = OnTerminal(Written(recording), {"NO_COLOR=1", "LC_ALL=C"});
+  EXPECT_LT(std::count(out.begin(), out.end(), '\n'), 40) << out;
+  EXPECT_THAT(out, AllOf(HasSubstr("####"), HasSubstr("7.000 s  out of memory: 64.00 MiB"),
+                         ContainsRegex("\\.\\.\\. and 4[0-9]+ more marks \\(--json has all\\)")));
 }
 
 TEST(TimelineCommand, ErrorNamesTheMissingMemoryOrTag) {
