@@ -208,7 +208,7 @@ Command AddConvertCommand(CLI::App& tool) {
   auto options = std::make_shared<ConvertOptions>();
   arguments
       ->add_option("FILE", options->files,
-                   "Profiles, which are combined into one (csv, json, ndjson: one after the other); or a recording")
+                   "Profiles, combined into one (csv, json, ndjson: one after the other); or a recording")
       ->required();
   std::vector<std::string> formats = RecordingFormats();
   formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json"});

@@ -101,12 +101,18 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
-  std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }},
-      {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat_change(), total); }}};
+  std::vector<ValueColumn> columns;
+  // A narrow terminal has no space for shares and names.
+  const auto add_share = [&](const char* heading, int64_t (Sums::Row::*value)() const) {
+    constexpr size_t kWide = 100;
+    if (TerminalColumns() != 0 && TerminalColumns() < kWide) return;
+    columns.push_back({heading, [=](const Sums::Row& row) { return FormatPercent((row.*value)(), total); }});
+  };
+  columns.push_back({"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }});
+  add_share("flat%", &Sums::Row::flat_change);
   if (has_cum) {
     columns.push_back({"cum", [&](const Sums::Row& row) { return change(row.cum_change()); }});
-    columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum_change(), total); }});
+    add_share("cum%", &Sums::Row::cum_change);
   }
   columns.push_back({"base", [&](const Sums::Row& row) { return size(has_cum ? row.cum[0] : row.flat[0]); }});
   columns.push_back({"now", [&](const Sums::Row& row) { return size(has_cum ? row.cum[1] : row.flat[1]); }});

@@ -374,9 +374,9 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks");
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   // The last lines of the help list these.
+  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
   options->live_options = {
       arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
       arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps")
@@ -385,7 +385,9 @@ Command AddLeaksCommand(CLI::App& tool) {
   for (CLI::Option* const option : options->live_options) option->group("");
   options->AddTo(*arguments);
   arguments->footer(
-      Cat("Of a process: --interval 10s between dumps, --dumps 12 in all, -o DIR keeps them\n", kFilterHelp));
+      Cat("Also --all: sites that grew and are no leaks. Of a process: --interval 10s, --dumps 12, -o DIR keeps the "
+          "dumps\n",
+          kFilterHelp));
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 

@@ -76,7 +76,7 @@ class Screen {
       return read(signals_.get(), &info, sizeof(info)) == sizeof(info) && info.ssi_signo == SIGWINCH ? '\0' : 'q';
     }
     char key = 0;
-    return read(STDIN_FILENO, &key, 1) == 1 ? static_cast<char>(std::tolower(key)) : 'q';
+    return read(STDIN_FILENO, &key, 1) == 1 ? static_cast<char>(std::tolower(static_cast<unsigned char>(key))) : 'q';
   }
 
  private:
@@ -114,6 +114,7 @@ class Curves {
       const auto space = comment.values.find("space");
       const bool is_device = space == comment.values.end() || space->second == "device";
       std::deque<Point>& points = memories_[comment.name + (is_device ? "" : " " + space->second)];
+      if (!points.empty() && points.back().time_nanos == file.time_nanos) continue;  // shown again
       points.push_back({file.time_nanos, *in_use});
       if (points.size() > kMostPoints) points.pop_front();
     }

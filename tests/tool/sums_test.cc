@@ -101,7 +101,9 @@ struct Made {
 std::string SaveOurs(const std::string& dir, const std::string& name, int64_t pages, uint64_t slide, bool names) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const std::string path = dir + "/" + name;
-  const auto bytes = hbmprof::SerializePprof(ServerSnapshot(pages, slide), names ? &symbolizer : nullptr);
+  hbmprof::Snapshot snapshot = ServerSnapshot(pages, slide);
+  snapshot.process_id += pages;  // other pages, another process
+  const auto bytes = hbmprof::SerializePprof(snapshot, names ? &symbolizer : nullptr);
   WriteFile(path, *bytes);
   return path;
 }
