@@ -73,7 +73,9 @@ Peak PeakOf(const std::string& path, bool is_last = false) {
     RecordedEvent event;
     for (size_t count = 1; !(is_second && count > at) && (*recording)->Next(&event); ++count) {
       state.Apply(event);
-      if (is_second || event.is_continued || event.site >= tables.sites.size()) continue;
+      const bool changes_buffer = event.site < tables.sites.size() && event.kind != RecordedKind::kFailed &&
+                                  event.kind != RecordedKind::kCharge;
+      if (is_second || event.is_continued || (is_last && !changes_buffer)) continue;
       if (state.bytes_in_use(0) < peak.bytes + (is_last ? 0 : 1)) continue;
       peak.bytes = state.bytes_in_use(0);
       peak.time = event.time - tables.start_time;

@@ -251,9 +251,9 @@ TEST(OwnCode, IsTheDefaultOfTopAndDiffWithoutOuterLibraryFrames) {
   EXPECT_THAT(top.out, HasSubstr("function                  where\n"
                                  "3.00 KiB  100.00%  3.00 KiB  100.00%  Cache.grow                /srv/serve.py:7\n"));
   const std::string tree =
-      "main                        /srv/serve.py:7\n"
-      "3.00 KiB  100.00%             _PyEval_EvalFrameDefault   [python3.11]\n"
-      "3.00 KiB  100.00%  3.00 KiB    Cache.grow                /srv/serve.py:7\n";
+      "main                       /srv/serve.py:7\n"
+      "3.00 KiB  100.00%             _PyEval_EvalFrameDefault  [python3.11]\n"
+      "3.00 KiB  100.00%  3.00 KiB    Cache.grow               /srv/serve.py:7\n";
   EXPECT_THAT(RunTool({"top", "--tree", after}).out, testing::EndsWith(tree));
   EXPECT_EQ(Flat({"diff", before, after}), (std::map<std::string, int64_t>{{"Cache.grow", 2048}}));
   EXPECT_EQ(Flat({"diff", "--no-own", before, after}), (std::map<std::string, int64_t>{{"cuMemAlloc_v2", 2048}}));
