@@ -205,7 +205,7 @@ void PrintAnswer(const llm::Answer& answer) {
               answer.request.prompt.c_str(), text.c_str());
 }
 
-double Megabytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+double Mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -261,9 +261,9 @@ int main(int argc, char** argv) {
               ends[2]);
   std::printf("tokens     %lld in %.2f s: %.0f tokens/s\n", static_cast<long long>(tokens), seconds.count(),
               tokens > 0 ? static_cast<double>(tokens) / seconds.count() : 0.0);
-  std::printf("memory     %.2f MB in use, %.2f MB peak, %.2f MB limit, %lld allocations\n",
-              Megabytes(stats.bytes_in_use), Megabytes(stats.peak_bytes_in_use),
-              Megabytes(stats.bytes_limit.value_or(0)), static_cast<long long>(stats.num_allocs));
+  std::printf("memory     %.2f MiB in use, %.2f MiB peak, %.2f MiB limit, %lld allocations\n",
+              Mebibytes(stats.bytes_in_use), Mebibytes(stats.peak_bytes_in_use),
+              Mebibytes(stats.bytes_limit.value_or(0)), static_cast<long long>(stats.num_allocs));
   std::printf("leaked     %lld pages x %lld B = %lld B\n", leaked_pages, page_bytes, leaked_pages * page_bytes);
   return 0;
 }

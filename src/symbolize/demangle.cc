@@ -1,13 +1,10 @@
-// Demangles C++ by the C++ runtime and Rust by libiberty, and shortens the demangled names.
+// Demangles names by libiberty, and shortens them.
 #include "src/symbolize/demangle.h"
 
-#include <cxxabi.h>
 #include <demangle.h>
 
 #include <csetjmp>
 #include <cstddef>
-#include <cstdlib>
-#include <memory>
 
 namespace hbmprof::internal {
 namespace {
@@ -213,10 +210,8 @@ std::string_view WithoutCompilerSuffix(std::string_view symbol) {
   return symbol;
 }
 
-using MallocedText = std::unique_ptr<char, decltype(&free)>;
-
-// A Rust name as libiberty writes it, part by part.
-struct RustName {
+// A name as libiberty writes it, part by part.
+struct DemangledName {
   // A symbol of a few hundred bytes can have a name of gigabytes, because references in it repeat parts of the name.
   static constexpr size_t kMaxBytes = size_t{1} << 16;
 
@@ -226,16 +221,20 @@ struct RustName {
   // Called by libiberty for each part. If the name is too long, it leaves libiberty by longjmp, because libiberty
   // provides no other way to stop.
   static void Append(const char* part, size_t bytes, void* name) {
-    auto* const self = static_cast<RustName*>(name);
+    auto* const self = static_cast<DemangledName*>(name);
     if (self->text.size() + bytes > kMaxBytes) std::longjmp(self->too_long, 1);
     self->text.append(part, bytes);
   }
 };
 
-// Sets `name->text`. Returns false if `symbol` is not a Rust symbol, or its name is too long.
-bool DemangleRust(const char* symbol, RustName* name) {
+// A demangler of libiberty.
+using Demangler = int (*)(const char* symbol, int options, demangle_callbackref append, void* name);
+
+// Sets `name->text`. Returns false if `symbol` is not a symbol of this demangler, or its name is too long.
+bool Demangle(Demangler demangler, const char* symbol, int options, DemangledName* name) {
+  name->text.clear();
   if (setjmp(name->too_long) != 0) return false;
-  return rust_demangle_callback(symbol, DMGL_NO_OPTS, &RustName::Append, name) != 0;
+  return demangler(symbol, options, &DemangledName::Append, name) != 0;
 }
 
 // Removes generic arguments ("::<u8, fn() -> u8>") from the path of a Rust name. A type in front of the path stays:
@@ -274,15 +273,13 @@ std::string ShortenDemangled(std::string_view demangled) {
 std::string ShortFunctionName(const char* symbol) {
   const bool may_be_cpp = StartsWith(symbol, "_Z");
   // Rust is tried first, because its legacy symbols are also valid C++ symbols.
+  DemangledName name;
   if (may_be_cpp || StartsWith(symbol, "_R")) {
     const std::string own(WithoutCompilerSuffix(symbol));
-    RustName name;
-    if (DemangleRust(own.c_str(), &name)) return WithoutGenericArguments(name.text);
+    if (Demangle(&rust_demangle_callback, own.c_str(), DMGL_NO_OPTS, &name)) return WithoutGenericArguments(name.text);
   }
-  if (may_be_cpp) {
-    int status = 0;
-    const MallocedText demangled(abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &free);
-    if (demangled != nullptr) return ShortenDemangled(demangled.get());
+  if (may_be_cpp && Demangle(&cplus_demangle_v3_callback, symbol, DMGL_PARAMS | DMGL_TYPES, &name)) {
+    return ShortenDemangled(name.text);
   }
   return std::string(WithoutCompilerSuffix(symbol));
 }

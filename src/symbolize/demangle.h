@@ -13,8 +13,8 @@ namespace hbmprof::internal {
 //   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
 // - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
 //   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".
-//   A symbol whose name has more than 64 KiB stays mangled.
 // - C: the symbol, without suffixes that the compiler appended.
+// A symbol whose demangled name has more than 64 KiB stays mangled.
 std::string ShortFunctionName(const char* symbol);
 
 // Returns the short name of a demangled name, as ShortFunctionName does. A name that is not recognized is returned

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/tool/text.h"
@@ -49,6 +50,15 @@ inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
     return "";
   };
   return {read, ""};
+}
+
+// Returns the options of a subcommand, and those of its option groups.
+inline std::vector<const CLI::Option*> OptionsOf(const CLI::App& arguments) {
+  std::vector<const CLI::Option*> options = arguments.get_options();
+  for (const CLI::App* group : arguments.get_subcommands(nullptr)) {
+    for (const CLI::Option* option : group->get_options()) options.push_back(option);
+  }
+  return options;
 }
 
 // Each of these functions adds its subcommand to the command line `tool`.

@@ -102,15 +102,6 @@ int PrintUnknownCommand(const std::vector<Command>& commands, const std::string&
   return kUnusable;
 }
 
-// Returns the options of a subcommand, and those of its option groups.
-std::vector<const CLI::Option*> OptionsOf(const CLI::App& arguments) {
-  std::vector<const CLI::Option*> options = arguments.get_options();
-  for (const CLI::App* group : arguments.get_subcommands(nullptr)) {
-    for (const CLI::Option* option : group->get_options()) options.push_back(option);
-  }
-  return options;
-}
-
 // Explains which of the arguments after the subcommand is an option that it does not have. Returns whether there is
 // one.
 bool PrintUnknownOption(const Command& command, const std::vector<std::string>& arguments) {

@@ -1,5 +1,6 @@
 // `hbmprof completion`: prints a shell's completion script. The script is generated from the definition of the command
 // line, so it has every option.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,10 +15,19 @@ std::vector<const CLI::App*> Subcommands(const CLI::App& tool) {
   return tool.get_subcommands([](const CLI::App*) { return true; });
 }
 
+// Returns the options of a command for users. Those that only the command itself uses have no description.
+std::vector<const CLI::Option*> DescribedOptions(const CLI::App& command) {
+  std::vector<const CLI::Option*> options = OptionsOf(command);
+  options.erase(std::remove_if(options.begin(), options.end(),
+                               [](const CLI::Option* option) { return option->get_description().empty(); }),
+                options.end());
+  return options;
+}
+
 // Returns the names of the command's options, such as "--json", "--type" and "-t".
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options()) {
+  for (const CLI::Option* option : DescribedOptions(command)) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     for (const std::string& name : option->get_snames()) names.push_back("-" + name);
   }
@@ -62,7 +72,7 @@ std::string Fish(const CLI::App& tool) {
   for (const CLI::App* command : Subcommands(tool)) {
     text += Cat("complete -c hbmprof -n __fish_use_subcommand -f -a ", command->get_name(), " -d ",
                 FishQuoted(command->get_description()), "\n");
-    for (const CLI::Option* option : command->get_options()) {
+    for (const CLI::Option* option : DescribedOptions(*command)) {
       std::string names;
       for (const std::string& name : option->get_lnames()) names += " -l " + name;
       for (const std::string& name : option->get_snames()) names += " -s " + name;

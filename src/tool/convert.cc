@@ -182,8 +182,10 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     if (!status.ok()) return status;
     return kSuccess;
   }
-  const absl::StatusOr<ProfileSet> profiles = ReadView("convert", options.files, options);
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
   if (!profiles.ok()) return profiles.status();
+  if (options.to != "json") KeepLastOfEachProcess("convert", 0, *profiles);
+  if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
   if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
@@ -206,7 +208,7 @@ Command AddConvertCommand(CLI::App& tool) {
   auto options = std::make_shared<ConvertOptions>();
   arguments
       ->add_option("FILE", options->files,
-                   "Profiles, which are combined into one (csv and ndjson: one after the other); or a recording")
+                   "Profiles, combined into one (csv, json, ndjson: one after the other); or a recording")
       ->required();
   std::vector<std::string> formats = RecordingFormats();
   formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json"});

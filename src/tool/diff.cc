@@ -42,6 +42,7 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
   }
   absl::StatusOr<ProfileSet> set = ProfileSet::Parse(profiles);
   if (!set.ok()) return set.status();
+  KeepLastOfEachProcess("diff", 1, *set);
   return MakeQuery("diff", *std::move(set), options);
 }
 
@@ -51,7 +52,7 @@ CallTree TreeOf(const SumsQuery& query) { return CallTree(query.profiles, query.
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
                {"base", options.base},
-               {"files", options.files},
+               {"files", query.profiles.PathsFrom(1)},
                {"type", query.type_name},
                {"unit", query.unit},
                {"base_total", sums.sum()[0]},
@@ -88,6 +89,7 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
   const std::string summary =
       Cat(query.type_name, ": ", change(growth), ", from ", size(sums.sum()[0]), " to ", size(sums.sum()[1]));
   PrintVisible(Colored(Visible(summary), ToneOf(growth)) + "\n");
+  if (query.trimmed) Print(kTrimmedText);
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   if (rows.empty()) {
     Print("no row changed\n");
@@ -99,12 +101,18 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
-  std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }},
-      {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat_change(), total); }}};
+  std::vector<ValueColumn> columns;
+  // A narrow terminal has no space for shares and names.
+  const auto add_share = [&](const char* heading, int64_t (Sums::Row::*value)() const) {
+    constexpr size_t kWide = 100;
+    if (TerminalColumns() != 0 && TerminalColumns() < kWide) return;
+    columns.push_back({heading, [=](const Sums::Row& row) { return FormatPercent((row.*value)(), total); }});
+  };
+  columns.push_back({"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }});
+  add_share("flat%", &Sums::Row::flat_change);
   if (has_cum) {
     columns.push_back({"cum", [&](const Sums::Row& row) { return change(row.cum_change()); }});
-    columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum_change(), total); }});
+    add_share("cum%", &Sums::Row::cum_change);
   }
   columns.push_back({"base", [&](const Sums::Row& row) { return size(has_cum ? row.cum[0] : row.flat[0]); }});
   columns.push_back({"now", [&](const Sums::Row& row) { return size(has_cum ? row.cum[1] : row.flat[1]); }});
@@ -122,11 +130,11 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
   const absl::StatusOr<SumsQuery> query =
-      options.after.empty() ? ReadQuery("diff", files, options) : ReadWithDelay(options);
+      options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(options);
   if (!query.ok()) return query.status();
   const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, query->unit);
   if (!limit.ok()) return limit.status();
-  const Sums sums(query->profiles, {{0, 1}, {1, files.size()}}, query->type, query->grouping);
+  const Sums sums(query->profiles, {{0, 1}, {1, query->profiles.files().size()}}, query->type, query->grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
   const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > *limit;
@@ -148,7 +156,7 @@ Command AddDiffCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("diff", "Show what changed between two profiles");
   auto options = std::make_shared<DiffOptions>();
   arguments->add_option("BASE", options->base, "The earlier profile: a file, a process or a URL")->required();
-  arguments->add_option("FILE", options->files, "The later profile; several profiles are added up");
+  arguments->add_option("FILE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and FILE, such as 60s; without FILE, BASE is read twice");
   options->AddTo(*arguments);

@@ -38,14 +38,6 @@ std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
   return std::nullopt;
 }
 
-std::optional<int64_t> ProcessId(const ProfileSet::File& file) {
-  for (const std::string& line : file.comments) {
-    const Comment comment(line);
-    if (comment.word == "hbmprof") return comment.Number("pid");
-  }
-  return std::nullopt;
-}
-
 // Sets the range of dumps to be judged.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
@@ -56,15 +48,15 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   }
   std::vector<size_t> starts = {0};
   int64_t total_before = 0;
-  std::optional<int64_t> process_before;
+  std::string process_before;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
-    const std::optional<int64_t> process = ProcessId(file);
+    const std::string process = ProcessIn(file);
     int64_t total = 0;
     for (size_t s = 0; total_type.has_value() && s < file.samples.size(); ++s) {
       total = Plus(total, profiles.Value(file, s, *total_type));
     }
-    const bool other_process = process.has_value() && process_before.has_value() && *process != *process_before;
+    const bool other_process = !process.empty() && !process_before.empty() && process != process_before;
     const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
     if (d > 0 && (other_process || total < total_before || counter_fell)) starts.push_back(d);
     total_before = total;
@@ -164,15 +156,21 @@ class CourseJudge {
     size_t intervals;
     std::string grew;
     std::string returned;
+    std::string last_third;  // against the second
     std::string late;
   };
   Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
     const size_t intervals = dumps.size() - 1 - j.first;
     const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
+    const double share = std::max(0.0, j.late / 2);  // of the last third in the growth of the last two
+    const std::string last_third =
+        share > 0.99
+            ? "nearly all growth after the first third of the time is in the last third"
+            : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
+    const char* const change = share < 0.45 ? "slower: " : share > 0.55 ? "faster: " : nullptr;
     return {intervals, Cat("grew permanently in ", j.steps, " of ", intervals, " intervals", since),
-            j.fall > 0 ? Cat("freed at most ", Bytes(j.fall, unit_), " at a time") : "freed nothing",
-            Cat("the last third has ", Percent(std::max(0.0, j.late / 2)),
-                " of the growth after the first third (50 % if the growth is even)")};
+            j.fall > 0 ? Cat("freed at most ", Bytes(j.fall, unit_), " at a time") : "freed nothing", last_third,
+            change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third)};
   }
 
   void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
@@ -182,7 +180,7 @@ class CourseJudge {
                      " dumps cannot distinguish a leak from a cache that fills");
       site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
     } else if (j.slowing) {
-      site.why = Cat("is slowing down: ", growth.late);
+      site.why = Cat("is slowing down: ", growth.last_third);
       site.more_dumps = "dumps over twice the time show whether it stops";
     } else if (j.in_jumps) {
       site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",

@@ -11,6 +11,7 @@
 #include "src/tool/growth.h"
 #include "src/tool/live_dumps.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/report_verdict.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -30,6 +31,7 @@ struct LeaksOptions : ViewOptions {
   std::vector<std::string> by;
   size_t rows = 10;
   size_t frames = 8;
+  bool all = false;
   bool json = false;
   // Of a running process:
   std::string interval = "10s";
@@ -43,6 +45,7 @@ struct Result {
   const ProfileSet& profiles;
   const DumpSeries& series;
   SampleType type;
+  size_t type_index;
   bool trimmed;                   // frames of known libraries are left out
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth
   Verdict worst;                  // sites up to this verdict count for --fail-over
@@ -76,7 +79,7 @@ Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const
                   bool trimmed) {
   const Verdict worst = WorstCounted(options.fail_on);
   const size_t warm = EndOfWarmUp(series);
-  Result result = {profiles, series, profiles.types()[type], trimmed, {}, worst, {}};
+  Result result = {profiles, series, profiles.types()[type], type, trimmed, {}, worst, {}};
   result.sites = RankGrowth(profiles, series, type, options.by);
   result.rest = RestOf(profiles, series, type, result.sites, worst);
   for (const SiteGrowth& site : result.sites) {
@@ -128,7 +131,7 @@ void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
   Print(ToText(json));
 }
 
-// Prints the series, its total growth and the number of sites by verdict.
+// Prints the series, its total growth, the sentence on the leaks, and the number of sites by verdict.
 void PrintHead(const LeaksOptions& options, const Result& result) {
   const DumpSeries& series = result.series;
   const std::string& unit = result.type.unit;
@@ -146,10 +149,15 @@ void PrintHead(const LeaksOptions& options, const Result& result) {
   Print(
       Visible(Cat(head, ": ", result.type.type, " from ", FormatValue(first, unit), " to ", FormatValue(last, unit))) +
       "\n");
+  const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
+  if (const std::string leaks = LeakSentence(result.profiles, now, result.type_index, result.sites); !leaks.empty()) {
+    PrintVisible(Colored(Visible(leaks), Tone::kGrowth) + "\n");
+  }
   const int64_t* counts = result.counts;
   Print(Cat(result.sites.size(), " sites: ", counts[0], " leak, ", counts[1], " perhaps, ", counts[2],
-            " grew and stopped, ", counts[3], " go up and down, ", counts[4], " did not grow\n"));
-  if (result.trimmed) Print("stacks start at the first frame outside of known libraries (--no-own shows all frames)\n");
+            " grew and stopped, ", counts[3], " go up and down, ", counts[4], " did not grow",
+            options.all || counts[2] + counts[3] == 0 ? "" : " (--all lists those that grew)", "\n"));
+  if (result.trimmed) Print(kTrimmedText);
   if (!series.restart.empty()) Print(Visible(series.restart) + "\n");
 }
 
@@ -164,8 +172,8 @@ std::string VerdictText(const LeaksOptions& options, const Result& result, const
   if (!result.series.seconds.empty()) rates += rate(site.per_second, "s") + "  ";
   rates += rate(site.per_interval, "interval");
   const bool is_leak = site.verdict == Verdict::kLeak;
-  const std::string line = Cat(GrowthSign(site.growth), is_leak ? "LEAK" : "perhaps", "  ", Visible(rates), "  (",
-                               Visible(FormatChange(site.growth, unit)), " in all)");
+  const std::string line = Cat(GrowthSign(site.growth), is_leak ? "LEAK" : VerdictName(site.verdict), "  ",
+                               Visible(rates), "  (", Visible(FormatChange(site.growth, unit)), " in all)");
   return Cat(Colored(line, is_leak ? Tone::kGrowth : Tone::kWarning), "\n       sure: ", SureName(site.sure), "; ",
              Visible(site.why), "\n       more dumps: ", Visible(site.more_dumps), "\n");
 }
@@ -176,7 +184,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
   Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
   for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].position});
-  std::string text = table.Text();
+  std::string text = table.Text(TerminalColumns());
   if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
   if (stack.empty()) text += "       [no stack]\n";
   std::string labels;
@@ -185,7 +193,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   return text;
 }
 
-// Prints the sites that are or may be leaks, and the rest if the rest is or may be a leak.
+// Prints the sites that are or may be leaks, and the rest if it is a leak or --fail-over counts it.
 void PrintGrowing(const LeaksOptions& options, const Result& result) {
   size_t shown = 0;
   for (const SiteGrowth& site : result.sites) {
@@ -198,30 +206,33 @@ void PrintGrowing(const LeaksOptions& options, const Result& result) {
     PrintVisible(Cat("\n", shown < 10 ? " " : "", shown, ". ", VerdictText(options, result, site),
                      SiteText(result.profiles, site, options.frames)));
   }
-  if (result.rest.verdict == Verdict::kLeak) {
+  if (result.rest.verdict == Verdict::kLeak || result.unexplained > 0) {
     PrintVisible("\nall other sites together: " + VerdictText(options, result, result.rest));
   }
 }
 
-// Prints one line for each site that grew and is not a leak, the largest first.
+// Prints one line for each site that grew and is not a leak, the largest first: with --all, or if --fail-over counts
+// it.
 void PrintOthers(const LeaksOptions& options, const Result& result) {
   std::vector<const SiteGrowth*> others;
   for (const SiteGrowth& site : result.sites) {
-    if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) others.push_back(&site);
+    const bool grew = site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown;
+    if (grew && (options.all || site.verdict <= result.worst)) others.push_back(&site);
   }
   if (others.empty()) return;
   std::sort(others.begin(), others.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
     return *std::max_element(a->values.begin(), a->values.end()) >
            *std::max_element(b->values.begin(), b->values.end());
   });
-  if (options.rows != 0 && others.size() > options.rows) others.resize(options.rows);
+  const size_t all = others.size();
+  if (options.rows != 0 && all > options.rows) others.resize(options.rows);
   Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
   for (const SiteGrowth* site : others) {
     const std::vector<ProfileSet::ShownFrame> stack = result.profiles.ShownStack(site->stack);
     table.Add({" ", FormatValue(site->values.back(), result.type.unit), stack.empty() ? "[no stack]" : stack[0].name,
                Cat(site->why, "; more dumps: ", site->more_dumps)});
   }
-  PrintVisible("\nno leaks:\n" + table.Text());
+  PrintVisible("\nno leaks:\n" + table.Text() + MoreRows(others.size(), all));
 }
 
 // Prints the result of --fail-over; nothing if no growth exceeds the limit.
@@ -365,6 +376,7 @@ Command AddLeaksCommand(CLI::App& tool) {
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   // The last lines of the help list these.
+  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
   options->live_options = {
       arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
       arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps")
@@ -373,7 +385,9 @@ Command AddLeaksCommand(CLI::App& tool) {
   for (CLI::Option* const option : options->live_options) option->group("");
   options->AddTo(*arguments);
   arguments->footer(
-      Cat("Of a process: --interval 10s between dumps, --dumps 12 in all, -o DIR keeps them\n", kFilterHelp));
+      Cat("Also --all: sites that grew and are no leaks. Of a process: --interval 10s, --dumps 12, -o DIR keeps the "
+          "dumps\n",
+          kFilterHelp));
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 

@@ -3,12 +3,14 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -52,10 +54,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  size_t rows() const {
-    winsize size = {};
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
-  }
+  static size_t rows() { return TerminalRows() > 0 ? TerminalRows() : 24; }
   // Shows the first lines of `text`, which must have no effect on a terminal except colours.
   void Show(const std::string& text) const {
     std::string screen = "\033[H";
@@ -67,17 +66,17 @@ class Screen {
     }
     Write(screen + "\033[J");
   }
-  // Waits for `millis`, or less if a key is pressed or the size of the window changes. Returns false if the user ends
-  // the command.
-  bool Wait(int millis) const {
+  // Waits for `millis`, or less if a key is pressed or the size of the window changes. Returns the key in lower case, 0
+  // without a key, and 'q' also if the user ends the command in another way.
+  char Wait(int millis) const {
     pollfd sources[] = {{signals_.get(), POLLIN, 0}, {has_keys_ ? STDIN_FILENO : -1, POLLIN, 0}};
-    if (poll(sources, 2, millis) <= 0) return true;
+    if (poll(sources, 2, millis) <= 0) return 0;
     signalfd_siginfo info = {};
     if (sources[0].revents != 0) {
-      return read(signals_.get(), &info, sizeof(info)) == sizeof(info) && info.ssi_signo == SIGWINCH;
+      return read(signals_.get(), &info, sizeof(info)) == sizeof(info) && info.ssi_signo == SIGWINCH ? '\0' : 'q';
     }
     char key = 0;
-    return read(STDIN_FILENO, &key, 1) == 1 && key != 'q' && key != 'Q';
+    return read(STDIN_FILENO, &key, 1) == 1 ? static_cast<char>(std::tolower(static_cast<unsigned char>(key))) : 'q';
   }
 
  private:
@@ -96,6 +95,58 @@ struct Profiles {
   std::string now;
 };
 
+// The keys that sort the table, and the columns by which they sort.
+struct Order {
+  char key;
+  const char* column;
+};
+constexpr Order kOrders[] = {{'f', "flat"}, {'c', "cum"}, {'n', "now"}, {'s', "since start"}};
+
+// The bytes in use of each memory at the last refreshes, as curves.
+class Curves {
+ public:
+  // Adds the values of a profile.
+  void Add(const ProfileSet::File& file) {
+    for (const std::string& line : file.comments) {
+      const Comment comment(line);
+      const std::optional<int64_t> in_use = comment.Number("in_use");
+      if (comment.word != "device" || !in_use.has_value()) continue;
+      const auto space = comment.values.find("space");
+      const bool is_device = space == comment.values.end() || space->second == "device";
+      std::deque<Point>& points = memories_[comment.name + (is_device ? "" : " " + space->second)];
+      if (!points.empty() && points.back().time_nanos == file.time_nanos) continue;  // shown again
+      points.push_back({file.time_nanos, *in_use});
+      if (points.size() > kMostPoints) points.pop_front();
+    }
+  }
+  // Returns one line for each memory, for PrintVisible: from the lowest to the highest value.
+  std::string Text(bool exact) const {
+    std::string text;
+    for (const auto& [name, points] : memories_) {
+      const auto [low, high] = std::minmax_element(points.begin(), points.end(),
+                                                   [](const Point& a, const Point& b) { return a.bytes < b.bytes; });
+      const auto seconds = Minus(points.back().time_nanos, points.front().time_nanos) / 1'000'000'000;
+      text += Visible(name) + " ";
+      const double range = std::max(1.0, static_cast<double>(high->bytes) - static_cast<double>(low->bytes));
+      for (const Point& point : points) {
+        const double part = (static_cast<double>(point.bytes) - static_cast<double>(low->bytes)) / range;
+        text += BarOf(1 + static_cast<size_t>(7 * part));
+      }
+      text += Cat(" ", FormatValue(low->bytes, "bytes", exact), " to ", FormatValue(high->bytes, "bytes", exact),
+                  " in ", seconds, " s\n");
+    }
+    return text;
+  }
+
+ private:
+  struct Point {
+    int64_t time_nanos;
+    int64_t bytes;
+  };
+  static constexpr size_t kMostPoints = 60;
+  std::map<std::string, std::deque<Point>> memories_;
+};
+
 using Changes = absl::flat_hash_map<std::string, int64_t>;
 
 std::string KeyOf(const Sums::Row& row) {
@@ -111,9 +162,10 @@ Changes ChangesSince(const SumsQuery& query, size_t file) {
   return changes;
 }
 
-// Returns the text of the screen. It has at most `rows` lines if `rows` is not 0.
+// Returns the text of the screen, sorted by the column of the key `order`. Adds the newest profile to `curves`. The
+// text has at most `rows` lines if `rows` is not 0.
 absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& profiles, const SumsOptions& options,
-                                   size_t rows) {
+                                   char order, Curves& curves, size_t rows) {
   absl::StatusOr<ProfileSet> set =
       ProfileSet::Parse({{"first", profiles.first}, {"previous", profiles.previous}, {process.name, profiles.now}});
   if (!set.ok()) return set.status();
@@ -131,8 +183,11 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
     return value == 0 ? "" : GrowthSign(value) + FormatChange(value, query->unit, options.exact);
   };
   const ProfileSet::File& now = query->profiles.files()[2];
-  std::string text = Cat(Visible(process.name), " (", process.pid, ")  ", FormatTime(now.time_nanos),
-                         "  q ends, any other key refreshes\n", DeviceLines(now, options.exact));
+  curves.Add(now);
+  std::string text =
+      Cat(Visible(process.name), " (", process.pid, ")  ", FormatTime(now.time_nanos), "  q ends; sort by");
+  for (const Order& by : kOrders) text += Cat(by.key == order ? "  *" : "  ", by.key, " ", by.column);
+  text += Cat("\n", DeviceLines(now, options.exact), curves.Text(options.exact));
   const auto seconds = (now.time_nanos - query->profiles.files()[0].time_nanos) / 1'000'000'000;
   text += Cat(
       Visible(query->type_name), ": ", Visible(size(sums.sum()[1])), ", in ", seconds, " s ",
@@ -150,7 +205,14 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
   const auto head = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 2;
   size_t shown = options.rows == 0 ? SIZE_MAX : options.rows;
   if (rows != 0) shown = std::max<size_t>(std::min(shown, rows > head ? rows - head : 1), 1);
-  return text + RowTable(sums.Rows(options.by_cum), shown, query->grouping, columns, tone);
+  std::vector<Sums::Row> sorted = sums.Rows(order == 'c');
+  if (order == 'n' || order == 's') {
+    const Changes& changes = order == 'n' ? since_previous : since_first;
+    std::stable_sort(sorted.begin(), sorted.end(), [&](const Sums::Row& a, const Sums::Row& b) {
+      return change_in(changes, a) > change_in(changes, b);
+    });
+  }
+  return text + RowTable(sorted, shown, query->grouping, columns, tone);
 }
 
 }  // namespace
@@ -161,19 +223,24 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
   Profiles profiles = {*profile, *profile, *profile};
   // The first and the previous profile stay in memory, and all three are parsed at each refresh.
   for (int i = 0; i < 3; ++i) CountInput(profile->size());
-  absl::StatusOr<std::string> text = TextOf(process, profiles, options, 0);
+  char order = options.by_cum ? 'c' : 'f';
+  Curves curves;
+  absl::StatusOr<std::string> text = TextOf(process, profiles, options, order, curves, 0);
   if (!text.ok()) return text.status();
   std::string end;
   {
     const Screen screen;
     while (true) {
-      if (absl::StatusOr<std::string> shown = TextOf(process, profiles, options, screen.rows() - 1); shown.ok()) {
+      absl::StatusOr<std::string> shown = TextOf(process, profiles, options, order, curves, Screen::rows() - 1);
+      if (shown.ok()) {
         text = *std::move(shown);
         screen.Show(*text);
       } else {
         screen.Show(Visible(std::string(shown.status().message())));
       }
-      if (!screen.Wait(static_cast<int>(seconds * 1000))) break;
+      const char key = screen.Wait(static_cast<int>(seconds * 1000));
+      if (key == 'q') break;
+      for (const Order& by : kOrders) order = by.key == key ? key : order;
       profile = QueryProcess(process.socket, "profile");
       if (!profile.ok()) {
         end = Cat(process.name, " (", process.pid, ") has ended, or does not answer\n");

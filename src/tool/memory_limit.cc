@@ -44,9 +44,10 @@ void Apply() {
 
 // Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
 std::string OutOfMemoryMessage() {
-  return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"),
-             ", the limit for ", FormatValue(static_cast<int64_t>(input), "bytes"),
-             " of profiles; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
+  // The size of a recording does not count: it is not read into memory.
+  return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"), ", the limit",
+             input == 0 ? "" : Cat(" for ", FormatValue(static_cast<int64_t>(input), "bytes"), " of input"),
+             "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     rest.frames.erase(rest.frames.begin(), rest.frames.begin() + static_cast<std::ptrdiff_t>(*own[l].frame));
     own[l].location = profiles.AddLocation(std::move(rest));
   }
-  bool changed = false;
+  bool changed = false;  // a leaf
   absl::flat_hash_map<uint32_t, uint32_t> stacks;
   profiles.MapSamples(ProfileSet::Removed::kInTotal, [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
     const auto [entry, is_new] = stacks.try_emplace(sample.stack, sample.stack);
@@ -68,8 +68,8 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     size_t first = 0;
     while (first < locations.size() && !own[locations[first]].frame.has_value()) ++first;
     if (first == locations.size()) return entry->second;
-    if (first == 0 && *own[locations[0]].frame == 0) return entry->second;
-    changed = true;
+    while (!own[locations.back()].frame.has_value()) locations.pop_back();
+    changed = changed || first != 0 || *own[locations[0]].frame != 0;
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));
     locations[0] = own[locations[0]].location;
     entry->second = profiles.StackOf(locations);

@@ -31,8 +31,9 @@ class KnownLibraries {
   std::vector<NamePattern> more_;
 };
 
-// Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Does not change
-// stacks without an own frame. Returns whether any stack changed.
+// Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Also removes the
+// outermost locations without an own frame: the start of the program, of the thread or of the interpreter. Does not
+// change stacks without an own frame. Returns whether the leaf of any stack changed.
 bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles);
 
 }  // namespace hbmprof::tool

@@ -11,6 +11,8 @@ namespace hbmprof::tool {
 namespace {
 
 struct PeekOptions : SumsOptions {
+  PeekOptions() : SumsOptions(false) {}
+
   std::string expression;
 };
 
@@ -80,7 +82,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (!query.ok()) return query.status();
   // Rows of labels have no callers, so frames are added to the grouping.
   if (query->grouping.frames == Grouping::Frames::kNone) query->grouping.frames = Grouping::Frames::kFunctions;
-  const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping, true);
+  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   rows.erase(std::remove_if(rows.begin(), rows.end(),
                             [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, **expression); }),
@@ -93,7 +95,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
 
   if (options.json) {
     Json json = {{"version", kJsonVersion},
-                 {"files", options.files},
+                 {"files", query->profiles.PathsFrom(0)},
                  {"type", query->type_name},
                  {"unit", query->unit},
                  {"total", sums.total()[1]}};

@@ -121,44 +121,12 @@ std::string WithoutNested(const std::string& name, char open, char close) {
   return depth == 0 ? rest : name;
 }
 
-// Returns an upper bound of the length of a demangled name. Each reference to a part of the name ("S1_", "T_") can
-// repeat that part with the references in it, so nested references can turn 200 bytes into a gigabyte.
-double DemangledBound(std::string_view symbol) {
-  absl::flat_hash_map<std::string_view, int> references;
-  for (size_t i = 0; i < symbol.size(); ++i) {
-    if (symbol[i] != 'S' && symbol[i] != 'T') continue;
-    size_t end = i + 1;
-    while (end < symbol.size() &&
-           ((symbol[end] >= '0' && symbol[end] <= '9') || (symbol[end] >= 'A' && symbol[end] <= 'Z'))) {
-      ++end;
-    }
-    if (end < symbol.size() && symbol[end] == '_') ++references[symbol.substr(i, end - i)];
-  }
-  auto bound = static_cast<double>(symbol.size());
-  for (const auto& [part, count] : references) bound *= 1 + count;
-  return bound;
-}
-
-// Returns the short form of a mangled name. A C++ name whose demangling would take too long stays mangled.
-std::string ShortNameWithinLimits(const std::string& symbol) {
-  constexpr double kHarmless = 1 << 16;
-  constexpr double kMaxBound = 1 << 28;
-  constexpr std::clock_t kMaxTime = 3 * CLOCKS_PER_SEC;  // of the process, for names above kHarmless
-  static std::clock_t used = 0;
-  const double bound = DemangledBound(symbol);
-  if (bound <= kHarmless) return hbmprof::internal::ShortFunctionName(symbol.c_str());
-  if (bound > kMaxBound || used > kMaxTime) return symbol;
-  const std::clock_t start = std::clock();
-  std::string name = hbmprof::internal::ShortFunctionName(symbol.c_str());
-  used += std::clock() - start;
-  return name;
-}
-
 // Returns the name that pprof shows for a function.
 std::string ShownName(const std::string& name, const std::string& system_name) {
   if (!name.empty() && name != system_name) return name;
-  if (system_name.compare(0, 2, "_Z") == 0) return ShortNameWithinLimits(system_name);
-  if (system_name.compare(0, 2, "_R") == 0) return hbmprof::internal::ShortFunctionName(system_name.c_str());
+  if (system_name.compare(0, 2, "_Z") == 0 || system_name.compare(0, 2, "_R") == 0) {
+    return hbmprof::internal::ShortFunctionName(system_name.c_str());
+  }
   const bool is_cpp =
       system_name.find(".<") == std::string::npos &&
       (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);
@@ -536,6 +504,20 @@ absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::str
       Cat(option, " ", key, ": no sample has the label '", key, "'; the labels are: ", names.empty() ? "none" : names));
 }
 
+std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {
+  std::vector<std::string> paths;
+  for (size_t i = first; i < files_.size(); ++i) paths.push_back(files_[i].path);
+  return paths;
+}
+
+void ProfileSet::RemoveFiles(const std::vector<size_t>& indices) {
+  std::vector<File> kept;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (std::find(indices.begin(), indices.end(), i) == indices.end()) kept.push_back(std::move(files_[i]));
+  }
+  files_ = std::move(kept);
+}
+
 uint64_t ProfileSet::AddLocation(Location location) {
   locations_.push_back(std::move(location));
   return locations_.size() - 1;
@@ -621,6 +603,17 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
 std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
   for (const Label& label : label_sets_[label_set]) {
     if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
+  }
+  return "";
+}
+
+std::string ProcessIn(const ProfileSet::File& file) {
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto pid = comment.values.find("pid");
+    if (comment.word != "hbmprof" || pid == comment.values.end()) continue;
+    const auto host = comment.values.find("host");
+    return Cat(host == comment.values.end() ? "" : host->second, " ", pid->second);
   }
   return "";
 }

@@ -135,6 +135,8 @@ class ProfileSet {
   absl::StatusOr<size_t> TypeNamed(const std::string& name) const;
 
   const std::vector<File>& files() const { return files_; }
+  // Returns the paths of the files from `first` on.
+  std::vector<std::string> PathsFrom(size_t first) const;
   int64_t Value(const File& file, size_t sample, size_t type) const {
     return file.values[sample * types_.size() + type];
   }
@@ -155,6 +157,8 @@ class ProfileSet {
 
   // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
   //
+  // Removes the files of these indices.
+  void RemoveFiles(const std::vector<size_t>& indices);
   // Replaces the frames of a location, in every stack that contains it.
   void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
   // Adds a location and returns its number.
@@ -197,6 +201,8 @@ class ProfileSet {
   std::vector<std::vector<Label>> label_sets_;
 };
 
+// Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.
+std::string ProcessIn(const ProfileSet::File& file);
 // Returns the name for code without a function name: its binary in brackets.
 std::string UnnamedFrame(const std::string& object);
 // Returns `path` without "." and "..".

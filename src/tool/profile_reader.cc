@@ -28,15 +28,15 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
-// Compression makes real profiles about ten times smaller. A file with a higher ratio than this can only be meant to
-// exhaust the memory.
-constexpr size_t kMaxGzipRatio = 100;
-constexpr size_t kMinPlainBytes = size_t{16} << 20;
+// The part of the memory limit that a decompressed file may take. Compression makes real profiles about ten times
+// smaller, and those of recursive programs hundreds of times.
+constexpr size_t kPlainShare = 4;
 // A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
 // bytes and is not a profile.
 constexpr size_t kMaxExpansion = 24;
 constexpr size_t kMinParsedBytes = size_t{64} << 20;
 
+constexpr char kMoreMemory[] = "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit";
 constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it again or write a new one";
 
 absl::Status Invalid(const std::string& name, std::string_view what) {
@@ -78,9 +78,10 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     stream.avail_out = static_cast<uInt>(chunk.size());
     const int result = inflate(&stream, Z_NO_FLUSH);
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
-    if (plain.size() > kMinPlainBytes && plain.size() / kMaxGzipRatio > bytes.size()) {
-      return Invalid(name, Cat("its ", bytes.size(), " bytes are more than ", kMaxGzipRatio,
-                               " times as many when decompressed; no real profile is compressed that much"));
+    if (const size_t limit = MemoryFor(bytes.size()) / kPlainShare; plain.size() > limit) {
+      return absl::ResourceExhaustedError(Cat(name, ": its ", bytes.size(), " bytes are more than ",
+                                              FormatValue(static_cast<int64_t>(limit), "bytes"),
+                                              " when decompressed, the limit for this file", kMoreMemory));
     }
     if (plain.size() > kMaxBytes) {
       return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
@@ -336,7 +337,7 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     return absl::ResourceExhaustedError(Cat(name, ": needs much more memory than a usual profile of its size (",
                                             bytes.size(), " bytes); the limit for this file is ",
                                             FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
-                                            "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit"));
+                                            kMoreMemory));
   }
 }
 

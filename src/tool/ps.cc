@@ -17,7 +17,9 @@ struct PsOptions {
 
 absl::StatusOr<int> RunPs(const PsOptions& options) {
   std::vector<std::string> silent;
-  const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
+  // The first process makes the directory.
+  if (absl::IsNotFound(processes.status())) processes.emplace();
   if (!processes.ok()) return processes.status();
   if (processes->empty() && silent.empty()) {
     PrintError("ps", NoProcessText("", options.directory));

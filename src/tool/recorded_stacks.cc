@@ -57,8 +57,8 @@ std::string RecordedStacks::Frame::Position() const {
   return line == 0 ? Cat("[", file, "]") : Cat(file, ":", line);
 }
 
-absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables,
-                                                    KnownLibraries& libraries) {
+absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables, KnownLibraries& libraries,
+                                                    bool own_code) {
   RecordedStacks result;
   result.stacks_.resize(tables.names.stacks.size());
   result.own_frames_.resize(tables.names.stacks.size());
@@ -87,7 +87,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
     for (const uint64_t* l = profiles->stacks().begin(sample.stack); l != profiles->stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].own.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
-        if (!own.has_value() && locations[*l].own[i]) own = frame;
+        if (own_code && !own.has_value() && locations[*l].own[i]) own = frame;
         stack.push_back(frame);
       }
     }

@@ -24,14 +24,17 @@ class RecordedStacks {
   };
 
   // Error: kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large.
-  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables, KnownLibraries& libraries);
+  // `own_code`: whether own_frame() leaves out known libraries.
+  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables, KnownLibraries& libraries,
+                                             bool own_code = true);
 
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
   // The numbers of the frames of a stack (Snapshot::Sample::stack), innermost first; at least one. Functions of hbmprof
   // itself are left out.
   const std::vector<uint32_t>& stack(uint32_t number) const { return stacks_[number]; }
-  // The first frame of the stack that is the program's own code; the innermost frame if there is none.
+  // The first frame of the stack that is the program's own code; the innermost frame if there is none, or if Make's
+  // `own_code` is false.
   const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
 
  private:

@@ -330,8 +330,7 @@ class TimelineMaker {
     host_.push_back(host_now_);
   }
 
-  // Enters the driver's samples before `time`. Unaccounted are the bytes in use that the driver reports, minus the
-  // recorded bytes.
+  // Enters the driver's samples before `time`.
   void EnterSamples(const SiteTotals& totals, int64_t time) {
     const std::vector<DriverSample>& samples = recording_.samples();
     for (; next_sample_ < samples.size() && samples[next_sample_].time < time; ++next_sample_) {
@@ -342,8 +341,7 @@ class TimelineMaker {
         const size_t a = size_t{device.device} * kMemorySpaceCount + static_cast<size_t>(MemorySpace::kDevice);
         if (a >= accounts_.size() || !device.bytes_in_use.has_value()) continue;
         accounts_[a].has_unaccounted = true;
-        accounts_[a].unaccounted_now = std::max<int64_t>(
-            0, Minus(Minus(*device.bytes_in_use, totals.account(a).in_use), device.cache_bytes.value_or(0)));
+        accounts_[a].unaccounted_now = Unaccounted(device, totals.account(a).in_use);
       }
     }
   }

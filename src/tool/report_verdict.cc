@@ -113,40 +113,6 @@ std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::v
   return ", and no leak was found.";
 }
 
-// Returns the sentence on leaks, or "".
-std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
-                         const std::vector<SiteGrowth>& sites) {
-  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
-  if (leaks.function_count == 0) return "";
-  double per_second = 0;
-  std::map<std::string, double> rates;  // by device
-  for (const SiteGrowth& site : sites) {
-    if (site.verdict != Verdict::kLeak) continue;
-    per_second += site.per_second;
-    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
-  }
-  const std::string unit = profiles.types()[type].unit;
-  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
-  if (per_second > 0) {
-    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
-                ")");
-  } else {
-    text += FormatValue(leaks.growth, unit);
-  }
-  double least = -1;
-  std::string first;
-  for (const Device& device : DevicesOf(now)) {
-    const auto rate = rates.find(device.name);
-    if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
-    const double left = static_cast<double>(*device.limit - device.in_use.value_or(0)) / rate->second;
-    if (left < 0 || (least >= 0 && left >= least)) continue;
-    least = left;
-    first = device.name;
-  }
-  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", Duration(least));
-  return text + ".";
-}
-
 // Returns the sentence on the device with the least headroom, or "".
 std::string DeviceSentence(const std::vector<Device>& devices) {
   const Device* fullest = nullptr;
@@ -181,6 +147,39 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
 }
 
 }  // namespace
+
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites) {
+  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
+  if (leaks.function_count == 0) return "";
+  double per_second = 0;
+  std::map<std::string, double> rates;  // by device
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak) continue;
+    per_second += site.per_second;
+    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
+  }
+  const std::string unit = profiles.types()[type].unit;
+  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
+  if (per_second > 0) {
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
+                ")");
+  } else {
+    text += FormatValue(leaks.growth, unit);
+  }
+  double least = -1;
+  std::string first;
+  for (const Device& device : DevicesOf(now)) {
+    const auto rate = rates.find(device.name);
+    if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
+    const double left = static_cast<double>(*device.limit - device.in_use.value_or(0)) / rate->second;
+    if (left < 0 || (least >= 0 && left >= least)) continue;
+    least = left;
+    first = device.name;
+  }
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", Duration(least));
+  return text + ".";
+}
 
 std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
                                        const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,

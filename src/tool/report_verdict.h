@@ -11,6 +11,11 @@
 
 namespace hbmprof::tool {
 
+// Returns the sentence on the sites with the verdict kLeak: which functions leak, how fast, and when the first device
+// reaches its limit; "" if there is none. `now` is the last dump. `type` is the sample type of `sites`.
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites);
+
 // Returns the sentences: the change since `base` (may be null); leaks with their rate and the time until the limit of
 // the device is reached, or why the dumps are too few to decide; the headroom of the fullest device, idle pools,
 // fragmentation. `sites` are the results of RankGrowth, empty if there are fewer than three dumps. `type` is the sample

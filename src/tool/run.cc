@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
@@ -322,7 +321,7 @@ constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 
 int CannotStart(const absl::Status& status) {
-  std::fprintf(stderr, "hbmprof run: %s\n", std::string(status.message()).c_str());
+  PrintError("run", std::string(status.message()));
   if (absl::IsNotFound(status)) return kNotFound;
   return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
 }
@@ -352,10 +351,10 @@ std::string Unaccounted(const Comment& comment) {
 }
 
 void Summarize(int64_t process, const std::string& path) {
-  std::fprintf(stderr, "hbmprof: process %lld: %s\n", static_cast<long long>(process), path.c_str());
+  PrintErrorText(Cat("hbmprof: process ", process, ": ", Visible(path), "\n"));
   const absl::StatusOr<RawProfile> profile = ReadProfile(path);
   if (!profile.ok()) {
-    std::fprintf(stderr, "  %s\n", std::string(profile.status().message()).c_str());
+    PrintErrorText(Cat("  ", Visible(std::string(profile.status().message())), "\n"));
     return;
   }
   Table table(
@@ -364,12 +363,12 @@ void Summarize(int64_t process, const std::string& path) {
   for (const int64_t index : profile->message().comment()) {
     const Comment comment(profile->text(index));
     if (comment.word == "tracker" && comment.Number("dropped_records").value_or(0) != 0) {
-      std::fprintf(stderr, "  %lld allocations were not recorded: a limit was reached\n",
-                   static_cast<long long>(*comment.Number("dropped_records")));
+      PrintErrorText(
+          Cat("  ", *comment.Number("dropped_records"), " allocations were not recorded: a limit was reached\n"));
     }
     if (const auto warning = comment.values.find("text");
         comment.word == "warning" && warning != comment.values.end()) {
-      std::fprintf(stderr, "  %s\n", Visible(warning->second).c_str());
+      PrintErrorText(Cat("  ", Visible(warning->second), "\n"));
     }
     if (comment.word != "device") continue;
     const auto space = comment.values.find("space");
@@ -378,7 +377,7 @@ void Summarize(int64_t process, const std::string& path) {
                Cat("in use ", BytesOrUnknown(comment, "in_use")), device ? Unaccounted(comment) : ""});
     any = true;
   }
-  std::fputs(any ? table.Text().c_str() : "  no allocation was seen\n", stderr);
+  PrintErrorText(any ? table.Text() : "  no allocation was seen\n");
 }
 
 // Prints the profiles of the program's processes, or the reason why there are none.
@@ -390,14 +389,12 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
     Summarize(profile.process, Cat(folder.path(), "/", profile.name));
   }
   for (const int process : still_running) {
-    std::fprintf(stderr, "hbmprof: process %d still runs; it writes %s/%s%d.*%s when it ends\n", process,
-                 folder.path().c_str(), start.c_str(), process, kSuffix);
+    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", start,
+                       process, ".*", kSuffix, " when it ends\n"));
   }
   if (written.empty() && still_running.empty()) {
-    std::fprintf(stderr,
-                 "hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; "
-                 "`hbmprof doctor -- %s` reports more\n",
-                 options.command.front().c_str());
+    PrintErrorText(Cat("hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; ",
+                       "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
   }
 }
 
@@ -417,8 +414,8 @@ std::string RecordPattern(const RunOptions& options, const std::string& folder, 
 void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
   const char* const other = std::getenv(kNvtxVariable);
   if (other != nullptr && *other != '\0') {
-    std::fprintf(stderr, "hbmprof: no NVTX ranges: %s already names another tool, %s; unset it to use --nvtx\n",
-                 kNvtxVariable, Visible(other).c_str());
+    PrintErrorText(Cat("hbmprof: no NVTX ranges: ", kNvtxVariable, " already names another tool, ", Visible(other),
+                       "; unset it to use --nvtx\n"));
     return;
   }
   setup.environment[kNvtxVariable] = library;
@@ -463,8 +460,8 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
     if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
-    std::fprintf(stderr, "hbmprof: %s runs without hbmprof: %s\n", Visible(options.command.front()).c_str(),
-                 Visible(reason).c_str());
+    PrintErrorText(
+        Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
   }
 
   SignalForwarding forwarding;
@@ -479,7 +476,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   forwarding.Stop();
   const ProcessEnd end = WaitForProcess(*process);
 
-  if (end.signal != 0) std::fprintf(stderr, "hbmprof: signal %d ended the program\n", end.signal);
+  if (end.signal != 0) PrintErrorText(Cat("hbmprof: signal ", end.signal, " ended the program\n"));
   if (reason.empty()) {
     const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
     SummarizeRun(options, folder, run, still_running);

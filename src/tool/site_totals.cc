@@ -23,6 +23,10 @@ size_t AccountOf(const Snapshot::Sample& site) {
   return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
 }
 
+int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use) {
+  return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
+}
+
 SiteTotals::SiteTotals(const RecordingTables& tables)
     : sites_(tables.sites.size()), accounts_(tables.names.devices.size() * kMemorySpaceCount) {
   for (size_t i = 0; i < sites_.size(); ++i) {

@@ -46,22 +46,41 @@ void SumsOptions::AddTreeTo(CLI::App& arguments) {
   arguments.add_flag("--tree", tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
 }
 
+void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles) {
+  const std::vector<ProfileSet::File>& files = profiles.files();
+  absl::flat_hash_map<std::string, size_t> last;
+  std::vector<size_t> earlier;
+  for (size_t i = first; i < files.size(); ++i) {
+    const std::string process = ProcessIn(files[i]);
+    const auto [entry, is_new] = last.try_emplace(process, i);
+    if (is_new || process.empty()) continue;
+    const bool is_later = files[i].time_nanos >= files[entry->second].time_nanos;
+    earlier.push_back(is_later ? std::exchange(entry->second, i) : i);
+  }
+  if (earlier.empty()) return;
+  const size_t all = files.size() - first;
+  profiles.RemoveFiles(earlier);
+  PrintError(command, Cat("only the last profile of each process counts: ", all - earlier.size(), " of ", all));
+}
+
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
-                                    const SumsOptions& options) {
+                                    const SumsOptions& options, size_t first) {
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(files);
   if (!profiles.ok()) return profiles.status();
+  KeepLastOfEachProcess(command, first, *profiles);
   return MakeQuery(command, *std::move(profiles), options);
 }
 
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
   absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
   if (!grouping.ok()) return grouping.status();
-  if (const absl::Status status = ApplyView(command, options, profiles); !status.ok()) return status;
+  bool trimmed = false;
+  if (const absl::Status status = ApplyView(command, options, profiles, &trimmed); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
   if (!type.ok()) return type.status();
   if (const absl::Status status = CheckLabels(profiles, grouping->labels); !status.ok()) return status;
   const SampleType name = profiles.types()[*type];
-  return SumsQuery{std::move(profiles), *type, name.type, name.unit, *std::move(grouping)};
+  return SumsQuery{std::move(profiles), *type, name.type, name.unit, *std::move(grouping), trimmed};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
@@ -161,7 +180,7 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
     for (std::string& cell : RowCells(rows[i], grouping)) cells.push_back(std::move(cell));
     table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
   }
-  return table.Text() + MoreRows(shown, rows.size());
+  return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
 }
 
 std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
@@ -177,7 +196,7 @@ std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
                std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
               tone ? tone(node) : Tone::kPlain);
   }
-  return table.Text() + MoreRows(numbers.size(), tree.Shown(0).size());
+  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
 }
 
 Json TreeJson(const CallTree& tree) {

@@ -36,7 +36,7 @@ constexpr int kJsonVersion = 1;
 constexpr size_t kDefaultNodes = 100;
 
 struct SumsOptions : ViewOptions {
-  SumsOptions() : ViewOptions(false) {}
+  explicit SumsOptions(bool own_by_default = true) : ViewOptions(own_by_default) {}
 
   std::vector<std::string> files;
   std::string type;
@@ -63,13 +63,18 @@ struct SumsQuery {
   std::string type_name;
   std::string unit;
   Grouping grouping;
+  bool trimmed = false;  // as in ApplyView
 };
-// Reads `files` for the subcommand `command` and applies the options. Errors: those of ReadView; kInvalidArgument for a
-// sample type or label that the profiles do not have.
+// Reads `files` for the subcommand `command`, of the files from `first` on keeps the last of each process, and applies
+// the options. Errors: those of ReadView; kInvalidArgument for a sample type or label that the profiles do not have.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
-                                    const SumsOptions& options);
+                                    const SumsOptions& options, size_t first = 0);
 // Applies the options to profiles that are already read. Errors: those of ApplyView, and as above.
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options);
+
+// Removes the files from `first` on that are earlier profiles of a process of which there is a later one: profiles of
+// one process are a series, and their sum means nothing. If there are such files, says so in one line on stderr.
+void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles);
 
 // Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);

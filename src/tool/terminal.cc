@@ -21,12 +21,16 @@ std::string_view Variable(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-size_t TerminalRows() {
+winsize SizeOfTerminal() {
   winsize size = {};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
+  if (!IsTerminal(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
+  return size;
 }
 
 }  // namespace
+
+size_t TerminalRows() { return SizeOfTerminal().ws_row; }
+size_t TerminalColumns() { return SizeOfTerminal().ws_col; }
 
 bool IsTerminal(int descriptor) {
   const std::string_view kind = Variable("TERM");
@@ -41,6 +45,13 @@ bool IsUtf8Locale() {
     return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
   }
   return false;
+}
+
+const char* BarOf(size_t eighths) {
+  static const bool has_utf8 = IsUtf8Locale();
+  static constexpr const char* kBars[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                          "\u2585", "\u2586", "\u2587", "\u2588"};
+  return has_utf8 ? kBars[eighths - 1] : eighths >= 4 ? "#" : "_";
 }
 
 std::string Colored(std::string visible, Tone tone) {

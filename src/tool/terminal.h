@@ -10,8 +10,15 @@ namespace hbmprof::tool {
 // Whether the descriptor is a terminal that can move its cursor. False if TERM is unset, empty or "dumb".
 bool IsTerminal(int descriptor);
 
+// The size of the terminal of standard output; 0 if it is unknown or standard output is not a terminal.
+size_t TerminalRows();
+size_t TerminalColumns();
+
 // Whether the locale of the environment has the character set UTF-8.
 bool IsUtf8Locale();
+
+// Returns a character of this height, 1 to 8 eighths of a line. In other locales than UTF-8 there are two heights.
+const char* BarOf(size_t eighths);
 
 enum class Tone { kPlain, kGrowth, kDecrease, kWarning };
 

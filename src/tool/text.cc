@@ -26,6 +26,25 @@ size_t Width(std::string_view text) {
 // The maximum width of a column, so that one long cell does not pad every row.
 constexpr size_t kMaxPaddedWidth = 200;
 
+// The width to which a column is not shortened further.
+constexpr size_t kLeastWidth = 12;
+
+// Returns `cell` with at most `width` code points. The end of a name or path says more than its beginning.
+std::string Shortened(const std::string& cell, size_t width) {
+  if (Width(cell) <= width) return cell;
+  const std::string mark = IsUtf8Locale() ? "\u2026" : "..";
+  const size_t kept = width - std::min(width, Width(mark));
+  const size_t head = kept / 3;
+  std::string text;
+  size_t at = 0;  // the number of code points before this byte, plus 1
+  const size_t all = Width(cell);
+  for (const char c : cell) {
+    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80 && at++ == head) text += mark;
+    if (at <= head || at > all - (kept - head)) text += c;
+  }
+  return text;
+}
+
 // Removes the decimal number at the start of `text`, such as "12" or "1.5", and returns it. strtod alone would also
 // read 0x10, 1e3, +1 and inf.
 std::optional<double> TakeNumber(std::string_view* text) {
@@ -244,18 +263,30 @@ void Table::Add(std::vector<std::string> cells, Tone tone) {
   rows_.push_back({std::move(cells), tone});
 }
 
-std::string Table::Text() const {
+std::string Table::Text(size_t columns) const {
   std::vector<size_t> widths(columns_.size(), 0);
   for (const Row& row : rows_) {
     for (size_t i = 0; i < row.cells.size(); ++i) {
       widths[i] = std::max(widths[i], std::min(Width(row.cells[i]), kMaxPaddedWidth));
     }
   }
+  size_t line_width = widths.empty() ? 0 : 2 * (widths.size() - 1);
+  for (const size_t width : widths) line_width += width;
+  for (; columns != 0 && line_width > columns; --line_width) {
+    size_t* widest = nullptr;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      const bool can_shrink = columns_[i] == Align::kLeft && widths[i] > kLeastWidth;
+      if (can_shrink && (widest == nullptr || widths[i] > *widest)) widest = &widths[i];
+    }
+    if (widest == nullptr) break;
+    --*widest;
+  }
   std::string text;
   for (const Row& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.cells.size(); ++i) {
-      const std::string& cell = row.cells[i];
+      const bool is_cut = columns != 0 && columns_[i] == Align::kLeft;
+      const std::string cell = is_cut ? Shortened(row.cells[i], widths[i]) : row.cells[i];
       const std::string pad(widths[i] - std::min(Width(cell), widths[i]), ' ');
       line += i == 0 ? "" : "  ";
       line += columns_[i] == Align::kRight ? pad + cell : cell + pad;

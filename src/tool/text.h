@@ -78,8 +78,9 @@ class Table {
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
   // `tone` is the colour of the row.
   void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
-  // Returns the table for PrintVisible.
-  std::string Text() const;
+  // Returns the table for PrintVisible. If `columns` is not 0, longer lines are made to fit, as far as possible: text
+  // in columns that are aligned left is shortened in its middle.
+  std::string Text(size_t columns = 0) const;
 
  private:
   std::vector<Align> columns_;

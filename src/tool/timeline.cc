@@ -1,5 +1,4 @@
 // `hbmprof timeline`: memory over time, from a recording.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@ struct TimelineCommandOptions {
   size_t sites = 5;
   bool json = false;
   bool exact = false;
+  bool own = true;
   std::vector<std::string> known;
 };
 
@@ -34,12 +34,6 @@ constexpr size_t kDefaultRows = 24;
 constexpr size_t kMaxRows = 100000;
 constexpr size_t kGroups = 4;
 constexpr size_t kChartHeight = 10;
-
-size_t TerminalColumns() {
-  constexpr size_t kUsual = 80;
-  winsize size = {};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
-}
 
 // Returns a time since the start as text in seconds: "12.345 s".
 std::string Seconds(int64_t nanos) {
@@ -77,7 +71,7 @@ std::string HolderTable(const Timeline::Memory& memory, bool exact) {
     table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.name,
                holder.where});
   }
-  return table.Text() + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
+  return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
 
 // Returns the marks in the interval, as one cell.
@@ -172,11 +166,9 @@ class Chart {
       if (is_limit) return Colored(has_utf8_ ? "\u2500" : "-", Tone::kGrowth);
       return is_driver ? Colored(has_utf8_ ? "\u00b7" : ".", Tone::kWarning) : " ";
     }
-    static constexpr const char* kBlocks[] = {"\u2581", "\u2582", "\u2583", "\u2584",
-                                              "\u2585", "\u2586", "\u2587", "\u2588"};
     const size_t eighths = std::min<size_t>(8, filled - 8 * row);
     const bool is_peak = number == timeline_.IntervalOf(memory_.peak_time);
-    return Colored(has_utf8_ ? kBlocks[eighths - 1] : eighths >= 4 ? "#" : "_", is_peak ? Tone::kGrowth : Tone::kPlain);
+    return Colored(BarOf(eighths), is_peak ? Tone::kGrowth : Tone::kPlain);
   }
 
   size_t RowOf(int64_t bytes) const { return bytes <= 0 ? 0 : (Eighths(bytes) - 1) / 8; }
@@ -208,6 +200,20 @@ class Chart {
   const bool has_utf8_ = IsUtf8Locale();
   int64_t top_ = 0;
 };
+
+// Prints as many marks as fit below `lines` lines of the terminal: those of failed allocations first.
+void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines, bool exact) {
+  const size_t all = marks.size();
+  const size_t left = TerminalRows() - std::min(TerminalRows(), lines + 1);  // one line is for the prompt
+  if (TerminalRows() != 0 && all > left) {
+    const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
+    std::stable_partition(marks.begin(), marks.end(), is_failed);
+    marks.resize(left - std::min<size_t>(left, 1));
+    std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  }
+  for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark, exact), "\n"));
+  if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
+}
 
 Json ToJson(const Timeline& timeline) {
   Json json;
@@ -260,14 +266,17 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
   if (!recording.ok()) return recording.status();
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
   if (!libraries.ok()) return libraries.status();
-  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries, options.own);
   if (!stacks.ok()) return stacks.status();
 
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
   TimelineOptions wanted;
   wanted.intervals = options.rows != 0 ? options.rows : kDefaultRows;
-  if (is_chart)
-    wanted.intervals = std::max<size_t>(10, TerminalColumns() - std::min(TerminalColumns(), Chart::kMargin));
+  if (is_chart) {
+    constexpr size_t kUsualColumns = 80;
+    const size_t columns = TerminalColumns() == 0 ? kUsualColumns : TerminalColumns();
+    wanted.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+  }
   wanted.by = options.by;
   wanted.max_groups = kGroups;
   wanted.max_holders = options.sites;
@@ -283,19 +292,16 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
     Print(ToText(ToJson(*timeline)));
     return kSuccess;
   }
-  bool is_first = true;
+  std::string text;
   for (const Timeline::Memory& memory : timeline->memories) {
-    std::string text = is_first ? "" : "\n";
-    is_first = false;
+    text += text.empty() ? "" : "\n";
     text += Summary(*timeline, memory, options.exact);
     text += is_chart ? Chart(*timeline, memory).Text() : Rows(*timeline, memory, options.exact);
-    PrintVisible(text + HolderTable(memory, options.exact));
+    text += HolderTable(memory, options.exact);
   }
-  if (is_chart) {
-    for (const Timeline::Mark& mark : timeline->marks) {
-      Print(Cat(Seconds(mark.time), "  ", MarkText(mark, options.exact), "\n"));
-    }
-  }
+  PrintVisible(text);
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (is_chart) PrintMarks(timeline->marks, lines, options.exact);
   return kSuccess;
 }
 
@@ -307,7 +313,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
-                        "Add columns of bytes: site (own functions), tag (sets of tags), or KEY (values of this tag)");
+                        "Add columns of bytes: site (functions), tag (sets of tags), or KEY (values of this tag)");
   arguments
       ->add_option("-n,--rows", options->rows,
                    "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
@@ -316,6 +322,7 @@ Command AddTimelineCommand(CLI::App& tool) {
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
   arguments
       ->add_option("--known", options->known,
                    "REGEX of further known libraries: binaries, files, functions; can be repeated")

@@ -255,8 +255,7 @@ class TimelineMaker {
       if (device.bytes_limit.has_value()) memory.limit = interval.limit = device.bytes_limit;
       if (!device.bytes_in_use.has_value()) continue;
       interval.driver_in_use = device.bytes_in_use;
-      interval.unaccounted = Minus(Minus(*device.bytes_in_use, totals.account(account).in_use),
-                                   std::max<int64_t>(0, device.cache_bytes.value_or(0)));
+      interval.unaccounted = Unaccounted(device, totals.account(account).in_use);
     }
   }
 

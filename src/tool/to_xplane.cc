@@ -128,7 +128,6 @@ class XplaneWriter {
     uint64_t name = 0;
     std::optional<int64_t> limit;
     int64_t lifetime_peak = 0;
-    int64_t peak = 0;  // of the recording, up to the last change
     std::optional<double> fragmentation;
   };
 
@@ -261,17 +260,14 @@ class XplaneWriter {
     }
   }
 
-  // Writes the events of change_, whose values after the change are in totals_. XProf shows the last instant with the
-  // most bytes in use, but the peak of a recording is the first one. So if the bytes in use reach the peak again, they
-  // are written as one byte less.
+  // Writes the events of change_, whose values after the change are in totals_.
   absl::Status WriteChange() {
     for (const RecordedEvent& event : change_) {
       if (event.site >= sites_.size() || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kCharge) {
         continue;
       }
       const size_t account = totals_.account_of(event.site);
-      const int64_t bytes = totals_.account(account).in_use;
-      const int64_t in_use = bytes > 0 && bytes == accounts_[account].peak ? bytes - 1 : bytes;
+      const int64_t in_use = totals_.account(account).in_use;
       const bool is_segment = tables_.site_kinds[event.site] == SiteKind::kSegment;
       const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
                           event.kind == RecordedKind::kMoveTo || event.kind == RecordedKind::kAllocAndFree;
@@ -282,7 +278,6 @@ class XplaneWriter {
       if (ends && status.ok()) status = Append(kDeallocation, event, in_use, is_segment);
       if (!status.ok()) return status;
     }
-    for (const size_t account : totals_.changed_accounts()) accounts_[account].peak = totals_.account(account).peak;
     return absl::OkStatus();
   }
 

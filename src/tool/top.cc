@@ -17,9 +17,10 @@ struct TopOptions : SumsOptions {
   std::string interval = "2s";
 };
 
-Json Header(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
-  return {{"version", kJsonVersion}, {"files", options.files},   {"type", query.type_name},
-          {"unit", query.unit},      {"total", sums.total()[1]}, {"selected", sums.sum()[1]}};
+Json Header(const SumsQuery& query, const Sums& sums) {
+  return {{"version", kJsonVersion},  {"files", query.profiles.PathsFrom(0)},
+          {"type", query.type_name},  {"unit", query.unit},
+          {"total", sums.total()[1]}, {"selected", sums.sum()[1]}};
 }
 
 // Prints the lines above the table.
@@ -31,13 +32,14 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
   const int64_t sum = sums.sum()[1];
   const int64_t total = sums.total()[1];
   const std::string of = options.has_filter() || sum != total ? Cat(" of ", size(total)) : "";
-  Print(Cat(Visible(query.type_name), ": ", Visible(size(sum)), Visible(of), "\n\n"));
+  Print(Cat(Visible(query.type_name), ": ", Visible(size(sum)), Visible(of), "\n", query.trimmed ? kTrimmedText : "",
+            "\n"));
 }
 
 void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
   const CallTree tree(query.profiles, query.type, query.grouping);
   if (options.json) {
-    Json json = Header(options, query, sums);
+    Json json = Header(query, sums);
     json["nodes"] = TreeJson(tree);
     Print(ToText(json));
     return;
@@ -50,7 +52,7 @@ void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& su
 void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   if (options.json) {
-    Json json = Header(options, query, sums);
+    Json json = Header(query, sums);
     Json& list = json["rows"] = Json::array();
     for (const Sums::Row& row : rows) {
       Json& entry = list.emplace_back(RowJson(row, query.grouping));
@@ -85,7 +87,7 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   }
   const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
   if (!query.ok()) return query.status();
-  const Sums sums(query->profiles, {{0, options.files.size()}}, query->type, query->grouping);
+  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping);
   if (options.tree) {
     PrintTree(options, *query, sums);
   } else {
@@ -99,7 +101,9 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
 Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
   auto options = std::make_shared<TopOptions>();
-  arguments->add_option("FILE", options->files, "Profiles: files, processes or URLs; several profiles are added up")
+  arguments
+      ->add_option("FILE", options->files,
+                   "Profiles: files, processes or URLs; those of several processes are added up")
       ->required();
   options->AddTo(*arguments);
   options->AddTreeTo(*arguments);

@@ -375,7 +375,7 @@ void ViewOptions::AddTo(CLI::App& arguments) {
   arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; can be repeated")
       ->allow_extra_args(false);
   arguments.add_flag("--own,!--no-own", own,
-                     Cat("Attribute samples to the first frame outside of known libraries", own ? " (default)" : ""));
+                     own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");
   arguments
       .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; can be repeated")
       ->allow_extra_args(false);

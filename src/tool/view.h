@@ -35,6 +35,8 @@ struct ViewOptions {
 
 // The last line of the help of a command that has ViewOptions.
 extern const char kFilterHelp[];
+// The help of --own where it is the default.
+inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
 
 // Applies `where` and then pprof's filters to the samples, as pprof does. Samples without the labels of `where` do not
 // count in totals; samples that a filter removes do, as in pprof. Prints a warning of the subcommand `command` for a
@@ -44,10 +46,15 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 // Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.
 absl::Status CheckView(const ViewOptions& options);
 
-// Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed a
-// stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in `known`.
+// Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed the
+// leaf of a stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in
+// `known`.
 absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles,
                        bool* trimmed = nullptr);
+
+// The line that says so, for commands that print text.
+inline constexpr char kTrimmedText[] =
+    "stacks start at the first frame outside of known libraries (--no-own shows all frames)\n";
 
 // Reads the files and applies the options. Errors: those of ProfileSet::Read and ApplyView.
 absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,

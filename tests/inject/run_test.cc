@@ -80,6 +80,18 @@ TEST(RunTest, SummaryShowsEachDeviceAndProfile) {
   EXPECT_TRUE(ReadProfile(profiles[0]).ok());
 }
 
+TEST(RunTest, MessagesHaveNoEffectOnATerminal) {
+  const std::string folder = ScratchDir() + "/a\x1b[2Jb";
+  const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});
+  EXPECT_THAT(run.err, HasSubstr("/a\\x1b[2Jb/"));
+  EXPECT_THAT(run.err, Not(HasSubstr("\x1b")));
+  for (const std::string& program : {std::string("/none\x1b[2J"), folder}) {
+    const CommandResult missing = Tool({"run", "--output", folder, "--", program});
+    EXPECT_THAT(missing.err, HasSubstr("\\x1b[2J"));
+    EXPECT_THAT(missing.err, Not(HasSubstr("\x1b")));
+  }
+}
+
 TEST(RunTest, OptionsAfterTheProgramAreItsOwn) {
   const CommandResult run = Tool({"run", "--output", ScratchDir(), "echo", "-c", "--interval", "x", "--", "--help"});
   EXPECT_EQ(run.out, "-c --interval x -- --help\n") << run.err;

@@ -130,12 +130,15 @@ TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
   EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
   EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
   EXPECT_EQ(complete("hbmprof top --fail"), "\n");
+  EXPECT_EQ(complete("hbmprof at --be"), "--before-oom\n") << "an option of a group";
+  EXPECT_EQ(complete("hbmprof doctor --cov"), "\n") << "an option for the command itself";
 }
 
 TEST(Completion, SupportsEachShell) {
   EXPECT_THAT(RunTool({"completion", "zsh"}).out, HasSubstr("#compdef hbmprof"));
   EXPECT_THAT(RunTool({"completion", "fish"}).out,
               HasSubstr("complete -c hbmprof -n '__fish_seen_subcommand_from leaks' -l per -s p"));
+  EXPECT_THAT(RunTool({"completion", "fish"}).out, HasSubstr("__fish_seen_subcommand_from at' -l before-oom"));
   EXPECT_EQ(RunTool({"completion", "tcsh"}).exit_code, 2);
 }
 
@@ -356,6 +359,27 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
   }
   EXPECT_EQ(RunTool({"convert", path, "--to", "speedscope", "--by", "device"}).exit_code, 0);
   EXPECT_EQ(RunTool({"leaks", path, path, path, "--fail-on", "growth", "--json"}).exit_code, 0);
+}
+
+TEST(Usage, MemoryLimitOfARecordingNamesNoSize) {
+  MadeRecording made;
+  for (uint64_t i = 0; i < 1000; ++i) made.Alloc(1000 + i, 0x1000 * (i + 1), 4096, made.Site({{"f"}}));
+  const std::string path = ScratchDir() + "/r.hbmrec";
+  ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(path)).ok());
+  const CommandResult result = RunTool({"timeline", path}, {"HBMPROF_TOOL_MEMORY=1KiB"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err,
+            "hbmprof timeline: needs more memory than 1.00 KiB, the limit; HBMPROF_TOOL_MEMORY=8GiB in the "
+            "environment sets another limit\n");
+}
+
+TEST(Usage, PsHasOneExitCodeWithAndWithoutItsFolder) {
+  const std::string folder = ScratchDir();
+  for (const std::string& path : {folder, folder + "/none"}) {
+    const CommandResult ps = RunTool({"ps", "--socket-dir", path});
+    EXPECT_EQ(ps.exit_code, 0) << path;
+    EXPECT_THAT(ps.err, HasSubstr("no process has a control channel in " + path));
+  }
 }
 
 // A recording that is cut off has the state of an earlier instant, which no reader of it must take for the end.

@@ -248,7 +248,10 @@ TEST(Leaks, JudgesTypicalCourses) {
   }
   EXPECT_EQ(sites["warm_up_then_leak"]["growth"], 300);
   EXPECT_EQ(sites["warm_up_then_leak"]["per_interval"], 100);
-  const std::string text = RunTool(With(arguments, {"--rows", "0"})).out;
+  const std::string all = RunTool(With(arguments, {"--rows", "0"})).out;
+  EXPECT_THAT(all, HasSubstr(" did not grow (--all lists those that grew)\n"));
+  EXPECT_THAT(all, Not(HasSubstr("no leaks:")));
+  const std::string text = RunTool(With(arguments, {"--rows", "0", "--all"})).out;
   EXPECT_THAT(text, HasSubstr("of 4 intervals; freed nothing"));
   EXPECT_THAT(text, HasSubstr("last grew at dump 2 of 5; more dumps: it is a leak only if it grows again"));
   EXPECT_THAT(
@@ -330,6 +333,58 @@ TEST(Leaks, CountsGrowthOfAllOtherSites) {
   EXPECT_EQ(ToolJson(With({"leaks"}, dumps))["unexplained"], 38 << 20);
 }
 
+// Two sites go up and down, and their sum grows more and more slowly.
+TEST(Leaks, ShowsAllOtherSitesIfTheyFailTheCheck) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int d = 0; d < 12; ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + d * int64_t{1000000000});
+    const int64_t half = std::llround((50 - 50 * std::exp(-d / 5.0)) * (1 << 20));
+    const int64_t wave = d % 2 == 0 ? 200 << 20 : 0;
+    maker.Sample({maker.Frame("first"), maker.Frame("main")}, {1, half + wave});
+    maker.Sample({maker.Frame("second"), maker.Frame("main")}, {1, half + (200 << 20) - wave});
+    dumps.push_back(dir + "/" + std::to_string(100 + d));
+    maker.Write(dumps.back());
+  }
+  const CommandResult failed = RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "perhaps"}, dumps));
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.out, HasSubstr("2 sites: 0 leak, 0 perhaps"));
+  EXPECT_THAT(failed.out, HasSubstr("FAILED: the leaks and possible leaks grew by 0 B, all other sites together by"));
+  EXPECT_THAT(failed.out, HasSubstr("all other sites together: perhaps  +"));
+  EXPECT_THAT(RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps)).out, Not(HasSubstr("all other sites")));
+}
+
+// The sites that --fail-on growth counts are listed.
+TEST(Leaks, ListsSitesThatStoppedIfTheyFailTheCheck) {
+  std::vector<Dump> course;
+  for (int d = 0; d < 12; ++d) course.push_back({int64_t{std::min(d, 6)} << 20, 100 * d});
+  const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);
+  const CommandResult failed = RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on", "growth"}, dumps));
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.out, HasSubstr("no leaks:\n   6.00 MiB  site  last grew at dump 7 of 12"));
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out, Not(HasSubstr("no leaks:")));
+}
+
+TEST(Leaks, SaysWhenTheLimitIsReached) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int d = 0; d < 12; ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + d * int64_t{1000000000});
+    const int64_t bytes = int64_t{d} << 20;
+    maker.Comment("device GPU:0 space=device in_use=" + std::to_string(bytes) + " limit=" + std::to_string(111 << 20));
+    maker.Sample({maker.Frame("Grow"), maker.Frame("main")}, {1, bytes}, {{"device", "GPU:0"}});
+    dumps.push_back(dir + "/" + std::to_string(100 + d));
+    maker.Write(dumps.back());
+  }
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out,
+              HasSubstr("from 0 B to 11.00 MiB\n"
+                        "Grow leaks 1.00 MiB each second (+11.00 MiB); GPU:0 reaches its limit in 100.0 s.\n"
+                        "1 sites: 1 leak"));
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out, HasSubstr("freed nothing; the growth is even until the end\n"));
+}
+
 TEST(Leaks, FailOnSelectsTheVerdicts) {
   // Slows down: perhaps.
   std::vector<Dump> course;
@@ -363,7 +418,8 @@ TEST(Leaks, RequiresGrowthAtTheEnd) {
   // Approaches a limit with a time constant of 0.6 of the whole time: it grows more and more slowly, but never stops.
   const std::vector<double> warm_up = values(8, [](int d) { return 10 * (1 - std::exp(-d / (0.6 * 7))); });
   EXPECT_EQ(verdict(warm_up), "perhaps");
-  EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out, HasSubstr("is slowing down: the last third has"));
+  EXPECT_THAT(RunTool(With({"leaks"}, dumps(warm_up))).out,
+              HasSubstr("is slowing down: the last third of the time added"));
   // A warm-up, and a leak all the time.
   EXPECT_EQ(verdict(values(18, [](int d) { return 10 * (1 - std::exp(-d / 2.0)) + d; })), "leak");
   // From dump 6 on it grows evenly with a quarter of the rate before.

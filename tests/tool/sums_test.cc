@@ -59,8 +59,9 @@ Rows PprofRows(const std::vector<std::string>& arguments) {
   return Sorted(rows);
 }
 
-Rows ToolRows(const std::vector<std::string>& arguments) {
+Rows ToolRows(std::vector<std::string> arguments) {
   Rows rows;
+  arguments.push_back("--no-own");  // pprof shows all frames
   const nlohmann::json json = ToolJson(arguments);
   if (!json.is_object()) return rows;
   for (const auto& row : json["rows"]) {
@@ -72,7 +73,7 @@ Rows ToolRows(const std::vector<std::string>& arguments) {
 // Rows of the command, which may print warnings about filters that match nothing.
 Rows FilteredRows(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = arguments;
-  all.push_back("--json");
+  all.insert(all.end(), {"--json", "--no-own"});
   const CommandResult result = RunTool(all);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   Rows rows;
@@ -100,7 +101,9 @@ struct Made {
 std::string SaveOurs(const std::string& dir, const std::string& name, int64_t pages, uint64_t slide, bool names) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const std::string path = dir + "/" + name;
-  const auto bytes = hbmprof::SerializePprof(ServerSnapshot(pages, slide), names ? &symbolizer : nullptr);
+  hbmprof::Snapshot snapshot = ServerSnapshot(pages, slide);
+  snapshot.process_id += pages;  // other pages, another process
+  const auto bytes = hbmprof::SerializePprof(snapshot, names ? &symbolizer : nullptr);
   WriteFile(path, *bytes);
   return path;
 }
@@ -360,6 +363,42 @@ TEST(Filters, SharesAreRelativeToTheWholeProfile) {
   const nlohmann::json json = ToolJson({"top", path, "--focus", "^f$"});
   EXPECT_EQ(json["total"], 4096);
   EXPECT_EQ(json["selected"], 1024);
+}
+
+// Two processes on two hosts with the same id, each with a series of profiles. A profile without a process has no
+// series.
+TEST(Series, OnlyTheLastProfileOfEachProcessCounts) {
+  const std::string dir = ScratchDir();
+  const auto write = [&](const std::string& name, const std::string& comment, int64_t seconds, int64_t bytes) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(int64_t{1700000000 + seconds} * 1000000000);
+    if (!comment.empty()) maker.Comment(comment);
+    maker.Sample({maker.Frame("f"), maker.Frame("main")}, {1, bytes});
+    maker.Write(dir + "/" + name);
+    return dir + "/" + name;
+  };
+  const std::string base = write("base", "hbmprof version=1 host=a pid=7", 0, 1);
+  const std::string last = write("a.3", "hbmprof version=1 host=a pid=7", 3, 100);
+  const std::vector<std::string> files = {last, write("a.1", "hbmprof version=1 host=a pid=7", 1, 1000),
+                                          write("a.2", "hbmprof version=1 host=a pid=7", 2, 1000),
+                                          write("b.1", "hbmprof version=1 host=b pid=7", 1, 20), write("c", "", 1, 3)};
+  const std::vector<std::string> counted = {files[0], files[3], files[4]};
+  const std::string note = ": only the last profile of each process counts: 3 of 5\n";
+  for (std::vector<std::string> command :
+       {std::vector<std::string>{"top"}, {"top", "--tree"}, {"peek", "f"}, {"diff", base}}) {
+    const std::string name = command[0];
+    command.insert(command.end(), files.begin(), files.end());
+    EXPECT_EQ(RunTool(command).err, "hbmprof " + name + note);
+    command.push_back("--json");
+    const nlohmann::json json = nlohmann::json::parse(RunTool(command).out, nullptr, false);
+    EXPECT_EQ(json["files"], counted) << name;
+    EXPECT_EQ(json[name == "diff" ? "now_total" : "total"], 123) << name;
+  }
+  std::vector<std::string> folded = {"convert", "--to", "folded"};
+  folded.insert(folded.end(), files.begin(), files.end());
+  EXPECT_EQ(RunTool(folded).out, "main;f 123\n");
+  EXPECT_EQ(RunTool(folded).err, "hbmprof convert" + note);
+  EXPECT_EQ(RunTool({"top", last, files[3], files[4]}).err, "") << "one of each";
 }
 
 TEST(Top, ValueOfADifferenceIsItsNetSum) {

@@ -52,14 +52,15 @@ std::string Written(const MadeLoad& load) {
   return path;
 }
 
-// The peak of device memory of GPU:0, as RecordingState has it.
+// The peak of device memory of GPU:0, as RecordingState has it. With `is_last`, of all instants with the most bytes,
+// the last one at which a buffer changed.
 struct Peak {
   int64_t bytes = 0;
   int64_t time = 0;     // since the start
   BytesByName holders;  // by innermost function; without idle bytes of pools
   int64_t idle = 0;
 };
-Peak PeakOf(const std::string& path) {
+Peak PeakOf(const std::string& path, bool is_last = false) {
   auto recording = RecordingReader::Open(path);
   EXPECT_TRUE(recording.ok()) << recording.status();
   const RecordingTables& tables = (*recording)->tables();
@@ -72,7 +73,10 @@ Peak PeakOf(const std::string& path) {
     RecordedEvent event;
     for (size_t count = 1; !(is_second && count > at) && (*recording)->Next(&event); ++count) {
       state.Apply(event);
-      if (is_second || event.is_continued || state.bytes_in_use(0) <= peak.bytes) continue;
+      const bool changes_buffer = event.site < tables.sites.size() && event.kind != RecordedKind::kFailed &&
+                                  event.kind != RecordedKind::kCharge;
+      if (is_second || event.is_continued || (is_last && !changes_buffer)) continue;
+      if (state.bytes_in_use(0) < peak.bytes + (is_last ? 0 : 1)) continue;
       peak.bytes = state.bytes_in_use(0);
       peak.time = event.time - tables.start_time;
       at = count;
@@ -174,7 +178,8 @@ TEST_P(RecordedLoad, XprofShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(idle, peak_.idle);
 }
 
-TEST(Xplane, FirstOfEqualPeaksIsThePeak) {
+// XProf shows the last instant of equal peaks. All values in the file are the recorded ones.
+TEST(Xplane, LastOfEqualPeaksIsShown) {
   SKIP_WITHOUT_XPROF();
   MadeRecording recording;
   const uint32_t weights = recording.Site({{"llm::LoadWeights"}, {"main"}});
@@ -184,8 +189,11 @@ TEST(Xplane, FirstOfEqualPeaksIsThePeak) {
   recording.Alloc(40, 0x3000000, 4 * kMiB, second);
   const Json memory = XprofConverter::Convert(Converted(Written(recording), "xplane"))["GPU:0"];
   EXPECT_EQ(memory["peak_bytes"], 12 * kMiB);
-  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 20);
-  EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Prefill", 4 * kMiB}}));
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, 40);
+  EXPECT_EQ(HoldersOfXprof(memory, nullptr), (BytesByName{{"llm::LoadWeights", 8 * kMiB}, {"llm::Decode", 4 * kMiB}}));
+  std::vector<int64_t> in_use;
+  for (const Json& point : memory["timeline"]) in_use.push_back(point[1]);
+  EXPECT_THAT(in_use, testing::ElementsAre(8 * kMiB, 12 * kMiB, 8 * kMiB, 12 * kMiB));
 }
 
 TEST(Xplane, HasShapesRegionsMemoriesAndEarlyBuffers) {
@@ -437,10 +445,11 @@ TEST_F(LlmServer, ViewersShowTheSamePeakAndLeak) {
   const Json memories = XprofConverter::Convert(Converted(recording_, "xplane"));
   ASSERT_EQ(memories.size(), 1u) << memories;
   const Json& memory = *memories.begin();
+  const Peak last = PeakOf(recording_, true);
   EXPECT_EQ(memory["peak_bytes"], peak.bytes);
-  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, peak.time);
+  EXPECT_EQ(memory["peak_time_ps"].get<int64_t>() / 1000, last.time);
   EXPECT_EQ(memory["capacity_bytes"], 14 * kMiB);
-  EXPECT_EQ(HoldersOfXprof(memory, nullptr), holders_);
+  EXPECT_EQ(HoldersOfXprof(memory, nullptr), last.holders);
 
   SKIP_WITHOUT_PERFETTO();
   const Json answers =
@@ -619,6 +628,29 @@ TEST(TimelineCommand, PrintsRowsWhenPiped) {
             "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n");
 }
 
+// The driver reports less than is tracked: every reader of the recording shows the same negative value.
+TEST(TimelineCommand, UnaccountedCanBeNegative) {
+  MadeRecording recording;
+  recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"Load"}}));
+  MadeRecording::DriverSample sample;
+  sample.time = 20;
+  sample.devices.push_back({0, 5 * kMiB, 59 * kMiB, 64 * kMiB, {}, {}});
+  recording.Sample(sample).Mark(30, "end");
+  const std::string path = Written(recording);
+  EXPECT_EQ(ToolJson({"timeline", path})["memories"][0]["intervals"].back()["unaccounted"], -3 * kMiB);
+  const Json series = ReportPage(path).account["unaccounted"];
+  EXPECT_EQ(SeriesValues(series[0], series[1]).back(), -3 * kMiB);
+  EXPECT_THAT(RunTool({"top", path}).out, HasSubstr("unaccounted -3.00 MiB"));
+}
+
+TEST(TimelineCommand, NoOwnShowsTheInnermostFunctions) {
+  MadeRecording recording;
+  recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"cudaMalloc"}, {"Load"}, {"main"}}));
+  const std::string path = Written(recording);
+  EXPECT_EQ(ToolJson({"timeline", path})["memories"][0]["at_peak"][0]["function"], "Load");
+  EXPECT_EQ(ToolJson({"timeline", "--no-own", path})["memories"][0]["at_peak"][0]["function"], "cudaMalloc");
+}
+
 TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   const std::string mark = "out of memory: cuMemAlloc_v2";
   const std::string path = Written(SmallRecording().Mark(9'000'000'000, mark));
@@ -677,6 +709,16 @@ TEST(TimelineCommand, DrawsAChartOfTheTerminalsWidth) {
   EXPECT_LE(longest, 78u) << plain;
   const std::string colored = OnTerminal(path, {"NO_COLOR=", "LC_ALL=C.UTF-8"});
   EXPECT_THAT(colored, AllOf(HasSubstr("\033[31m"), HasSubstr("\u2588")));
+}
+
+// The terminal has 40 lines.
+TEST(TimelineCommand, ChartStaysVisibleWithManyMarks) {
+  MadeRecording recording = SmallRecording();
+  for (int64_t i = 0; i < 500; ++i) recording.Mark(9'000'000'000 + i, "step");
+  const std::string out = OnTerminal(Written(recording), {"NO_COLOR=1", "LC_ALL=C"});
+  EXPECT_LT(std::count(out.begin(), out.end(), '\n'), 40) << out;
+  EXPECT_THAT(out, AllOf(HasSubstr("####"), HasSubstr("7.000 s  out of memory: 64.00 MiB"),
+                         ContainsRegex("\\.\\.\\. and 4[0-9]+ more marks \\(--json has all\\)")));
 }
 
 TEST(TimelineCommand, ErrorNamesTheMissingMemoryOrTag) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "tests/tool/profile_maker.h"
@@ -134,7 +135,7 @@ TEST(OwnCode, SkipsKnownLibraries) {
   for (const auto& [frame, name] : libraries) {
     WriteStacks(path, {{{frame, {"/srv/app", "app::Load"}, {"/srv/app", "main"}}, 100}});
     EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{"app::Load", 100}})) << name;
-    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{frame[1], 100}})) << name;
+    EXPECT_EQ(Flat({"top", "--no-own", path}), (std::map<std::string, int64_t>{{frame[1], 100}})) << name;
   }
 }
 
@@ -226,6 +227,40 @@ TEST(OwnCode, IsTheDefaultOfLeaks) {
   EXPECT_EQ(ToolJson(arguments)["own"], false);
 }
 
+// The start of the program, of a thread and of the interpreter say nothing about the program.
+TEST(OwnCode, IsTheDefaultOfTopAndDiffWithoutOuterLibraryFrames) {
+  const std::string dir = ScratchDir();
+  const std::vector<std::string> python = {"/usr/bin/python3.11", "_PyEval_EvalFrameDefault"};
+  const auto write = [&](const std::string& name, int64_t bytes) {
+    WriteStacks(dir + "/" + name, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"},
+                                     {"/lib/libffi.so.8", "ffi_call"},
+                                     {"-", "Cache.grow", "/srv/serve.py"},
+                                     python,
+                                     {"-", "main", "/srv/serve.py"},
+                                     python,
+                                     {"/usr/bin/python3.11", "Py_RunMain"},
+                                     {"/lib/libc.so.6", "__libc_start_main"},
+                                     {"/usr/bin/python3.11", "_start"}},
+                                    bytes}});
+    return dir + "/" + name;
+  };
+  const std::string before = write("before", 1024);
+  const std::string after = write("after", 3072);
+  const CommandResult top = RunTool({"top", after});
+  EXPECT_THAT(top.out, HasSubstr("stacks start at the first frame outside of known libraries (--no-own shows all"));
+  EXPECT_THAT(top.out, HasSubstr("function                  where\n"
+                                 "3.00 KiB  100.00%  3.00 KiB  100.00%  Cache.grow                /srv/serve.py:7\n"));
+  const std::string tree =
+      "main                       /srv/serve.py:7\n"
+      "3.00 KiB  100.00%             _PyEval_EvalFrameDefault  [python3.11]\n"
+      "3.00 KiB  100.00%  3.00 KiB    Cache.grow               /srv/serve.py:7\n";
+  EXPECT_THAT(RunTool({"top", "--tree", after}).out, testing::EndsWith(tree));
+  EXPECT_EQ(Flat({"diff", before, after}), (std::map<std::string, int64_t>{{"Cache.grow", 2048}}));
+  EXPECT_EQ(Flat({"diff", "--no-own", before, after}), (std::map<std::string, int64_t>{{"cuMemAlloc_v2", 2048}}));
+  EXPECT_THAT(RunTool({"top", "--tree", "--no-own", after}).out, HasSubstr("  _start  "));
+  EXPECT_EQ(ToolJson({"peek", "cuMemAlloc", after})["rows"].size(), 1u) << "peek shows all callers and callees";
+}
+
 // --- Call trees --------------------------------------------------------------------------------------------------
 
 class Tree : public testing::Test {
@@ -294,14 +329,14 @@ TEST_F(Tree, JsonHasAllNodesInOrder) {
 
 // Runs the command on a terminal with this many rows and returns what the terminal receives.
 std::string RunOnTerminal(std::vector<std::string> arguments, const std::map<std::string, std::string>& environment,
-                          unsigned short rows = 200) {
+                          unsigned short rows = 200, unsigned short columns = 200) {
   arguments.insert(arguments.begin(), ToolPath());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   winsize size = {};
   size.ws_row = rows;
-  size.ws_col = 200;
+  size.ws_col = columns;
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
@@ -339,6 +374,30 @@ class OnATerminal : public testing::Test {
   std::string before_;
   std::string after_;
 };
+
+// The lines of a table fit the terminal: names are shortened, numbers and the ends of paths stay.
+TEST_F(OnATerminal, NamesAreShortenedToTheWidth) {
+  const std::string function = "llm::" + std::string(60, 'a') + "::Prefill";
+  const std::string file = "/srv/" + std::string(60, 'b') + "/prefill.cc";
+  WriteStacks(before_, {{{{"-", function, file}}, 1024}});
+  WriteStacks(after_, {{{{"-", function, file}}, 4096}});
+  const std::string between = before_ + ".2";
+  WriteStacks(between, {{{{"-", function, file}}, 2560}});
+  const std::vector<std::string> commands[] = {
+      {"top", after_}, {"top", "--tree", after_}, {"diff", before_, after_}, {"leaks", before_, between, after_}};
+  for (const std::vector<std::string>& command : commands) {
+    const std::string out =
+        RunOnTerminal(command, {{"LC_ALL", "C.UTF-8"}, {"PAGER", "cat"}, {"NO_COLOR", "1"}}, 200, 80);
+    EXPECT_THAT(out, HasSubstr("Prefill ")) << command[0];
+    EXPECT_THAT(out, HasSubstr("ill.cc:7")) << command[0];
+    std::istringstream lines(out);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("ill.cc:7") == std::string::npos) continue;
+      EXPECT_LE(line.size(), 80u + 4 + 4) << command[0] << ": two marks and a sign of three bytes each\n" << line;
+    }
+    EXPECT_THAT(RunTool(command).out, HasSubstr(function)) << "in a pipe";
+  }
+}
 
 TEST_F(OnATerminal, DiffHasColorsAndGrowthSigns) {
   const std::string out = RunOnTerminal({"diff", before_, after_}, {{"LC_ALL", "C.UTF-8"}, {"PAGER", "cat"}});
