@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "src/base/pages.h"
 #include "src/base/saturating.h"
@@ -12,8 +13,11 @@ namespace hbmprof::internal {
 namespace {
 
 int ShardCount(int max_shards) {
-  // Read once: sysconf may call malloc, and a forked child makes its ledgers before malloc may be used (fork.h).
-  static const int64_t processors = sysconf(_SC_NPROCESSORS_CONF);
+  // Read once: sysconf may call malloc, and a forked child makes its ledgers before malloc may be used (fork.h). Not a
+  // constant with a dynamic initialization: another thread may be in that during a fork.
+  static std::atomic<int64_t> known_processors{0};
+  int64_t processors = known_processors.load(std::memory_order_relaxed);
+  if (processors == 0) known_processors.store(processors = sysconf(_SC_NPROCESSORS_CONF), std::memory_order_relaxed);
   const int64_t wanted = std::clamp<int64_t>(2 * processors, 16, max_shards);
   int count = 1;
   while (count < wanted) count *= 2;
