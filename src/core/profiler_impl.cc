@@ -230,9 +230,10 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   try {
     const OutsideTracker outside;
     const DeviceProbe answer = call.prober->probe();
-    // The answer is copied, so that what the probe allocated outside of the tracker is also freed there.
+    // The answer is copied, so that what the probe allocated outside of the tracker is also freed there. A compiler may
+    // leave out the copy of `return answer`.
     const ReentryGuard guard;
-    return answer;
+    return DeviceProbe(answer);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
@@ -496,10 +497,11 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
     record.site = sites_.InternSite(key);
-    if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
-      Drop(static_cast<uint64_t>(record.bytes));
-      return;
-    }
+  }
+  // In a forked child, the ledger may not have the site of the parent's record yet.
+  if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
+    Drop(static_cast<uint64_t>(record.bytes));
+    return;
   }
   LiveRecord replaced;
   const LiveTable::Inserted inserted = live_.Insert(freed.id_.value(), record, &replaced);
@@ -988,6 +990,7 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
   ReentryGuard guard;
+  if (has_given_up()) return;
   DroppedRecords dropped{device, survivor, {}};
   dropped.kept.reserve(kept.size());
   for (const BufferId id : kept) dropped.kept.push_back(id.value());
