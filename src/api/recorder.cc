@@ -501,8 +501,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
     return absl::FailedPreconditionError(
-        "StartRecording: this process is the child of a fork during which hbmprof could not take its locks; it cannot "
-        "be recorded");
+        "StartRecording: this process was forked inside one of hbmprof's functions; it cannot be recorded");
   }
   log.Return(log.TakeFull());
   log.Free();
