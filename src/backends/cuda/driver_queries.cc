@@ -111,6 +111,12 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
+const DriverContext kCudaContext = {[] {
+                                      Handle context = nullptr;
+                                      return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
+                                    },
+                                    [](void* context) { query::cuCtxSetCurrent(context); }};
+
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
   DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
   const Baseline& baseline = baselines[static_cast<int>(device)];
@@ -137,6 +143,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) {
+    driver_context.store(&kCudaContext);
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
@@ -178,10 +185,7 @@ size_t CudaAddressRangeBytes(const void* ptr) {
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
 
-const void* CudaDriverInProcess::CurrentContext() {
-  Handle context = nullptr;
-  return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
-}
+const void* CudaDriverInProcess::CurrentContext() { return kCudaContext.get(); }
 
 CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;
