@@ -297,8 +297,9 @@ const std::vector<int> kCallsOfEarly = {SYS_write,         SYS_newfstatat, SYS_f
                                         SYS_rt_sigpending, SYS_getpid,     SYS_uname,         SYS_futex,
                                         SYS_brk,           SYS_mmap,       SYS_munmap,        SYS_mremap,
                                         SYS_madvise,       SYS_mprotect,   SYS_clock_gettime, SYS_exit_group};
-const std::vector<int> kCallsOfExit = {SYS_openat, SYS_close,  SYS_read,   SYS_pread64, SYS_lseek,           SYS_fcntl,
-                                       SYS_fsync,  SYS_linkat, SYS_clone3, SYS_rseq,    SYS_set_robust_list, SYS_exit};
+const std::vector<int> kCallsOfExit = {SYS_openat, SYS_close,           SYS_read,        SYS_pread64, SYS_lseek,
+                                       SYS_fcntl,  SYS_fsync,           SYS_linkat,      SYS_clone3,  SYS_rseq,
+                                       SYS_exit,   SYS_set_robust_list, SYS_rt_sigaction};
 const std::vector<int> kCallsOfReplacing = {SYS_geteuid, SYS_flock, SYS_renameat, SYS_unlinkat};
 
 std::vector<std::string> FilterOf(const std::vector<std::vector<int>>& lists) {
