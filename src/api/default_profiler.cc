@@ -153,6 +153,7 @@ void StartOutput(const DefaultOptions& options) try {
 // Does nothing if options.output_on_signals is false.
 void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!options.output_on_signals) return;
+  EndWithProcess(options);
   // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
   // they get the thread only when they record an event.
   const bool is_injected = output_variable != nullptr;

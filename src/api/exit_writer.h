@@ -54,8 +54,8 @@ void WriteBeforeOlderExitHandlers();
 bool StartExitWriter(bool in_children);
 
 // Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Does nothing
-// in other processes, so it can be called at each event. A child without the thread writes no profile. Does not change
-// errno.
+// in other processes, so it can be called at each event. A child without the thread writes a profile only if it ends by
+// exit. Does not change errno.
 void StartExitWriterInChild();
 
 // Calls StartExitWriterInChild in this process, and in each child that is forked from now on. It is needed if the
