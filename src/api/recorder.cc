@@ -401,6 +401,7 @@ absl::Status Recorder::End() {
   if (!status.ok()) return status;
   written_until_ = ticks_.ToNanos(instant);
   next_sample_ = 0;
+  const ProbeLimit limit;  // the process may be ending
   if (status = WriteSample(); !status.ok()) return status;
   return file_->writer->Finish(written_until_);
 }

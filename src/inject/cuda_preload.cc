@@ -24,7 +24,7 @@ void PrepareCudaTracking() {
 
 void CudaTrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
-  WriteOutputBeforeOlderExitHandlers();
+  WriteBeforeOlderExitHandlers();
   StartThreads();
   ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);

@@ -337,7 +337,9 @@ int cuCtxDestroy_v2(void* context) {
 int cuCtxSetCurrent(void* context) {
   const auto number = reinterpret_cast<Context>(context);
   if (number != 0 && number < kFirstCreated) {
-    fake_cuda_use_device(DeviceOf(number));
+    // A primary context that was reset stays inactive.
+    if (context_stack.empty()) context_stack.push_back(0);
+    context_stack.back() = number;
     return 0;
   }
   context_stack.clear();
