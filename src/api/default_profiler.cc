@@ -87,6 +87,9 @@ void WaitForWrite() {
 
 void WriteLastProfile() try {
   writing_thread.store(pthread_self());
+  // A forked child that has recorded nothing, as most of them, writes no profile.
+  const bool is_child = output_file.load(std::memory_order_acquire)->process() != getpid();
+  if (is_child && internal::ExitSnapshot().samples.empty()) return;
   OutputFile* const file = Output();
   // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
   // profile then has no names.

@@ -395,7 +395,7 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
   if (written.empty() && still_running.empty()) {
     std::fprintf(stderr,
-                 "hbmprof: no profile: the program used no CUDA, was killed, or cannot be injected; "
+                 "hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; "
                  "`hbmprof doctor -- %s` reports more\n",
                  options.command.front().c_str());
   }
