@@ -6,6 +6,10 @@
 
 namespace hbmprof::internal {
 
+// Hides the wrappers of the functions that the driver lacks from the dynamic linker (dynamic_linker.cc), if the process
+// has a driver. Returns whether it has one.
+bool HideLackingFunctions();
+
 // Writes a pointer whose page can be read-only. The page stays writable.
 void WriteProtected(void** slot, void* value);
 

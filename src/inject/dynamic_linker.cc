@@ -97,10 +97,11 @@ class Driver {
   void* library_;
 };
 
-// Hides the wrappers of the functions that the driver lacks, if the process has a driver: sets their values in this
-// library's table of symbols to 0, which the dynamic linker takes for undefined. Threads that do so at the same time
-// write the same values. Returns whether the process has a driver.
-bool HideLackingFunctions() {
+}  // namespace
+
+// Sets the values of the wrappers in this library's table of symbols to 0, which the dynamic linker takes for
+// undefined. Threads that do so at the same time write the same values.
+extern "C++" bool hbmprof::internal::HideLackingFunctions() {
   static std::atomic<bool> is_done{false};
   if (is_done.load(std::memory_order_relaxed)) return true;
   const Driver driver;
@@ -118,6 +119,8 @@ bool HideLackingFunctions() {
   is_done.store(true, std::memory_order_relaxed);
   return true;
 }
+
+namespace {
 
 // Ends the process as the dynamic linker does if it finds no function for a reference.
 [[noreturn]] void EndWithoutFunction(const link_map& object, const char* name) {
@@ -148,7 +151,7 @@ void SetReferencesToLackingFunctions() {
 // Returns whether dlsym must call hbmprof_dlsym_wrapped.
 [[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(void* handle, const char* name) {
   if (hbmprof::internal::CudaWrapperByName(name) == nullptr) return false;
-  const bool has_driver = HideLackingFunctions();
+  const bool has_driver = hbmprof::internal::HideLackingFunctions();
   return handle == RTLD_DEFAULT ? !has_driver : handle != RTLD_NEXT;
 }
 

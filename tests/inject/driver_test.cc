@@ -128,6 +128,7 @@ TEST_P(DriverTest, FunctionsThatItLacksStayAbsent) {
       ExpectSame({program, calls});
     }
   }
+  ExpectSame({HBMPROF_DRIVER_PROGRAM, "deep_bind", HBMPROF_LACKING_LIBRARY});
   EXPECT_THAT(Run({HBMPROF_LACKING_WEAK, ""}).out, HasSubstr("refers to it: 0\n"));
   EXPECT_EQ(Run({HBMPROF_LACKING_LAZY, "call"}).exit_code, 127);
   EXPECT_EQ(Run({HBMPROF_LACKING_NOW, ""}).exit_code, 127);

@@ -176,6 +176,13 @@ int main(int, char** argv) {
     Print("still loaded", dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) != nullptr);
     return 0;
   }
+  if (name == "deep_bind") {
+    void* const library = dlopen(argv[2], RTLD_LAZY | RTLD_DEEPBIND);
+    CHECK_THAT(library != nullptr);
+    auto* const call = reinterpret_cast<int (*)(int)>(dlsym(library, "call_driver"));
+    Print("a function that it has", call(0));
+    Print("a function that it lacks", call(1));
+  }
   if (name == "dlmopen") {
     void* const other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
     CHECK_THAT(other != nullptr);
