@@ -10,8 +10,10 @@ function(hbmprof_injected_library name map)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PRIVATE hbmprof_build_flags)
   # -Bsymbolic: the library's calls reach its own functions, even if the program has functions of the same names. now:
-  # binding at the first call would take up to 4 KiB of the caller's stack.
-  target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now)
+  # binding at the first call would take up to 4 KiB of the caller's stack. separate-code: a page of the table of symbols,
+  # which dynamic_linker.cc writes to, has no code.
+  target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now
+    LINKER:-z,separate-code)
   set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>" UNITY_BUILD OFF)
   if(HBMPROF_SANITIZER)
     # The sanitizers need the shared C++ runtime.

@@ -319,6 +319,10 @@ int cuCtxCreate_v2(void** context, unsigned, int device) {
 }
 
 int cuCtxCreate_v4(void** context, void*, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+int cuGLCtxCreate_v2(void** context, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+int cuVDPAUCtxCreate_v2(void** context, unsigned flags, int device, unsigned, void*) {
+  return cuCtxCreate_v2(context, flags, device);
+}
 
 int cuCtxDestroy_v2(void* context) {
   if (const int error = fake_cuda_enter("cuCtxDestroy_v2")) return error;
