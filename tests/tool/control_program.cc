@@ -14,11 +14,9 @@
 //   control_program steps BYTES STEP  the same without threads. At each request ("info" and "profile") it allocates
 //                                  BYTES more by GrowOneStep, sets the counter "steps" to the number of requests, and
 //                                  prints "step NUMBER". At request STEP it then waits for a line of standard input
-//   control_program lines          the same without threads, with a line feed in the names of the process and the
-//   device control_program samples NUMBER  the same without threads, and holds NUMBER blocks with different tags. Each
-//   call of
-//                                  send takes at most 64 bytes. Before "done" prints the processor time since "ready"
-//                                  in milliseconds
+//   control_program lines          the same without threads, with line feeds in the names of the process and a device
+//   control_program samples NUMBER the same without threads, and holds NUMBER blocks with different tags. Each call of
+//                                  send takes at most 64 bytes
 // With the variable STOPS_BEFORE_LISTEN it prints "stopped" before it listens at the socket, and continues after the
 // first byte of standard input.
 #include <fcntl.h>
@@ -230,7 +228,7 @@ int main(int argc, char** argv) {
   end.store(true);
   for (std::thread& thread : threads) thread.join();
   if (mode == "slowest") std::printf("slowest %.3f ms\n", static_cast<double>(slowest_ns.load()) / 1e6);
-  if (mode == "full" || mode == "samples") {
+  if (mode == "full") {
     std::printf("used %ld ms\n", (std::clock() - processor_time) / (CLOCKS_PER_SEC / 1000));
     close(STDIN_FILENO);  // the leak sanitizer needs a descriptor
   }
