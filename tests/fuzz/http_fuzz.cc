@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -39,9 +40,11 @@ std::string Send(int port, std::string_view request, size_t first) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const linger no_waiting = {1, 0};  // so that the ports do not run out
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &no_waiting, sizeof(no_waiting));
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) std::abort();
+  // The ports of earlier connections are free after a minute.
+  while (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    if (errno != EADDRNOTAVAIL) std::abort();
+    usleep(10'000);
+  }
   first = std::min(first, request.size());
   send(fd, request.data(), first, MSG_NOSIGNAL);
   send(fd, request.data() + first, request.size() - first, MSG_NOSIGNAL);
