@@ -23,7 +23,6 @@ using hbmprof::tool::HttpServer;
 std::unique_ptr<HttpServer> Start() {
   hbmprof::tool::HttpServerOptions options;
   options.hosts = {"monitor.example"};
-  options.client_seconds = 1;
   auto server = HttpServer::Start(options, [](const HttpRequest& request) {
     HttpResponse response;
     response.body = "path " + request.path + " " + request.Parameter("pid");
