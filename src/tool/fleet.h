@@ -92,8 +92,8 @@ class Fleet {
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
   // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`. The
-  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only answers
-  // are too large), kResourceExhausted (`lease` has not so many bytes left).
+  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only
+  // answers are too large), kResourceExhausted (`lease` has not so many bytes left).
   absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
                                      AnswerBudget::Lease* lease) const;
   absl::StatusOr<Text> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,

@@ -57,8 +57,8 @@ struct HttpServerOptions {
 // that a page of another site makes in the background (403), and other methods (405). It ignores the header Range.
 //
 // Each connection has one request. 16 threads answer one request each; 48 more wait for them, and further ones are
-// refused (503). Of more than 256 connections that have not sent their request, the oldest is ended. A client that takes
-// longer than HttpServerOptions::client_seconds allows is disconnected.
+// refused (503). Of more than 256 connections that have not sent their request, the oldest is ended. A client that
+// takes longer than HttpServerOptions::client_seconds allows is disconnected.
 class HttpServer {
  public:
   // Called by several threads at once. An exception becomes the status 500.
