@@ -90,7 +90,7 @@ function(_hbmprof_add_old_libraries)
     pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_once pthread_rwlock_destroy
     pthread_rwlock_init pthread_rwlock_rdlock pthread_rwlock_tryrdlock pthread_rwlock_unlock pthread_rwlock_wrlock
     pthread_setspecific pthread_sigmask sem_init sem_post sem_timedwait sem_wait)
-  set(_newer_pthread "")
+  set(_newer_pthread pthread_condattr_setclock)
   set(_soversion_dl 2)
   set(_soversion_pthread 0)
   set(_first GLIBC_2.2.5)

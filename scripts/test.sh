@@ -9,7 +9,7 @@
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
-# tsan     the same under the thread sanitizer, without the tests of the command, which has one thread
+# tsan     the same under the thread sanitizer; of the command, only what has several threads
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
 # all      dev clang asan tsan
 #
