@@ -18,7 +18,7 @@ source scripts/lib/setup.sh
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
 cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_CXX_FLAGS="-O1 -fsanitize=fuzzer-no-link" -DHBMPROF_SANITIZER=address+undefined -DHBMPROF_FUZZER=ON \
-  -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_BUILD_EXAMPLES=ON >/dev/null
+  -DHBMPROF_BUILD_TESTS=ON >/dev/null
 seconds=${1:-600}
 fuzzers=("${@:2}")
 [[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording http report_page)

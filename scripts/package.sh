@@ -39,8 +39,8 @@ build_tree() {
   fi
   mkdir -p "$build"
   cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHBMPROF_PORTABLE=ON -DHBMPROF_CUDA=OFF \
-    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_BUILD_EXAMPLES=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF \
-    -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
+    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
+    -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
     { tail -n 30 "$build/configure.log" >&2; return 1; }
   cmake --build "$build/cmake" --target hbmprof_tool hbmprof_inject_cuda hbmprof_pjrt hbmprof_c hbmprof_layers \
     >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
