@@ -10,8 +10,10 @@ function(hbmprof_injected_library name map)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PRIVATE hbmprof_build_flags)
   # -Bsymbolic: the library's calls reach its own functions, even if the program has functions of the same names. now:
-  # binding at the first call would take up to 4 KiB of the caller's stack.
-  target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now)
+  # binding at the first call would take up to 4 KiB of the caller's stack. separate-code: a page of the table of symbols,
+  # which dynamic_linker.cc writes to, has no code.
+  target_link_options(${name} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic LINKER:-z,nodelete LINKER:-z,now
+    LINKER:-z,separate-code)
   set_target_properties(${name} PROPERTIES LINK_DEPENDS "${map};$<TARGET_FILE:hbmprof>" UNITY_BUILD OFF)
   if(HBMPROF_SANITIZER)
     # The sanitizers need the shared C++ runtime.
@@ -88,7 +90,7 @@ function(_hbmprof_add_old_libraries)
     pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_once pthread_rwlock_destroy
     pthread_rwlock_init pthread_rwlock_rdlock pthread_rwlock_tryrdlock pthread_rwlock_unlock pthread_rwlock_wrlock
     pthread_setspecific pthread_sigmask sem_init sem_post sem_timedwait sem_wait)
-  set(_newer_pthread "")
+  set(_newer_pthread pthread_condattr_setclock)
   set(_soversion_dl 2)
   set(_soversion_pthread 0)
   set(_first GLIBC_2.2.5)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists the libraries of a Debian system that the packages of scripts/package.sh contain, linked statically.
 
-usage: contents.py notices ROOT FILE...   prints the licences of these libraries, and the files
-       contents.py sbom ROOT VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
+usage: contents.py notices ROOT        prints the licences of these libraries
+       contents.py sbom ROOT VERSION   prints the list of them as CycloneDX JSON; VERSION is hbmprof's
 
 ROOT is / for this system, or the folder of an aarch64 system that scripts/lib/arm64.sh made.
 """
@@ -16,12 +16,10 @@ import sys
 # The Debian packages that have the static libraries or the headers.
 PACKAGES = [
     "libabsl-dev", "libdeflate-dev", "libelf-dev", "libdw-dev", "libiberty-dev", "zlib1g-dev", "libbz2-dev", "liblzma-dev",
-    "libprotobuf-dev", "libre2-dev", "libcli11-dev", "nlohmann-json3-dev", "libprotozero-dev", "libstdc++-12-dev", "libgcc-12-dev",
-    "libc6-dev"]
+    "libprotobuf-dev", "libre2-dev", "libcli11-dev", "nlohmann-json3-dev", "libprotozero-dev", "libboost1.74-dev",
+    "libstdc++-12-dev", "libgcc-12-dev", "libc6-dev"]
 # Packages of this system that belong to the cross compiler.
 COMPILERS = {"libstdc++-12-dev", "libgcc-12-dev"}
-# This library is contained as a source file, from Debian's source package (source package, binary package).
-HTTPLIB = ("cpp-httplib", "libcpp-httplib-dev")
 
 
 class System:
@@ -46,13 +44,10 @@ class System:
         return (root / "usr/share/doc" / package / "copyright").read_text(errors="replace")
 
 
-def notices(system, files):
+def notices(system):
     for package in system.packages():
         print(f"==== {package} {system.version_of(package)}\n")
         print(system.licence_of(package))
-    for name in files:
-        print(f"==== {HTTPLIB[0]} {system.version_of(HTTPLIB[1])}\n")
-        print(pathlib.Path(name).read_text())
 
 
 def sbom(system, version):
@@ -61,7 +56,6 @@ def sbom(system, version):
                 "purl": f"pkg:deb/debian/{name}@{number}?arch={system.architecture}"}
 
     time = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
-    libraries = [component(name, system.version_of(name)) for name in system.packages()]
     print(json.dumps({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -70,13 +64,13 @@ def sbom(system, version):
             "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "component": {"type": "application", "name": "hbmprof", "version": version},
         },
-        "components": libraries + [component(HTTPLIB[0], system.version_of(HTTPLIB[1]))],
+        "components": [component(name, system.version_of(name)) for name in system.packages()],
     }, indent=1))
 
 
 def main():
-    if len(sys.argv) >= 3 and sys.argv[1] == "notices":
-        notices(System(sys.argv[2]), sys.argv[3:])
+    if len(sys.argv) == 3 and sys.argv[1] == "notices":
+        notices(System(sys.argv[2]))
     elif len(sys.argv) == 4 and sys.argv[1] == "sbom":
         sbom(System(sys.argv[2]), sys.argv[3])
     else:

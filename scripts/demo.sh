@@ -1,42 +1,54 @@
 #!/usr/bin/env bash
-# Demonstrates how to find a leak of device memory: installs missing packages (Debian), builds, runs a server that leaks,
-# and compares its profiles with pprof. Leaves before.pb.gz, after.pb.gz and diff.svg in build/demo.
+# Demonstrates how to find a leak of device memory: installs missing packages (Debian), builds the command and a server
+# that leaks, and shows the leak in a report, with `hbmprof leaks` and with pprof. Leaves all files in build/demo.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}"
-hbmprof_step "building" hbmprof_build release llm_server tile_functions growing_list
+hbmprof_step "building" hbmprof_build release llm_server hbmprof_tool
 # google/pprof; if it cannot be built, `go tool pprof`, which reads the same profiles.
-if pprof=$(hbmprof_pprof); then
-  pprof=("$pprof")
-else
-  pprof=(go tool pprof)
-fi
-
+pprof=build/pprof
+hbmprof_pprof >/dev/null || pprof="go tool pprof"
+PATH=$PWD/build/release/src/tool:$PATH
 demo=build/demo
 rm -rf "$demo"
 mkdir -p "$demo"
 
-# show COMMAND...: prints the command as one would type it, then runs it.
+# show COMMAND: prints the command line, then runs it.
 show() {
-  printf '\n$'
-  printf ' %q' "${@#"$PWD/"}"
-  echo
-  "$@"
+  printf '\n$ %s\n' "$1"
+  eval "$1"
 }
 
-show build/release/examples/llm_server --leak --before "$demo/before.pb.gz" --after "$demo/after.pb.gz" \
-  examples/llm_server/prompts.txt
-diff=(-diff_base "$demo/before.pb.gz" "$demo/after.pb.gz")
-show "${pprof[@]}" -top "${diff[@]}"
-# The picture begins at the function that serves requests, and shows the tags that the server sets.
-show "${pprof[@]}" -svg -show_from=Scheduler::Run -tagshow='phase|request_class' -output "$demo/diff.svg" "${diff[@]}"
+server="build/release/examples/llm_server --leak"
+prompts=examples/llm_server/prompts.txt
+diff="-diff_base $demo/before.pb.gz $demo/after.pb.gz"
+show "$server --before $demo/before.pb.gz --after $demo/after.pb.gz $prompts"
+show "$pprof -top $diff"
+# The picture begins at the function that serves requests, and shows the tags that the server sets. It has no legend:
+# each comment of the profiles is a line there, which is wider than a screen.
+show "$pprof -dot -show_from=Scheduler::Run -tagshow='phase|request_class' $diff |
+    sed '/^subgraph cluster_L/d' | dot -Tsvg -o $demo/diff.svg"
+# It serves all prompts eight times, and records every event.
+show "HBMPROF_RECORD=$demo/server.hbmrec $server --dumps 8 --dump-dir $demo $prompts"
+show "hbmprof report --per requests $demo/dump.*.pb.gz $demo/server.hbmrec -o $demo/report.html"
+show "hbmprof leaks --per requests --rows 1 --frames 1 $demo/dump.*.pb.gz"
 
-# The first row below the table's head, to the byte.
-largest=$("${pprof[@]}" -top -unit=bytes "${diff[@]}" |
-  awk 'head && !row { row = $0 } $1 == "flat" { head = 1 } END { print row }')
-[[ -n $largest ]] || hbmprof_die "the diff is empty: no leak was found"
-echo
-echo "the largest growth: $largest"
-echo "the picture: $PWD/$demo/diff.svg"
+hbmprof leaks --per requests --json "$demo"/dump.*.pb.gz | python3 -c '
+import json, sys
+data = json.load(sys.stdin)
+leaks = [site for site in data["sites"] if site["verdict"] == "leak"]
+if not leaks:
+  sys.exit("error: no leak was found")
+stack = [frame["name"] for frame in leaks[0]["stack"]]
+grew = sum(site["growth"] for site in leaks if site["stack"][0]["name"] == stack[0])
+requests = data["counter"]["values"][-1] - data["counter"]["values"][0]
+path = reversed(stack[:stack.index("main")] if "main" in stack else stack)
+print()
+print("What leaks  ", stack[0])
+print(f"How much     {grew / 2**20:.2f} MiB in {requests:.0f} requests, {grew / 2**10 / requests:.0f} KiB per request")
+print("Call path   ", "\n             ".join(path))
+'
+echo "Report       file://$PWD/$demo/report.html"
+echo "pprof        file://$PWD/$demo/diff.svg"

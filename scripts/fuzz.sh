@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Searches with libFuzzer for inputs on which the code crashes, hangs or takes too much memory.
 #
-# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf recording report_page
+# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf recording http report_page
 #
 #   profile      the command hbmprof on arbitrary profiles
 #   cfi          the reader of unwind tables on arbitrary tables
 #   elf          the readers of ELF and DWARF on arbitrary files
 #   recording    the reader of recordings on arbitrary files
+#   http         the server of `hbmprof serve` on arbitrary requests
 #   report_page  the report's page in Chromium, made of profiles with hostile strings (not libFuzzer)
 #
 # Starts from tests/fuzz/*corpus. The inputs that it finds stay in build/fuzz/found; add inputs that crash to the corpus.
@@ -17,10 +18,10 @@ source scripts/lib/setup.sh
 hbmprof_step "installing what is missing" hbmprof_install "${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
 cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DCMAKE_CXX_FLAGS="-O1 -fsanitize=fuzzer-no-link" -DHBMPROF_SANITIZER=address+undefined -DHBMPROF_FUZZER=ON \
-  -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_BUILD_EXAMPLES=ON >/dev/null
+  -DHBMPROF_BUILD_TESTS=ON >/dev/null
 seconds=${1:-600}
 fuzzers=("${@:2}")
-[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording report_page)
+[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording http report_page)
 for fuzzer in "${fuzzers[@]}"; do
   hbmprof_step "building $fuzzer" cmake --build build/fuzz --target "${fuzzer}_fuzz"
   if [[ $fuzzer == report_page ]]; then

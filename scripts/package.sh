@@ -28,18 +28,6 @@ build=$package/$arch
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y include/hbmprof/version.h)
 export SOURCE_DATE_EPOCH
 
-# Gets cpp-httplib as one header, from Debian's source package with Debian's patches. Debian's binary packages have a
-# header and a shared library instead.
-fetch_httplib() {
-  [[ ! -e $package/httplib/httplib.h ]] || return 0
-  local folder=$package/httplib.new
-  rm -rf "$folder"
-  hbmprof_debian_source cpp-httplib "$folder"
-  mkdir -p "$package/httplib"
-  cp "$folder"/cpp-httplib-*/httplib.h "$folder"/cpp-httplib-*/LICENSE "$package/httplib/"
-  rm -rf "$folder"
-}
-
 # The tree that all packages contain, in build/package/ARCH/tree. The tests, which need the examples, are only
 # configured; scripts/package_test.sh builds and runs some of them.
 build_tree() {
@@ -51,9 +39,8 @@ build_tree() {
   fi
   mkdir -p "$build"
   cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHBMPROF_PORTABLE=ON -DHBMPROF_CUDA=OFF \
-    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_BUILD_EXAMPLES=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF \
-    -DHBMPROF_HTTPLIB_INCLUDE="$package/httplib" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR=lib \
-    -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
+    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
+    -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
     { tail -n 30 "$build/configure.log" >&2; return 1; }
   cmake --build "$build/cmake" --target hbmprof_tool hbmprof_inject_cuda hbmprof_pjrt hbmprof_c hbmprof_layers \
     >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
@@ -61,7 +48,7 @@ build_tree() {
   DESTDIR=$build/tree cmake --install "$build/cmake" --strip >"$build/install.log"
   local doc=$build/tree/usr/share/doc/hbmprof
   mkdir -p "$doc"
-  python3 scripts/contents.py notices "$root" "$package/httplib/LICENSE" >"$doc/NOTICES"
+  python3 scripts/contents.py notices "$root" >"$doc/NOTICES"
   python3 scripts/contents.py sbom "$root" "$version" >"$doc/hbmprof.cdx.json"
   cp README.md "$doc/"
 }
@@ -135,7 +122,6 @@ hbmprof_install "${packages[@]}"
 hbmprof_pypi wheel wheel==0.45.1
 mkdir -p "$package/out"
 rm -f "$package/out/"*"$arch".* "$package/out/"*"$deb_arch".*
-hbmprof_step "cpp-httplib's header from Debian's source package" fetch_httplib
 hbmprof_step "building for $arch" build_tree
 hbmprof_step "tar.gz" build_tar
 hbmprof_step "wheel" build_wheel

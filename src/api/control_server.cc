@@ -44,6 +44,10 @@ constexpr int kLowestDescriptor = 500;           // above the numbers that a pro
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
 constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
+// While all kMaxClients connections are in use and another client waits, one of them is ended that has not sent its
+// request, or has taken nothing of its answer, for this time.
+constexpr std::chrono::milliseconds kRequestGrace{20};
+constexpr std::chrono::milliseconds kAnswerGrace{1000};
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
@@ -82,8 +86,10 @@ class OwnSocket {
 struct Client {
   OwnSocket socket;
   Clock::time_point deadline;
+  Clock::time_point replaceable;  // when it may be ended for another client
   std::string request;
-  std::string answer;  // the part of the answer that is not sent yet
+  std::string answer;
+  size_t sent = 0;  // bytes of the answer
   bool is_answering = false;
 };
 
@@ -109,16 +115,22 @@ int64_t SecondsSinceStart(const Server& server) {
   return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
 }
 
+// Returns `name` as a part of a line.
+std::string InLine(std::string name) {
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  return name;
+}
+
 std::string Info(const Server& server) {
-  std::string text = absl::StrCat("pid ", getpid(), "\nname ", ProcessName(), "\nversion ", HBMPROF_VERSION_STRING,
-                                  "\nseconds ", SecondsSinceStart(server), "\n");
+  std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
+                                  HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(server), "\n");
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
       if (!IsUsed(stats)) continue;
       const std::string_view name = MemorySpaceName(static_cast<MemorySpace>(space));
       absl::StrAppend(&text, "memory ", absl::string_view(name.data(), name.size()), " ", stats.bytes_in_use, " ",
-                      stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", device.name, "\n");
+                      stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", InLine(device.name), "\n");
     }
   }
   return text;
@@ -194,15 +206,23 @@ void Answer(const Server& server, Client* client) {
   client->answer = absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
   client->is_answering = true;
   client->deadline = Clock::now() + kAnswerTime;
+  client->replaceable = Clock::now() + kAnswerGrace;
 }
 
 // --- Clients ---
 
-// Returns whether the process at the other end may send requests: its user is root or the user of this process.
-bool IsAllowedClient(int fd) {
+// Returns whether the process at the other end may send requests: its user is root or the user of this process. In a
+// user namespace, users who have no number there, such as the root of the host, have the overflow id. One of them is
+// allowed if the permissions of the socket's file let only its owner and privileged users connect.
+bool IsAllowedClient(const Server& server, int fd) {
+  constexpr uid_t kOverflow = 65534;
   ucred peer = {};
   socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  struct stat file;
+  return peer.uid == geteuid() || peer.uid == 0 ||
+         (peer.uid == kOverflow && lstat(server.address.sun_path, &file) == 0 && file.st_ino == server.inode &&
+          (file.st_mode & 077) == 0);
 }
 
 // REQUIRES: `client` has no socket.
@@ -213,11 +233,12 @@ void Accept(Server* server, Client* client) {
     if (lacks_resources) server->next_accept = Clock::now() + kAcceptPause;
     return;
   }
-  if (!IsAllowedClient(fd)) {
+  if (!IsAllowedClient(*server, fd)) {
     close(fd);
     return;
   }
   client->deadline = Clock::now() + kRequestTime;
+  client->replaceable = Clock::now() + kRequestGrace;
   client->socket.Open(fd);
 }
 
@@ -235,11 +256,14 @@ bool ReadRequest(const Server& server, Client* client) {
 
 // Sends as much of the answer as the socket accepts now. Returns false if the connection is to be closed.
 bool SendAnswer(Client* client) {
-  const ssize_t count = RetryOnSignal(
-      [&] { return send(client->socket.get(), client->answer.data(), client->answer.size(), MSG_NOSIGNAL); });
+  const ssize_t count = RetryOnSignal([&] {
+    const std::string_view rest = std::string_view(client->answer).substr(client->sent);
+    return send(client->socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+  });
   if (count < 0) return errno == EAGAIN;
-  client->answer.erase(0, static_cast<size_t>(count));
-  return !client->answer.empty();
+  client->sent += static_cast<size_t>(count);
+  client->replaceable = Clock::now() + kAnswerGrace;
+  return client->sent < client->answer.size();
 }
 
 // Ends the connection, also if a forked child has a copy of its descriptor. Frees the memory of the answer.
@@ -248,6 +272,7 @@ void End(Client* client) {
   client->socket.Close();
   client->request = std::string();
   client->answer = std::string();
+  client->sent = 0;
   client->is_answering = false;
 }
 
@@ -258,9 +283,25 @@ void Serve(const Server& server, Client* client, int events) {
   if (!goes_on) End(client);
 }
 
-int MillisToWait(const Server& server) {
+// Returns the place for the next connection: one without a socket, else the one that may be replaced first.
+Client* NextPlace(Server* server) {
+  Client* next = server->clients;
+  for (Client& client : server->clients) {
+    if (client.socket.get() < 0) return &client;
+    if (client.replaceable < next->replaceable) next = &client;
+  }
+  return next;
+}
+
+// Returns the time from which on a connection can be accepted.
+Clock::time_point AcceptTime(Server* server) {
+  const Client& place = *NextPlace(server);
+  return place.socket.get() < 0 ? server->next_accept : std::max(server->next_accept, place.replaceable);
+}
+
+int MillisToWait(const Server& server, Clock::time_point accept_time) {
   auto next = Clock::now() + kCheckInterval;
-  if (server.next_accept > Clock::now()) next = std::min(next, server.next_accept);
+  if (accept_time > Clock::now()) next = std::min(next, accept_time);
   for (const Client& client : server.clients) {
     if (client.socket.get() >= 0) next = std::min(next, client.deadline);
   }
@@ -271,24 +312,37 @@ int MillisToWait(const Server& server) {
 // Waits for events, a deadline or the check interval, and handles all clients once. Returns false if the server must
 // end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
-  pollfd polled[kMaxClients + 1];  // poll ignores the descriptor -1
-  Client* unused = nullptr;
-  for (size_t i = 0; i < kMaxClients; ++i) {
-    Client& client = server->clients[i];
+  // Has no entries without a descriptor: poll refuses more entries than the process may have descriptors.
+  pollfd polled[kMaxClients + 1];
+  Client* clients[kMaxClients];
+  size_t count = 0;
+  for (Client& client : server->clients) {
+    if (client.socket.get() < 0) continue;
     const short events = client.is_answering ? POLLOUT : POLLIN;
-    polled[i] = {client.socket.get(), events, 0};
-    if (polled[i].fd < 0) unused = &client;
+    clients[count] = &client;
+    polled[count++] = {client.socket.get(), events, 0};
   }
-  const bool accepts = unused != nullptr && Clock::now() >= server->next_accept;
-  pollfd& listener = polled[kMaxClients];
-  listener = {accepts ? server->listener.get() : -1, POLLIN, 0};
-  if (poll(polled, kMaxClients + 1, MillisToWait(*server)) < 0 && errno != EINTR) return false;
+  const Clock::time_point accept_time = AcceptTime(server);
+  pollfd& listener = polled[count];
+  listener = {Clock::now() >= accept_time ? server->listener.get() : -1, POLLIN, 0};  // poll ignores the descriptor -1
+  if (poll(polled, count + 1, MillisToWait(*server, accept_time)) < 0 && errno != EINTR) {
+    for (size_t i = 0; i < count; ++i) End(clients[i]);
+    return count > 0;
+  }
   if (!server->listener.IsStillOurs()) return false;
-  for (size_t i = 0; i < kMaxClients; ++i) {
-    if (polled[i].fd >= 0) Serve(*server, &server->clients[i], polled[i].revents);
-  }
-  if ((listener.revents & POLLIN) != 0) Accept(server, unused);
+  for (size_t i = 0; i < count; ++i) Serve(*server, clients[i], polled[i].revents);
+  if ((listener.revents & POLLIN) == 0 || AcceptTime(server) > Clock::now()) return true;
+  Client* const place = NextPlace(server);
+  End(place);
+  Accept(server, place);
   return true;
+}
+
+// Removes the socket's file, unless another process has replaced it. Async-signal-safe.
+void RemoveFile(const Server& server) {
+  struct stat info;
+  if (lstat(server.address.sun_path, &info) != 0) return;
+  if (info.st_dev == server.device && info.st_ino == server.inode) unlink(server.address.sun_path);
 }
 
 void* ServeForEver(void* argument) {
@@ -302,6 +356,7 @@ void* ServeForEver(void* argument) {
       for (Client& client : server->clients) End(&client);
     }
   }
+  RemoveFile(*server);
   return nullptr;
 }
 
@@ -318,14 +373,11 @@ absl::Status SystemError(absl::string_view what, absl::string_view path) {
   return absl::InternalError(text);
 }
 
-// Users who may write to the directory could replace the socket. If its sticky bit is set, they cannot.
 absl::Status CheckDirectory(const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("mkdir", directory);
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0) return SystemError("stat", directory);
-  const bool is_safe = S_ISDIR(info.st_mode) && (info.st_uid == geteuid() || info.st_uid == 0) &&
-                       ((info.st_mode & 022) == 0 || (info.st_mode & S_ISVTX) != 0);
-  if (is_safe) return absl::OkStatus();
+  if (IsSafeControlDirectory(info, geteuid())) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("no control channel: ", directory,
                                                   " must be a directory that belongs to the process's user or to root "
                                                   "and that no other user may write to"));
@@ -439,13 +491,6 @@ absl::Status Listen(const std::string& directory, Server* server) {
   server->listener.Open(fd.Release());
   server->process = getpid();
   return absl::OkStatus();
-}
-
-// Removes the socket's file, unless another process has replaced it. Async-signal-safe.
-void RemoveFile(const Server& server) {
-  struct stat info;
-  if (lstat(server.address.sun_path, &info) != 0) return;
-  if (info.st_dev == server.device && info.st_ino == server.inode) unlink(server.address.sun_path);
 }
 
 // The child has no server thread. It closes its copies of the sockets, so that no client waits for the child.

@@ -59,11 +59,6 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
-// The write of the profile at exit. Each process writes it once.
-std::atomic<pid_t> writing_process{0};    // the process that has begun to write
-std::atomic<pthread_t> writing_thread{};  // the thread that has begun to write
-std::atomic<pid_t> written_process{0};    // the process that has ended its write, also by a failure
-
 // Returns null if no profile is written.
 OutputFile* Output() {
   OutputFile* file = output_file.load(std::memory_order_acquire);
@@ -75,18 +70,13 @@ OutputFile* Output() {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
-// Waits until another thread has ended the write of the profile at exit, for five seconds at most. Otherwise this
-// thread could end the process in the middle of the write. Does nothing if this thread writes the profile: a handler of
-// a fault can have interrupted it.
-void WaitForWrite() {
-  if (writing_thread.load() == pthread_self()) return;
-  constexpr int kMostMillis = 5000;
-  for (int i = 0; i < kMostMillis && written_process.load() != getpid(); ++i) usleep(1000);
-}
-
-void WriteLastProfile() try {
-  writing_thread.store(pthread_self());
+void WriteLastProfile(const internal::ProcessEnd& end) try {
+  const OutputFile* const inherited = output_file.load(std::memory_order_acquire);
+  const bool is_child = inherited != nullptr && inherited->process() != getpid();
   OutputFile* const file = Output();
+  if (file == nullptr) return;
+  // A process that has recorded nothing, such as most forked children, writes no profile.
+  if ((is_child || !end.is_exit) && internal::ExitSnapshot().samples.empty()) return;
   // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
   // profile then has no names.
   const absl::StatusOr<std::string> bytes =
@@ -98,44 +88,11 @@ void WriteLastProfile() try {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
-// Writes the profile at exit, if no other thread does so. Returns after the write has ended.
-//
-// Two ends of the process can come at once: while main is in exit(), a signal comes, or another thread calls _exit. The
-// thread that writes delays its signals, because their handlers would wait for the write.
-void WriteAtExit() {
-  const internal::DelayedSignals delayed;
-  if (writing_process.exchange(getpid()) == getpid()) return WaitForWrite();
-  if (!internal::WithEnoughStack(&WriteLastProfile)) {
-    PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
-  }
-  written_process.store(getpid());
-}
-
-void StartOutput(const DefaultOptions& options) try {
-  auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
-  if (options.output_early) {
-    const absl::Status status = file->OpenEarly();
-    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; hbmprof tries again at exit");
-  }
-  output_file.store(file.release(), std::memory_order_release);
-  std::atexit(&WriteAtExit);
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
-}
-
 // Returns the default path of the profiles of failed allocations and of triggers: the file `name` in the directory of
 // `output`.
 std::string BesideOutput(const std::string& output, const char* name) {
   const size_t slash = output.rfind('/');
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
-}
-
-// A process that has recorded nothing, such as most forked children, writes no profile.
-void WriteProfileAtEnd() try {
-  if (internal::ExitSnapshot().samples.empty()) return;
-  if (Output() != nullptr) WriteAtExit();
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
 
 // Writes a profile that a later one replaces.
@@ -148,41 +105,58 @@ void WriteProfileNow() try {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");
 }
 
-// Called when the process ends without its exit handlers. The profile comes first, because the process waits for five
-// seconds at most, and StopRecordingAtExit can take ten on a disk that hangs. A recording that is not stopped has all
-// events but those of about the last 0.1 seconds.
-void EndProcess() {
+// The profile comes first, because the process waits for five seconds at most, and StopRecordingAtExit can take ten on
+// a disk that hangs. A recording that is not stopped has all events but those of about the last 0.1 seconds.
+void EndProcess(const internal::ProcessEnd& end) {
   internal::RemoveControlSocket();
-  WriteProfileAtEnd();
+  const internal::ProbeLimit limit(end.context);
+  WriteLastProfile(end);
   internal::StopRecordingAtExit();
 }
 
 // Called when a signal comes that the kernel ignores by default, so that the process continues.
 void WriteAndContinue() try {
-  // The profile at exit, which another thread writes now, must remain the last one.
-  if (writing_process.load() == getpid()) return;
-  // WriteProfileAtEnd would keep a snapshot without samples for the end of the process.
+  const internal::ProbeLimit limit;
+  // WriteLastProfile would keep a snapshot without samples for the end of the process.
   if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   // A file that was opened early can be written once only, and SIGKILL may end the process next.
   OutputFile* const file = Output();
-  file != nullptr && file->is_early() ? WriteProfileAtEnd() : WriteProfileNow();
+  file != nullptr && file->is_early() ? WriteLastProfile({}) : WriteProfileNow();
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");
 }
 
 // Called before exec replaces the program.
 void BeforeExec() {
+  const internal::ProbeLimit limit;
   WriteProfileNow();
   internal::StopRecordingAtExit();
+}
+
+void EndWithProcess(const DefaultOptions& options) {
+  internal::WriteAtExit({&EndProcess, &BeforeExec, &WriteAndContinue, !options.output_early});
+}
+
+void StartOutput(const DefaultOptions& options) try {
+  auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
+  if (options.output_early) {
+    const absl::Status status = file->OpenEarly();
+    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; hbmprof tries again at exit");
+  }
+  output_file.store(file.release(), std::memory_order_release);
+  EndWithProcess(options);
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
 }
 
 // Does nothing if options.output_on_signals is false.
 void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!options.output_on_signals) return;
+  EndWithProcess(options);
   // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
   // they get the thread only when they record an event.
   const bool is_injected = output_variable != nullptr;
-  if (!internal::StartExitWriter({&EndProcess, &BeforeExec, &WriteAndContinue, !is_injected})) {
+  if (!internal::StartExitWriter(/*in_children=*/!is_injected)) {
     return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
   }
   if (!is_injected) internal::ReplaceEndCalls();
@@ -216,6 +190,8 @@ bool Make(const DefaultOptions& options) {
   const DefaultProfiler& own = *made.release();
   if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
   if (!own.options.output.empty() && own.options.enabled) StartOutput(own.options);
+  // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->start();
   const bool is_injected = output_variable != nullptr;
   if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
   return true;
@@ -292,7 +268,11 @@ void internal::StartThreads() {
   errno = error;
 }
 
-void internal::EndRecordingOnSignals() { StartExitWriterIfWanted(Profiler::OptionsOfDefault()); }
+void internal::EndRecordingWithProcess() {
+  const DefaultOptions options = Profiler::OptionsOfDefault();
+  EndWithProcess(options);
+  StartExitWriterIfWanted(options);
+}
 
 absl::Status internal::WriteOutput() try {
   Profiler& profiler = Profiler::Default();
@@ -312,15 +292,12 @@ const Snapshot& internal::ExitSnapshot() {
   const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
   auto taken = std::make_unique<OfProcess>();
   const ScopedMark mark("exit");
+  const ProbeLimit limit;
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
   // Several threads may exit at the same time: the first snapshot is used.
   const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
   return is_first ? taken.release()->snapshot : found->snapshot;
-}
-
-void internal::WriteOutputBeforeOlderExitHandlers() {
-  if (output_file.load(std::memory_order_acquire) != nullptr) std::atexit(&WriteAtExit);
 }
 
 Profiler& Profiler::Default() {

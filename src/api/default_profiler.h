@@ -26,9 +26,9 @@ void PrintOptionProblems(const std::vector<std::string>& problems);
 // makes Profiler::Default(). Does not change errno.
 void StartThreads();
 
-// Called when a recording starts. If DefaultOptions::output_on_signals is set, the recording ends properly when a
-// signal or quick_exit ends the process. Throws std::bad_alloc.
-void EndRecordingOnSignals();
+// Called when a recording starts. The recording then ends properly when the process exits. If
+// DefaultOptions::output_on_signals is set, also when a signal or quick_exit ends the process. Throws std::bad_alloc.
+void EndRecordingWithProcess();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
 // from the start. Any thread may call it. Errors: those of save_device_memory_profile.
@@ -38,10 +38,6 @@ absl::Status WriteOutput();
 // same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws
 // std::bad_alloc.
 const Snapshot& ExitSnapshot();
-
-// If there is an output, registers, for the second time, the exit handler that writes the profile. It then runs before
-// the exit handlers that are registered already, such as those of the CUDA driver. It writes the profile only once.
-void WriteOutputBeforeOlderExitHandlers();
 
 // Sets `*seconds` to DefaultOptions::output_interval of the environment variable `name`. If its value is bad, adds a
 // line to `problems` instead. Does nothing if it is not set. Throws std::bad_alloc.

@@ -234,7 +234,7 @@ void ForEachEndCall(const Visit& visit) {
       const ElfW(Phdr)& header = object->dlpi_phdr[i];
       if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
     }
-    ForEachReference(object->dlpi_addr, dynamic, [&](const char* name, void** slot) {
+    ForEachReference(object->dlpi_addr, dynamic, [&](const char* name, void** slot, bool) {
       if (void* const replacement = ReplacementOf(name))
         (*static_cast<const Visit*>(argument))(*object, slot, replacement);
     });

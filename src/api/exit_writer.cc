@@ -13,17 +13,21 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "src/api/enough_stack.h"
 #include "src/base/background_thread.h"
+#include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
+#include "src/base/forked_child.h"
+#include "src/base/message.h"
 #include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
 
-constexpr time_t kMaxWaitSeconds = 5;
-constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
 constexpr int64_t kSecond = 1'000'000'000;
-// How long, and in which steps, a signal is delayed because its thread may hold a lock of this library.
+constexpr int64_t kMaxWait = 5 * kSecond;
+constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
+// How long, and in which steps, a signal is delayed because its thread may hold a lock that the exit writer needs.
 constexpr int64_t kMaxDelay = kSecond;
 constexpr long kDelayStep = 200'000;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
@@ -34,64 +38,80 @@ struct Writes {
   std::atomic<uint64_t> completed{0};  // the number of those that are completed
 };
 
-ExitWriterOptions writer;               // set before `thread_process`
-std::atomic<pid_t> thread_process{0};   // the process that has the thread
-std::atomic<bool> needs_thread{false};  // whether this process is a forked child that gets the thread on request
-std::atomic<bool> in_children{false};   // whether a forked child gets the thread at once
-sem_t requested;                        // posted for each request
-std::atomic<bool> is_ending{false};     // whether a request is for the end of the process
-std::atomic<uint32_t> completed{0};     // a futex: the number of completed requests
-std::atomic<bool> is_ended{false};      // whether the request for the end is completed
+ExitWriterOptions writer;                // set before `is_registered`
+std::atomic<bool> is_registered{false};  // the exit handler
+std::atomic<pid_t> thread_process{0};    // the process that has the thread
+std::atomic<bool> needs_thread{false};   // whether this process is a forked child that gets the thread on request
+std::atomic<bool> starts_in_children{false};
+sem_t requested;                     // posted for each request
+std::atomic<uint32_t> completed{0};  // a futex: the number of completed requests
 Writes before_exec;
 Writes at_ignored_signal;
 std::atomic<int> delayed_signal{0};   // a signal that the thread sends to the process again; 0: none
 std::atomic<int64_t> first_delay{0};  // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
+// The end of this process. A forked child has an end of its own.
+std::atomic<int64_t> ending{0};        // twice the id of the process whose end has begun, plus 1 if it is by exit
+std::atomic<int64_t> end_deadline{0};  // the time until which the threads that end the process wait
+std::atomic<void*> context_at_exit{nullptr};  // of the first thread in exit
+std::atomic<pid_t> ended_process{0};          // the process in which write_at_end has returned
+
+bool IsEnding() { return ending.load() / 2 == getpid(); }
+
+int64_t Now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// Returns whether write_at_end has returned, or has taken too long.
+bool IsEnded() { return ended_process.load() == getpid() || (IsEnding() && Now() >= end_deadline.load()); }
+
 void Complete() {
   completed.fetch_add(1);
   syscall(SYS_futex, &completed, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// Completes the requests that were made before this call.
+void* WriteAtEnd(void*) {
+  const bool is_exit = ending.load() % 2 != 0;
+  writer.write_at_end({is_exit, is_exit ? context_at_exit.load() : nullptr});
+  ended_process.store(getpid());
+  Complete();
+  return nullptr;
+}
+
+// Completes the requests that were made before this call. The profile at the end must remain the last one.
 void Serve(Writes& writes, void (*write)()) {
-  const uint64_t requested = writes.requested.load();
-  if (requested == writes.completed.load()) return;
-  write();
-  writes.completed.store(requested);
+  const uint64_t number = writes.requested.load();
+  if (number == writes.completed.load()) return;
+  if (!IsEnded()) write();
+  writes.completed.store(number);
   Complete();
 }
 
 void* WaitAndWrite(void*) {
   while (true) {
     while (sem_wait(&requested) != 0) continue;
-    if (is_ending.load()) break;
+    if (IsEnding() && ended_process.load() != getpid()) WriteAtEnd(nullptr);
+    Serve(at_ignored_signal, writer.write_and_continue);
+    Serve(before_exec, writer.write_before_exec);
     if (const int number = delayed_signal.exchange(0); number != 0) {
       const timespec step = {0, kDelayStep};
       nanosleep(&step, nullptr);
       kill(getpid(), number);
-      continue;
     }
-    Serve(at_ignored_signal, writer.write_and_continue);
-    Serve(before_exec, writer.write_before_exec);
   }
-  writer.write_at_end();
-  is_ended.store(true);
-  Complete();
-  return nullptr;
 }
 
-// Posts a request, and waits until is_done() or for five seconds.
+// Waits until is_done(), or until `deadline`.
 template <typename IsDone>
-void RequestAndWait(const IsDone& is_done) {
-  sem_post(&requested);
-  timespec deadline;
-  clock_gettime(CLOCK_MONOTONIC, &deadline);
-  deadline.tv_sec += kMaxWaitSeconds;
+void WaitUntil(int64_t deadline, const IsDone& is_done) {
+  const timespec until = {deadline / kSecond, deadline % kSecond};
   // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
   for (uint32_t seen = completed.load(); !is_done(); seen = completed.load()) {
     const long result =
-        syscall(SYS_futex, &completed, FUTEX_WAIT_BITSET_PRIVATE, seen, &deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
+        syscall(SYS_futex, &completed, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
     if (result != 0 && errno == ETIMEDOUT) break;
   }
 }
@@ -99,23 +119,65 @@ void RequestAndWait(const IsDone& is_done) {
 // Requests a write, and waits until it is completed, until the profile at the end is written, or for five seconds.
 void RequestWrite(Writes& writes) {
   const uint64_t number = writes.requested.fetch_add(1) + 1;
-  RequestAndWait([&] { return writes.completed.load() >= number || is_ended.load(); });
+  sem_post(&requested);
+  WaitUntil(Now() + kMaxWait, [&] { return writes.completed.load() >= number || IsEnded(); });
+}
+
+// Returns whether this call is the first one of this process. Async-signal-safe.
+bool BeginEnd(bool is_exit) {
+  const int64_t own = int64_t{2} * getpid();
+  int64_t before = ending.load();
+  if (before / 2 == getpid()) return false;
+  end_deadline.store(Now() + kMaxWait);
+  return ending.compare_exchange_strong(before, own + (is_exit ? 1 : 0));
+}
+
+// The thread sanitizer ends a forked child that starts a thread.
+bool MayStartThread() {
+#if defined(__SANITIZE_THREAD__)
+  return !IsForkedChild();
+#else
+  return true;
+#endif
+}
+
+void EndByExit() {
+  if (IsEnded()) return;
+  // Another thread in exit also finds this handler. And the C library, if it has a handler more when this one returns,
+  // reads its list from the start, because that thread may have freed the part in which this handler was.
+  std::atexit(&EndByExit);
+  // A handler of a signal would wait for the write.
+  const DelayedSignals delayed;
+  if (const DriverContext* const driver = driver_context.load(); driver != nullptr && !IsEnding()) {
+    context_at_exit.store(driver->get());
+  }
+  if (!BeginEnd(/*is_exit=*/true)) {
+    WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+    sleep(1);
+    return;
+  }
+  if (thread_process.load() == getpid()) {
+    sem_post(&requested);
+  } else if (!writer.starts_thread_at_exit || !MayStartThread() || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
+    if (WithEnoughStack([] { WriteAtEnd(nullptr); })) return;
+    PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
+    ended_process.store(getpid());
+  }
+  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
 }
 
 // Returns whether the thread may hold a lock that the exit writer needs.
-bool MayHoldLock() { return thread_state.inside || fork_state.mutexes != 0; }
+bool MayHoldLock() { return thread_state.inside || thread_state.calls != 0 || fork_state.mutexes != 0; }
 
-// Makes the exit writer send the signal to the process again a little later. Returns false if it does not, because a
-// signal was first delayed kMaxDelay ago. A process can continue after a delayed signal, if it has set its own handler
-// meanwhile. So a delay that began long ago does not count.
+// Makes the exit writer send the signal to the process again a little later, or after the profile at the end, if it is
+// being written. Returns false if it does not, because a signal was first delayed kMaxDelay ago. A process can continue
+// after a delayed signal, if it has set its own handler meanwhile. So a delay that began long ago does not count.
 bool Delay(int number) {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  const int64_t now = time.tv_sec * kSecond + time.tv_nsec;
+  const int64_t now = Now();
   int64_t first = first_delay.load();
-  const bool is_new = first == 0 || now - first > 2 * kMaxDelay;
+  const bool is_new = first == 0 || (now - first > 2 * kMaxDelay && delayed_signal.load() == 0);
   if (is_new && first_delay.compare_exchange_strong(first, now)) first = now;
-  if (now - first > kMaxDelay) return false;
+  if (!IsEnding() && now - first > kMaxDelay) return false;
   // If another signal is delayed already, that one has the same effect.
   int none = 0;
   if (delayed_signal.compare_exchange_strong(none, number)) sem_post(&requested);
@@ -131,7 +193,7 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread;
   // it sends the signal with tgkill.
   const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
-  const bool has_writer = thread_process.load() == getpid() && !is_ending.load();
+  const bool has_writer = thread_process.load() == getpid() && !IsEnded();
   if (can_return && has_writer && MayHoldLock() && Delay(number)) {
     errno = error;
     return;
@@ -175,17 +237,28 @@ bool StartThread() {
 void StartInChild() {
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
   needs_thread.store(true);
-  if (in_children.load()) StartExitWriterInChild();
+  if (starts_in_children.load()) StartExitWriterInChild();
 #endif
 }
 
 }  // namespace
 
-bool StartExitWriter(const ExitWriterOptions& options) {
+void WriteAtExit(const ExitWriterOptions& options) {
+  static std::atomic<bool> is_called{false};
+  if (is_called.exchange(true)) return;
+  writer = options;
+  std::atexit(&EndByExit);
+  is_registered.store(true);
+}
+
+void WriteBeforeOlderExitHandlers() {
+  if (is_registered.load()) std::atexit(&EndByExit);
+}
+
+bool StartExitWriter(bool in_children) {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return true;
-  writer = options;
-  if (options.in_children) in_children.store(true);
+  if (in_children) starts_in_children.store(true);
   if (!StartThread()) return false;
   pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
@@ -196,8 +269,6 @@ bool StartExitWriter(const ExitWriterOptions& options) {
 void StartExitWriterInChild() {
   if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
   const int error = errno;
-  is_ending.store(false);
-  is_ended.store(false);
   before_exec.completed.store(before_exec.requested.load());
   at_ignored_signal.completed.store(at_ignored_signal.requested.load());
   delayed_signal.store(0);
@@ -207,15 +278,16 @@ void StartExitWriterInChild() {
 }
 
 void StartExitWriterInAllChildren() {
-  in_children.store(true);
+  starts_in_children.store(true);
   StartExitWriterInChild();
 }
 
 void WriteByExitWriter() {
   if (thread_process.load() != getpid()) return;
   const int error = errno;
-  is_ending.store(true);
-  RequestAndWait([] { return is_ended.load(); });
+  BeginEnd(/*is_exit=*/false);
+  sem_post(&requested);
+  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
   errno = error;
 }
 

@@ -66,16 +66,20 @@ absl::Status OutputFile::OpenEarly() {
 
 absl::Status OutputFile::Write(std::string_view bytes) {
   MutexLock hold(mutex_);
-  return WriteFile(bytes, nullptr);
+  return has_last_ ? absl::OkStatus() : WriteFile(bytes, nullptr);
 }
 
 absl::Status OutputFile::WriteLast(std::string_view bytes) {
   MutexLock hold(mutex_);
   if (is_early()) {
+    if (has_last_) return absl::OkStatus();
     const absl::Status status = WriteInPlace(early_.get(), own_, own_path_, bytes);
+    has_last_ = has_last_ || status.ok();
     if (status.code() != absl::StatusCode::kFailedPrecondition) return status;
   }
-  return WriteFile(bytes, nullptr);
+  const absl::Status status = WriteFile(bytes, nullptr);
+  has_last_ = has_last_ || status.ok();
+  return status;
 }
 
 absl::Status OutputFile::WriteFile(std::string_view bytes, FileDescriptor* keep_open) {

@@ -37,9 +37,11 @@ class OutputFile {
   absl::Status OpenEarly();
   bool is_early() const { return early_.get() >= 0; }
 
-  // Writes the file. Errors: those of WriteFileAtomically.
+  // Writes the file. Does nothing after WriteLast, because the profile is older than that one. Errors: those of
+  // WriteFileAtomically.
   absl::Status Write(std::string_view bytes);
-  // Like Write, but into the file that OpenEarly created, if it did.
+  // Like Write, but into the file that OpenEarly created, if it did. It can write that file only once; a later call
+  // then does nothing.
   absl::Status WriteLast(std::string_view bytes);
 
   // Returns the path of the file that was written last; "" if there is none.
@@ -63,7 +65,8 @@ class OutputFile {
   const bool was_writable_;      // whether the directory was writable at the start
   FileDescriptor early_;         // set before other threads have this object
   Mutex mutex_;
-  std::string own_path_ ABSL_GUARDED_BY(mutex_);  // the file that was written last
+  bool has_last_ ABSL_GUARDED_BY(mutex_) = false;  // WriteLast has written the file
+  std::string own_path_ ABSL_GUARDED_BY(mutex_);   // the file that was written last
   FileIdentity own_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -401,6 +401,7 @@ absl::Status Recorder::End() {
   if (!status.ok()) return status;
   written_until_ = ticks_.ToNanos(instant);
   next_sample_ = 0;
+  const ProbeLimit limit;  // the process may be ending
   if (status = WriteSample(); !status.ok()) return status;
   return file_->writer->Finish(written_until_);
 }
@@ -501,8 +502,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
     return absl::FailedPreconditionError(
-        "StartRecording: this process is the child of a fork during which hbmprof could not take its locks; it cannot "
-        "be recorded");
+        "StartRecording: this process was forked inside one of hbmprof's functions; it cannot be recorded");
   }
   log.Return(log.TakeFull());
   log.Free();

@@ -118,9 +118,7 @@ absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptio
     return started;
   });
   if (!status.ok()) return status;
-  static std::atomic<bool> is_registered{false};
-  if (!is_registered.exchange(true)) std::atexit(&StopRecordingAtExit);
-  EndRecordingOnSignals();
+  EndRecordingWithProcess();
   return status;
 }
 

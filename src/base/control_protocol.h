@@ -7,7 +7,7 @@
 //   info          lines "key value": pid, name, version, seconds (since the start), and one line for each memory space
 //                 of each device in which memory was allocated: "memory SPACE IN_USE PEAK LIMIT DEVICE" (IN_USE, PEAK
 //                 and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the device's name, up to the end of
-//                 the line)
+//                 the line; a line feed in a name is sent as a space)
 //   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory space
 //                 and by kind, the tags of the process, and the counters of the tracker
 //   metrics [tags=KEY,KEY...]
@@ -29,6 +29,8 @@
 #ifndef HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 #define HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
 
+#include <sys/stat.h>
+
 #include <cstddef>
 
 namespace hbmprof::internal {
@@ -37,6 +39,14 @@ inline constexpr char kControlDirectoryVariable[] = "HBMPROF_SOCKET_DIR";
 inline constexpr char kControlSocketPrefix[] = "hbmprof.";
 inline constexpr char kControlSocketSuffix[] = ".sock";
 inline constexpr size_t kMaxControlRequestBytes = 4096;
+
+// Returns whether only `owner` and root can replace a socket in the directory that lstat describes as `info`: it
+// belongs to one of them, and others may not write to it. If its sticky bit is set, others can only add sockets of
+// their own.
+inline bool IsSafeControlDirectory(const struct stat& info, uid_t owner) {
+  return S_ISDIR(info.st_mode) && (info.st_uid == owner || info.st_uid == 0) &&
+         ((info.st_mode & 022) == 0 || (info.st_mode & S_ISVTX) != 0);
+}
 
 }  // namespace hbmprof::internal
 

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <initializer_list>
+
 namespace hbmprof::internal {
 
 // Blocks the signals of the calling thread during the life of this object. A signal that is sent to the thread stays

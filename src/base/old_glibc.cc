@@ -83,6 +83,8 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_rdlock, (pthread_rwlock_t 
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_tryrdlock, (pthread_rwlock_t * lock), (lock))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
+OLD_FUNCTION(HBMPROF_GLIBC_2_3_3, int, pthread_condattr_setclock, (pthread_condattr_t * attributes, clockid_t clock),
+             (attributes, clock))
 OLD_FUNCTION(HBMPROF_GLIBC_2_3_2, int, pthread_cond_timedwait,
              (pthread_cond_t * condition, pthread_mutex_t* mutex, const timespec* until), (condition, mutex, until))
 

@@ -6,6 +6,8 @@ namespace hbmprof::internal {
 
 __thread ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {};
 
+std::atomic<const DriverContext*> driver_context{nullptr};
+
 uint32_t ThreadNumber() {
   static std::atomic<uint32_t> numbered{0};
   if (thread_state.number == 0) {

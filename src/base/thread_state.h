@@ -1,4 +1,5 @@
-// The per-thread state of the tracker: the number of the thread, and whether it is inside the tracker.
+// The per-thread state of the tracker: the number of the thread, and whether it is inside the tracker or inside a
+// wrapped call.
 #ifndef HBMPROF_SRC_BASE_THREAD_STATE_H_
 #define HBMPROF_SRC_BASE_THREAD_STATE_H_
 
@@ -17,6 +18,7 @@ struct ThreadState {
   bool inside;        // an event of this thread is being recorded
   bool is_scoped;     // a ScopedCaller is in effect (core/scoped_caller.h)
   uint16_t recorded;  // its number in recordings (core/event_log.h); 0: none yet
+  uint32_t calls;     // the number of wrapped calls of the CUDA driver in progress (nested ones count)
 
   // Returns !inside && !is_scoped, by one comparison.
   bool is_common() const {
@@ -31,6 +33,15 @@ static_assert(offsetof(ThreadState, is_scoped) == offsetof(ThreadState, inside) 
 // it can be used during thread exit and in signal handlers. It is __thread because an extern thread_local might have a
 // constructor, so that every access would call a function.
 extern __thread ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+// The context of a driver that is current in a thread. What the driver reports depends on it, so a thread that asks the
+// driver for another thread takes over that thread's context.
+struct DriverContext {
+  void* (*get)();
+  void (*set)(void* context);
+};
+// Set by the backend that has such a driver; null: there is none.
+extern std::atomic<const DriverContext*> driver_context;
 
 // Returns the number of this thread. A thread gets its number in its first call.
 uint32_t ThreadNumber();

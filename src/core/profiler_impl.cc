@@ -1,8 +1,11 @@
 #include "src/core/profiler_impl.h"
 
+#include <semaphore.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <map>
@@ -10,6 +13,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "src/base/background_thread.h"
+#include "src/base/completes.h"
 #include "src/base/cut_text.h"
 #include "src/base/pages.h"
 #include "src/base/saturating.h"
@@ -64,6 +69,34 @@ class OutsideTracker {
  private:
   const bool was_inside_;
 };
+
+__thread ProbeLimit* limit_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+int64_t MonotonicNanos() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// A question to a probe that another thread asks. That thread may end after the one that waits for the answer.
+struct Question {
+  std::function<DeviceProbe()> call;
+  void* context;
+  DeviceProbe answer;
+  sem_t answered;
+};
+
+void* Answer(void* argument) {
+  const std::unique_ptr<std::shared_ptr<Question>> own(static_cast<std::shared_ptr<Question>*>(argument));
+  Question& question = **own;
+  const ReentryGuard guard;  // as in the thread that waits
+  if (question.context != nullptr) driver_context.load()->set(question.context);
+  if (!Completes([&] { question.answer = question.call(); })) question.answer = {};
+  sem_post(&question.answered);
+  return nullptr;
+}
 
 // Whether the stack of the event that this thread is recording is truncated, and not counted yet. The same.
 __thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
@@ -204,9 +237,43 @@ void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
   for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
 
+ProbeLimit::ProbeLimit(void* context) : context_(context), end_(MonotonicNanos() + 2 * kSecond) {
+  if (limit_of_thread == nullptr) limit_of_thread = this;
+}
+
+ProbeLimit::~ProbeLimit() {
+  if (limit_of_thread == this) limit_of_thread = nullptr;
+}
+
+DeviceProbe ProbeLimit::Ask(int device, std::function<DeviceProbe()> call) {
+  const auto question = std::make_shared<Question>();
+  question->call = std::move(call);
+  question->context = context_;
+  sem_init(&question->answered, 0, 0);
+  auto argument = std::make_unique<std::shared_ptr<Question>>(question);
+  const int64_t until = std::min(MonotonicNanos() + kSecond, end_);
+  const timespec deadline = {until / kSecond, until % kSecond};
+  if (StartBackgroundThread(&Answer, argument.get())) {
+    static_cast<void>(argument.release());
+    int error = 0;
+    do error = sem_clockwait(&question->answered, CLOCK_MONOTONIC, &deadline) == 0 ? 0 : errno;
+    while (error == EINTR);
+    if (error == 0) return std::move(question->answer);
+  }
+  silent_devices_ |= uint64_t{1} << device;
+  return {};
+}
+
 DeviceProbe ProfilerImpl::Probe(int device) const {
   if (probes_running != 0) return {};
   ProbeSlot& slot = probes_[device];
+  if (limit_of_thread != nullptr) {
+    const auto has_probe = [&slot] {
+      MutexLock hold(slot.mutex);
+      return slot.prober != nullptr;
+    };
+    return has_probe() ? limit_of_thread->Ask(device, [this, device] { return Probe(device); }) : DeviceProbe{};
+  }
   // Ends the call, also if the probe throws. After that, a waiting thread destroys the prober.
   struct Call {
     std::shared_ptr<DeviceProber> prober;
@@ -915,6 +982,11 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
     hbmprof::Snapshot::Device entry;
     entry.name = names[device];
     DeviceProbe probe = Probe(device);
+    if (limit_of_thread != nullptr && limit_of_thread->is_silent(device)) {
+      snapshot->warnings.push_back(names[device] +
+                                   " did not answer at the end of the process; the numbers that only "
+                                   "the device knows, such as its free memory, are missing");
+    }
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = ToStats(totals, MemorySpace(space), probe);

@@ -8,6 +8,7 @@
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -63,6 +64,31 @@ class NameTable {
   SpinLock lock_;  // for new names
   const std::unique_ptr<Name[]> names_;
   std::atomic<int> count_{0};  // names up to here are complete and never change
+};
+
+// While an object exists, the probes that Stats and TakeSnapshot of its thread call run in threads of their own. A
+// probe has one second to answer, and all of them together have two. A device that has not answered has no values of
+// its own, and the snapshot has a warning. For the end of a process, which must not wait for a device or for a probe
+// that hangs. A second object of a thread has no effect. REQUIRES: the profilers that the thread uses are never
+// destroyed.
+class ProbeLimit {
+ public:
+  // `context`: the DriverContext that the probes take over; null: none.
+  explicit ProbeLimit(void* context = nullptr);
+  ~ProbeLimit();
+  ProbeLimit(const ProbeLimit&) = delete;
+  ProbeLimit& operator=(const ProbeLimit&) = delete;
+
+  // Returns call(), which it calls in another thread. If that takes too long, returns a DeviceProbe without values; the
+  // other thread then continues.
+  DeviceProbe Ask(int device, std::function<DeviceProbe()> call);
+  // Returns whether Ask has returned before the answer.
+  bool is_silent(int device) const { return (silent_devices_ >> device & 1) != 0; }
+
+ private:
+  void* const context_;
+  const int64_t end_;  // in nanoseconds of CLOCK_MONOTONIC
+  uint64_t silent_devices_ = 0;
 };
 
 // The program's own counters.

@@ -11,6 +11,7 @@
 #include "src/backends/cuda/driver_shim.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/inject/deep_bind.h"
 #include "src/inject/tensorflow_blocks.h"
 #include "src/inject/torch_blocks.h"
 
@@ -20,11 +21,12 @@ void PrepareCudaTracking() {
   SetOutputVariables("HBMPROF_CUDA_OUTPUT", "HBMPROF_CUDA_INTERVAL");
   StartTorchBlocks();
   StartTensorflowBlocks();
+  HideLackingFunctions();
 }
 
 void CudaTrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
-  WriteOutputBeforeOlderExitHandlers();
+  WriteBeforeOlderExitHandlers();
   StartThreads();
   ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);

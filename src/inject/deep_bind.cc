@@ -12,6 +12,7 @@
 
 #include "src/backends/cuda/driver_shim.h"
 #include "src/base/completes.h"
+#include "src/base/linker_error.h"
 #include "src/base/message.h"
 #include "src/base/references.h"
 #include "src/inject/report_hooks.h"
@@ -36,28 +37,33 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
+  // A function that the driver lacks must not be found.
+  if (!is_dlsym && hbmprof_real_dlsym(const_cast<link_map*>(&module), name) == nullptr) {
+    ClearLinkerError();
+    return nullptr;
+  }
   // The reference is not resolved yet: it points into the library's own procedure linkage table.
   Dl_info info = {};
   const bool is_own = dladdr(value, &info) != 0 && reinterpret_cast<uintptr_t>(info.dli_fbase) == module.l_addr;
   return is_own ? wrapper : nullptr;
 }
 
-// Writes a reference. Its page can be read-only, because the dynamic linker can protect it after the relocation.
-void Write(void** slot, void* value) {
+}  // namespace
+
+void WriteProtected(void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
   if (mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);
 }
 
+namespace {
+
 void SetReferences(const link_map& module) {
-  ForEachReference(module.l_addr, module.l_ld, [&module](const char* name, void** slot) {
-    if (void* replacement = Replacement(module, name, slot)) Write(slot, replacement);
+  ForEachReference(module.l_addr, module.l_ld, [&module](const char* name, void** slot, bool) {
+    if (void* replacement = Replacement(module, name, slot)) WriteProtected(slot, replacement);
   });
 }
-
-// The driver's own references stay unchanged.
-bool IsDriver(const link_map& module) { return std::strstr(module.l_name, "/libcuda.so") != nullptr; }
 
 // Returns handles of the libraries that `module` depends on, so that none is unloaded meanwhile. The caller closes
 // them.
@@ -80,7 +86,8 @@ std::vector<void*> OpenNeeded(const link_map& module) {
 void SetReferencesOf(void* handle, std::set<void*>& seen) {
   if (!seen.insert(handle).second) return;
   link_map* module = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0 || IsDriver(*module)) return;
+  // The driver's own references stay unchanged.
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0 || IsCudaDriver(*module)) return;
   SetReferences(*module);
   for (void* needed : OpenNeeded(*module)) {
     SetReferencesOf(needed, seen);

@@ -6,6 +6,13 @@
 
 namespace hbmprof::internal {
 
+// Hides the wrappers of the functions that the driver lacks from the dynamic linker (dynamic_linker.cc), if the process
+// has a driver. Returns whether it has one.
+bool HideLackingFunctions();
+
+// Writes a pointer whose page can be read-only. The page stays writable.
+void WriteProtected(void** slot, void* value);
+
 // Changes the references of the library `handle`, which the C library's dlopen returned, and of all its dependencies:
 // references to the C library's dlsym and to the driver's functions become references to this library's dlsym and
 // wrappers. A second call for the same library has no effect. Thread-safe.

@@ -1,4 +1,5 @@
-// dlsym and dlopen of this preloaded library, which all libraries of the process call. They do two things:
+// How programs find the driver's functions: dlsym and dlopen of this preloaded library, which all libraries of the
+// process call, and the functions that it exports. dlsym and dlopen do two things:
 //   - dlsym of a wrapped function of the driver, in a given library, returns the wrapper;
 //   - a library that is loaded with RTLD_DEEPBIND gets its references set (deep_bind.h): in dlopen if a path names it,
 //     else in the first dlsym in it.
@@ -6,21 +7,31 @@
 //
 // They must be jumps, because the C library identifies the caller by the return address: RTLD_NEXT means "after the
 // caller", and the search path of dlopen is the caller's. So the entry points are written in assembly and read only the
-// arguments. dlsym with RTLD_NEXT or RTLD_DEFAULT always jumps: the search finds the wrappers that this library exports
-// if they come first.
+// arguments. dlsym with RTLD_NEXT or RTLD_DEFAULT jumps if the process has a driver: the search finds the wrappers that
+// this library exports if they come first.
+//
+// A program that looks for a function that its driver lacks must not find the wrapper. So the wrappers of such
+// functions are hidden from the dynamic linker, and references of the program to them that were set before are set
+// again.
 //
 // Both functions are exported with the two symbol versions that the C library has: a program refers to the version that
 // it was linked with, and other preloaded libraries look up either version.
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "src/backends/cuda/driver_shim.h"
+#include "src/backends/cuda/driver_table.h"
 #include "src/base/first_glibc.h"
+#include "src/base/linker_error.h"
+#include "src/base/references.h"
 #include "src/inject/deep_bind.h"
 
 extern "C" {
@@ -62,16 +73,97 @@ static const char* NewestVersion() {
   return hbmprof_real_dlsym(library, name);
 }
 
-[[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(const char* name) {
-  return hbmprof::internal::CudaWrapperByName(name) != nullptr;
+namespace {
+
+// Keeps the process's driver loaded while this object lives.
+class Driver {
+ public:
+  Driver() {
+    // A constructor that runs before that of this library can call dlsym.
+    if (__atomic_load_n(&hbmprof_real_dlopen, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
+    library_ = hbmprof_real_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  }
+  ~Driver() {
+    if (library_ != nullptr) dlclose(library_);
+    hbmprof::internal::ClearLinkerError();
+  }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  bool is_loaded() const { return library_ != nullptr; }
+  bool Has(const char* name) const { return is_loaded() && hbmprof_call_real_dlsym(library_, name) != nullptr; }
+
+ private:
+  void* library_;
+};
+
+}  // namespace
+
+// Sets the values of the wrappers in this library's table of symbols to 0, which the dynamic linker takes for
+// undefined. Threads that do so at the same time write the same values.
+extern "C++" bool hbmprof::internal::HideLackingFunctions() {
+  static std::atomic<bool> is_done{false};
+  if (is_done.load(std::memory_order_relaxed)) return true;
+  const Driver driver;
+  if (!driver.is_loaded()) return false;
+  for (int i = 0; i < hbmprof::internal::cuda_driver::kWrappedCount; ++i) {
+    const char* const name = hbmprof::internal::cuda_driver::kEntryNames[i];
+    if (driver.Has(name)) continue;
+    Dl_info info;
+    ElfW(Sym)* symbol = nullptr;
+    void* const wrapper = hbmprof::internal::CudaWrapperByName(name);
+    if (dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) continue;
+    if (info.dli_saddr == wrapper)
+      hbmprof::internal::WriteProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
+  }
+  is_done.store(true, std::memory_order_relaxed);
+  return true;
 }
 
-// Does what dlsym does for the handle of a library and the name of a wrapped function. The result does not depend on
-// the caller.
+namespace {
+
+// Ends the process as the dynamic linker does if it finds no function for a reference.
+[[noreturn]] void EndWithoutFunction(const link_map& object, const char* name) {
+  const char* const path = *object.l_name == '\0' ? program_invocation_name : object.l_name;
+  dprintf(STDERR_FILENO, "%s: symbol lookup error: %s: undefined symbol: %s\n", program_invocation_name, path, name);
+  constexpr int kLinkerError = 127;
+  _exit(kLinkerError);
+}
+
+// Sets the references of the objects that were loaded with the program to wrappers of functions that the driver lacks,
+// as the dynamic linker sets them without this library.
+void SetReferencesToLackingFunctions() {
+  const Driver driver;
+  auto* const objects = static_cast<const link_map*>(hbmprof_real_dlopen(nullptr, RTLD_LAZY | RTLD_NOLOAD));
+  for (const link_map* object = objects; object != nullptr; object = object->l_next) {
+    hbmprof::internal::ForEachReference(object->l_addr, object->l_ld, [&](const char* name, void** slot, bool is_weak) {
+      void* const wrapper = name[0] == 'c' && name[1] == 'u' ? hbmprof::internal::CudaWrapperByName(name) : nullptr;
+      if (wrapper == nullptr || *slot != wrapper || driver.Has(name)) return;
+      void* const other = hbmprof_call_real_dlsym(RTLD_NEXT, name);
+      if (other == nullptr && !is_weak) EndWithoutFunction(*object, name);
+      hbmprof::internal::WriteProtected(slot, other);
+    });
+  }
+}
+
+}  // namespace
+
+// Returns whether dlsym must call hbmprof_dlsym_wrapped.
+[[gnu::visibility("hidden"), gnu::used]] bool hbmprof_is_wrapped(void* handle, const char* name) {
+  if (hbmprof::internal::CudaWrapperByName(name) == nullptr) return false;
+  const bool has_driver = hbmprof::internal::HideLackingFunctions();
+  return handle == RTLD_DEFAULT ? !has_driver : handle != RTLD_NEXT;
+}
+
+// Does what dlsym does for the name of a wrapped function and for the handle of a library, or for RTLD_DEFAULT if there
+// is no driver. The result does not depend on the caller.
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
   void* function = hbmprof_call_real_dlsym(handle, name);
+  if (handle == RTLD_DEFAULT && function == hbmprof::internal::CudaWrapperByName(name)) {
+    function = hbmprof_call_real_dlsym(RTLD_NEXT, name);
+  }
   // Another library's function of that name is returned unchanged.
-  return function == nullptr ? nullptr : hbmprof::internal::CudaWrapperOf(function);
+  return hbmprof::internal::CudaWrapperOf(function);
 }
 
 // Returns whether `file` is a path for which the result of dlopen does not depend on the caller.
@@ -161,7 +253,7 @@ hbmprof_\name\()_new:
     je      1f
     leaq    1(%rdi), %rax
     cmpq    $1, %rax            # RTLD_NEXT is -1, RTLD_DEFAULT 0
-    jbe     1f
+    jbe     2f
     cmpb    $0, hbmprof_deep_bound_by_name(%rip)
     je      2f
     hbmprof_save
@@ -173,7 +265,6 @@ hbmprof_\name\()_new:
     cmpb    $'u', 1(%rsi)
     jne     1f
     hbmprof_save
-    movq    %rsi, %rdi
     call    hbmprof_is_wrapped
     hbmprof_restore
     testb   %al, %al
@@ -252,7 +343,7 @@ hbmprof_\name\()_new:
     cbz     x1, 1f
     add     x9, x0, #1
     cmp     x9, #1              // RTLD_NEXT is -1, RTLD_DEFAULT 0
-    b.ls    1f
+    b.ls    2f
     adrp    x9, hbmprof_deep_bound_by_name
     ldrb    w9, [x9, :lo12:hbmprof_deep_bound_by_name]
     cbz     w9, 2f
@@ -267,7 +358,6 @@ hbmprof_\name\()_new:
     cmp     w9, #'u'
     b.ne    1f
     hbmprof_save
-    mov     x0, x1
     bl      hbmprof_is_wrapped
     and     w9, w0, #0xff
     hbmprof_restore
@@ -304,7 +394,11 @@ namespace hbmprof::internal {
 namespace {
 
 // The assembly of dlopen needs the pointer in the first call with RTLD_DEEPBIND.
-[[gnu::constructor]] void FindReal() { hbmprof_find_real(); }
+[[gnu::constructor]] void FindReal() {
+  hbmprof_find_real();
+  HideLackingFunctions();
+  SetReferencesToLackingFunctions();
+}
 
 }  // namespace
 }  // namespace hbmprof::internal

@@ -147,6 +147,7 @@ int Start() {
     Profiler::Default();
     StartThreads();
     StartExitWriterInAllChildren();
+    WriteBeforeOlderExitHandlers();
   });
 }
 

@@ -16,13 +16,13 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/tool/text.h"
+#include "src/tool/threads.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -33,6 +33,7 @@ using internal::RetryOnSignal;
 
 constexpr size_t kMaxThreads = 16;
 constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
+constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
 constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
 absl::Status Unavailable(const std::string& path, std::string_view what) {
@@ -57,6 +58,18 @@ absl::Status WaitFor(const Connection& connection, short events) {
   return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
 }
 
+// Another user's process could give wrong answers. Root reads those of all users.
+absl::Status CheckPeer(const Connection& connection) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return Unavailable(connection.path, std::strerror(errno));
+  }
+  if (peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      Cat(connection.path, ": is the socket of a process of another user (", peer.uid, "), who is not asked"));
+}
+
 absl::Status Connect(const Connection& connection) {
   const std::string& path = connection.path;
   sockaddr_un address = {};
@@ -66,7 +79,7 @@ absl::Status Connect(const Connection& connection) {
   // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
   for (int waited = 0; waited <= connection.millis; waited += 10) {
     if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      return absl::OkStatus();
+      return CheckPeer(connection);
     }
     if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
     if (errno == ECONNREFUSED || errno == ENOENT) return absl::NotFoundError(Cat(path, ": the process has ended"));
@@ -141,6 +154,29 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
   }
 }
 
+// The directory that is used if the environment names none.
+std::string DefaultDirectory() {
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
+    return Cat(runtime, "/hbmprof");
+  }
+  return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
+}
+
+// Another user could have made the directory, with sockets that look like those of this user's processes. Root may name
+// a directory of another user.
+absl::Status CheckDirectory(const std::string& directory) {
+  struct stat info;
+  if (lstat(directory.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::NotFoundError(NoProcessText("", directory))
+                           : absl::UnavailableError(Cat(directory, ": ", std::strerror(errno)));
+  }
+  const bool takes_any_owner = geteuid() == 0 && directory != DefaultDirectory();
+  if (internal::IsSafeControlDirectory(info, takes_any_owner ? info.st_uid : geteuid())) return absl::OkStatus();
+  return absl::PermissionDeniedError(Cat(directory,
+                                         " must be a directory that belongs to you or to root and that no other user "
+                                         "may write to; HBMPROF_SOCKET_DIR names another one"));
+}
+
 bool IsSocketName(std::string_view name) {
   const std::string_view prefix = internal::kControlSocketPrefix;
   const std::string_view suffix = internal::kControlSocketSuffix;
@@ -187,10 +223,7 @@ std::string ControlDirectory() {
   if (const char* directory = std::getenv(internal::kControlDirectoryVariable); directory != nullptr && *directory) {
     return directory;
   }
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
-    return Cat(runtime, "/hbmprof");
-  }
-  return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
+  return DefaultDirectory();
 }
 
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory) {
@@ -219,7 +252,7 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   int64_t bytes = 0;
   if (const absl::Status status = ReceiveHead(connection, &text, &is_ok, &bytes); !status.ok()) return status;
   if (bytes > limits.answer_bytes) {
-    return absl::ResourceExhaustedError(
+    return absl::OutOfRangeError(
         Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
   }
   if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
@@ -257,18 +290,15 @@ std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::s
   const auto query = [&] {
     for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, limits);
   };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(paths.size(), kMaxThreads); ++i) threads.emplace_back(query);
-  query();
-  for (std::thread& thread : threads) thread.join();
+  RunOnThreads(std::min(paths.size(), kMaxThreads), query);
   return answers;
 }
 
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis) {
+  if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
   std::error_code error;
   fs::directory_iterator entries(directory, error);
-  if (error == std::errc::no_such_file_or_directory) return absl::NotFoundError(NoProcessText("", directory));
   if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : entries) {
@@ -292,14 +322,23 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
 }
 
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name) {
-  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr);
+  // A process that is named by its id may be slow.
+  const std::string path =
+      Cat(directory, "/", internal::kControlSocketPrefix, pid_or_name, internal::kControlSocketSuffix);
+  struct stat file;
+  if (pid_or_name.find('/') == std::string::npos && lstat(path.c_str(), &file) == 0) {
+    if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+    const absl::StatusOr<std::string> info = QueryProcess(path, "info", {kQueryMillis, kQueryMillis, kMaxInfoBytes});
+    if (info.ok()) return ReadProcess(path, *info);
+    if (!absl::IsNotFound(info.status())) return info.status();
+  }
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr, kSearchMillis);
   if (absl::IsNotFound(processes.status())) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
   if (!processes.ok()) return processes.status();
   int64_t pid = -1;
   const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
   std::vector<LiveProcess> found;
   for (LiveProcess& process : *processes) {
-    if (process.id == pid_or_name) return std::move(process);
     if (is_pid ? process.pid == pid : process.name == pid_or_name) found.push_back(process);
   }
   if (found.size() == 1) return std::move(found.front());
@@ -307,8 +346,7 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
     return absl::InvalidArgumentError(
         Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
   }
-  processes = ListProcesses(directory, nullptr);
-  if (!processes.ok() || processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  if (processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
   return absl::NotFoundError(
       Cat("no process ", pid_or_name, " has a control channel in ", directory, "; there are: ", ListOf(*processes)));
 }

@@ -82,9 +82,11 @@ struct QueryLimits {
 };
 
 // Sends `request` to the socket at `path` and returns the body of the answer. Errors: kNotFound (no process listens),
-// kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied, kResourceExhausted
-// (the answer is beyond `limits`; it is not read), or the process's own error as kInternal; the message names the
-// socket. Thread-safe.
+// kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied (also: it is the
+// socket of another user), kOutOfRange (the answer is larger than `limits.answer_bytes`; it is not read),
+// kResourceExhausted
+// (`limits.lease` has not so many bytes left), or the process's own error as kInternal; the message names the socket.
+// Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
 
@@ -99,12 +101,15 @@ std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::s
 
 // Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
 // is not null, adds a line to it for each process that does not answer. Removes the sockets of processes that have
-// ended. Errors: kNotFound if there is no such directory, kUnavailable if it cannot be read. Thread-safe.
+// ended. Errors: kNotFound if there is no such directory, kUnavailable if it cannot be read, kPermissionDenied if
+// another user could have put the sockets there. Thread-safe.
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis = kQueryMillis);
 
-// Returns the process in `directory` with this id, process id or name. Errors: kNotFound if there is none;
-// kInvalidArgument if several processes have the name or process id. The message lists the processes.
+// Returns the process in `directory` with this id, process id or name. Waits kQueryMillis for a process with this id,
+// and less than two seconds for all others. Errors: kNotFound if there is none that answers; kInvalidArgument if
+// several processes have the name or process id, and then the message lists them; for an id, those of QueryProcess;
+// those of ListProcesses.
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
 
 }  // namespace hbmprof::tool

@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <gelf.h>
 #include <libelf.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -67,6 +70,18 @@ std::string FirstLine(const std::string& path) {
 
 // --- The machine. ---
 
+// As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
+// this right they cannot, nor can the programs that they start.
+void KeepFromMakingDeviceFiles() {
+  if (geteuid() != 0 || access("/proc/driver/nvidia", F_OK) == 0) return;
+  prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0);
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, rights) != 0) return;
+  rights[CAP_TO_INDEX(CAP_MKNOD)].effective &= ~CAP_TO_MASK(CAP_MKNOD);
+  syscall(SYS_capset, &header, rights);
+}
+
 // Initializes the driver and reports on it. The initialization creates no context.
 void Driver(Findings& findings) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -82,8 +97,12 @@ void Driver(Findings& findings) {
   const std::string path = init != nullptr && dladdr(reinterpret_cast<void*>(init), &info) != 0 ? info.dli_fname : "?";
   const int error = init == nullptr ? -1 : init(0);
   if (error != 0) {
+    auto* get_name = reinterpret_cast<int (*)(int, const char**)>(find("cuGetErrorName"));
+    const char* name = nullptr;
+    const bool has_name = get_name != nullptr && get_name(error, &name) == 0 && name != nullptr;
     findings.Problem("driver", error == 34 ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
-                                           : Cat(path, " cannot be initialized: CUDA error ", error));
+                                           : Cat(path, " cannot be initialized: CUDA error ", error,
+                                                 has_name ? Cat(" (", name, ")") : ""));
     return;
   }
   int version = 0;
@@ -95,8 +114,17 @@ void Driver(Findings& findings) {
 }
 
 void Nvml(Findings& findings) {
-  if (dlopen("libnvidia-ml.so.1", RTLD_LAZY) == nullptr) {
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
+  if (nvml == nullptr) {
     findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
+    return;
+  }
+  auto* init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  auto* get_text = reinterpret_cast<const char* (*)(int)>(dlsym(nvml, "nvmlErrorString"));
+  if (const int error = init == nullptr ? -1 : init(); error != 0) {
+    findings.Say("NVML", Cat("libnvidia-ml.so.1 cannot be initialized: NVML error ", error,
+                             get_text != nullptr ? Cat(" (", get_text(error), ")") : "",
+                             ": `unaccounted` counts all processes on a device"));
     return;
   }
   std::ifstream status("/proc/self/status");
@@ -479,6 +507,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
 absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   if (options.coverage_only) return PrintCoverage();
   Findings findings;
+  KeepFromMakingDeviceFiles();
   Driver(findings);
   Nvml(findings);
   Toolkit(findings);

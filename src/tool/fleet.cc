@@ -128,15 +128,17 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
   std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
+  absl::Status problem = absl::UnavailableError("the process did not answer, or has ended");
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process with an earlier version of hbmprof does not know the limits.
     if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
       answers[i] = QueryProcess(paths[i], "profile", limits);
     }
     if (answers[i].ok()) profiles.emplace_back(processes[i], *std::move(answers[i]));
-    if (answers[i].status().code() == absl::StatusCode::kResourceExhausted) return answers[i].status();
+    if (absl::IsResourceExhausted(answers[i].status())) return answers[i].status();
+    if (absl::IsOutOfRange(answers[i].status())) problem = answers[i].status();
   }
-  if (profiles.empty()) return absl::UnavailableError("the process did not answer, or has ended");
+  if (profiles.empty()) return problem;
   return profiles;
 }
 
@@ -150,18 +152,40 @@ absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const Pro
   absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, lease.get());
   if (!answers.ok()) return answers.status();
   if (!has_process_labels && where.empty()) return Text{std::move((*answers)[0].second), std::move(lease)};
+  return Held(Merged({}, *answers, where, has_process_labels, seconds), std::move(lease));
+}
+
+absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& after,
+                                          const ProfileMerger::Labels& where, bool has_process_labels, double seconds) {
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
-  for (const auto& [process, bytes] : *answers) {
-    const absl::StatusOr<RawProfile> profile = ParseProfile(bytes, process.name);
-    if (!profile.ok()) return profile.status();
+  absl::Status problem;
+  bool is_empty = true;
+  for (const auto& [process, bytes] : after) {
+    const auto& socket = process.socket;
+    const auto base =
+        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
+    std::vector<std::pair<const std::string*, ProfileMerger::Sign>> answers = {{&bytes, ProfileMerger::Sign::kAdd}};
+    if (base != before.end()) answers.emplace_back(&base->second, ProfileMerger::Sign::kSubtract);
+    absl::Status status;
+    std::vector<RawProfile> profiles;
+    for (const auto& [answer, sign] : answers) {
+      absl::StatusOr<RawProfile> profile = ParseProfile(*answer, process.name);
+      status.Update(profile.status());
+      if (profile.ok()) profiles.push_back(*std::move(profile));
+    }
     const ProfileMerger::Labels added = has_process_labels
                                             ? ProfileMerger::Labels{{"pid", process.id}, {"name", process.name}}
                                             : ProfileMerger::Labels();
-    const absl::Status status = merger.Add(*profile, ProfileMerger::Sign::kAdd, where, added);
-    if (!status.ok()) return status;
+    for (size_t i = 0; i < answers.size() && status.ok(); ++i) {
+      status = merger.Add(profiles[i], answers[i].second, where, added);
+    }
+    problem.Update(status);
+    is_empty = is_empty && !status.ok();
   }
-  return Held(merger.Take(), std::move(lease));
+  if (is_empty) return problem;
+  if (seconds > 0) merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
+  return merger.Take();
 }
 
 absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
@@ -186,24 +210,7 @@ absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& proces
   for (const auto& [process, bytes] : *before) asked.push_back(process);
   const absl::StatusOr<Answers> after = ProfilesOf(asked, false, lease.get());
   if (!after.ok()) return after.status();
-  const std::lock_guard<std::mutex> lock(parsing_);
-  ProfileMerger merger;
-  for (const auto& [process, bytes] : *after) {
-    const auto& socket = process.socket;
-    const auto base =
-        std::find_if(before->begin(), before->end(), [&](const auto& one) { return one.first.socket == socket; });
-    const ProfileMerger::Labels added = has_process_labels
-                                            ? ProfileMerger::Labels{{"pid", process.id}, {"name", process.name}}
-                                            : ProfileMerger::Labels();
-    for (const auto& [text, sign] :
-         {std::pair(&bytes, ProfileMerger::Sign::kAdd), std::pair(&base->second, ProfileMerger::Sign::kSubtract)}) {
-      const absl::StatusOr<RawProfile> profile = ParseProfile(*text, process.name);
-      if (!profile.ok()) return profile.status();
-      if (const absl::Status status = merger.Add(*profile, sign, where, added); !status.ok()) return status;
-    }
-  }
-  merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
-  return Held(merger.Take(), std::move(lease));
+  return Held(Merged(*before, *after, where, has_process_labels, seconds), std::move(lease));
 }
 
 absl::StatusOr<Fleet::Text> Fleet::FoldedProfile(const std::string& pid) const {

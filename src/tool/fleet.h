@@ -64,9 +64,9 @@ class Fleet {
 
   // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
   // id is given, each sample has the labels `pid` and `name` of its process. If `seconds` is not 0, returns the change
-  // in this time. Errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
-  // kResourceExhausted (four changes are being measured already, or the answers of the processes are too large, or
-  // Options::answer_bytes are held already).
+  // in this time. Leaves out processes whose answer is missing, not valid or too large. If none is left, returns the
+  // error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
+  // kResourceExhausted (four changes are being measured already, or Options::answer_bytes are held already).
   absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
 
   // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
@@ -92,12 +92,16 @@ class Fleet {
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
   // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`. The
-  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kResourceExhausted (an
-  // answer is too large).
+  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only
+  // answers are too large), kResourceExhausted (`lease` has not so many bytes left).
   absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
                                      AnswerBudget::Lease* lease) const;
   absl::StatusOr<Text> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
                               bool has_process_labels, double seconds);
+  // Returns the sum of the profiles `after`, minus those of the same processes in `before`. Leaves out processes with a
+  // profile that is not valid.
+  absl::StatusOr<std::string> Merged(const Answers& before, const Answers& after, const ProfileMerger::Labels& where,
+                                     bool has_process_labels, double seconds);
   absl::StatusOr<Text> FoldedProfile(const std::string& pid) const;
 
   const Options options_;

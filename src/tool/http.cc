@@ -1,36 +1,62 @@
-// See http.h.
+// See http.h. Uses Boost.Beast.
 #include "src/tool/http.h"
 
 #include <arpa/inet.h>
-#include <httplib.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/version.hpp>
+#if HBMPROF_HAS_OPENSSL
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/ssl.hpp>
+#endif
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
 #include <exception>
-#include <mutex>
+#include <list>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "src/base/descriptor.h"
 #include "src/base/http_query.h"
-#include "src/base/write_all.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
 constexpr size_t kMaxAnswerBytes = size_t{1} << 30;
+constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
 constexpr size_t kThreads = 16;
-constexpr size_t kMaxConnections = 64;
+// Each of these connections takes at most twice kMaxHeadBytes: as received, and as fields.
+constexpr size_t kMaxReading = 256;   // that have not sent their whole request
+constexpr size_t kMaxAnswering = 64;  // whose request is being answered
+
+using RequestHead = http::request_header<>;
+
+asio::steady_timer::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<asio::steady_timer::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string_view Field(const RequestHead& request, http::field name) {
+  const auto value = request[name];
+  return {value.data(), value.size()};
+}
 
 // --- Checks of requests ---
 
@@ -44,8 +70,8 @@ bool IsSameSecret(std::string_view given, std::string_view secret) {
 }
 
 // Returns whether the header Authorization has the token: "Bearer TOKEN", or "Basic" with TOKEN as the password.
-bool HasToken(const httplib::Request& request, const std::string& token) {
-  const std::string header = request.get_header_value("Authorization");
+bool HasToken(const RequestHead& request, const std::string& token) {
+  const std::string header(Field(request, http::field::authorization));
   if (header.rfind("Bearer ", 0) == 0) return IsSameSecret(std::string_view(header).substr(7), token);
   if (header.rfind("Basic ", 0) != 0) return false;
   std::string user_and_password;
@@ -59,7 +85,7 @@ bool IsIpAddress(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), bytes) == 1 || inet_pton(AF_INET6, text.c_str(), bytes) == 1;
 }
 
-// Returns the host in the value of a header Host, without the port and the brackets of an IPv6 address.
+// Returns the host in "HOST:PORT", as in a header Host, without the port and the brackets of an IPv6 address.
 std::string HostOf(const std::string& header) {
   if (!header.empty() && header[0] == '[') {
     const size_t end = header.find(']');
@@ -68,170 +94,196 @@ std::string HostOf(const std::string& header) {
   return header.substr(0, header.find(':'));
 }
 
-bool IsAllowedHost(const httplib::Request& request, const std::vector<std::string>& names) {
-  if (request.get_header_value_count("Host") != 1) return false;
-  const std::string host = HostOf(request.get_header_value("Host"));
+bool IsAllowedHost(const RequestHead& request, const std::vector<std::string>& names) {
+  if (request.count(http::field::host) != 1) return false;
+  const std::string host = HostOf(std::string(Field(request, http::field::host)));
   return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
 }
 
-// Returns the parameters of a request. The parser of httplib loses the part of a value after a second "=".
-std::multimap<std::string, std::string> ParametersOf(std::string_view target) {
+HttpResponse Refusal(int status, const std::string& why) {
+  HttpResponse response;
+  response.status = status;
+  response.body = why + "\n";
+  return response;
+}
+
+// Returns the answer to a request that a check refuses, else nullopt.
+std::optional<HttpResponse> RefusalOf(const HttpServerOptions& options, const RequestHead& request) {
+  if (!IsAllowedHost(request, options.hosts)) {
+    return Refusal(403, "The header Host is neither an IP address, nor localhost, nor a name that --host allows.");
+  }
+  if (!options.token.empty() && !HasToken(request, options.token))
+    return Refusal(401, "The token is missing or wrong.");
+  const auto text = [&](const char* name) { return std::string_view(request[name].data(), request[name].size()); };
+  if (text("Sec-Fetch-Site") == "cross-site" && text("Sec-Fetch-Mode") != "navigate") {
+    return Refusal(403, "A page of another site must not read this.");
+  }
+  if (request.method() != http::verb::get && request.method() != http::verb::head) {
+    return Refusal(405, "Only GET and HEAD are allowed.");
+  }
+  if (request.count(http::field::transfer_encoding) > 0) return Refusal(413, "A request must have no body.");
+  return std::nullopt;
+}
+
+HttpRequest RequestOf(const RequestHead& head) {
+  const std::string_view target(head.target().data(), head.target().size());
   const size_t question = std::min(target.find('?'), target.size());
   const internal::HttpParameters parameters =
       internal::ParseHttpQuery(target.substr(std::min(question + 1, target.size())));
-  return {parameters.begin(), parameters.end()};
+  return {internal::DecodeUrl(target.substr(0, question)), {parameters.begin(), parameters.end()}};
 }
 
-void Refuse(httplib::Response& response, int status, const std::string& why) {
-  response.status = status;
-  response.set_content(why + "\n", "text/plain; charset=utf-8");
-}
+// --- Connections ---
 
-// Refuses the request if a check fails. Returns whether it did.
-bool IsRefused(const HttpServerOptions& options, const httplib::Request& request, httplib::Response& response) {
-  if (!IsAllowedHost(request, options.hosts)) {
-    Refuse(response, 403, "The header Host is neither an IP address, nor localhost, nor a name that --host allows.");
-  } else if (!options.token.empty() && !HasToken(request, options.token)) {
-    response.set_header("WWW-Authenticate", "Basic realm=\"hbmprof: the password is the token\"");
-    Refuse(response, 401, "The token is missing or wrong.");
-  } else if (request.get_header_value("Sec-Fetch-Site") == "cross-site" &&
-             request.get_header_value("Sec-Fetch-Mode") != "navigate") {
-    Refuse(response, 403, "A page of another site must not read this.");
-  } else if (request.method != "GET" && request.method != "HEAD") {
-    response.set_header("Allow", "GET, HEAD");
-    Refuse(response, 405, "Only GET and HEAD are allowed.");
-  } else if (request.get_header_value("Range").find(',') != std::string::npos) {
-    Refuse(response, 416, "Only one range is allowed.");
-  } else if (request.has_header("Transfer-Encoding") ||
-             (request.has_header("Content-Length") && request.get_header_value("Content-Length") != "0")) {
-    Refuse(response, 413, "A request must have no body.");
-  } else {
-    return false;
-  }
-  return true;
-}
+class Connection;
 
-// --- Threads ---
+// All members except `work` are used on the thread of `io`, once that runs.
+struct Server {
+  HttpServerOptions options;
+  HttpServer::Handler handler;
+  asio::io_context io{1};
+  asio::io_context work;  // for the handler, on kThreads threads
+  tcp::acceptor acceptor{io};
+  asio::steady_timer retry{io};    // of the acceptor
+  std::list<Connection*> reading;  // the oldest one first
+  std::atomic<size_t> answering{0};
+};
 
-// Runs the connections on kThreads threads. Accepts no further connection while kMaxConnections of them are open.
-class ConnectionQueue : public httplib::ThreadPool {
+// One request and its answer. Keeps itself alive as long as an operation on it is pending.
+class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  ConnectionQueue() : httplib::ThreadPool(kThreads) {}
+  Connection(Server& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {
+    parser_.header_limit(kMaxHeadBytes);
+    parser_.body_limit(0);
+  }
 
-  void enqueue(std::function<void()> serve) override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    has_space_.wait(lock, [this] { return open_ < kMaxConnections; });
-    ++open_;
-    lock.unlock();
-    httplib::ThreadPool::enqueue([this, serve = std::move(serve)] {
-      serve();
-      const std::lock_guard<std::mutex> guard(mutex_);
-      --open_;
-      has_space_.notify_one();
+  void Start() {
+    place_ = server_.reading.insert(server_.reading.end(), this);
+    stream_.expires_after(Seconds(server_.options.client_seconds));
+    http::async_read_header(stream_, buffer_, parser_, [self = shared_from_this()](error_code error, size_t) {
+      self->StopReading();
+      self->OnHead(error);
     });
   }
 
+  ~Connection() {
+    if (is_accepted_) --server_.answering;
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // Ends a connection that is in `reading`.
+  void Drop() {
+    StopReading();
+    stream_.close();
+  }
+
  private:
-  std::mutex mutex_;
-  std::condition_variable has_space_;
-  size_t open_ = 0;  // guarded by mutex_
-};
+  void StopReading() {
+    if (place_.has_value()) server_.reading.erase(*place_);
+    place_.reset();
+  }
 
-using Clock = std::chrono::steady_clock;
-
-// A connection with limits for the time of the whole request and of the whole answer. The timeouts of the library hold
-// for each byte, so a client that sends a byte now and then could keep a thread for hours.
-class LimitedStream : public httplib::Stream {
- public:
-  // `seconds`: HttpServerOptions::client_seconds.
-  LimitedStream(int fd, double seconds) : fd_(fd), seconds_(seconds) {}
-
-  bool is_readable() const override { return used_ < filled_ || WaitFor(POLLIN, request_deadline_); }
-  bool is_writable() const override { return WaitFor(POLLOUT, answer_deadline_.value_or(After(seconds_))); }
-
-  ssize_t read(char* bytes, size_t size) override {
-    if (used_ == filled_) {
-      if (!is_readable()) return -1;
-      const ssize_t count =
-          internal::RetryOnSignal([this] { return recv(fd_, buffer_, sizeof(buffer_), MSG_DONTWAIT); });
-      if (count <= 0) return count;
-      used_ = 0;
-      filled_ = static_cast<size_t>(count);
+  void OnHead(error_code error) {
+    if (error == http::error::header_limit) return Send(Refusal(431, "The request is too large."));
+    if (error == http::error::body_limit) return Send(Refusal(413, "A request must have no body."));
+    if (error == http::error::end_of_stream || error == http::error::partial_message) return;
+    if (error.category() == make_error_code(http::error::bad_method).category()) {
+      return Send(Refusal(400, "This is no valid request: " + error.message() + "."));
     }
-    const size_t count = std::min(size, filled_ - used_);
-    std::memcpy(bytes, buffer_ + used_, count);
-    used_ += count;
-    return static_cast<ssize_t>(count);
+    if (error) return;  // the client has ended the connection or is too slow
+    if (std::optional<HttpResponse> refusal = RefusalOf(server_.options, parser_.get())) {
+      return Send(*std::move(refusal));
+    }
+    if (server_.answering >= kMaxAnswering) return Send(Refusal(503, "Too many requests at the same time; try again."));
+    ++server_.answering;
+    is_accepted_ = true;
+    asio::post(server_.work, [self = shared_from_this(), busy = asio::make_work_guard(server_.io)] {
+      const auto answer = std::make_shared<HttpResponse>(self->Answer());
+      asio::post(self->server_.io, [self, answer] { self->Send(std::move(*answer)); });
+    });
   }
 
-  ssize_t write(const char* bytes, size_t size) override {
-    if (!answer_deadline_.has_value()) answer_deadline_ = After(6 * seconds_);
-    if (!is_writable()) return -1;
-    return internal::RetryOnSignal([&] { return send(fd_, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  HttpResponse Answer() const {
+    try {
+      return server_.handler(RequestOf(parser_.get()));
+    } catch (const std::exception& error) {
+      return Refusal(500, error.what());
+    }
   }
 
-  // The address of the client is not used.
-  void get_remote_ip_and_port(std::string& ip, int& port) const override {
-    ip.clear();
-    port = 0;
+  void Send(HttpResponse answer) {
+    response_.version(11);
+    response_.result(static_cast<unsigned>(answer.status));
+    response_.keep_alive(false);
+    response_.set(http::field::content_type, answer.type);
+    response_.set("Content-Security-Policy", answer.policy);
+    response_.set("X-Content-Type-Options", "nosniff");
+    response_.set("X-Frame-Options", "DENY");
+    response_.set("Referrer-Policy", "no-referrer");
+    response_.set("Cross-Origin-Resource-Policy", "same-origin");
+    response_.set(http::field::cache_control, "no-store");
+    if (answer.status == 401)
+      response_.set(http::field::www_authenticate, "Basic realm=\"hbmprof: the password is the token\"");
+    if (answer.status == 405) response_.set(http::field::allow, "GET, HEAD");
+    if (!answer.file_name.empty()) {
+      response_.set(http::field::content_disposition, Cat("attachment; filename=\"", answer.file_name, "\""));
+    }
+    response_.content_length(answer.body.size());
+    response_.body() = std::move(answer.body);
+    held_ = std::move(answer.held);
+    stream_.expires_after(Seconds(6 * server_.options.client_seconds));
+    const auto end = [self = shared_from_this()](error_code, size_t) {
+      error_code ignored;
+      self->stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    };
+    if (parser_.get().method() == http::verb::head) {
+      http::async_write_header(stream_, serializer_, end);
+    } else {
+      http::async_write(stream_, serializer_, end);
+    }
   }
-  void get_local_ip_and_port(std::string& ip, int& port) const override { get_remote_ip_and_port(ip, port); }
-  socket_t socket() const override { return fd_; }
 
- private:
-  static Clock::time_point After(double seconds) {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  }
-  bool WaitFor(short events, Clock::time_point deadline) const {
-    const auto until = std::min(deadline, After(seconds_ / 2));
-    const auto millis = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-    pollfd polled = {fd_, events, 0};
-    return millis > 0 && internal::RetryOnSignal([&] { return poll(&polled, 1, static_cast<int>(millis)); }) > 0;
-  }
-
-  const int fd_;
-  const double seconds_;
-  const Clock::time_point request_deadline_ = After(seconds_);
-  std::optional<Clock::time_point> answer_deadline_;  // set when the answer begins
-  char buffer_[4096];
-  size_t used_ = 0;
-  size_t filled_ = 0;
+  Server& server_;
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  http::request_parser<http::empty_body> parser_;
+  std::optional<std::list<Connection*>::iterator> place_;  // in `reading`
+  http::response<http::string_body> response_;
+  http::response_serializer<http::string_body> serializer_{response_};
+  std::shared_ptr<const void> held_;
+  bool is_accepted_ = false;  // counted in `answering`
 };
 
-// One request for each connection.
-class LimitedServer : public httplib::Server {
- public:
-  double client_seconds = 0;
-
- private:
-  bool process_and_close_socket(socket_t fd) override {
-    LimitedStream stream(fd, client_seconds);
-    bool is_closed = false;
-    const bool is_answered = process_request(stream, /*close_connection=*/true, is_closed, nullptr);
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
-    return is_answered;
-  }
-};
-
-// Unlike the default of the library, without SO_REUSEPORT: a second server on the same port is an error.
-void SetSocketOptions(int fd) {
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+// Accepts connections until the acceptor is closed.
+void AcceptAll(Server& server) {
+  server.acceptor.async_accept([&server](error_code error, tcp::socket socket) {
+    if (!server.acceptor.is_open()) return;
+    if (error) {
+      // The connection stays in the queue if there are no descriptors or no memory for it.
+      server.retry.expires_after(std::chrono::milliseconds(100));
+      server.retry.async_wait([&server](error_code ended) {
+        if (!ended) AcceptAll(server);
+      });
+      return;
+    }
+    AcceptAll(server);
+    // A client that only connects must not keep others out.
+    if (server.reading.size() >= kMaxReading) server.reading.front()->Drop();
+    std::make_shared<Connection>(server, std::move(socket))->Start();
+  });
 }
 
-void Fill(HttpResponse from, httplib::Response& to) {
-  to.status = from.status;
-  to.set_header("Content-Security-Policy", from.policy);
-  if (!from.file_name.empty()) {
-    to.set_header("Content-Disposition", Cat("attachment; filename=\"", from.file_name, "\""));
+// Runs the operations of `context` until none is left. One that fails for lack of memory ends its connection.
+void RunAll(asio::io_context& context) {
+  while (true) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception&) {
+      continue;
+    }
   }
-  // `to` keeps the function, and so the answer, until the body is sent.
-  const auto answer = std::make_shared<const HttpResponse>(std::move(from));
-  const auto send = [answer](size_t offset, size_t size, httplib::DataSink& sink) {
-    return sink.write(answer->body.data() + offset, size);
-  };
-  to.set_content_provider(answer->body.size(), answer->type, send);
 }
 
 }  // namespace
@@ -244,56 +296,53 @@ std::string HttpRequest::Parameter(const std::string& name) const {
 // --- Server ---
 
 struct HttpServer::State {
-  HttpServerOptions options;
-  Handler handler;
-  LimitedServer server;
-  std::thread listener;
+  Server server;
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> busy;  // of server.work
+  std::vector<std::thread> threads;
+
+  ~State() {
+    asio::post(server.io, [this] {
+      server.acceptor.close();
+      server.retry.cancel();
+      while (!server.reading.empty()) server.reading.front()->Drop();
+    });
+    // The first thread ends when all requests are answered.
+    if (!threads.empty()) threads.front().join();
+    busy.reset();
+    for (size_t i = 1; i < threads.size(); ++i) threads[i].join();
+  }
 };
 
 HttpServer::HttpServer(std::unique_ptr<State> state, int port) : state_(std::move(state)), port_(port) {}
 
-HttpServer::~HttpServer() {
-  state_->server.stop();
-  state_->listener.join();
-}
+HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Handler handler) {
-  if (!IsIpAddress(options.address)) {
-    return absl::InvalidArgumentError(Cat("--address ", options.address, ": give an IP address"));
-  }
+  error_code error;
+  const asio::ip::address address = asio::ip::make_address(options.address, error);
+  if (error) return absl::InvalidArgumentError(Cat("--address ", options.address, ": give an IP address"));
   auto state = std::make_unique<State>();
-  state->options = options;
-  state->handler = std::move(handler);
-  LimitedServer& server = state->server;
-  server.new_task_queue = [] { return new ConnectionQueue; };
-  server.set_socket_options(&SetSocketOptions);
-  server.client_seconds = options.client_seconds;
-  server.set_payload_max_length(0);
-  server.set_default_headers({{"X-Content-Type-Options", "nosniff"},
-                              {"X-Frame-Options", "DENY"},
-                              {"Referrer-Policy", "no-referrer"},
-                              {"Cross-Origin-Resource-Policy", "same-origin"},
-                              {"Cache-Control", "no-store"}});
-  // Answers every request itself, so that the routing of the library, which can serve files, is never used.
-  server.set_pre_routing_handler([state = state.get()](const httplib::Request& request, httplib::Response& response) {
-    if (!IsRefused(state->options, request, response)) {
-      try {
-        Fill(state->handler({request.path, ParametersOf(request.target)}), response);
-      } catch (const std::exception& error) {
-        Refuse(response, 500, error.what());
-      }
-    }
-    return httplib::Server::HandlerResponse::Handled;
-  });
-  const int port = options.port == 0                                    ? server.bind_to_any_port(options.address)
-                   : server.bind_to_port(options.address, options.port) ? options.port
-                                                                        : -1;
-  if (port < 0) {
+  Server& server = state->server;
+  server.options = options;
+  server.handler = std::move(handler);
+  const tcp::endpoint endpoint(address, static_cast<unsigned short>(options.port));
+  server.acceptor.open(endpoint.protocol(), error);
+  if (!error) server.acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) server.acceptor.bind(endpoint, error);
+  if (!error) server.acceptor.listen(tcp::acceptor::max_listen_connections, error);
+  const int port = error ? 0 : server.acceptor.local_endpoint(error).port();
+  if (error) {
     return absl::UnavailableError(Cat("cannot listen on ", options.address, " port ", options.port, ": ",
-                                      std::strerror(errno), "; --port selects another port"));
+                                      error.message(), "; --port selects another port"));
   }
-  state->listener = std::thread([&server] { server.listen_after_bind(); });
-  while (!server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  state->busy.emplace(asio::make_work_guard(server.work));
+  AcceptAll(server);
+  try {
+    state->threads.emplace_back([&server] { RunAll(server.io); });
+    for (size_t i = 0; i < kThreads; ++i) state->threads.emplace_back([&server] { RunAll(server.work); });
+  } catch (const std::system_error&) {
+    if (state->threads.size() < 2) return absl::ResourceExhaustedError("no thread could be started for the server");
+  }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state), port));
 }
 
@@ -302,7 +351,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
 namespace {
 
 struct Url {
-  std::string origin;  // scheme, host and port
+  bool is_https = false;
+  std::string authority;  // host and port, as in the URL
+  std::string host;
+  std::string port;
   std::string user;
   std::string password;
   std::string path;  // with the parameters
@@ -310,56 +362,121 @@ struct Url {
 
 Url ParseUrl(const std::string& text) {
   Url url;
+  url.is_https = text.rfind("https:", 0) == 0;
   const size_t begin = text.find("://") + 3;
   const size_t end = std::min(text.find_first_of("/?#", begin), text.size());
-  std::string host = text.substr(begin, end - begin);
-  if (const size_t at = host.rfind('@'); at != std::string::npos) {
-    const size_t colon = std::min(host.find(':'), at);
-    url.user = host.substr(0, colon);
-    if (colon < at) url.password = host.substr(colon + 1, at - colon - 1);
-    host.erase(0, at + 1);
+  url.authority = text.substr(begin, end - begin);
+  if (const size_t at = url.authority.rfind('@'); at != std::string::npos) {
+    const size_t colon = std::min(url.authority.find(':'), at);
+    url.user = url.authority.substr(0, colon);
+    if (colon < at) url.password = url.authority.substr(colon + 1, at - colon - 1);
+    url.authority.erase(0, at + 1);
   }
-  if (!host.empty()) url.origin = text.substr(0, begin) + host;
+  url.host = HostOf(url.authority);
+  const size_t colon = url.authority.find(':', url.authority.find(']') + 1);  // npos + 1 is 0
+  url.port = colon < url.authority.size() ? url.authority.substr(colon + 1) : url.is_https ? "443" : "80";
   const std::string rest = text.substr(end, text.find('#', end) - end);
-  url.path = rest.empty() || rest[0] != '/' ? "/" + rest : rest;
+  if (rest.empty() || rest[0] != '/') url.path = "/";
+  for (const char c : rest) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > ' ' && byte < 127) {
+      url.path += c;
+    } else {
+      url.path += Cat("%", absl::BytesToHexString(std::string(1, c)));
+    }
+  }
   return url;
 }
+
+// Starts an asynchronous operation, whose limit of time a synchronous one would not have, and waits for it.
+template <typename Start>
+error_code Await(asio::io_context& context, const Start& start) {
+  error_code result;
+  context.restart();
+  start([&result](error_code error, const auto&...) { result = error; });
+  context.run();
+  return result;
+}
+
+constexpr std::chrono::seconds kPartTime{330};
+
+// Sends the request over the connection `stream` and reads the answer.
+template <typename Stream>
+error_code Exchange(asio::io_context& context, Stream& stream, const http::request<http::empty_body>& request,
+                    http::response_parser<http::string_body>& parser) {
+  beast::get_lowest_layer(stream).expires_after(kPartTime);
+  error_code error =
+      Await(context, [&](auto done) { http::async_write(stream, request, [done](error_code e, size_t) { done(e); }); });
+  beast::flat_buffer buffer;
+  while (!error && !parser.is_done()) {
+    beast::get_lowest_layer(stream).expires_after(kPartTime);
+    error = Await(context, [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
+  }
+  return error;
+}
+
+#if HBMPROF_HAS_OPENSSL
+error_code ExchangeEncrypted(asio::io_context& context, beast::tcp_stream stream, const std::string& host,
+                             const http::request<http::empty_body>& request,
+                             http::response_parser<http::string_body>& parser) {
+  asio::ssl::context trusted(asio::ssl::context::tls_client);
+  trusted.set_default_verify_paths();
+  beast::ssl_stream<beast::tcp_stream> encrypted(std::move(stream), trusted);
+  encrypted.set_verify_mode(asio::ssl::verify_peer);
+  encrypted.set_verify_callback(asio::ssl::host_name_verification(host));
+  SSL_set_tlsext_host_name(encrypted.native_handle(), host.c_str());
+  const error_code error =
+      Await(context, [&](auto done) { encrypted.async_handshake(asio::ssl::stream_base::client, done); });
+  return error ? error : Exchange(context, encrypted, request, parser);
+}
+#endif
 
 }  // namespace
 
 absl::StatusOr<std::string> HttpGet(const std::string& url) {
   const Url parts = ParseUrl(url);
   // Messages must not contain the password.
-  const std::string name = parts.origin + parts.path;
-  if (parts.origin.empty()) return absl::InvalidArgumentError(Cat(url, ": the URL has no host"));
-#if !defined(CPPHTTPLIB_OPENSSL_SUPPORT)
-  if (parts.origin.rfind("https:", 0) == 0) {
+  const std::string name = Cat(parts.is_https ? "https://" : "http://", parts.authority, parts.path);
+  if (parts.host.empty()) return absl::InvalidArgumentError(Cat(url, ": the URL has no host"));
+#if !HBMPROF_HAS_OPENSSL
+  if (parts.is_https) {
     return absl::UnimplementedError(
         Cat(name,
             ": this hbmprof is built without OpenSSL and reads no HTTPS; download it first: curl -fsSo profile.pb.gz '",
             name, "'"));
   }
 #endif
-  httplib::Client client(parts.origin);
-  if (!client.is_valid()) return absl::InvalidArgumentError(Cat(name, ": is not a URL that can be read"));
-  client.set_connection_timeout(10);
-  client.set_read_timeout(330);
-  if (!parts.user.empty() || !parts.password.empty()) client.set_basic_auth(parts.user, parts.password);
-  const internal::WriteSignalsBlocked blocked;  // the client does not protect its writes from SIGPIPE
-  std::string body;
-  const httplib::Result result = client.Get(parts.path, [&body](const char* data, size_t size) {
-    body.append(data, size);
-    return body.size() <= kMaxAnswerBytes;
-  });
-  blocked.Consume(EPIPE);
-  if (body.size() > kMaxAnswerBytes) return absl::ResourceExhaustedError(Cat(name, ": is larger than 1 GiB"));
-  if (result.error() == httplib::Error::Connection) return absl::UnavailableError(Cat(name, ": cannot connect"));
-  if (!result) return absl::UnavailableError(Cat(name, ": the transfer failed: ", httplib::to_string(result.error())));
-  if (result->status != 200) {
-    return absl::InvalidArgumentError(Cat(name, ": the server answers ", result->status, " ",
+  asio::io_context context;
+  beast::tcp_stream stream(context);
+  error_code error;
+  const auto addresses = tcp::resolver(context).resolve(parts.host, parts.port, error);
+  stream.expires_after(std::chrono::seconds(10));
+  if (!error) error = Await(context, [&](auto done) { stream.async_connect(addresses, done); });
+  if (error) return absl::UnavailableError(Cat(name, ": cannot connect: ", error.message()));
+  http::request<http::empty_body> request(http::verb::get, parts.path, 11);
+  request.set(http::field::host, parts.authority);
+  request.keep_alive(false);
+  if (!parts.user.empty() || !parts.password.empty()) {
+    request.set(http::field::authorization, Cat("Basic ", absl::Base64Escape(Cat(parts.user, ":", parts.password))));
+  }
+  http::response_parser<http::string_body> parser;
+  parser.eager(true);
+  parser.header_limit(kMaxHeadBytes);
+  parser.body_limit(kMaxAnswerBytes);
+#if HBMPROF_HAS_OPENSSL
+  error = parts.is_https ? ExchangeEncrypted(context, std::move(stream), parts.host, request, parser)
+                         : Exchange(context, stream, request, parser);
+#else
+  error = Exchange(context, stream, request, parser);
+#endif
+  if (error == http::error::body_limit) return absl::ResourceExhaustedError(Cat(name, ": is larger than 1 GiB"));
+  if (error) return absl::UnavailableError(Cat(name, ": the transfer failed: ", error.message()));
+  std::string& body = parser.get().body();
+  if (parser.get().result() != http::status::ok) {
+    return absl::InvalidArgumentError(Cat(name, ": the server answers ", parser.get().result_int(), " ",
                                           body.substr(0, std::min(body.find('\n'), size_t{200}))));
   }
-  return body;
+  return std::move(body);
 }
 
 }  // namespace hbmprof::tool

@@ -1,5 +1,4 @@
-// HTTP: a server for `hbmprof serve`, and a client that reads profiles from URLs. Built with cpp-httplib (http.cc);
-// without it, http_missing.cc makes every function return an error.
+// HTTP: a server for `hbmprof serve`, and a client that reads profiles from URLs.
 #ifndef HBMPROF_SRC_TOOL_HTTP_H_
 #define HBMPROF_SRC_TOOL_HTTP_H_
 
@@ -17,7 +16,7 @@ namespace hbmprof::tool {
 // most 10 s for the connection and 330 s for each part of the answer. Follows no redirection, so that a password is
 // sent to this host only. Errors: kUnavailable (no connection, or it ended), kResourceExhausted (more than 1 GiB),
 // kInvalidArgument (no host in the URL, or the server answers with another status than 200; the message has the first
-// line of its answer), kUnimplemented (built without cpp-httplib).
+// line of its answer), kUnimplemented (https://, and the command is built without OpenSSL).
 absl::StatusOr<std::string> HttpGet(const std::string& url);
 
 // A GET request that the server has accepted.
@@ -46,25 +45,27 @@ struct HttpServerOptions {
   std::string token;
   // Names that are allowed in the header Host, besides "localhost" and IP addresses.
   std::vector<std::string> hosts;
-  // How long a client may take to send its request, in seconds. It may send or receive nothing for at most half of this
-  // time. To receive the answer, it may take six times this time.
+  // How long a client may take to send its request, in seconds. To receive the answer, it may take six times this time.
   double client_seconds = 10;
 };
 
 // Answers GET and HEAD requests until it is destroyed.
 //
-// It refuses requests whose header Host is a name that is not allowed (403): a page of another site could otherwise
-// read the answers through a name that it points to this address. It also refuses requests without the token (401),
-// requests that a page of another site makes in the background (403), requests with a body (413) and other methods
-// (405). Each of 16 threads serves one connection, with one request. A connection waits while all of them are busy. A
-// client that takes longer than HttpServerOptions::client_seconds allows is disconnected.
+// It refuses requests of more than 64 KiB (431) or with a body (413) before it looks at anything else. It refuses
+// requests whose header Host is a name that is not allowed (403): a page of another site could otherwise read the
+// answers through a name that it points to this address. It also refuses requests without the token (401), requests
+// that a page of another site makes in the background (403), and other methods (405). It ignores the header Range.
+//
+// Each connection has one request. 16 threads answer one request each; 48 more wait for them, and further ones are
+// refused (503). Of more than 256 connections that have not sent their request, the oldest is ended. A client that
+// takes longer than HttpServerOptions::client_seconds allows is disconnected.
 class HttpServer {
  public:
   // Called by several threads at once. An exception becomes the status 500.
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
   // Errors: kUnavailable (the address cannot be used), kInvalidArgument (`address` is not an IP address),
-  // kUnimplemented (built without cpp-httplib).
+  // kResourceExhausted (no thread).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
   // Stops accepting requests and waits for those that are being answered.
   ~HttpServer();

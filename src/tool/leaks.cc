@@ -295,11 +295,6 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
     if (!process.ok()) return process.status();
     if (process->has_value()) return TakeDumpsOf(**process, options);
-    // If there is neither a file nor a process of this name, this error says so.
-    if (MayBeProcess(options.files[0]) && access(options.files[0].c_str(), F_OK) != 0) {
-      const absl::StatusOr<std::string> file = ReadSource(options.files[0]);
-      if (!file.ok()) return file.status();
-    }
   }
   for (const CLI::Option* const option : options.live_options) {
     if (option->count() == 0) continue;

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 
 #include "src/tool/command.h"
@@ -22,7 +24,7 @@ constexpr size_t kPerInputByte = 100;
 constexpr char kVariable[] = "HBMPROF_TOOL_MEMORY";
 
 bool enforced = false;
-size_t input = 0;
+std::atomic<size_t> input{0};
 std::string command;
 
 // Returns the limit that the environment sets, or 0.
@@ -35,6 +37,8 @@ int64_t VariableBytes() {
 // RLIMIT_DATA counts all private writable memory.
 void Apply() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  static std::mutex mutex;  // so that the last limit that is set counts all input
+  const std::lock_guard<std::mutex> lock(mutex);
   rlimit limit;
   if (!enforced || getrlimit(RLIMIT_DATA, &limit) != 0) return;
   limit.rlim_cur = std::min<rlim_t>(MemoryFor(input), limit.rlim_max);

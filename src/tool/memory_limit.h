@@ -24,7 +24,7 @@ size_t MemoryFor(size_t input_bytes);
 // count.
 void EnforceMemoryLimit(const std::string& name);
 
-// Adds the size of a file that was read. Not thread-safe.
+// Adds the size of a file that was read. Thread-safe.
 void CountInput(size_t bytes);
 
 }  // namespace hbmprof::tool

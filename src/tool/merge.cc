@@ -74,7 +74,10 @@ class ProfileMerger::Adder {
     for (const uint64_t id : sample.location_id()) translated.add_location_id(Location(id));
     for (const pprof::Label& label : sample.label()) {
       pprof::Label& copy = *translated.add_label();
-      copy.set_key(Text(label.key()));
+      const std::string_view key = raw_.text(label.key());
+      const bool is_added =
+          std::any_of(added.begin(), added.end(), [&](const auto& one) { return std::string_view(one.first) == key; });
+      copy.set_key(merger_.Text(Cat(is_added ? "exported_" : "", key)));
       copy.set_str(Text(label.str()));
       copy.set_num(label.num());
       copy.set_num_unit(Text(label.num_unit()));

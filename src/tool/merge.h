@@ -23,7 +23,8 @@ class ProfileMerger {
   enum class Sign { kAdd, kSubtract };
 
   // Adds or subtracts the values of the samples of `profile`. Takes only samples that have all labels of `where` (a
-  // number is compared as decimal text), and adds the labels `added` to each. The first profile defines the sample
+  // number is compared as decimal text), and adds the labels `added` to each; a label of the same name that it already
+  // has becomes exported_NAME. The first profile defines the sample
   // types; a type that a later profile does not have counts as 0 in it. The result has the latest time, and the
   // comments of the added profiles except those on the totals of a device, which would not fit it. Error:
   // kInvalidArgument if a sample type has another unit than in the first profile.

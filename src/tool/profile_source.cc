@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <string_view>
 #include <utility>
@@ -42,7 +44,9 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   absl::StatusOr<LiveProcess> process = FindProcess(ControlDirectory(), source);
   if (process.ok()) return *std::move(process);
   if (process.status().code() == absl::StatusCode::kInvalidArgument) return process.status();
-  return std::nullopt;
+  if (access(source.c_str(), F_OK) == 0 || errno != ENOENT) return std::nullopt;
+  return absl::NotFoundError(
+      Cat(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", std::string(process.status().message())));
 }
 
 std::string NewProfilePath(const LiveProcess& process, const std::string& folder) {
@@ -74,12 +78,7 @@ absl::StatusOr<std::string> ReadSource(const std::string& source) {
     if (bytes.ok()) WarnOfGaps("", source, **recording);
     return bytes;
   }
-  absl::StatusOr<std::string> bytes = ReadFile(source);
-  if (!bytes.ok() && bytes.status().code() == absl::StatusCode::kNotFound && MayBeProcess(source)) {
-    return absl::NotFoundError(Cat(std::string(bytes.status().message()),
-                                   "; no process of this id or name has a control channel in ", ControlDirectory()));
-  }
-  return bytes;
+  return ReadFile(source);
 }
 
 }  // namespace hbmprof::tool

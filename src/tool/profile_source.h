@@ -16,9 +16,9 @@ namespace hbmprof::tool {
 bool MayBeProcess(const std::string& source);
 
 // Returns the process in ControlDirectory() that `source` names by its id or name, or nullopt if `source` names
-// something else: standard input ("-"), a URL, a file, or nothing that exists. A file is preferred to a process of the
-// same name, unless the file is a program. Error: kInvalidArgument if there is no such file and several processes have
-// the name.
+// something else: standard input ("-"), a URL or a file. A file is preferred to a process of the same name, unless the
+// file is a program. Errors: kNotFound if there is neither such a file nor such a process; kInvalidArgument if several
+// processes have the name.
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names: standard input ("-"), a file, a URL (http or https), or the id

@@ -52,6 +52,7 @@ HttpResponse Failure(const absl::Status& status) {
       return Failure(404, message);
     case absl::StatusCode::kUnavailable:
       return Failure(502, message);
+    case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kResourceExhausted:
       return Failure(503, message);
     default:

@@ -21,6 +21,7 @@
 #include "src/tool/progress.h"
 #include "src/tool/symbol_cache.h"
 #include "src/tool/text.h"
+#include "src/tool/threads.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -325,10 +326,7 @@ void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& 
     }
   };
   const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min<size_t>(jobs, work.size()); ++i) threads.emplace_back(run);
-  run();
-  for (std::thread& thread : threads) thread.join();
+  RunOnThreads(std::min<size_t>(jobs, work.size()), run);
 }
 
 void PrintSummary(const std::vector<Module*>& modules) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
+#include "src/api/output_file.h"
 #include "src/export/recording.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
@@ -277,13 +279,27 @@ TEST_F(SandboxTest, ForkedChildHasAFileOfItsOwn) {
   EXPECT_THAT(InUseOfEach(Path("out")), SizeIs(4));
 }
 
+// A profile at an interval, which was begun before the one at exit, can be written after it.
+TEST(OutputFileTest, OlderProfileDoesNotReplaceTheLastOne) {
+  for (const bool is_early : {false, true}) {
+    const std::string path = NewDirectory() + "/a.pb.gz";
+    hbmprof::internal::OutputFile file(path, 0600);
+    EXPECT_TRUE(!is_early || file.OpenEarly().ok());
+    EXPECT_TRUE(file.WriteLast("last").ok());
+    EXPECT_TRUE(file.Write("older").ok());
+    std::ifstream written(path);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), "last");
+  }
+}
+
 // The lists of docs/program.md.
 const std::vector<int> kCallsOfEarly = {SYS_write,         SYS_newfstatat, SYS_fstat,         SYS_rt_sigprocmask,
                                         SYS_rt_sigpending, SYS_getpid,     SYS_uname,         SYS_futex,
                                         SYS_brk,           SYS_mmap,       SYS_munmap,        SYS_mremap,
                                         SYS_madvise,       SYS_mprotect,   SYS_clock_gettime, SYS_exit_group};
-const std::vector<int> kCallsOfExit = {SYS_openat, SYS_close, SYS_read,  SYS_pread64,
-                                       SYS_lseek,  SYS_fcntl, SYS_fsync, SYS_linkat};
+const std::vector<int> kCallsOfExit = {SYS_openat, SYS_close,           SYS_read,        SYS_pread64, SYS_lseek,
+                                       SYS_fcntl,  SYS_fsync,           SYS_linkat,      SYS_clone3,  SYS_rseq,
+                                       SYS_exit,   SYS_set_robust_list, SYS_rt_sigaction};
 const std::vector<int> kCallsOfReplacing = {SYS_geteuid, SYS_flock, SYS_renameat, SYS_unlinkat};
 
 std::vector<std::string> FilterOf(const std::vector<std::vector<int>>& lists) {

@@ -3,7 +3,8 @@
 
 usage: entry_points_test.py Cuda|Pjrt REPOSITORY COMPILER HEADER
 Reads the newest header at hand: HEADER, or for CUDA the one that scripts/test.sh installs into build/pypi if that is
-newer. Without a header the exit code is 77, if all else is well.
+newer. For CUDA also reads the driver's other headers: those for OpenGL, VDPAU, EGL and the profiler. Without a header
+the exit code is 77, if all else is well.
 """
 
 import glob
@@ -11,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 REPOSITORY = COMPILER = HEADER = ""
@@ -86,13 +88,38 @@ ENDS = {"Free", "Destroy", "Release", "Unmap", "Unload", "Unregister", "Reset", 
 
 # --- CUDA. ---
 
-def cuda_header():
+CUDA_HEADERS = ["cuda.h", "cudaGL.h", "cudaVDPAU.h", "cudaEGL.h", "cudaProfiler.h"]
+# Headers of other libraries that these include. The functions can be read without them.
+FOREIGN_HEADERS = ["GL/gl.h", "EGL/egl.h", "EGL/eglext.h", "vdpau/vdpau.h"]
+
+
+def cuda_headers():
+  """The version of the newest cuda.h, and for each of CUDA_HEADERS that is at hand the path of the newest one."""
   at_hand = glob.glob(os.path.join(REPOSITORY, "build/pypi/nvidia/cu*/include/cuda.h"))
   versions = []
   for path in filter(os.path.exists, at_hand + [HEADER]):
     with open(path, encoding="utf-8") as file:
-      versions.append((int(re.search(r"#define\s+CUDA_VERSION\s+(\d+)", file.read()).group(1)), path))
-  return max(versions, default=(0, ""))
+      versions.append((int(re.search(r"#define\s+CUDA_VERSION\s+(\d+)", file.read()).group(1)), os.path.dirname(path)))
+  versions.sort(reverse=True)
+  headers = {}
+  for _, folder in versions:
+    for name in CUDA_HEADERS:
+      if os.path.exists(os.path.join(folder, name)):
+        headers.setdefault(name, os.path.join(folder, name))
+  return versions[0][0] if versions else 0, headers
+
+
+def preprocessed(headers):
+  """The text of all variants of all names. The first header's folder has the files that the others include."""
+  with tempfile.TemporaryDirectory() as folder:
+    for name in FOREIGN_HEADERS:
+      os.makedirs(os.path.join(folder, os.path.dirname(name)), exist_ok=True)
+      with open(os.path.join(folder, name), "w", encoding="utf-8"):
+        pass
+    command = [COMPILER, "-E", "-P", "-x", "c++", "-D__CUDA_API_VERSION_INTERNAL", "-I" + os.path.dirname(headers[0]),
+               "-I" + folder, "-"]
+    includes = "".join(f'#include "{path}"\n' for path in headers)
+    return subprocess.run(command, check=True, input=includes, capture_output=True, text=True).stdout
 
 
 def cuda_functions(text):
@@ -143,28 +170,43 @@ class Cuda(unittest.TestCase):
     handled = self.tracked | {name for name in functions if name in self.passed or cuda_base(name) in self.passed}
     return unclassified(functions, handled, self.irrelevant, cuda_memory, cuda_base)
 
-  def functions_of_newest_header(self):
-    version, path = cuda_header()
-    if not path:
+  def functions_of_newest_headers(self):
+    version, headers = cuda_headers()
+    if "cuda.h" not in headers:
       self.skipTest(no_header("cuda.h"))
-    print(f"cuda.h of version {version}: {path}")
-    # All variants of all names.
-    preprocess = [COMPILER, "-E", "-P", "-x", "c++", "-D__CUDA_API_VERSION_INTERNAL", path]
-    text = subprocess.run(preprocess, check=True, capture_output=True, text=True).stdout
-    return version, cuda_functions(text)
+    print(f"cuda.h of version {version}:", *headers.values())
+    return version, headers, cuda_functions(preprocessed(list(headers.values())))
 
-  def test_every_function_of_the_newest_header_is_classified(self):
-    version, functions = self.functions_of_newest_header()
+  def test_every_function_of_the_newest_headers_is_classified(self):
+    version, headers, functions = self.functions_of_newest_headers()
     self.assertGreater(len(functions), 600)
     complain(self, self.problems(functions))
 
   def test_the_lists_name_functions_that_there_are(self):
-    version, functions = self.functions_of_newest_header()
+    version, headers, functions = self.functions_of_newest_headers()
     if version < self.irrelevant.newest:
       self.skipTest(f"the lists are for cuda.h of {self.irrelevant.newest}")
+    for name in CUDA_HEADERS:
+      if name not in headers:
+        self.skipTest(no_header(name))
     complain(self, stale(functions, self.irrelevant, cuda_base))
     self.assertEqual((self.tracked | self.passed) - set(functions), set())
     self.assertEqual(self.irrelevant.names & (self.tracked | self.passed), set())
+
+  # Functions that no header declares: of the debugger, and questions.
+  UNDECLARED = {"cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"}
+
+  def test_the_headers_declare_what_the_real_drivers_export(self):
+    version, headers, functions = self.functions_of_newest_headers()
+    drivers = glob.glob(os.path.join(REPOSITORY, "build/driver/*/libcuda.so.1"))
+    if not drivers or len(headers) < len(CUDA_HEADERS):
+      self.skipTest("there are no real driver libraries" if not drivers else no_header("header of the profiler"))
+    for path in drivers:
+      symbols = subprocess.run(["nm", "-D", "--defined-only", path], check=True, capture_output=True, text=True).stdout
+      exported = {line.split()[-1].split("@")[0] for line in symbols.splitlines()}
+      unknown = {name for name in exported if re.match("cu[A-Z]", name)} - set(functions) - self.UNDECLARED
+      self.assertEqual(unknown, set(), path)
+      self.assertGreater(len(exported), 200, path)
 
   def test_a_new_function_that_makes_or_ends_memory_hides_in_no_family(self):
     text = """

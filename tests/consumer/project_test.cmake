@@ -1,8 +1,9 @@
 # Builds and runs the project in project/ against the installed library, in a folder outside of the repository.
 #
 # cmake -DKIND=static|shared|both -DPREFIX=where it is installed -DWORK=scratch folder -DCC=compiler -DCXX=compiler
-#       -DSTANDARD=17|20 [-DFLAGS=compiler flags] [-DCMAKE=the cmake that the project uses] -P project_test.cmake
-# both: a target that links both libraries must be refused.
+#       -DSTANDARD=17|20 [-DFLAGS=compiler flags] [-DCMAKE=the cmake that the project uses]
+#       [-DREFUSED=text] [-DCOMPONENT=name] [-DDEFINITION=-Dname=value] -P project_test.cmake
+# REFUSED: the configuration must fail with a message that contains the text. COMPONENT: of find_package(hbmprof).
 include(${CMAKE_CURRENT_LIST_DIR}/support.cmake)
 
 if(NOT CMAKE)
@@ -12,11 +13,15 @@ file(REMOVE_RECURSE ${WORK})
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/project DESTINATION ${WORK})
 set(build ${WORK}/build)
 set(configure ${CMAKE} -G Ninja -S ${WORK}/project -B ${build} -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX}
-  -DCMAKE_PREFIX_PATH=${PREFIX} -DKIND=${KIND} -DCMAKE_CXX_STANDARD=${STANDARD} -DCMAKE_CXX_FLAGS=${FLAGS})
-if(KIND STREQUAL "both")
+  -DCMAKE_PREFIX_PATH=${PREFIX} -DKIND=${KIND} -DCMAKE_CXX_STANDARD=${STANDARD} -DCMAKE_CXX_FLAGS=${FLAGS}
+  -DCOMPONENT=${COMPONENT} ${DEFINITION})
+if(REFUSED)
   execute_process(COMMAND ${configure} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  if(result EQUAL 0 OR NOT output MATCHES "HBMPROF_KIND")
-    message(FATAL_ERROR "a program with both libraries was not refused (${result}):\n${output}")
+  # CMake breaks the lines of a message.
+  string(REGEX REPLACE "[ \n]+" " " message "${output}")
+  string(FIND "${message}" "${REFUSED}" position)
+  if(result EQUAL 0 OR position EQUAL -1)
+    message(FATAL_ERROR "the project was not refused with \"${REFUSED}\" (${result}):\n${output}")
   endif()
   return()
 endif()

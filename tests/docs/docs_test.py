@@ -2,9 +2,15 @@
 """Checks README.md and docs/*.md: runs their commands, compiles their code, follows their links.
 
 usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
-SOURCE is the repository, BUILD is its build folder with all targets built, WORK is a folder for the files of the test.
-With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits with 0, 1 (a problem was
-found) or 77 (the test cannot run here).
+       docs_test.py --machine PAGE LOG [--skip COMMAND]... -- SHELL...
+
+The first form is the test. SOURCE is the repository, BUILD is its build folder with all targets built, WORK is a folder
+for the files of the test. With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits
+with 0, 1 (a problem was found) or 77 (the test cannot run here).
+
+The second form is for scripts/fresh_machine.sh: it runs the commands of one page as they are written, where nothing is
+built, and prints their times. `SHELL... bash -c SCRIPT` runs a script in a clone of the repository. LOG gets the output.
+Commands that begin with COMMAND are left out. The first command that fails ends the page.
 
 The first word after ``` selects how a block is tested:
 
@@ -21,7 +27,8 @@ The first word after ``` selects how a block is tested:
 More words may follow:
 
   no-test: REASON  The block cannot be run or built here. It is listed at the end.
-  needs PATH       The same, if neither the clone nor the installed package has PATH.
+  new-machine: REASON  The same, but scripts/fresh_machine.sh runs it. Without output in the block, any output is right.
+  needs PATH       The same as no-test, if neither the clone nor the installed package has PATH.
   FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built with -g, to
                    the program FILE without its suffix; if it is in one, the page's own commands build it.
 
@@ -33,8 +40,8 @@ Output is compared exactly, with these exceptions:
 
   * "..." as a line matches any number of lines, "..." in a line matches any text. It cannot be the whole output.
   * Amounts of white space are not compared. These vary, so their values are not compared: durations (1.5 s, 65 us),
-  * rates (2376 tokens/s, 1.97 MiB/s), dates
-    with times, process ids, and the times and random numbers in the names of profiles.
+    rates (2376 tokens/s, 1.97 MiB/s), dates with times, process ids, and the times and random numbers in the names of
+    profiles.
   * The working directory is /srv/hbmprof in the pages.
 """
 
@@ -53,6 +60,7 @@ import termios
 
 README_WORDS = 1400
 PAGE_SECONDS = 240
+MACHINE_SECONDS = 3 * 3600
 SHOWN_ROOT = "/srv/hbmprof"
 
 # The parts of the output that vary, and their replacements in a comparison.
@@ -106,6 +114,19 @@ def check_compare():
     assert (compare(expected, actual) is None) == same, (expected, actual)
 
 
+# A script that runs commands: START, and RUN with each command. In a command, $? is the exit status of the command
+# before it. After a command comes MARKER with its status and the seconds since the start of the shell.
+MARKER = "\x01docs_test "
+LEFT_OUT = 256  # in place of the status of a command that was not run
+START = "hbmprof_status=0\n"
+RUN = ("(exit $hbmprof_status)\n{}\nhbmprof_status=$?\n"
+       "printf '\\n\\001docs_test %d %d\\n' $hbmprof_status $SECONDS\n")
+
+
+def shows_status(commands, index):
+  return index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
+
+
 class Block:
   """A fenced block of a page."""
 
@@ -113,8 +134,10 @@ class Block:
     self.page, self.line, self.lines = page, line, lines
     self.kind, _, rest = info.partition(" ")
     self.reason = self.needs = self.file = ""
-    if rest.startswith("no-test: "):
-      self.reason = rest[len("no-test: "):].strip()
+    word, _, reason = rest.partition(": ")
+    self.is_for_new_machine = word == "new-machine"
+    if word in ("no-test", "new-machine"):
+      self.reason = reason.strip()
     elif rest.startswith("needs "):
       self.needs = rest[len("needs "):].strip()
     else:
@@ -138,16 +161,13 @@ class Block:
     return commands
 
 
-class Test:
+class Pages:
+  """The pages of the repository `source`, and running their commands."""
 
-  def __init__(self, source, build, work, cmake, cc, cxx):
-    self.source, self.build, self.work = source, build, work
-    self.cmake, self.cc, self.cxx = cmake, cc, cxx
-    self.prefix = os.path.join(work, "prefix")
-    self.pprof = os.path.join(work, "pprof")
+  def __init__(self, source):
+    self.source = source
     self.problems = []
-    self.not_run = []
-    self.commands = self.snippets = 0
+    self.commands = 0
     folder = os.path.join(source, "docs")
     self.pages = ["README.md"] + sorted("docs/" + name for name in os.listdir(folder) if name.endswith(".md"))
     self.texts = {page: self.read(page) for page in self.pages}
@@ -174,6 +194,81 @@ class Test:
     if start:
       self.problem(f"{page}:{start}", "the block has no end")
     return blocks
+
+  def run_shell(self, page, command, seconds, log=None, **options):
+    """Runs a shell on a terminal of its own. Returns what it prints; the file `log` gets it, too."""
+    terminal, shell_side = pty.openpty()
+    attributes = termios.tcgetattr(shell_side)
+    attributes[1] &= ~termios.OPOST  # no carriage returns
+    termios.tcsetattr(shell_side, termios.TCSANOW, attributes)
+    shell = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=shell_side, stderr=shell_side,
+                             start_new_session=True, **options)
+    os.close(shell_side)
+    output = b""
+    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+
+      def read_all():
+        nonlocal output
+        while True:
+          try:
+            data = os.read(terminal, 65536)
+          except OSError:  # the last process that has the terminal has ended
+            return
+          if not data:
+            return
+          output += data
+          if log:
+            log.write(data)
+
+      reading = reader.submit(read_all)
+      try:
+        shell.wait(seconds)
+      except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        self.problem(page, f"the commands took more than {seconds} s")
+      reading.result()
+    os.close(terminal)
+    # Without progress that later text overwrites.
+    return re.sub(r"[^\n]*(\r|\x1b\[K)", "", output.decode("utf-8", errors="replace"))
+
+  def check_output(self, page, commands, text):
+    """Compares the output of a script of RUN parts with what the page shows. Returns the seconds since the start of the
+    shell, at the end of each command that ran."""
+    parts = text.split("\n" + MARKER)
+    ends = []
+    for index, (line, command, expected) in enumerate(commands):
+      where = f"{page}:{line}"
+      if index + 1 >= len(parts):
+        self.problem(where, f"$ {command}\ndid not end; printed before:\n{parts[-1]}")
+        return ends
+      # Each part but the first begins with the status of the command before.
+      printed = parts[index] if index == 0 else parts[index].partition("\n")[2]
+      status, seconds = map(int, parts[index + 1].partition("\n")[0].split())
+      ends.append(seconds)
+      if status == LEFT_OUT:
+        continue
+      if expected is not None:
+        difference = compare(expected, printed.rstrip("\n").split("\n") if printed.rstrip("\n") else [])
+        if difference:
+          self.problem(where, f"$ {command}\n{difference}")
+      if status != 0 and not shows_status(commands, index):
+        self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
+      self.commands += 1
+    return ends
+
+
+class Test(Pages):
+
+  def __init__(self, source, build, work, cmake, cc, cxx):
+    super().__init__(source)
+    self.build, self.work = build, work
+    self.cmake, self.cc, self.cxx = cmake, cc, cxx
+    self.prefix = os.path.join(work, "prefix")
+    self.pprof = os.path.join(work, "pprof")
+    self.no_make = os.path.join(work, "no_make")
+    self.not_run = []
+    self.snippets = 0
 
   # --- Checks of the text. ---
 
@@ -233,7 +328,8 @@ class Test:
   def check_links(self, page):
     """Checks that every link leads to a file, and to a heading of it. Returns the files."""
     linked = set()
-    for target in re.findall(r"\]\(([^)\s]+)\)", self.prose(page)):
+    text = self.prose(page)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r' (?:src|srcset|href)="([^"\s]+)"', text):
       if re.match(r"https?://", target):
         continue
       path, _, anchor = target.partition("#")
@@ -295,16 +391,17 @@ class Test:
     return self.variables
 
   def check_packages(self):
-    """Checks that the apt-get lines name exactly the packages that scripts/lib/setup.sh installs."""
+    """Checks that docs/building.md names exactly the packages that scripts/lib/setup.sh installs."""
     named = set()
     for block in self.blocks:
-      for _, command, _ in block.commands() if block.kind == "console" else ():
+      for _, command, _ in block.commands() if block.kind == "console" and block.page == "docs/building.md" else ():
         if command.startswith("apt-get install "):
           named |= set(command.replace("\\\n", " ").split()[2:])
     arrays = re.findall(r"^HBMPROF_\w+_PACKAGES=\(([^)]*)\)", self.read("scripts/lib/setup.sh"), re.MULTILINE)
     installed = set(" ".join(arrays).split())
     if named != installed:
-      self.problem("the apt-get lines", f"differ from scripts/lib/setup.sh in {' '.join(sorted(named ^ installed))}")
+      self.problem("docs/building.md", "the apt-get lines differ from scripts/lib/setup.sh in " +
+                   " ".join(sorted(named ^ installed)))
 
   # --- Builds. ---
 
@@ -341,6 +438,15 @@ class Test:
       os.symlink(self.build, os.path.join(scratch, "build", preset))
     for name, path in (("pypi", os.path.join(self.source, "build/pypi")), ("pprof", self.pprof)):
       os.symlink(path, os.path.join(scratch, "build", name))
+
+  def hide_make(self):
+    """docs/building.md installs ninja and not make. So make fails here, as on a machine with only these packages."""
+    os.makedirs(self.no_make)
+    for name in ("make", "gmake"):
+      path = os.path.join(self.no_make, name)
+      with open(path, "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\necho "docs/building.md does not install make: use -G Ninja" >&2\nexit 1\n')
+      os.chmod(path, 0o755)
 
   def make_pprof(self):
     """google/pprof where scripts/demo.sh built it, else the one that comes with Go. Returns whether there is one."""
@@ -450,72 +556,21 @@ class Test:
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("HBMPROF") and name != "LD_PRELOAD"}
     environment.update(
-        PATH=os.path.dirname(self.tool()) + os.pathsep + environment.get("PATH", ""), PWD=scratch, TERM="dumb",
+        PATH=os.pathsep.join((os.path.dirname(self.tool()), self.no_make, environment.get("PATH", ""))), PWD=scratch,
+        TERM="dumb",
         LC_ALL="C.UTF-8", TZ="UTC", XDG_CACHE_HOME=os.path.join(scratch, ".cache"), CC=self.cc, CXX=self.cxx,
-        CMAKE_PREFIX_PATH=self.prefix, CMAKE_GENERATOR="Ninja")
+        CMAKE_PREFIX_PATH=self.prefix)
     return environment
 
   def run_page(self, page, blocks):
-    """Runs the page's commands in one shell on a terminal of its own, and compares what they print."""
+    """Runs the page's commands in one shell, and compares what they print."""
     scratch = self.scratch(page)
     commands = [command for block in blocks for command in block.commands()]
-    marker = "\x01docs_test "
-    script = "hbmprof_status=0\n"
-    for _, command, _ in commands:
-      # In a command, $? is the exit status of the command before it.
-      script += (f"(exit $hbmprof_status)\n{command}\nhbmprof_status=$?\n"
-                 "printf '\\n\\001docs_test %d\\n' $hbmprof_status\n")
-    terminal, shell_side = pty.openpty()
-    attributes = termios.tcgetattr(shell_side)
-    attributes[1] &= ~termios.OPOST  # no carriage returns
-    termios.tcsetattr(shell_side, termios.TCSANOW, attributes)
-    shell = subprocess.Popen(["bash", "-c", script], cwd=scratch, env=self.environment(scratch),
-                             stdin=subprocess.DEVNULL, stdout=shell_side, stderr=shell_side, start_new_session=True)
-    os.close(shell_side)
-    output = b""
-    with concurrent.futures.ThreadPoolExecutor(1) as reader:
-
-      def read_all():
-        nonlocal output
-        while True:
-          try:
-            data = os.read(terminal, 65536)
-          except OSError:  # the last process that has the terminal has ended
-            return
-          if not data:
-            return
-          output += data
-
-      reading = reader.submit(read_all)
-      try:
-        shell.wait(PAGE_SECONDS)
-      except subprocess.TimeoutExpired:
-        os.killpg(shell.pid, signal.SIGKILL)
-        shell.wait()
-        self.problem(page, f"the commands took more than {PAGE_SECONDS} s")
-      reading.result()
-    os.close(terminal)
-
-    text = output.decode("utf-8", errors="replace")
-    text = re.sub(r"[^\n]*(\r|\x1b\[K)", "", text)  # progress that later text overwrites
+    script = START + "".join(RUN.format(command) for _, command, _ in commands)
+    text = self.run_shell(page, ["bash", "-c", script], PAGE_SECONDS, cwd=scratch, env=self.environment(scratch))
     for path, shown in ((scratch, SHOWN_ROOT), (self.build, SHOWN_ROOT + "/build/release"), (self.source, SHOWN_ROOT)):
       text = text.replace(path, shown)
-    parts = text.split("\n" + marker)
-    for index, (line, command, expected) in enumerate(commands):
-      where = f"{page}:{line}"
-      if index + 1 >= len(parts):
-        self.problem(where, f"$ {command}\ndid not end; printed before:\n{parts[-1]}")
-        return
-      # Each part but the first begins with the status of the command before.
-      printed = parts[index] if index == 0 else parts[index].partition("\n")[2]
-      status = int(parts[index + 1].partition("\n")[0])
-      difference = compare(expected, printed.rstrip("\n").split("\n") if printed.rstrip("\n") else [])
-      if difference:
-        self.problem(where, f"$ {command}\n{difference}")
-      shows_status = index + 1 < len(commands) and commands[index + 1][1] == "echo $?"
-      if status != 0 and not shows_status:
-        self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
-      self.commands += 1
+    self.check_output(page, commands, text)
 
   def main(self, only):
     check_compare()
@@ -524,6 +579,7 @@ class Test:
     if not self.make_pprof():
       print("docs_test: no pprof here: neither go nor google/pprof is installed")
       return 77
+    self.hide_make()
     self.check_text()
     self.run(self.cmake, "--install", self.build, "--prefix", self.prefix)
     pages = only or self.pages
@@ -553,7 +609,49 @@ class Test:
     return 1 if self.problems else 0
 
 
+class Machine(Pages):
+  """The commands of a page on another machine."""
+
+  def main(self, page, log, skipped, shell):
+    commands, script = [], START
+    for block in (block for block in self.blocks if block.page == page):
+      if block.file:
+        text = "".join(line + "\n" for line in block.lines)
+        script += f"mkdir -p ./{os.path.dirname(block.file)}\ncat >{block.file} <<'HBMPROF_END'\n{text}HBMPROF_END\n"
+      if block.kind != "console" or block.reason and not block.is_for_new_machine:
+        continue
+      chosen = [(line, command, output if output or not block.reason else None)
+                for line, command, output in block.commands() if not command.startswith(skipped)]
+      run = ""
+      for index, (_, command, _) in enumerate(chosen):
+        run += RUN.format(command)
+        if not shows_status(chosen, index):
+          run += "[[ $hbmprof_status == 0 ]] || exit 1\n"
+      if block.needs and chosen:
+        left_out = f"printf '\\n\\001docs_test {LEFT_OUT} %d\\n' $SECONDS\n" * len(chosen)
+        run = f"if [[ -e {block.needs} || -e /usr/local/{block.needs} ]]; then\n{run}else\n{left_out}fi\n"
+      script += run
+      commands += chosen
+    with open(log, "wb", buffering=0) as file:
+      text = self.run_shell(page, [*shell, "bash", "-c", script], MACHINE_SECONDS, file)
+    start = 0
+    for (_, command, _), end in zip(commands, self.check_output(page, commands, text)):
+      print(f"{end - start:6} s  $ {command}")
+      start = end
+    for problem in self.problems:
+      print(f"FAILED: {problem}\n")
+    print(f"{page}: {self.commands} commands run, {len(commands) - self.commands} not, {len(self.problems)} problems")
+    return 1 if self.problems else 0
+
+
+def machine_main(page, log, *rest):
+  end = rest.index("--")
+  return Machine(os.getcwd()).main(page, log, rest[1:end:2], rest[end + 1:])
+
+
 if __name__ == "__main__":
+  if sys.argv[1:2] == ["--machine"]:
+    sys.exit(machine_main(*sys.argv[2:]))
   if len(sys.argv) < 7:
     sys.exit(__doc__)
   sys.exit(Test(*(os.path.abspath(argument) for argument in sys.argv[1:4]), *sys.argv[4:7]).main(sys.argv[7:]))

@@ -8,6 +8,7 @@
 extern "C" {
 void* next_getppid();
 void* own_getppid();
+[[gnu::weak]] int cuMemFree_v2(unsigned long long);
 }
 
 namespace {
@@ -36,6 +37,10 @@ int main() {
   void* library = dlopen("libinject_dlsym_library.so", RTLD_NOW | RTLD_NOLOAD);
   Print("another library's function of a wrapped name", dlsym(library, "cuMemAlloc_v2"));
   std::printf("%s\n", dlerror() != nullptr ? "with an error" : "without an error");
+  Print("RTLD_DEFAULT, without a driver", dlsym(RTLD_DEFAULT, "cuMemFree_v2"));
+  std::printf("%s\n", dlerror() != nullptr ? "with an error" : "without an error");
+  Print("a weak reference, without a driver", reinterpret_cast<void*>(&cuMemFree_v2));
+  Print("RTLD_DEFAULT, a library's function", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
   Print("a name that begins like the driver's", dlsym(c_library, "cuserid"));
   Print("an empty name", dlsym(c_library, ""));
   static_cast<void>(dlerror());

@@ -65,6 +65,8 @@ CUresult cuModuleUnload(Handle);
 CUresult cuLibraryLoadData(Handle*, const void*, int*, void**, unsigned, int*, void**, unsigned);
 CUresult cuLibraryUnload(Handle);
 CUresult cuCtxCreate_v2(Handle*, unsigned, CUdevice);
+CUresult cuGLCtxCreate_v2(Handle*, unsigned, CUdevice);
+CUresult cuVDPAUCtxCreate_v2(Handle*, unsigned, CUdevice, unsigned, void*);
 CUresult cuCtxDestroy_v2(Handle);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);

@@ -30,6 +30,7 @@
 
 #if defined(LINKS_HBMPROF)
 #include "hbmprof/c_api.h"
+#include "hbmprof/profiler.h"
 #else
 #include "tests/inject/driver_calls.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
@@ -40,7 +41,8 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 std::atomic<bool> malloc_hangs{false};
 thread_local bool malloc_hangs_here = false;  // in this thread, as after a signal handler has interrupted malloc
 
-int call_in_malloc = 0;  // the number of the next call of malloc that calls in_malloc; 0: none
+// The number of this thread's next call of malloc that calls in_malloc; 0: none.
+thread_local int call_in_malloc = 0;
 void (*in_malloc)() = [] { kill(getpid(), SIGTERM); };
 
 // Behaves as if another thread held malloc's lock forever.
@@ -86,6 +88,9 @@ void Require(bool holds, const char* what) {
 }
 // Creates the profiler, but records no memory.
 void HoldNothing() { hbmprof_set_enabled(1); }
+void UseDevice() {}
+// Calls malloc while it holds a lock, which the thread that writes the profile needs.
+void HoldALock() { hbmprof_devices(nullptr, 0); }
 #else
 void UseDevice() {
   Handle context = nullptr;
@@ -102,6 +107,11 @@ void UseDevice() {
 }
 
 void HoldNothing() { REQUIRE(cuMemFree_v2(0) != 1000); }
+// Calls malloc while the driver holds its lock. The memory is freed, if this function returns.
+void HoldALock() {
+  CUdeviceptr ptr = 0;
+  REQUIRE(cuMemAlloc_v2(&ptr, 4096) == kSuccess && cuMemFree_v2(ptr) == kSuccess);
+}
 
 // Requests more than the device has, in each way.
 void RequestTooMuch() {
@@ -274,6 +284,87 @@ void ReturnInWrite() {
   while (!is_writing.load()) usleep(1000);
 }
 
+// This process returns from main, and a thread calls exit. There are so many exit handlers that the C library frees
+// parts of their list. The first one keeps the second thread in exit until the write has ended.
+std::atomic<bool> is_in_exit{false};
+std::atomic<bool> is_written{false};
+
+void AddExitHandlers() {
+  std::atexit([] {
+    for (int i = 0; i < 500 && !is_written.load(); ++i) usleep(1000);
+    usleep(50'000);
+  });
+  for (int i = 0; i < 100; ++i) std::atexit([] {});
+}
+
+void ExitInWrite() {
+  in_write.store([] {
+    std::atexit([] { is_in_exit.store(true); });
+    std::thread([] { std::exit(0); }).detach();
+    while (!is_in_exit.load()) usleep(1000);
+    usleep(100'000);
+    is_written.store(true);
+  });
+}
+
+// The disk with the profile does not answer.
+void HangInWrite() {
+  in_write.store([] {
+    while (true) pause();
+  });
+}
+
+// Waits until the end of this process has begun: the library then removes its socket.
+void AwaitEnd() {
+  const char* const folder = std::getenv("HBMPROF_SOCKET_DIR");
+  if (folder == nullptr) return;
+  const std::string socket = std::string(folder) + "/hbmprof." + std::to_string(getpid()) + ".sock";
+  while (access(socket.c_str(), F_OK) == 0) usleep(1000);
+}
+
+pthread_t main_thread;
+
+// A signal comes to the main thread. A second one comes to a thread that holds a lock that the thread that writes
+// needs: one of the library, or of the driver.
+void SecondTerm() {
+  main_thread = pthread_self();
+  in_malloc = [] {
+    pthread_kill(main_thread, SIGTERM);
+    AwaitEnd();
+    raise(SIGTERM);
+  };
+  std::thread([] {
+    UseDevice();
+    call_in_malloc = 2;
+    HoldALock();
+  }).detach();
+  sleep(60);
+}
+
+#if defined(LINKS_HBMPROF)
+void HangInProbe() {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  profiler.SetDeviceProbe(profiler.Device("hangs"), []() -> hbmprof::DeviceProbe {
+    while (true) pause();
+  });
+}
+#else
+// A thread is stuck inside the driver, whose lock it holds.
+void HangInProbe() {
+  static std::atomic<bool> is_stuck{false};
+  in_malloc = [] {
+    is_stuck.store(true);
+    malloc_hangs_here = true;
+  };
+  std::thread([] {
+    UseDevice();
+    call_in_malloc = 1;
+    HoldALock();
+  }).detach();
+  while (!is_stuck.load()) usleep(1000);
+}
+#endif
+
 void* library = nullptr;  // for the case "in_library"
 
 void EndInLibrary() {
@@ -386,12 +477,12 @@ void EndAs(const std::string& how) {
     recording_hangs.store(true);
     SendAndWait(SIGTERM);
   }
-#if defined(LINKS_HBMPROF)
-  if (how.rfind("term_in_snapshot_", 0) == 0) {
+  if (how.rfind("term_in_lock_", 0) == 0) {
     call_in_malloc = how.back() - '0';
-    hbmprof_devices(nullptr, 0);
+    HoldALock();
     sleep(60);
   }
+#if defined(LINKS_HBMPROF)
   if (how.rfind("two_delayed_signals_", 0) == 0) TwoDelayedSignals(how.back() - '0');
 #endif
   if (how == "abort") std::abort();
@@ -406,6 +497,15 @@ void EndAs(const std::string& how) {
   if (how == "term_in_write") TermInWrite();
   if (how == "term_in_thread_in_write") TermInThreadInWrite();
   if (how == "return_in_write") ReturnInWrite();
+  if (how == "exit_in_write") ExitInWrite();
+  if (how == "return_while_disk_hangs") HangInWrite();
+  if (how == "return_while_recording_hangs") recording_hangs.store(true);
+  if (how == "second_term") SecondTerm();
+  if (how.rfind("stuck_", 0) == 0) {
+    HangInProbe();
+    if (how == "stuck_term") SendAndWait(SIGTERM);
+    if (how == "stuck_end") _exit(0);
+  }
   CallExec(how);
   if (how == "in_library") EndInLibrary();
   if (how == "own_handler") {
@@ -464,6 +564,7 @@ void (*hook_while_loading)() = &HoldNothing;
 int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "ignored") signal(SIGHUP, SIG_IGN);
+  if (how == "exit_in_write") AddExitHandlers();
   if (how == "interrupt_key" || how == "quit_key") ContinueOnATerminal();
   if (how.rfind("first_process_", 0) == 0) ContinueAsFirstProcess();
   if (how == "first_process_killed") {

@@ -62,6 +62,10 @@ class EndsTest : public ::testing::Test {
     }
     return paths;
   }
+  // Runs both programs.
+  std::vector<CommandResult> RunBoth(const std::string& how, const std::vector<std::string>& environment = {}) const {
+    return {RunInjected(how, environment), RunLinked(how, environment)};
+  }
   // Runs the linked program with this library, which ends the process. Returns its exit code.
   int EndsInLibrary(const std::string& library) const {
     return RunCommand({kLinkedProgram, "in_library", library},
@@ -169,8 +173,11 @@ struct TwoEnds {
   const char* how;
   int status;
 };
-constexpr TwoEnds kTwoEnds[] = {
-    {"term_in_write", SIGTERM}, {"term_in_thread_in_write", SIGTERM}, {"return_in_write", 0}};
+constexpr TwoEnds kTwoEnds[] = {{"term_in_write", SIGTERM},
+                                {"term_in_thread_in_write", SIGTERM},
+                                {"return_in_write", 0},
+                                {"exit_in_write", 0},
+                                {"second_term", SIGTERM}};
 
 TEST_F(EndsTest, TwoAtOnceLeaveAProfile) {
   size_t runs = 0;
@@ -178,6 +185,7 @@ TEST_F(EndsTest, TwoAtOnceLeaveAProfile) {
     for (const TwoEnds& ends : kTwoEnds) {
       const CommandResult run = is_linked ? RunLinked(ends.how) : RunInjected(ends.how);
       EXPECT_THAT(run.status, AnyOf(ends.status, 0)) << ends.how << ": " << run.err;
+      EXPECT_EQ(run.err, "") << ends.how;
       EXPECT_EQ(Profiles().size(), ++runs) << ends.how;
     }
   }
@@ -258,16 +266,20 @@ TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
 INSTANTIATE_TEST_SUITE_P(Ends, KilledTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "linked" : "injected"; });
 
-// A snapshot allocates memory while it holds a lock, which the thread that writes the profile needs.
-TEST_F(EndsTest, SignalInASnapshotIsHandledAfterIt) {
+// A snapshot and the driver allocate memory while they hold a lock, which the thread that writes the profile needs.
+TEST_F(EndsTest, SignalInALockIsHandledAfterIt) {
   for (const char call : {'1', '2', '3', '4'}) {
-    SCOPED_TRACE(call);
-    const CommandResult run = RunLinked(std::string("term_in_snapshot_") + call);
-    EXPECT_EQ(run.status, SIGTERM) << run.err;
-    const std::vector<std::string> profiles = Profiles();
-    ASSERT_EQ(profiles.size(), 1u);
-    EXPECT_EQ(ViewProfile(profiles[0]).Sum("inuse_space"), 1 << 20);
-    fs::remove(profiles[0]);
+    for (const bool is_linked : {false, true}) {
+      if (!is_linked && call > '2') continue;
+      SCOPED_TRACE(call);
+      const std::string how = std::string("term_in_lock_") + call;
+      const CommandResult run = is_linked ? RunLinked(how) : RunInjected(how);
+      EXPECT_EQ(run.status, SIGTERM) << run.err;
+      const std::vector<std::string> profiles = Profiles();
+      ASSERT_EQ(profiles.size(), 1u);
+      EXPECT_GE(ViewProfile(profiles[0]).Sum("inuse_space"), 1 << 20);
+      fs::remove(profiles[0]);
+    }
   }
 }
 
@@ -310,9 +322,36 @@ INSTANTIATE_TEST_SUITE_P(Ends, FirstProcessTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "linked" : "injected"; });
 
 TEST_F(EndsTest, ProfileIsWrittenEvenIfTheRecordingHangs) {
-  const CommandResult run = RunLinked("term_while_recording_hangs", {"HBMPROF_RECORD=" + directory_ + "/hangs.hbmrec"});
-  EXPECT_EQ(run.status, SIGTERM) << run.err;
-  ExpectProfiles(1);
+  for (const char* const how : {"term_while_recording_hangs", "return_while_recording_hangs"}) {
+    const CommandResult run = RunLinked(how, {"HBMPROF_RECORD=" + directory_ + "/" + how + ".hbmrec"});
+    EXPECT_FALSE(run.timed_out) << how;
+    EXPECT_EQ(run.err, "") << "the process did not wait for ten seconds: " << how;
+  }
+  ExpectProfiles(2);
+}
+
+TEST_F(EndsTest, DiskThatHangsDelaysTheEndOnly) {
+  for (const CommandResult& run : RunBoth("return_while_disk_hangs")) {
+    EXPECT_EQ(run.status, 0) << run.err;
+    EXPECT_EQ(run.out, "held\ndone\n");
+  }
+  ExpectProfiles(0);
+}
+
+// A probe of the program never returns, or the driver: another thread is stuck in it with its lock held.
+TEST_F(EndsTest, ProfileIsWrittenWithoutTheDeviceThatHangs) {
+  size_t runs = 0;
+  for (const char* const how : {"stuck_return", "stuck_end", "stuck_term"}) {
+    for (const CommandResult& run : RunBoth(how)) {
+      EXPECT_EQ(run.status, std::string(how) == "stuck_term" ? SIGTERM : 0) << how << ": " << run.err;
+      ++runs;
+    }
+  }
+  ExpectProfiles(runs);
+  for (const std::string& path : Profiles()) {
+    EXPECT_THAT(ViewProfile(path).Comment("warning", "text"),
+                MatchesRegex("(GPU:0|hangs)%20did%20not%20answer%20at%20the%20end%20of%20the%20process;.*"));
+  }
 }
 
 TEST_F(EndsTest, SignalWritesNoProfileIfSwitchedOff) {

@@ -41,7 +41,7 @@ namespace {
   CALL(graph_create, cuGraphCreate, "cuGraphCreate", 10000, cudaGraphCreate, CUresult(Handle*, unsigned))           \
   CALL(graph_add_alloc, cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 11040, cudaGraphAddMemAllocNode,          \
        CUresult(Handle*, Handle, const Handle*, size_t, MemAllocNodeParams*))                                       \
-  CALL(graph_instantiate, cuGraphInstantiateWithFlags, "cuGraphInstantiate", 12000, cudaGraphInstantiate,           \
+  CALL(graph_instantiate, cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, cudaGraphInstantiate,  \
        CUresult(Handle*, Handle, Flags64))                                                                          \
   CALL(graph_launch, cuGraphLaunch, "cuGraphLaunch", 10000, cudaGraphLaunch, CUresult(Handle, Handle))              \
   CALL(graph_exec_destroy, cuGraphExecDestroy, "cuGraphExecDestroy", 10000, cudaGraphExecDestroy, CUresult(Handle)) \

@@ -4,7 +4,7 @@ usage: pod_test.py MANIFEST WORK IMAGE=FOLDER...    WORK: an empty folder
                    FOLDER: has the file system of the image IMAGE, rootfs, and the output of `buildah inspect`,
                    inspect.json
 
-Of the manifest it uses: the order of the containers, command, env, volumeMounts, emptyDir, secret, runAsUser,
+Of the manifest it uses: the order of the containers, command, workingDir, env, volumeMounts, emptyDir, secret, runAsUser,
 runAsGroup, fsGroup, readOnlyRootFilesystem and allowPrivilegeEscalation. Each container gets its image's files in an
 overlay, so no image changes, and namespaces for mounts, processes and IPC, as in a pod. Needs root.
 """
@@ -69,7 +69,7 @@ class Pod:
             steps.append(f"mount -o remount,ro {root}")
         variables = [f"{variable['name']}={variable['value']}" for variable in container.get("env", [])]
         program = ["env", "-i", *configuration["Env"], *variables, *command]
-        starter = ["unshare", "--pid", "--fork", "--ipc", "--root", str(root), "--wd", "/", "--mount-proc",
+        starter = ["unshare", "--pid", "--fork", "--ipc", "--root", str(root), "--wd", container.get("workingDir", "/"), "--mount-proc",
                    "--setgid", str(self.group), "--setuid", str(self.user), *program]
         if not security["allowPrivilegeEscalation"]:
             starter = ["setpriv", "--no-new-privs", *starter]
@@ -143,6 +143,14 @@ def main():
         wait_for(f"line '{sample}' in the metrics", lambda: sample.encode() in (get("/metrics") or b""))
         assert gzip.decompress(get("/debug/pprof/heap?name=python3"))
         print(pod.run(sidecar, ["hbmprof", "ps"]))
+        # A series, which is judged again from its files. `leaks` and `dump` write into the working directory.
+        text = pod.run(sidecar, ["hbmprof", "leaks", "python3", "--interval", "1s", "--dumps", "3", "-o", "/dumps"])
+        print(text)
+        assert "3 dumps over " in text, text
+        text = pod.run(sidecar, ["sh", "-c", "hbmprof leaks /dumps/hbmprof.*.pb.gz"])
+        assert "3 dumps over " in text, text
+        pod.run(sidecar, ["hbmprof", "dump", "python3"])
+        assert len(list(pod.volume("dumps").iterdir())) == 4
 
         os.kill(first_process(started[-1]), signal.SIGTERM)
         assert started[-1].wait(timeout=30) == 0

@@ -14,15 +14,20 @@
 //   control_program steps BYTES STEP  the same without threads. At each request ("info" and "profile") it allocates
 //                                  BYTES more by GrowOneStep, sets the counter "steps" to the number of requests, and
 //                                  prints "step NUMBER". At request STEP it then waits for a line of standard input
+//   control_program lines          the same without threads, with line feeds in the names of the process and a device
+//   control_program samples NUMBER the same without threads, and holds NUMBER blocks with different tags. Each call of
+//                                  send takes at most 64 bytes
 // With the variable STOPS_BEFORE_LISTEN it prints "stopped" before it listens at the socket, and continues after the
 // first byte of standard input.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -35,6 +40,7 @@
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/tag.h"
 
 // The library calls this function to listen at its socket.
 extern "C" int listen(int fd, int backlog) noexcept {
@@ -45,6 +51,17 @@ extern "C" int listen(int fd, int backlog) noexcept {
     if (read(STDIN_FILENO, &byte, 1) != 1) std::abort();
   }
   return static_cast<int>(syscall(SYS_listen, fd, backlog));
+}
+
+namespace {
+
+size_t most_bytes_of_send = SIZE_MAX;
+
+}  // namespace
+
+// Likewise.
+extern "C" ssize_t send(int fd, const void* bytes, size_t size, int flags) {
+  return syscall(SYS_sendto, fd, bytes, std::min(size, most_bytes_of_send), flags, nullptr, 0);
 }
 
 namespace {
@@ -85,6 +102,22 @@ void MeasureUntil(const std::atomic<bool>& end, uint64_t address, std::atomic<in
     if (time <= slowest || SwitchesOfThread() != switches) continue;
     while (time > slowest && !slowest_ns->compare_exchange_weak(slowest, time)) continue;
   }
+}
+
+void HoldSamples(int count) {
+  for (int i = 0; i < count; ++i) {
+    const hbmprof::ScopedTag low("low", std::to_string(i % 1000));
+    const hbmprof::ScopedTag high("high", std::to_string(i / 1000));
+    hbmprof::Profiler::Default().RecordAlloc(hbmprof::BufferId(0x10000000 + static_cast<uint64_t>(i) * 16), 16,
+                                             OnDevice());
+  }
+  most_bytes_of_send = 64;
+}
+
+void UseNamesWithLineFeeds() {
+  prctl(PR_SET_NAME, "a\npid 1");
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  profiler.RecordAlloc(hbmprof::BufferId(0x2000), 5, {profiler.Device("x\nmemory device 1 2 3 forged"), {}, {}});
 }
 
 void ReplaceDescriptors() {
@@ -172,7 +205,7 @@ int main(int argc, char** argv) {
   std::atomic<bool> end{false};
   std::atomic<int64_t> slowest_ns{0};
   std::vector<std::thread> threads;
-  for (int i = 0; i < (steps.has_value() ? 0 : count); ++i) {
+  for (int i = 0; i < (steps.has_value() || mode == "samples" ? 0 : count); ++i) {
     const uint64_t address = 0x100000 + 0x10000 * static_cast<uint64_t>(i);
     threads.emplace_back([&, address] {
       if (mode == "slowest") return MeasureUntil(end, address, &slowest_ns);
@@ -180,6 +213,8 @@ int main(int argc, char** argv) {
     });
   }
   if (mode == "close") ReplaceDescriptors();
+  if (mode == "lines") UseNamesWithLineFeeds();
+  if (mode == "samples") HoldSamples(count);
   if (mode == "full") TakeAllDescriptors();
   const std::clock_t processor_time = std::clock();
   std::puts("ready");

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -47,8 +48,9 @@ using ::testing::Not;
 // The program, started with a control channel, until its standard input is closed.
 class RunningProgram : public hbmprof_test::RunningProgram {
  public:
-  RunningProgram(const std::string& socket_dir, std::vector<std::string> arguments)
-      : hbmprof_test::RunningProgram(Command(std::move(arguments)), {"HBMPROF_SOCKET_DIR=" + socket_dir}) {
+  // A shell executes the commands `before` first.
+  RunningProgram(const std::string& socket_dir, std::vector<std::string> arguments, const std::string& before = "")
+      : hbmprof_test::RunningProgram(Command(std::move(arguments), before), {"HBMPROF_SOCKET_DIR=" + socket_dir}) {
     EXPECT_EQ(ReadLine(), "ready");
   }
   ~RunningProgram() {
@@ -84,9 +86,11 @@ class RunningProgram : public hbmprof_test::RunningProgram {
   }
 
  private:
-  static std::vector<std::string> Command(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), HBMPROF_CONTROL_PROGRAM);
-    return arguments;
+  static std::vector<std::string> Command(std::vector<std::string> arguments, const std::string& before) {
+    std::vector<std::string> command = {HBMPROF_CONTROL_PROGRAM};
+    if (!before.empty()) command = {"/bin/sh", "-c", before + "exec \"$@\"", "sh", HBMPROF_CONTROL_PROGRAM};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
   }
 
   bool ended_ = false;
@@ -323,6 +327,44 @@ TEST_F(ControlTest, BadClientsDoNotAffectOthers) {
   program.AwaitDescriptors(descriptors);
 }
 
+TEST_F(ControlTest, IdleClientsDoNotStopOthers) {
+  RunningProgram program(sockets_, {"hold"});
+  std::vector<int> idle;
+  for (int i = 0; i < 500; ++i) idle.push_back(Connect(SocketOf(program), i % 2 == 0 ? "" : "in"));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(Body(program, "info"), HasSubstr("pid " + program.name() + "\n"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << "each may take five seconds";
+  for (const int fd : idle) close(fd);
+}
+
+TEST_F(ControlTest, ClientsThatTakeNoAnswerDoNotStopOthers) {
+  RunningProgram program(sockets_, {"samples", "20000"});
+  std::vector<int> idle;
+  for (int i = 0; i < 64; ++i) idle.push_back(Connect(SocketOf(program), "profile\n"));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(Body(program, "info"), HasSubstr("pid " + program.name() + "\n"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40)) << "each may take a minute";
+  for (const int fd : idle) close(fd);
+}
+
+TEST_F(ControlTest, AnswerIsSentInParts) {
+  RunningProgram program(sockets_, {"samples", "20000"});
+  EXPECT_EQ(Profile(program).Sum("inuse_space"), 3'000'000 + 20'000 * 16);
+}
+
+TEST_F(ControlTest, FewDescriptorsAreEnough) {
+  RunningProgram program(sockets_, {"hold"}, "ulimit -n 24; ");
+  EXPECT_THAT(Body(program, "info"), HasSubstr("\nname control_program\n"));
+  EXPECT_THAT(Body(program, "stats"), HasSubstr("sim:0")) << "it still answers";
+}
+
+TEST_F(ControlTest, LineFeedInANameDoesNotSplitTheAnswer) {
+  RunningProgram program(sockets_, {"lines"});
+  const std::string info = Body(program, "info");
+  EXPECT_THAT(info, HasSubstr(" 5 5 -1 x memory device 1 2 3 forged\n"));
+  EXPECT_THAT(info, Not(HasSubstr("\nmemory device 1 2 3"))) << info;
+}
+
 TEST_F(ControlTest, BadClientsLeaveNoMemoryBehind) {
   RunningProgram program(sockets_, {"hold", "1"});
   const size_t descriptors = program.Descriptors();
@@ -477,6 +519,81 @@ TEST_F(ControlTest, UnsafeDirectoryIsRefused) {
                            " must be a directory that belongs to the process's user or to root and that no other user "
                            "may write to\n");
   }
+}
+
+TEST_F(ControlTest, CommandRefusesADirectoryThatOthersCanWriteTo) {
+  RunningProgram program(sockets_, {"hold"});
+  ASSERT_EQ(chmod(sockets_.c_str(), 0777), 0);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"ps"}, {"dump", program.name()}, {"dump", "control_program"}}) {
+    const CommandResult result = Hbmprof(command);
+    EXPECT_EQ(result.exit_code, 2) << command[0];
+    EXPECT_THAT(result.err, HasSubstr(sockets_ + " must be a directory that belongs to you or to root")) << command[0];
+  }
+  ASSERT_EQ(chmod(sockets_.c_str(), 01777), 0);
+  EXPECT_THAT(Hbmprof({"ps"}).out, HasSubstr(program.name())) << "the sticky bit protects the socket";
+  ASSERT_EQ(chmod(sockets_.c_str(), 0700), 0);
+}
+
+// Runs `function` as another user. Returns the status of waitpid.
+template <typename Function>
+int RunAs(uid_t user, const Function& function) {
+  const pid_t child = fork();
+  if (child == 0) _exit(setresuid(user, user, user) == 0 ? function() : 99);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+TEST_F(ControlTest, CommandBelievesNoProcessOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  const auto hbmprof = [&](const char* argument) {
+    return RunCommand({"setpriv", "--reuid=65533", "--clear-groups", HBMPROF_TOOL, argument},
+                      {"HBMPROF_SOCKET_DIR=" + sockets_}, {"/", 0});
+  };
+  if (hbmprof("--version").exit_code != 0) GTEST_SKIP() << "another user cannot run the command";
+  // The other user has made the directory.
+  ASSERT_EQ(RunAs(65534, [&] { return mkdir(sockets_.c_str(), 0755); }), 0);
+  EXPECT_THAT(hbmprof("ps").err, HasSubstr(sockets_ + " must be a directory that belongs to you or to root"));
+  // The directory is one for all users.
+  ASSERT_EQ(chown(sockets_.c_str(), 0, 0), 0);
+  ASSERT_EQ(chmod(sockets_.c_str(), 01777), 0);
+  int listener = -1;
+  const std::string path = sockets_ + "/hbmprof.77.sock";
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t forger = fork();
+  if (forger == 0) {
+    if (setresuid(65534, 65534, 65534) != 0) _exit(99);
+    listener = BoundSocket(path, 0);
+    if (listen(listener, 5) != 0 || chmod(path.c_str(), 0777) != 0 || write(ready[1], "x", 1) != 1) _exit(98);
+    const int client = accept(listener, nullptr, nullptr);
+    const std::string answer = "ok 22\npid 77\nname forged_one\n";
+    send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+    sleep(60);
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const CommandResult result = hbmprof("ps");
+  EXPECT_THAT(result.out, Not(HasSubstr("forged_one")));
+  EXPECT_THAT(result.err, HasSubstr(path + ": is the socket of a process of another user (65534), who is not asked"));
+  kill(forger, SIGKILL);
+  waitpid(forger, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(ControlTest, RootOfTheHostAsksAProcessInAUserNamespace) {
+  const std::vector<std::string> enter = {"setpriv", "--reuid=65533", "--clear-groups", "unshare", "-U", "-r"};
+  std::vector<std::string> probe = enter;
+  probe.push_back("true");
+  if (geteuid() != 0 || RunCommand(probe).exit_code != 0) GTEST_SKIP() << "no user namespace can be made";
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  RunningProgram program(sockets_, {"hold"},
+                         "exec setpriv --reuid=65533 --clear-groups unshare -U -r env \"HOME=/\" \"$@\"; ");
+  EXPECT_THAT(Hbmprof({"ps", "--exact"}).out, HasSubstr("3000000 B"));
 }
 
 TEST_F(ControlTest, AnotherUserIsNotAnswered) {

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iterator>
@@ -145,7 +146,19 @@ TEST_F(LiveTest, MissingProcessIsNamedInTheError) {
   const CommandResult top = Hbmprof({"top", "no_such_process"});
   EXPECT_EQ(top.exit_code, 2);
   EXPECT_THAT(top.err, AllOf(HasSubstr("no_such_process: cannot be opened: No such file or directory"),
-                             HasSubstr("no process of this id or name has a control channel in " + sockets_)));
+                             HasSubstr("no process no_such_process has a control channel in " + sockets_)));
+}
+
+TEST_F(LiveTest, StoppedProcessDelaysOthersByTwoSeconds) {
+  kill(program_.pid(), SIGSTOP);
+  for (const char* command : {"top", "leaks", "report"}) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::string> arguments = {command, "typo.pb.gz"};
+    if (arguments[0] == "report") arguments.insert(arguments.end(), {"-o", directory_ + "/page.html"});
+    EXPECT_THAT(Hbmprof(arguments).err, HasSubstr("typo.pb.gz: cannot be opened: No such file or directory"));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4)) << command << ": 1.5 s without load";
+  }
+  kill(program_.pid(), SIGCONT);
 }
 
 TEST_F(LiveTest, DiffAfterComparesTheProcessWithItself) {
@@ -455,7 +468,7 @@ TEST_F(LiveLeaksTest, ProcessIsSelectedAsByTheOtherCommands) {
   const CommandResult missing = RunTool({"leaks", "no_program"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, AllOf(HasSubstr("no_program: cannot be opened: No such file or directory"),
-                                 HasSubstr("no process of this id or name has a control channel in " + sockets_)));
+                                 HasSubstr("no process no_program has a control channel in " + sockets_)));
   Start({"0"});
   RunningProgram second({HBMPROF_CONTROL_PROGRAM, "steps", "0"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
   EXPECT_EQ(second.ReadLine(), "ready");

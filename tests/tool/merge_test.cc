@@ -79,6 +79,17 @@ TEST(ProfileMergerTest, SelectsByLabelsAndAddsLabels) {
   EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 2);
 }
 
+TEST(ProfileMergerTest, LabelOfTheSameNameIsRenamed) {
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 100}, {{"pid", "inner"}, {"phase", "a"}});
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(maker), Sign::kAdd, {{"pid", "inner"}}, {{"pid", "7"}, {"name", "n"}}).ok());
+  const ProfileView view = Taken(merger);
+  EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 100);
+  EXPECT_EQ(view.SumWhere("inuse_space", "exported_pid", "inner"), 100);
+  EXPECT_EQ(view.SumWhere("inuse_space", "pid", "inner"), 0) << "one label of each name";
+}
+
 TEST(ProfileMergerTest, TypesAreMatchedByName) {
   ProfileMaker one(
       std::vector<std::pair<std::string, std::string>>{{"inuse_objects", "count"}, {"inuse_space", "bytes"}});

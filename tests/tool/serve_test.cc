@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -48,6 +49,13 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const { return port_; }
+  // The most memory that it has had, in KiB.
+  int64_t PeakMemory() const {
+    std::ifstream file("/proc/" + std::to_string(program_.pid()) + "/status");
+    int64_t kib = 0;
+    for (std::string line; std::getline(file, line);) std::sscanf(line.c_str(), "VmHWM: %" SCNd64, &kib);
+    return kib;
+  }
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
   // Returns the status of waitpid.
   int End() {
@@ -97,6 +105,10 @@ class ServeTest : public testing::Test {
   const std::string sockets_ = directory_ + "/sockets";
   std::vector<std::unique_ptr<RunningProgram>> programs_;
 };
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 // --- What it serves ---
 
@@ -312,7 +324,6 @@ TEST_F(ServeTest, RefusesOtherMethodsBodiesAndLargeRequests) {
     EXPECT_EQ(SendHttp(server.port(), method + std::string(" /metrics") + host + "\r\n").status, 405) << method;
   }
   EXPECT_EQ(SendHttp(server.port(), "GET /metrics" + host + "Content-Length: 5\r\n\r\nhello").status, 413);
-  EXPECT_EQ(SendHttp(server.port(), "GET /metrics" + host + "Range: bytes=0-,0-,0-\r\n\r\n").status, 416);
   EXPECT_GE(SendHttp(server.port(), "GET /" + std::string(100'000, 'x') + host + "\r\n").status, 400);
   EXPECT_NE(SendHttp(server.port(), "GET /" + host + "X: " + std::string(100'000, 'x') + "\r\n\r\n").status, 200);
   SendHttp(server.port(), "nonsense\r\n\r\n");
@@ -321,11 +332,54 @@ TEST_F(ServeTest, RefusesOtherMethodsBodiesAndLargeRequests) {
 }
 
 TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
-  const Server server(sockets_, {});
+  const Server server(sockets_, {"--client-timeout", "10m"});
   std::vector<int> idle;
-  for (int i = 0; i < 30; ++i) idle.push_back(ConnectTo(server.port()));
-  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200) << "they are closed after five seconds";
+  for (int i = 0; i < 600; ++i) idle.push_back(ConnectTo(server.port()));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200);
+  EXPECT_LT(SecondsSince(start), 10);
   for (const int fd : idle) close(fd);
+}
+
+// A range is ignored, as HTTP allows.
+TEST_F(ServeTest, RangeReadsOnlyTheAnswer) {
+  const Server server(sockets_, {});
+  const HttpAnswer whole = HttpGet(server.port(), "/serve.js");
+  for (const char* range : {"0-99999", "-99999", "5-", "5-4", "0-,0-,0-", "99999-"}) {
+    const HttpAnswer answer = HttpGet(server.port(), "/serve.js", std::string("Range: bytes=") + range + "\r\n");
+    EXPECT_EQ(answer.status, 200) << range;
+    EXPECT_EQ(answer.body, whole.body) << range;
+  }
+}
+
+TEST_F(ServeTest, LargeHeadsTakeLittleMemory) {
+  const Server server(sockets_, {});
+  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200);
+  const int64_t before = server.PeakMemory();
+  std::string lines;
+  while (lines.size() < size_t{20} << 20) lines += "a:b\r\n";
+  std::vector<std::thread> clients;
+  for (const std::string& head :
+       {"GET / HTTP/1.1\r\n" + lines, "GET / HTTP/1.1\r\nX: " + std::string(lines.size(), 'x'),
+        "GET /" + std::string(lines.size(), 'x')}) {
+    clients.emplace_back([&server, head] { EXPECT_NE(SendHttp(server.port(), head).status, 200); });
+  }
+  for (std::thread& client : clients) client.join();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("not compared: the sanitizer keeps freed memory (%" PRId64 " KiB before)\n", before);
+#else
+  EXPECT_LT(server.PeakMemory(), before + 16 * 1024) << "KiB";
+#endif
+  EXPECT_EQ(HttpGet(server.port(), "/", "X: " + std::string(60'000, 'x') + "\r\n").status, 200) << "up to 64 KiB";
+}
+
+TEST_F(ServeTest, HeadHasNoBody) {
+  const Server server(sockets_, {});
+  const HttpAnswer head = SendHttp(server.port(), "HEAD /serve.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.body, "");
+  const size_t bytes = HttpGet(server.port(), "/serve.js").body.size();
+  EXPECT_THAT(head.headers, HasSubstr("Content-Length: " + std::to_string(bytes)));
 }
 
 // --- Limits ---
@@ -352,6 +406,7 @@ class FakeProcess {
     shutdown(fd_, SHUT_RDWR);
     thread_.join();
     close(fd_);
+    unlink(path_.c_str());
   }
   FakeProcess(const FakeProcess&) = delete;
   FakeProcess& operator=(const FakeProcess&) = delete;
@@ -401,8 +456,66 @@ TEST_F(ServeTest, RefusesAnswersThatAreTooLarge) {
   EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"77\",name=\"large\"} 0\n"));
 }
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+TEST_F(ServeTest, ABadAnswerDoesNotHideOtherProcesses) {
+  const RunningProgram& program = Start();
+  for (const bool is_large : {false, true}) {
+    const FakeProcess process(sockets_, [is_large](const std::string& request) {
+      return request == "info" || is_large ? LargeAnswer(request) : "no profile";
+    });
+    const Server server(sockets_, {"--max-samples", "0", "--max-bytes", "0"});
+    for (const char* parameters : {"", "?seconds=0.2"}) {
+      const ProfileView view = View(HttpGet(server.port(), std::string("/debug/pprof/heap") + parameters));
+      EXPECT_EQ(view.Sum("inuse_space"), *parameters == '\0' ? 3'000'000 : 0);
+    }
+    EXPECT_GE(HttpGet(server.port(), "/debug/pprof/heap?pid=77&tag=a=b").status, 400) << "there is no other";
+  }
+  EXPECT_GT(program.pid(), 0);
+}
+
+TEST_F(ServeTest, ReadsNoAnswerOfAnUnknownServerOverHttps) {
+  const std::string key = directory_ + "/key.pem";
+  const std::string certificate = directory_ + "/certificate.pem";
+  const CommandResult made =
+      RunCommand({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                  "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate});
+  if (made.exit_code != 0) GTEST_SKIP() << "openssl is not here";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("from_https")}, {1, 5});
+  maker.Write(directory_ + "/heap.pb.gz");
+  hbmprof_test::RunningProgram server({"/bin/sh", "-c",
+                                       "cd " + directory_ + " && exec openssl s_server -accept 127.0.0.1:0 -cert " +
+                                           certificate + " -key " + key + " -HTTP"});
+  std::string line;
+  while ((line = server.ReadLine()).rfind("ACCEPT ", 0) != 0 && !line.empty()) continue;
+  const std::string port = line.substr(line.rfind(':') + 1);
+  WriteFile(directory_ + "/heap", "HTTP/1.0 200 OK\r\nContent-Type: application/octet-stream\r\n\r\n" + maker.Bytes());
+  const std::string url = "https://localhost:" + port + "/heap";
+  const CommandResult unknown = RunTool({"top", url});
+  EXPECT_THAT(unknown.err, HasSubstr("certificate verify failed"));
+  EXPECT_THAT(RunTool({"top", url}, {"SSL_CERT_FILE=" + certificate}).out, HasSubstr("from_https"));
+  const CommandResult other = RunTool({"top", "https://127.0.0.1:" + port + "/heap"}, {"SSL_CERT_FILE=" + certificate});
+  EXPECT_THAT(other.err, HasSubstr("certificate verify failed")) << "it is for another name";
+  kill(server.pid(), SIGKILL);
+}
+
+TEST_F(ServeTest, CommandsNeedNoFurtherThreads) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer itself needs the stacks";
+#endif
+  Start();
+  Start();
+  // A stack of 128 TiB cannot be mapped.
+  const std::string limit = "ulimit -s 137438953472 && exec \"$@\"";
+  const auto run = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {"bash", "-c", limit, "bash", ToolPath()};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return RunCommand(command, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  };
+  const CommandResult ps = run({"ps"});
+  EXPECT_EQ(ps.exit_code, 0) << ps.err;
+  EXPECT_THAT(ps.out, testing::ContainsRegex("control_program.*\n.*control_program"));
+  const CommandResult serve = run({"serve", "--port", "0"});
+  EXPECT_EQ(serve.exit_code, 2) << serve.err;
 }
 
 TEST_F(ServeTest, DoesNotWaitForAProcessThatAnswersSlowly) {

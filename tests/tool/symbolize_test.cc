@@ -8,9 +8,12 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "src/symbolize/demangle.h"
 #include "src/tool/debug_files.h"
+#include "src/tool/memory_limit.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
@@ -318,6 +321,13 @@ TEST(SymbolizeOutput, RefusesTwoProfilesWithOneOutputFile) {
   EXPECT_TRUE(fs::is_empty(dir + "/out"));
   EXPECT_EQ(RunTool({"symbolize", "-o", dir + "/out", dir + "/b/y", dir + "/a/x"}).exit_code, 0);
   EXPECT_TRUE(fs::exists(dir + "/out/x") && fs::exists(dir + "/out/y"));
+}
+
+// The threads of symbolize read files of the cache. The thread sanitizer finds an access without a lock.
+TEST(MemoryLimit, SeveralThreadsCountTheirInput) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([] { hbmprof::tool::CountInput(1); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(DebugFiles, ReportFoldersNotSearchedCompletely) {

@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "src/backends/cuda/driver_abi.h"
@@ -18,6 +19,9 @@ extern "C" CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream, CUstreamCapture
 #if CUDA_VERSION >= 13000 && CUDA_VERSION < 13040
 extern "C" decltype(cuGraphAddNode_v2) cuGraphAddNode_v3;
 #endif
+// Functions of cudaGL.h and cudaVDPAU.h, which include headers of OpenGL and VDPAU.
+extern "C" CUresult cuGLCtxCreate_v2(CUcontext*, unsigned, CUdevice);
+extern "C" CUresult cuVDPAUCtxCreate_v2(CUcontext*, unsigned, CUdevice, uint32_t, void*);
 
 namespace hbmprof::internal::cuda_driver {
 namespace {

@@ -3,19 +3,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/base/thread_state.h"
+
 namespace hbmprof::internal {
-namespace {
 
-thread_local int thread_depth = 0;  // of tracked calls
-
-}  // namespace
-
-TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_depth++ == 0), caller_(caller) {
+TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_state.calls++ == 0), caller_(caller) {
   if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
 }
 
 TrackedCudaCall::~TrackedCudaCall() {
-  --thread_depth;
+  --thread_state.calls;
   if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
 }
 

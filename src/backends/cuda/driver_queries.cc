@@ -110,6 +110,12 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
+const DriverContext kCudaContext = {[] {
+                                      Handle context = nullptr;
+                                      return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
+                                    },
+                                    [](void* context) { query::cuCtxSetCurrent(context); }};
+
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
   DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
   const Baseline& baseline = baselines[static_cast<int>(device)];
@@ -135,6 +141,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   // inside the tracker. It does not set the probe; a call outside of the tracker does.
   const ReentryGuard guard;
   if (guard.entered()) {
+    driver_context.store(&kCudaContext);
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
@@ -176,10 +183,7 @@ size_t CudaAddressRangeBytes(const void* ptr) {
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
 
-const void* CudaDriverInProcess::CurrentContext() {
-  Handle context = nullptr;
-  return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
-}
+const void* CudaDriverInProcess::CurrentContext() { return kCudaContext.get(); }
 
 CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;

@@ -1,6 +1,6 @@
 // Queries to the CUDA driver. They need no CUDA header, and call the process's own libcuda if the process has loaded it
-// (driver_table.h). Nothing here creates a context, changes the current context, or changes the runtime's last-error
-// state. Everything here is thread-safe.
+// (driver_table.h). Nothing here creates a context, changes the current context of a thread of the program, or changes
+// the runtime's last-error state. Everything here is thread-safe.
 //
 // Not in this file: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_QUERIES_H_

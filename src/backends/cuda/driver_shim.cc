@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,79 +82,10 @@ CudaDriverAdapter* Tracker() {
   return tracker == nullptr ? nullptr : &tracker->adapter;
 }
 
-// The first version of the driver's interface for which cuGetProcAddress returns this function when a program requests
-// the name without the suffix.
-struct Variant {
-  std::string_view name;
-  int version;
-};
-constexpr Variant kVariants[] = {{"cuCtxCreate_v3", 11040},
-                                 {"cuCtxCreate_v4", 12050},
-                                 {"cuCtxDestroy_v2", 4000},
-                                 {"cuDevicePrimaryCtxRelease_v2", 11000},
-                                 {"cuDevicePrimaryCtxReset_v2", 11000},
-                                 {"cuGetProcAddress_v2", 12000},
-                                 {"cuGraphAddNode_v2", 12030},
-                                 {"cuGraphAddNode_v3", 13040},
-                                 {"cuGraphInstantiate_v2", 11000},
-                                 {"cuGraphInstantiateWithFlags", 12000},
-                                 {"cuIpcOpenMemHandle_v2", 11000},
-                                 {"cuMemHostRegister_v2", 6050},
-                                 {"cuStreamBeginCapture_v2", 10010},
-                                 {"cuStreamBeginCapture_v2_ptsz", 10010}};
-constexpr int kSecondVariants = 3020;  // of all other functions with the suffix _v2
-
-int SinceVersion(std::string_view name) {
-  for (const Variant& variant : kVariants) {
-    if (variant.name == name) return variant.version;
-  }
-  return name.substr(name.size() - 3) == "_v2" ? kSecondVariants : 0;
-}
-
-// Returns `name` without its suffixes "_ptsz" and "_vN".
-std::string_view BaseName(std::string_view name) {
-  if (name == "cuGraphInstantiateWithFlags") return "cuGraphInstantiate";
-  if (name.size() > 5 && name.substr(name.size() - 5) == "_ptsz") name.remove_suffix(5);
-  if (name.size() > 3 && name.substr(name.size() - 3, 2) == "_v") name.remove_suffix(3);
-  return name;
-}
-
-// Returns the wrapper that fits the arguments of a cuGetProcAddress call, by the rules of that function; null if there
-// is none. It is needed because the cuGetProcAddress of some drivers returns other addresses than those of the exported
-// functions.
-void* WrapperByRequest(std::string_view name, int version, Flags64 flags) {
-  void* best = nullptr;
-  int best_rank = -1;
-  for (int i = 0; i < kWrappedCount; ++i) {
-    const std::string_view candidate = kEntryNames[i];
-    if (BaseName(candidate) != name && candidate != name) continue;
-    const bool per_thread = candidate.substr(candidate.size() - 5) == "_ptsz";
-    if (per_thread && (flags & kPerThreadDefaultStream) == 0) continue;
-    const int since = candidate == name ? 0 : SinceVersion(candidate);
-    const int rank = 2 * since + (per_thread ? 1 : 0);
-    if (since > version || rank <= best_rank) continue;
-    best = kWrappers[i];
-    best_rank = rank;
-  }
-  return best;
-}
-
-// Returns whether a library exports the function at `address` under a name.
-bool IsExported(void* address) {
-  Dl_info info;
-  return dladdr(address, &info) != 0 && info.dli_saddr == address;
-}
-
-// An exported function without a wrapper is not replaced: it can be a variant that a later driver has added, and its
-// arguments can differ from those of the wrapper for this name.
 template <typename Real>
-CUresult HandOutWrapper(const Real& real, const char* name, void** function, int version, Flags64 flags) {
+CUresult HandOutWrapper(const Real& real, void** function) {
   const CUresult result = real();
-  if (result != kSuccess || function == nullptr || *function == nullptr) return result;
-  void* wrapper = CudaWrapperOf(*function);
-  if (wrapper == *function && name != nullptr && !IsExported(*function))
-    wrapper = WrapperByRequest(name, version, flags);
-  if (wrapper != nullptr) *function = wrapper;
+  if (result == kSuccess && function != nullptr) *function = CudaWrapperOf(*function);
   return result;
 }
 
@@ -262,7 +194,7 @@ extern "C" {
 #define CALL(name, parameters, arguments, action)                                           \
   CUresult name parameters {                                                                \
     const Caller here = Caller::OfThisFunction();                                           \
-    auto* const driver_function = reinterpret_cast<Type_##name*>(DriverFunction(k_##name)); \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name)); \
     if (driver_function == nullptr) return kErrorNotFound;                                  \
     const auto real = [&]() -> CUresult { return driver_function arguments; };              \
     const TrackedCudaCall call(here);                                                       \
@@ -296,14 +228,15 @@ void* CudaWrapperByName(std::string_view name) {
   return nullptr;
 }
 
+bool IsCudaDriver(const link_map& library) { return std::strstr(library.l_name, "/libcuda.so") != nullptr; }
+
 void* CudaWrapperOf(void* function) {
-  using namespace cuda_driver;  // NOLINT: its table
-  if (function == nullptr || !LoadDriverFunctions()) return function;
-  // If the driver has several names for one function, the wrapper of the first name replaces the function.
-  for (int i = 0; i < kWrappedCount; ++i) {
-    if (DriverFunction(i) == function) return kWrappers[i];
-  }
-  return function;
+  Dl_info info;
+  link_map* library = nullptr;
+  if (dladdr1(function, &info, reinterpret_cast<void**>(&library), RTLD_DL_LINKMAP) == 0) return function;
+  if (info.dli_saddr != function || !IsCudaDriver(*library)) return function;
+  void* const wrapper = CudaWrapperByName(info.dli_sname);
+  return wrapper == nullptr ? function : wrapper;
 }
 
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {

@@ -5,6 +5,8 @@
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_SHIM_H_
 
+#include <link.h>
+
 #include <cstdint>
 #include <string_view>
 
@@ -30,7 +32,11 @@ bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, Bu
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.
 void* CudaWrapperByName(std::string_view name);
 
-// Returns the wrapper of the driver's function at `function`; `function` itself if that is not wrapped.
+// Returns whether this is the driver's library.
+bool IsCudaDriver(const link_map& library);
+
+// Returns the wrapper of the driver's function at `function`; `function` itself if that is not an exported function of
+// the driver that is wrapped. The driver can still be unloaded after that.
 void* CudaWrapperOf(void* function);
 
 // Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc, in that order. The

@@ -63,5 +63,14 @@ void* DriverFunction(int entry) {
   return LoadDriverFunctions() ? functions[entry].load(std::memory_order_relaxed) : nullptr;
 }
 
+void* FunctionToCall(int entry) {
+  if (is_filled.load(std::memory_order_acquire)) return functions[entry].load(std::memory_order_relaxed);
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  void* const function = library == nullptr ? nullptr : FindSymbol(library, kEntryNames[entry]);
+  if (library != nullptr) dlclose(library);
+  if (function == nullptr) ClearLinkerError();
+  return function;
+}
+
 }  // namespace cuda_driver
 }  // namespace hbmprof::internal

@@ -1,6 +1,6 @@
 // The table of the CUDA driver's functions that hbmprof calls: the wrapped functions (CALL) and the queries (QUERY) of
-// driver_calls.inc. It is filled at the first use after the process has loaded libcuda.so.1. Everything here is
-// thread-safe, and uses no memory and no lock of hbmprof.
+// driver_calls.inc. It is filled at the first use after the process has loaded libcuda.so.1, and from then on that
+// library stays loaded. Everything here is thread-safe, and uses no memory and no lock of hbmprof.
 //
 // Not in this file: the wrappers (driver_shim.h), the use of the results (driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_TABLE_H_
@@ -16,7 +16,8 @@ namespace hbmprof::internal {
 // Calls the C library's dlsym, also in the injected library, which has a dlsym of its own.
 void* FindSymbol(void* library, const char* name);
 
-// The process's libcuda.so.1; null while the process has not loaded it. Never closed.
+// The process's libcuda.so.1; null while the process has not loaded it. From the first call that finds it, the library
+// stays loaded.
 void* CudaDriverLibrary();
 
 namespace cuda_driver {
@@ -40,6 +41,9 @@ bool LoadDriverFunctions();
 
 // The driver's function with the number `entry`; null if the process has not loaded the driver or the driver lacks it.
 void* DriverFunction(int entry);
+
+// The same, but does not fill the table: a program that has made no tracked call can unload the driver.
+void* FunctionToCall(int entry);
 
 // query::cuMemGetInfo_v2(...) calls the driver's function of that name and returns its result; kErrorNotFound if there
 // is no such function.

@@ -319,6 +319,10 @@ int cuCtxCreate_v2(void** context, unsigned, int device) {
 }
 
 int cuCtxCreate_v4(void** context, void*, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+int cuGLCtxCreate_v2(void** context, unsigned flags, int device) { return cuCtxCreate_v2(context, flags, device); }
+int cuVDPAUCtxCreate_v2(void** context, unsigned flags, int device, unsigned, void*) {
+  return cuCtxCreate_v2(context, flags, device);
+}
 
 int cuCtxDestroy_v2(void* context) {
   if (const int error = fake_cuda_enter("cuCtxDestroy_v2")) return error;
@@ -337,7 +341,9 @@ int cuCtxDestroy_v2(void* context) {
 int cuCtxSetCurrent(void* context) {
   const auto number = reinterpret_cast<Context>(context);
   if (number != 0 && number < kFirstCreated) {
-    fake_cuda_use_device(DeviceOf(number));
+    // A primary context that was reset stays inactive.
+    if (context_stack.empty()) context_stack.push_back(0);
+    context_stack.back() = number;
     return 0;
   }
   context_stack.clear();

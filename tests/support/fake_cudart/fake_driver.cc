@@ -1,8 +1,10 @@
 // The fake libcuda.so.1: the driver's functions that allocate and free, on the model of fake_cuda.cc; physical memory
 // and its mappings, graphs, pools and modules, which have no address; and cuGetProcAddress. Like the real driver, it
 // reuses the value of a released handle immediately.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -664,8 +666,8 @@ CUresult cuGraphAddNode_v3(Handle* node, Handle graph, const Handle* dependencie
   return cuGraphAddNode_v2(node, graph, dependencies, edges, count, params);
 }
 
-CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) {
-  if (const int error = fake_cuda_enter("cuGraphInstantiateWithFlags")) return error;
+static CUresult Instantiate(const char* name, Handle* executable, Handle graph) {
+  if (const int error = fake_cuda_enter(name)) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   const auto found = state.graphs.find(graph);
@@ -673,6 +675,12 @@ CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) 
   *executable = NewHandle(state.graphs);
   state.graphs[*executable] = std::make_shared<Graph>(*found->second);
   return kSuccess;
+}
+CUresult cuGraphInstantiate_v2(Handle* executable, Handle graph, Handle*, char*, size_t) {
+  return Instantiate("cuGraphInstantiate_v2", executable, graph);
+}
+CUresult cuGraphInstantiateWithFlags(Handle* executable, Handle graph, Flags64) {
+  return Instantiate("cuGraphInstantiateWithFlags", executable, graph);
 }
 
 CUresult cuGraphLaunch(Handle executable, Handle) { return LaunchGraph("cuGraphLaunch", executable); }
@@ -768,105 +776,178 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle, size_t, CUmemGenericAl
 
 CUresult cuInit(unsigned);
 CUresult cuDeviceGet(int*, int);
+CUresult cuCtxGetCurrent(void** context);
+CUresult cuCtxGetDevice(int* device);
+CUresult cuCtxPopCurrent_v2(void** context);
+CUresult cuCtxPushCurrent_v2(void* context);
+CUresult cuDeviceGetCount(int* count);
+CUresult cuDeviceGetPCIBusId(char* text, int bytes, int device);
+CUresult cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active);
+CUresult cuDevicePrimaryCtxRelease_v2(int);
+CUresult cuDeviceTotalMem_v2(size_t* total, int device);
+CUresult cuDriverGetVersion(int* version);
+CUresult cuGLCtxCreate_v2(void** context, unsigned flags, int device);
+CUresult cuMemGetAddressRange_v2(uintptr_t* base, size_t* bytes, uintptr_t address);
+CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total);
+CUresult cuVDPAUCtxCreate_v2(void** context, unsigned flags, int device, unsigned, void*);
 CUresult cuDevicePrimaryCtxRetain(Handle*, CUdevice);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
 CUresult cuCtxSetCurrent(Handle);
 CUresult cuCtxCreate_v2(Handle*, unsigned, CUdevice);
 CUresult cuCtxCreate_v4(Handle*, void*, unsigned, CUdevice);
 CUresult cuCtxDestroy_v2(Handle);
+CUresult cuGetProcAddress(const char* name, void** function, int version, Flags64 flags);
 CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status);
 }
 
 namespace {
-
-// The same function at another address.
-template <auto Function>
-struct Hidden;
-template <typename... Arguments, CUresult (*Function)(Arguments...)>
-struct Hidden<Function> {
-  static CUresult Call(Arguments... arguments) { return Function(arguments...); }
-};
 
 struct Entry {
   const char* name;
   int version;
   bool per_thread;
   void* function;
-  void* hidden;
 };
 
 #define ENTRY(name, version, per_thread, function) \
-  { name, version, per_thread, reinterpret_cast<void*>(&function), reinterpret_cast<void*>(&Hidden<&function>::Call) }
+  { name, version, per_thread, reinterpret_cast<void*>(&function) }
 
 const Entry kEntries[] = {
-    ENTRY("cuInit", 2000, false, cuInit),
-    ENTRY("cuDeviceGet", 2000, false, cuDeviceGet),
-    ENTRY("cuDevicePrimaryCtxRetain", 7000, false, cuDevicePrimaryCtxRetain),
-    ENTRY("cuDevicePrimaryCtxReset", 11000, false, cuDevicePrimaryCtxReset_v2),
-    ENTRY("cuCtxSetCurrent", 4000, false, cuCtxSetCurrent),
+    ENTRY("cuArray3DCreate", 3020, false, cuArray3DCreate_v2),
+    ENTRY("cuArrayCreate", 3020, false, cuArrayCreate_v2),
+    ENTRY("cuArrayDestroy", 2000, false, cuArrayDestroy),
     ENTRY("cuCtxCreate", 3020, false, cuCtxCreate_v2),
     ENTRY("cuCtxCreate", 12050, false, cuCtxCreate_v4),
     ENTRY("cuCtxDestroy", 4000, false, cuCtxDestroy_v2),
-    ENTRY("cuGetProcAddress", 11030, false, cuGetProcAddress_v2),
-    ENTRY("cuMemAlloc", 3020, false, cuMemAlloc_v2),
-    ENTRY("cuMemAlloc", 99000, false, cuMemAlloc_v99),
-    ENTRY("cuMemAllocPitch", 3020, false, cuMemAllocPitch_v2),
-    ENTRY("cuMemAllocManaged", 6000, false, cuMemAllocManaged),
-    ENTRY("cuMemFree", 3020, false, cuMemFree_v2),
-    ENTRY("cuMemAllocHost", 3020, false, cuMemAllocHost_v2),
-    ENTRY("cuMemHostAlloc", 2020, false, cuMemHostAlloc),
-    ENTRY("cuMemFreeHost", 2000, false, cuMemFreeHost),
-    ENTRY("cuMemHostRegister", 6050, false, cuMemHostRegister_v2),
-    ENTRY("cuMemHostUnregister", 4000, false, cuMemHostUnregister),
-    ENTRY("cuMemAllocAsync", 11020, false, cuMemAllocAsync),
-    ENTRY("cuMemAllocAsync", 11020, true, cuMemAllocAsync_ptsz),
-    ENTRY("cuMemAllocFromPoolAsync", 11020, false, cuMemAllocFromPoolAsync),
-    ENTRY("cuMemAllocFromPoolAsync", 11020, true, cuMemAllocFromPoolAsync_ptsz),
-    ENTRY("cuMemFreeAsync", 11020, false, cuMemFreeAsync),
-    ENTRY("cuMemFreeAsync", 11020, true, cuMemFreeAsync_ptsz),
-    ENTRY("cuMemPoolCreate", 11020, false, cuMemPoolCreate),
-    ENTRY("cuMemPoolDestroy", 11020, false, cuMemPoolDestroy),
-    ENTRY("cuMemAddressReserve", 10020, false, cuMemAddressReserve),
-    ENTRY("cuMemAddressFree", 10020, false, cuMemAddressFree),
-    ENTRY("cuMemCreate", 10020, false, cuMemCreate),
-    ENTRY("cuMemRelease", 10020, false, cuMemRelease),
-    ENTRY("cuMemMap", 10020, false, cuMemMap),
-    ENTRY("cuMemUnmap", 10020, false, cuMemUnmap),
-    ENTRY("cuArrayCreate", 3020, false, cuArrayCreate_v2),
-    ENTRY("cuArray3DCreate", 3020, false, cuArray3DCreate_v2),
-    ENTRY("cuArrayDestroy", 2000, false, cuArrayDestroy),
-    ENTRY("cuIpcGetMemHandle", 4010, false, cuIpcGetMemHandle),
-    ENTRY("cuIpcOpenMemHandle", 11000, false, cuIpcOpenMemHandle_v2),
-    ENTRY("cuIpcCloseMemHandle", 4010, false, cuIpcCloseMemHandle),
-    ENTRY("cuGraphCreate", 10000, false, cuGraphCreate),
+    ENTRY("cuCtxGetCurrent", 4000, false, cuCtxGetCurrent),
+    ENTRY("cuCtxGetDevice", 2000, false, cuCtxGetDevice),
+    ENTRY("cuCtxPopCurrent", 4000, false, cuCtxPopCurrent_v2),
+    ENTRY("cuCtxPushCurrent", 4000, false, cuCtxPushCurrent_v2),
+    ENTRY("cuCtxSetCurrent", 4000, false, cuCtxSetCurrent),
+    ENTRY("cuDestroyExternalMemory", 10000, false, cuDestroyExternalMemory),
+    ENTRY("cuDeviceGet", 2000, false, cuDeviceGet),
+    ENTRY("cuDeviceGetAttribute", 2000, false, cuDeviceGetAttribute),
+    ENTRY("cuDeviceGetCount", 2000, false, cuDeviceGetCount),
+    ENTRY("cuDeviceGetDefaultMemPool", 11020, false, cuDeviceGetDefaultMemPool),
+    ENTRY("cuDeviceGetGraphMemAttribute", 11040, false, cuDeviceGetGraphMemAttribute),
+    ENTRY("cuDeviceGetPCIBusId", 4010, false, cuDeviceGetPCIBusId),
+    ENTRY("cuDevicePrimaryCtxGetState", 7000, false, cuDevicePrimaryCtxGetState),
+    ENTRY("cuDevicePrimaryCtxRelease", 11000, false, cuDevicePrimaryCtxRelease_v2),
+    ENTRY("cuDevicePrimaryCtxReset", 11000, false, cuDevicePrimaryCtxReset_v2),
+    ENTRY("cuDevicePrimaryCtxRetain", 7000, false, cuDevicePrimaryCtxRetain),
+    ENTRY("cuDeviceTotalMem", 3020, false, cuDeviceTotalMem_v2),
+    ENTRY("cuDriverGetVersion", 2020, false, cuDriverGetVersion),
+    ENTRY("cuExternalMemoryGetMappedBuffer", 10000, false, cuExternalMemoryGetMappedBuffer),
+    ENTRY("cuGetErrorString", 6000, false, cuGetErrorString),
+    ENTRY("cuGetProcAddress", 11030, false, cuGetProcAddress),
+    ENTRY("cuGetProcAddress", 12000, false, cuGetProcAddress_v2),
+    ENTRY("cuGLCtxCreate", 3020, false, cuGLCtxCreate_v2),
     ENTRY("cuGraphAddMemAllocNode", 11040, false, cuGraphAddMemAllocNode),
     ENTRY("cuGraphAddMemFreeNode", 11040, false, cuGraphAddMemFreeNode),
     ENTRY("cuGraphAddNode", 12030, false, cuGraphAddNode_v2),
     ENTRY("cuGraphAddNode", 13040, false, cuGraphAddNode_v3),
-    ENTRY("cuGraphInstantiate", 12000, false, cuGraphInstantiateWithFlags),
-    ENTRY("cuGraphLaunch", 10000, false, cuGraphLaunch),
-    ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
+    ENTRY("cuGraphCreate", 10000, false, cuGraphCreate),
     ENTRY("cuGraphDestroy", 10000, false, cuGraphDestroy),
     ENTRY("cuGraphExecDestroy", 10000, false, cuGraphExecDestroy),
+    ENTRY("cuGraphInstantiate", 11000, false, cuGraphInstantiate_v2),
+    ENTRY("cuGraphInstantiateWithFlags", 11040, false, cuGraphInstantiateWithFlags),
+    ENTRY("cuGraphLaunch", 10000, false, cuGraphLaunch),
+    ENTRY("cuGraphLaunch", 10000, true, cuGraphLaunch_ptsz),
+    ENTRY("cuImportExternalMemory", 10000, false, cuImportExternalMemory),
+    ENTRY("cuInit", 2000, false, cuInit),
+    ENTRY("cuIpcCloseMemHandle", 4010, false, cuIpcCloseMemHandle),
+    ENTRY("cuIpcGetMemHandle", 4010, false, cuIpcGetMemHandle),
+    ENTRY("cuIpcOpenMemHandle", 11000, false, cuIpcOpenMemHandle_v2),
+    ENTRY("cuLibraryLoadData", 12000, false, cuLibraryLoadData),
+    ENTRY("cuLibraryUnload", 12000, false, cuLibraryUnload),
+    ENTRY("cuMemAddressFree", 10020, false, cuMemAddressFree),
+    ENTRY("cuMemAddressReserve", 10020, false, cuMemAddressReserve),
+    ENTRY("cuMemAlloc", 3020, false, cuMemAlloc_v2),
+    ENTRY("cuMemAlloc", 99000, false, cuMemAlloc_v99),
+    ENTRY("cuMemAllocAsync", 11020, false, cuMemAllocAsync),
+    ENTRY("cuMemAllocAsync", 11020, true, cuMemAllocAsync_ptsz),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, false, cuMemAllocFromPoolAsync),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, true, cuMemAllocFromPoolAsync_ptsz),
+    ENTRY("cuMemAllocHost", 3020, false, cuMemAllocHost_v2),
+    ENTRY("cuMemAllocManaged", 6000, false, cuMemAllocManaged),
+    ENTRY("cuMemAllocPitch", 3020, false, cuMemAllocPitch_v2),
+    ENTRY("cuMemCreate", 10020, false, cuMemCreate),
+    ENTRY("cuMemExportToShareableHandle", 10020, false, cuMemExportToShareableHandle),
+    ENTRY("cuMemFree", 3020, false, cuMemFree_v2),
+    ENTRY("cuMemFreeAsync", 11020, false, cuMemFreeAsync),
+    ENTRY("cuMemFreeAsync", 11020, true, cuMemFreeAsync_ptsz),
+    ENTRY("cuMemFreeHost", 2000, false, cuMemFreeHost),
+    ENTRY("cuMemGetAddressRange", 3020, false, cuMemGetAddressRange_v2),
+    ENTRY("cuMemGetAllocationGranularity", 10020, false, cuMemGetAllocationGranularity),
+    ENTRY("cuMemGetInfo", 3020, false, cuMemGetInfo_v2),
+    ENTRY("cuMemHostAlloc", 2020, false, cuMemHostAlloc),
+    ENTRY("cuMemHostRegister", 6050, false, cuMemHostRegister_v2),
+    ENTRY("cuMemHostUnregister", 4000, false, cuMemHostUnregister),
+    ENTRY("cuMemImportFromShareableHandle", 10020, false, cuMemImportFromShareableHandle),
+    ENTRY("cuMemMap", 10020, false, cuMemMap),
+    ENTRY("cuMemMapArrayAsync", 11010, false, cuMemMapArrayAsync),
+    ENTRY("cuMemMapArrayAsync", 11010, true, cuMemMapArrayAsync_ptsz),
+    ENTRY("cuMemPoolCreate", 11020, false, cuMemPoolCreate),
+    ENTRY("cuMemPoolDestroy", 11020, false, cuMemPoolDestroy),
+    ENTRY("cuMemPoolGetAttribute", 11020, false, cuMemPoolGetAttribute),
+    ENTRY("cuMemPoolImportPointer", 11020, false, cuMemPoolImportPointer),
+    ENTRY("cuMemPoolTrimTo", 11020, false, cuMemPoolTrimTo),
+    ENTRY("cuMemRelease", 10020, false, cuMemRelease),
+    ENTRY("cuMemRetainAllocationHandle", 11000, false, cuMemRetainAllocationHandle),
+    ENTRY("cuMemSetAccess", 10020, false, cuMemSetAccess),
+    ENTRY("cuMemUnmap", 10020, false, cuMemUnmap),
+    ENTRY("cuMipmappedArrayCreate", 5000, false, cuMipmappedArrayCreate),
+    ENTRY("cuMipmappedArrayDestroy", 5000, false, cuMipmappedArrayDestroy),
+    ENTRY("cuModuleLoadData", 2000, false, cuModuleLoadData),
+    ENTRY("cuModuleUnload", 2000, false, cuModuleUnload),
+    ENTRY("cuMulticastAddDevice", 12010, false, cuMulticastAddDevice),
+    ENTRY("cuMulticastBindMem", 12010, false, cuMulticastBindMem),
+    ENTRY("cuMulticastCreate", 12010, false, cuMulticastCreate),
+    ENTRY("cuPointerGetAttribute", 4000, false, cuPointerGetAttribute),
     ENTRY("cuStreamBeginCapture", 10010, false, cuStreamBeginCapture_v2),
     ENTRY("cuStreamBeginCapture", 10010, true, cuStreamBeginCapture_v2_ptsz),
+    ENTRY("cuStreamEndCapture", 10000, false, cuStreamEndCapture),
+    ENTRY("cuStreamGetCaptureInfo", 11030, false, cuStreamGetCaptureInfo_v2),
+    ENTRY("cuStreamGetCaptureInfo", 11030, true, cuStreamGetCaptureInfo_v2_ptsz),
+    ENTRY("cuVDPAUCtxCreate", 3020, false, cuVDPAUCtxCreate_v2),
 };
+
+// Finds a function as the real drivers do (tests/inject/driver_facts.txt). If a name has per-thread functions, only
+// these are found with kPerThreadDefaultStream.
+CUresult Find(const char* name, void** function, int version, Flags64 flags, int* status) {
+  const auto is_named = [name](const Entry& entry) { return std::strcmp(entry.name, name) == 0; };
+  const bool per_thread = (flags & kPerThreadDefaultStream) != 0 &&
+                          std::any_of(std::begin(kEntries), std::end(kEntries),
+                                      [&](const Entry& entry) { return is_named(entry) && entry.per_thread; });
+  const Entry* best = nullptr;
+  *status = 1;  // the name is not known
+  for (const Entry& entry : kEntries) {
+    if (!is_named(entry)) continue;
+    if (best == nullptr) *status = 2;  // not known to this version
+    if (entry.per_thread != per_thread || entry.version > version) continue;
+    if (best != nullptr && entry.version < best->version) continue;
+    best = &entry;
+    *status = 0;
+  }
+  if (best == nullptr) return kErrorNotFound;
+  *function = best->function;
+  return kSuccess;
+}
 
 }  // namespace
 
 extern "C" {
 
-// FAKE_CUDA_HIDES=1: cuGetProcAddress returns other addresses than those that the library exports.
+CUresult cuGetProcAddress(const char* name, void** function, int version, Flags64 flags) {
+  int status = 0;
+  return Find(name, function, version, flags, &status);
+}
+
+// Gives null and a status for a name that is not found.
 CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status) {
-  static const bool hides = getenv("FAKE_CUDA_HIDES") != nullptr;
-  const Entry* best = nullptr;
-  for (const Entry& entry : kEntries) {
-    const bool fits = std::strcmp(entry.name, name) == 0 && entry.version <= version &&
-                      (!entry.per_thread || (flags & kPerThreadDefaultStream) != 0);
-    if (fits && (best == nullptr || entry.version > best->version || entry.per_thread)) best = &entry;
-  }
-  if (status != nullptr) *status = best == nullptr ? 1 : 0;
-  *function = best == nullptr ? nullptr : hides ? best->hidden : best->function;
-  return best == nullptr ? kErrorNotFound : kSuccess;
+  int ignored = 0;
+  *function = nullptr;
+  Find(name, function, version, flags, status == nullptr ? &ignored : status);
+  return kSuccess;
 }
 }

@@ -80,7 +80,7 @@ CUresult cudaGraphAddMemAllocNode(Handle* node, Handle graph, const Handle* depe
   return Call("cuGraphAddMemAllocNode", 11040, 0, node, graph, dependencies, count, params);
 }
 CUresult cudaGraphInstantiate(Handle* executable, Handle graph, Flags64 flags) {
-  return Call("cuGraphInstantiate", 12000, 0, executable, graph, flags);
+  return Call("cuGraphInstantiateWithFlags", 11040, 0, executable, graph, flags);
 }
 CUresult cudaGraphLaunch(Handle executable, Handle stream) {
   return Call("cuGraphLaunch", 10000, 0, executable, stream);

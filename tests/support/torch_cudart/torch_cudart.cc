@@ -176,9 +176,8 @@ int cudaGraphNodeGetType(void*, int*) { return kNotSupported; }
 
 int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version, unsigned long long flags,
                                      int* status) {
-  if (cuGetProcAddress_v2(name, function, static_cast<int>(version), flags, nullptr) != kSuccess) {
-    *function = dlsym(RTLD_DEFAULT, name);
-  }
+  cuGetProcAddress_v2(name, function, static_cast<int>(version), flags, nullptr);
+  if (*function == nullptr) *function = dlsym(RTLD_DEFAULT, name);
   if (*function == nullptr) *function = reinterpret_cast<void*>(&Unsupported);
   if (status != nullptr) *status = 0;
   return kSuccess;
