@@ -354,6 +354,13 @@ TEST_F(EndsTest, ProfileIsWrittenWithoutTheDeviceThatHangs) {
   }
 }
 
+TEST_F(EndsTest, SignalInAProbeIsHandledAfterIt) {
+  const CommandResult run = RunLinked("term_in_probe");
+  EXPECT_EQ(run.status, SIGTERM) << run.err;
+  ExpectProfiles(1);
+  for (const std::string& path : Profiles()) EXPECT_EQ(ViewProfile(path).Comment("warning", "text"), "");
+}
+
 TEST_F(EndsTest, SignalWritesNoProfileIfSwitchedOff) {
   const CommandResult run = RunInjected("term", {"HBMPROF_OUTPUT_ON_SIGNALS=0"});
   EXPECT_EQ(run.status, SIGTERM);
