@@ -17,9 +17,9 @@
 // do so before this library's own handler has run: until then the forking thread counts as inside the tracker, and the
 // first ReentryGuard does what the handler would do.
 //
-// If the forking thread is inside the tracker (in a signal handler that interrupted it, or in a probe), or if other
-// threads hold a Mutex for too long, the child records nothing and keeps the tables, because the interrupted function
-// may continue in the child.
+// If the forking thread is inside the tracker (in a signal handler that interrupted it), or if other threads hold a
+// Mutex for too long, the child records nothing and keeps the tables, because the interrupted function may continue in
+// the child.
 //
 // Not in this file: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers.
 #ifndef HBMPROF_SRC_BASE_FORK_H_
