@@ -276,9 +276,8 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
 }
 
 bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
-  Resize(entered);
+  if (!ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes)) return DropEntered(id, {site, bytes});
+  Resize();
   return true;
 }
 
@@ -298,11 +297,11 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
                                                                      Ledger::Entered entered) noexcept {
   if (entered == Ledger::kNotEntered) {
-    entered = EnterFree(id, LiveTable::Unpack(packed_record));
+    EnterFree(id, LiveTable::Unpack(packed_record));
   } else {
     ledger_.CountRecords();
+    Resize();
   }
-  Resize(entered);
   ReentryGuard::Leave();
   return Freed(id, packed_record);
 }
@@ -418,7 +417,7 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 
 [[gnu::noinline]] void ProfilerImpl::EnterReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize(EnterFree(id, record));
+  EnterFree(id, record);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
@@ -433,13 +432,14 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
-  if (!sites_.At(record.site).is_segment) {
-    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
+void ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
+  if (sites_.At(record.site).is_segment) {
+    TraceStep(EventStep::kSegmentErased);
+    pools_.RemoveSegment(id.value());
+  } else {
+    ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
   }
-  TraceStep(EventStep::kSegmentErased);
-  pools_.RemoveSegment(id.value());
-  return Ledger::kEnteredAndCounted;
+  Resize();
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -470,7 +470,8 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
+  ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes);
+  Resize();
 }
 
 bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record) {
@@ -551,7 +552,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return false;
-  const bool recorded = AddBlock(caller, address.value(), bytes, attributes);
+  const bool recorded = AddAnyBlock(caller, address.value(), bytes, attributes);
   CountTruncated();
   return recorded;
 }
@@ -559,45 +560,22 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeInside(BufferId address) noexcept {
   const ForkPause pause;
   ReentryGuard guard;
-  return Admits(guard) ? FreeBlock(address.value()) : FreedRecord();
+  return Admits(guard) ? FreeAnyBlock(address.value()) : FreedRecord();
 }
 
 // Flattened, because every block takes these two ways while the event log is on, and blocks of many segments do.
 [[gnu::noinline, gnu::flatten]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
                                                                     const Attributes& attributes) noexcept {
-  const bool recorded = AddBlock(caller, start, bytes, attributes);
+  const bool recorded = AddAnyBlock(caller, start, bytes, attributes);
   CountTruncated();
   ReentryGuard::Leave();
   return recorded;
 }
 
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
-  const FreedRecord freed = FreeBlock(start);
+  const FreedRecord freed = FreeAnyBlock(start);
   ReentryGuard::Leave();
   return freed;
-}
-
-bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
-  if (!IsCommonBlock(start, bytes, attributes)) {
-    return AddAnyBlock(caller, start, bytes, attributes);
-  }
-  const SiteId site = SiteOf(caller, WordsOfBlock(bytes, attributes));
-  TraceStep(EventStep::kBlockPlaced);
-  const Ledger::Entered entered = site == kNoSite ? Ledger::kNotEntered
-                                                  : pools_.AddCommonBlock<false>(pools_.PrefetchBlock(start), start,
-                                                                                 site, static_cast<int64_t>(bytes));
-  if (entered == Ledger::kNotEntered) return AddAnyBlock(caller, start, bytes, attributes);
-  Resize(entered);
-  return true;
-}
-
-FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
-  Pools::Block removed;
-  const Ledger::Entered entered =
-      Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock<false>(start, &removed) : Ledger::kNotEntered;
-  if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
-  Resize(entered);
-  return Freed(BufferId(removed.id), removed.record);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes,

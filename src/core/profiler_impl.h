@@ -261,11 +261,7 @@ class ProfilerImpl {
   // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
   [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
   // Enters the free of `record` after it left the live table.
-  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
-    const Ledger::Entered entered = ledger_.EnterPlain(Ledger::Event::kFree, id.value(), record.site, record.bytes);
-    return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
-  }
-  Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
+  void EnterFree(BufferId id, const LiveRecord& record);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step. Also sets size_limit_.
   void Resize() {
@@ -274,10 +270,6 @@ class ProfilerImpl {
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
-  }
-  // After an event.
-  void Resize(Ledger::Entered entered) {
-    if (entered == Ledger::kEnteredAndCounted) Resize();
   }
   // The same as EnterFree, for a record that a new one with the same id has replaced.
   [[gnu::cold]] void EnterReplaced(BufferId id, LiveRecord record);
@@ -300,8 +292,6 @@ class ProfilerImpl {
   // The uncommon cases of RecordBlock and RecordBlockFree. They leave the tracker.
   bool AddBlockUncommon(Caller caller, uint64_t start, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord FreeBlockUncommon(uint64_t start) noexcept;
-  bool AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
-  FreedRecord FreeBlock(uint64_t start);
   bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
   // The same as RemoveStaleRecord, for a block.
@@ -422,7 +412,7 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  Resize(EnterFree(id, record));
+  EnterFree(id, record);
   return Freed(id, record);
 }
 
@@ -435,9 +425,8 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
   if (!IsCommonBlock(start, bytes, attributes)) return AddBlockUncommon(caller, start, bytes, attributes);
   const Path* path;
   const SiteId site = CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &path);
-  const Ledger::Entered entered = site == kNoSite
-                                      ? Ledger::kNotEntered
-                                      : pools_.AddCommonBlock<true>(position, start, site, static_cast<int64_t>(bytes));
+  const Ledger::Entered entered =
+      site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, static_cast<int64_t>(bytes));
   if (entered == Ledger::kNotEntered) return AddBlockUncommon(caller, start, bytes, attributes);
   if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
   ReentryGuard::Leave();
@@ -449,7 +438,7 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   if (thread_state.inside || !Pools::IsBlockAddress(start)) return RecordBlockFreeInside(address);
   ReentryGuard::Enter();
   Pools::Block removed;
-  const Ledger::Entered entered = pools_.RemoveCommonBlock<true>(start, &removed);
+  const Ledger::Entered entered = pools_.RemoveCommonBlock(start, &removed);
   if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
   const uint64_t packed = LiveTable::Pack(removed.record);
   if (entered == Ledger::kEnteredAndCounted) return FinishFree(BufferId(removed.id), packed, entered);
