@@ -131,7 +131,7 @@ void Ledger::BeginEpoch(AccountId account) const {
   ForEachShard([&](Shard& shard) { shard.accounts[account].SetEpoch(epoch, shard.next_event != nullptr); });
 }
 
-bool Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes) {
+Ledger::Entered Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes) {
   const Site& record = sites_.At(site);
   const int64_t added = AddedBytes(event, bytes);
   for (const auto scope : {Change::Scope::kOwnShard, Change::Scope::kAllShards}) {
@@ -139,9 +139,9 @@ bool Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes) {
     if (!change.is_usable() || !change.Admits(record.account, added) || !change.Prepare(site)) continue;
     change.Enter(event, id, site, bytes);
     if (record.is_pool) change.AddPoolBytes(added);
-    return true;
+    return kEnteredAndCounted;
   }
-  return false;
+  return kNotEntered;
 }
 
 // --- Changes ---

@@ -114,25 +114,27 @@ class Ledger {
     const Shard* const shard = AnyShard();
     return shard != nullptr && (TakeCells(*shard, site) || ShardWith(site) != nullptr);
   }
+  // The result of an event.
+  enum Entered : uint8_t {
+    kNotEntered,  // nothing has changed
+    kEntered,
+    // live_records() may have changed. Of functions that only try: it is about to change, by CountRecords, which the
+    // caller must call.
+    kEnteredAndCounted,
+  };
   // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
-  // is the id of the buffer, which only recordings have. Returns false, and changes nothing, if the host has no memory
-  // for the site's cell.
-  bool Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+  // is the id of the buffer, which only recordings have. Returns kNotEntered if the host has no memory for the site's
+  // cell.
+  Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
     if (event == Event::kAlloc || event == Event::kFree) {
       const CellRef ref = RefOf(site);
       const Entered entered = ref ? TryEnter(event, ref, bytes) : kNotEntered;
       if (entered == kEnteredAndCounted) CountRecords();
-      if (entered != kNotEntered) return true;
+      if (entered != kNotEntered) return entered;
     }
     return EnterChange(event, id, site, bytes);
   }
 
-  // The result of a function that only tries to enter an event.
-  enum Entered : uint8_t {
-    kNotEntered,  // nothing has changed
-    kEntered,
-    kEnteredAndCounted,  // and the caller must call CountRecords
-  };
   // The cell into which this thread enters a site's events. If there was no such event yet, all its values are 0. The
   // CellRef is empty (false) if the thread has no shard yet.
   class CellRef {
@@ -503,7 +505,7 @@ class Ledger {
     return shard.unflushed >= 0 ? kEntered : kEnteredAndCounted;
   }
   // Enters any event, as a Change.
-  bool EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes);
+  Entered EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes);
   // Adds what the shard has not added to live_records_ yet.
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }

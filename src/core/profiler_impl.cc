@@ -276,8 +276,9 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
 }
 
 bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
-  if (!ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes)) return DropEntered(id, {site, bytes});
-  Resize();
+  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes);
+  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
+  Resize(entered);
   return true;
 }
 
@@ -297,11 +298,11 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
                                                                      Ledger::Entered entered) noexcept {
   if (entered == Ledger::kNotEntered) {
-    EnterFree(id, LiveTable::Unpack(packed_record));
+    entered = EnterFree(id, LiveTable::Unpack(packed_record));
   } else {
     ledger_.CountRecords();
-    Resize();
   }
+  Resize(entered);
   ReentryGuard::Leave();
   return Freed(id, packed_record);
 }
@@ -417,7 +418,7 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 
 [[gnu::noinline]] void ProfilerImpl::EnterReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  EnterFree(id, record);
+  Resize(EnterFree(id, record));
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
@@ -432,14 +433,13 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-void ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
-  if (sites_.At(record.site).is_segment) {
-    TraceStep(EventStep::kSegmentErased);
-    pools_.RemoveSegment(id.value());
-  } else {
-    ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
+Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
+  if (!sites_.At(record.site).is_segment) {
+    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
   }
-  Resize();
+  TraceStep(EventStep::kSegmentErased);
+  pools_.RemoveSegment(id.value());
+  return Ledger::kEnteredAndCounted;
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -470,8 +470,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
-  ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes);
-  Resize();
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
 }
 
 bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record) {
@@ -563,16 +562,15 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   return Admits(guard) ? FreeAnyBlock(address.value()) : FreedRecord();
 }
 
-// Flattened, because every block takes these two ways while the event log is on, and blocks of many segments do.
-[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
-                                                                    const Attributes& attributes) noexcept {
+[[gnu::noinline]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
+                                                      const Attributes& attributes) noexcept {
   const bool recorded = AddAnyBlock(caller, start, bytes, attributes);
   CountTruncated();
   ReentryGuard::Leave();
   return recorded;
 }
 
-[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
+[[gnu::noinline]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
   const FreedRecord freed = FreeAnyBlock(start);
   ReentryGuard::Leave();
   return freed;

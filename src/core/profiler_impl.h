@@ -261,7 +261,7 @@ class ProfilerImpl {
   // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
   [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
   // Enters the free of `record` after it left the live table.
-  void EnterFree(BufferId id, const LiveRecord& record);
+  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step. Also sets size_limit_.
   void Resize() {
@@ -270,6 +270,10 @@ class ProfilerImpl {
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
+  }
+  // After an event.
+  void Resize(Ledger::Entered entered) {
+    if (entered == Ledger::kEnteredAndCounted) Resize();
   }
   // The same as EnterFree, for a record that a new one with the same id has replaced.
   [[gnu::cold]] void EnterReplaced(BufferId id, LiveRecord record);
@@ -412,7 +416,7 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  EnterFree(id, record);
+  Resize(EnterFree(id, record));
   return Freed(id, record);
 }
 
