@@ -173,6 +173,8 @@ void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
 
 // --- Blocks ---------------------------------------------------------------------------------------------------------
 
+bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
+
 std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes,
                                                Event event, bool* replaced) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;

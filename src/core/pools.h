@@ -230,9 +230,12 @@ class Pools {
   // Subtracts one block from detached_blocks_.
   void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
+  static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
   // none, or if it is nested so deeply that a block in it has the level of the segment.
-  bool View(Ledger::OwnShard& own, uint64_t address) const;
+  bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
+  // The same, for AddCommonBlock: if it were inlined there, the common case would have too few registers.
+  [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
   // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
   static bool Take(Ledger::SegmentView& view, int64_t bytes) {
     if (view.reserved < bytes) return SegmentMap::Take(*view.segment, bytes);
@@ -319,11 +322,10 @@ class Pools {
   std::atomic<int64_t> detached_blocks_{0};
 };
 
-inline bool Pools::View(Ledger::OwnShard& own, uint64_t address) const {
+inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   // If a segment has few idle bytes, other shards may soon need those that this shard would reserve.
   constexpr int64_t kMostReserved = 64;  // the part of the idle bytes
   Ledger::SegmentView& view = own.view();
-  if (address - view.start < view.bytes) return true;
   view.Clear();
   const SegmentMap::Piece* piece = segments_.PieceAt(address);
   if (piece == nullptr || piece->segment->depth >= kMaxLevel) return false;
@@ -341,8 +343,9 @@ inline bool Pools::View(Ledger::OwnShard& own, uint64_t address) const {
 inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
                                              int64_t bytes) {
   Ledger::OwnShard own(ledger_);
-  if (!own.is_usable() || !View(own, address)) return Ledger::kNotEntered;
+  if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
+  if (!IsInView(view, address) && !LoadViewOutOfLine(own, address)) return Ledger::kNotEntered;
   const auto cell = own.CellOfBlock(site);
   if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.HasCellOfSegment() ||
       !Take(view, bytes)) {
@@ -360,8 +363,10 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
 
 inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
   Ledger::OwnShard own(ledger_);
-  if (!own.is_usable() || !View(own, address) || !own.HasCellOfSegment()) return Ledger::kNotEntered;
+  if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
+  if (!IsInView(view, address) && !LoadView(own, address)) return Ledger::kNotEntered;
+  if (!own.HasCellOfSegment()) return Ledger::kNotEntered;
   removed->id = address ^ view.id_bits;
   Ledger::OwnShard::BlockCell cell = nullptr;
   uint64_t packed = 0;  // g++ warns otherwise
