@@ -65,8 +65,9 @@ struct Caller {
 //   while a coroutine is suspended or while another fiber runs on the thread.
 // - If the program leaves a scope with longjmp, the scope ends when a function further out on the stack begins another
 //   one. Until then, the stacks of deeper functions may have wrong innermost frames or be truncated.
-// - Code of the program that runs inside the scope, such as a callback or a signal handler, has no frames in the
-//   stacks of its own allocations. So begin the scope close to the allocation, not around a whole request.
+// - Code of the program that runs inside the scope, such as a callback or a signal handler on the same stack, has no
+//   frames in the stacks of its own allocations. So begin the scope close to the allocation, not around a whole
+//   request.
 class ScopedCaller {
  public:
   // The stacks begin at the caller of the function that contains this object.

@@ -55,9 +55,9 @@ struct RecordingOptions {
 //
 // If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
 // may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if
-// the process is the child of a fork during which the library could not take its locks; kInvalidArgument if an option
-// is outside its range; kResourceExhausted if the host has no memory or no thread can be started; kAlreadyExists if
-// 100,000 names for "%n" exist; for the file, the errors of WritePprof (pprof.h).
+// the process was forked inside one of the library's functions; kInvalidArgument if an option is outside its range;
+// kResourceExhausted if the host has no memory or no thread can be started; kAlreadyExists if 100,000 names for "%n"
+// exist; for the file, the errors of WritePprof (pprof.h).
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
 // Ends the recording and waits until its file is complete, for at most ten seconds. Any thread may call it. If several

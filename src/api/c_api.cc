@@ -24,7 +24,6 @@
 #include "hbmprof/recording.h"
 #include "src/api/default_profiler.h"
 #include "src/api/out_of_memory.h"
-#include "src/base/fork.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/core/injected.h"
@@ -96,8 +95,7 @@ hbmprof::DeviceId DeviceNumber(int device) {
   if (id_plus_one == 0) {
     // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
     // of the names.
-    const hbmprof::internal::ForkPause pause;
-    if (hbmprof::internal::thread_state.inside) return hbmprof::kDefaultDevice;
+    if (!hbmprof::internal::ReentryGuard().entered()) return hbmprof::kDefaultDevice;
     char name[16] = "unknown";
     if (index < kOrdinals) std::snprintf(name, sizeof(name), "GPU:%d", index);
     id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
@@ -225,8 +223,7 @@ int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
 // if the host has no memory.
 template <typename Find>
 int NumberOf(const Find& find) try {
-  const hbmprof::internal::ForkPause pause;
-  if (hbmprof::internal::thread_state.inside) return -1;
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
   return static_cast<int>(find(hbmprof::Profiler::Default()));
 } catch (const std::bad_alloc&) {
   return -1;

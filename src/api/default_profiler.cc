@@ -28,7 +28,6 @@
 #include "src/api/recorder.h"
 #include "src/api/recording.h"
 #include "src/base/delayed_signals.h"
-#include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
@@ -226,7 +225,6 @@ bool Make(const DefaultOptions& options) {
 // records, or a signal handler, can call it again on the same thread.
 DefaultProfiler* MakeFromEnvironment() {
   const internal::NoCancellation no_cancellation;
-  const internal::ForkPause pause;
   const internal::ReentryGuard guard;
   if (!guard.entered()) return nullptr;
   std::vector<std::string> problems;
@@ -335,7 +333,6 @@ Profiler& Profiler::Default() {
 absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
   const internal::NoCancellation no_cancellation;
   if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
-  const internal::ForkPause pause;
   const internal::ReentryGuard guard;
   if (!guard.entered()) {
     return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");

@@ -23,7 +23,6 @@
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
-#include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
@@ -98,7 +97,6 @@ ProfilerImpl* LoggedProfiler() {
 
 void ObserveTags(TagSetId tags) {
   ProfilerImpl* const profiler = LoggedProfiler();
-  const ForkPause pause;
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
   profiler->ledger().LogOnly(RecordedKind::kTags, tags, kNoRecordedSite, 0);
@@ -503,8 +501,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
   if (log.mode() != Mode::kOff) {
     return absl::FailedPreconditionError(
-        "StartRecording: this process is the child of a fork during which hbmprof could not take its locks; it cannot "
-        "be recorded");
+        "StartRecording: this process was forked inside one of hbmprof's functions; it cannot be recorded");
   }
   log.Return(log.TakeFull());
   log.Free();
@@ -721,7 +718,6 @@ absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, cons
                            bool must_be_new) try {
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   return StartNow(profiler, path, options, must_be_new);
 } catch (const std::exception&) {
@@ -746,7 +742,6 @@ bool IsRecorderRunning() { return recording_process.load(std::memory_order_acqui
 
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   EventLog& log = profiler.ledger().log();
   if (!IsRecorderRunning()) log.clock().Choose();
@@ -766,7 +761,6 @@ bool IsFlightRecorderOn() {
 
 void StopFlightRecorder() {
   const LogUse use;
-  const ForkPause pause;
   const ReentryGuard guard;
   flight_buffers.store(0);
   if (!IsFlightRecorderOn()) return;
@@ -784,7 +778,6 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
                             : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
                               "HBMPROF_FLIGHT_SECONDS=SECONDS)");
   }
-  const ForkPause pause;
   const ReentryGuard guard;
   return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
 } catch (const std::exception&) {
@@ -793,7 +786,6 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
 
 void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
-  const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
 }
@@ -812,7 +804,6 @@ ScopedMark::~ScopedMark() {
 
 void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {
   if (LoggedProfiler() != &profiler) return;
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;
   static_assert(kNoSite == kNoRecordedSite);

@@ -18,12 +18,12 @@ namespace {
 
 std::atomic<bool> is_gate_closed{false};
 std::atomic<uint32_t> threads_inside{0};  // threads that hold or wait for a Mutex
-const ForkLocks* fork_locks = nullptr;
+void (*in_child)(bool is_usable) = nullptr;
 std::atomic<pid_t> forking_process{0};
 
 constexpr int64_t kMillisecond = 1'000'000;
 // How long a fork waits for other threads to leave their sections, which take microseconds. The shorter time is for a
-// forking thread that is inside the tracker: the other threads may wait for a spin lock that it holds.
+// forking thread that is inside the tracker: the other threads may wait for a lock that it holds.
 constexpr int64_t kMaxWait = 5000 * kMillisecond;
 constexpr int64_t kMaxWaitInside = 50 * kMillisecond;
 
@@ -60,54 +60,41 @@ bool CloseGate(int64_t max_wait) {
 
 void Prepare() {
   if (fork_state.forks++ != 0) return;  // a nested fork: the outer one has done all this
-  if (thread_state.inside) {
-    fork_state.holds_gate = CloseGate(kMaxWaitInside);
-    return;
-  }
+  const bool is_outside = !thread_state.inside && fork_state.mutexes == 0;
+  fork_state.holds_gate = CloseGate(is_outside ? kMaxWait : kMaxWaitInside);
+  forking_process.store(getpid(), std::memory_order_relaxed);
+  if (!is_outside) return;
   thread_state.inside = true;
   Fence();
-  fork_state.holds_gate = CloseGate(kMaxWait);
-  if (!fork_state.holds_gate) {
-    Fence();
-    thread_state.inside = false;
-    return;
-  }
-  if (fork_locks != nullptr) fork_locks->lock();
-  forking_process.store(getpid(), std::memory_order_relaxed);
-  Fence();
-  fork_state.holds_all = true;
+  fork_state.is_outside = true;
+}
+
+void OpenGate() {
+  fork_state.holds_gate = false;
+  is_gate_closed.store(false, std::memory_order_release);
 }
 
 void Parent() {
   if (fork_state.forks == 0 || --fork_state.forks != 0) return;
-  const bool held_all = fork_state.holds_all;
-  fork_state.holds_all = false;
+  if (fork_state.holds_gate) OpenGate();
+  if (!fork_state.is_outside) return;
+  fork_state.is_outside = false;
   Fence();
-  if (held_all && fork_locks != nullptr) fork_locks->unlock();
-  if (fork_state.holds_gate) {
-    fork_state.holds_gate = false;
-    is_gate_closed.store(false, std::memory_order_release);
-  }
-  Fence();
-  if (held_all) thread_state.inside = false;
+  thread_state.inside = false;
 }
 
 void Child() {
-  if (fork_state.forks == 0) return;  // ForkPause::Begin has done this
-  const bool held_all = fork_state.holds_all;
+  if (fork_state.forks == 0) return;  // a ReentryGuard has done this
+  const bool was_outside = fork_state.is_outside;
+  const bool is_usable = was_outside && fork_state.holds_gate;
   fork_state = {fork_state.mutexes, 0, false, false};
+  Fence();
+  lock_generation.fetch_add(1, std::memory_order_relaxed);
   threads_inside.store(OwnSections(), std::memory_order_relaxed);
+  if (in_child != nullptr) in_child(is_usable);
+  OpenGate();
   Fence();
-  if (fork_locks != nullptr) {
-    if (held_all) {
-      fork_locks->reset_in_child();
-    } else {
-      fork_locks->give_up_in_child();
-    }
-  }
-  is_gate_closed.store(false, std::memory_order_release);
-  Fence();
-  if (held_all) thread_state.inside = false;
+  if (was_outside) thread_state.inside = false;
 }
 
 // Runs before there are threads, so that no thread is inside.
@@ -115,7 +102,7 @@ void Child() {
 
 }  // namespace
 
-void HandleForks(const ForkLocks* locks) { fork_locks = locks; }
+void HandleForks(void (*function)(bool is_usable)) { in_child = function; }
 
 void EnterMutexSection() {
   if (fork_state.mutexes == 0) {
@@ -134,26 +121,20 @@ void LeaveMutexSection() {
   if (--fork_state.mutexes == 0) threads_inside.fetch_sub(1, std::memory_order_release);
 }
 
-bool ForkPause::Begin() {
+bool ReentryGuard::EnterDuringFork() {
+  if (!fork_state.is_outside) return false;
   if (getpid() != forking_process.load(std::memory_order_relaxed)) {
-    // In the child, before this library's handler has run.
     Child();
     return false;
   }
-  fork_state.holds_all = false;
-  Fence();
-  if (fork_locks != nullptr) fork_locks->unlock();
-  Fence();
-  thread_state.inside = false;
+  fork_state.is_outside = false;
   return true;
 }
 
-void ForkPause::End() {
-  thread_state.inside = true;
+void ReentryGuard::LeaveDuringFork() {
   Fence();
-  if (fork_locks != nullptr) fork_locks->lock();
-  Fence();
-  fork_state.holds_all = true;
+  if (fork_state.forks == 0) return Leave();  // this thread has forked again, and this is the child
+  fork_state.is_outside = true;
 }
 
 }  // namespace hbmprof::internal

@@ -1,5 +1,5 @@
-// Mutex: std::mutex with lock annotations, for slow paths. MutexLock: its scoped guard. Not in this file: the lock for
-// the recording of events (spin_lock.h).
+// Mutex: std::mutex with lock annotations, for slow paths that a signal handler must not call. MutexLock: its scoped
+// guard. Not in this file: the lock for the recording of events (spin_lock.h).
 //
 // During a fork no other thread holds a Mutex, so each is free in the child and its data are consistent (fork.h). A
 // thread that holds one must not call anything that may wait for a fork to end: the dynamic linker, a device, a probe,

@@ -96,36 +96,35 @@ void DiscardPages(void* pages, size_t bytes) {
 }
 
 Arena::~Arena() {
-  while (chunks_ != nullptr) {
-    Chunk* chunk = chunks_;
-    chunks_ = chunk->next;
+  for (Chunk* chunk = chunks_.load(std::memory_order_relaxed); chunk != nullptr;) {
+    Chunk* const next = chunk->next;
     UnmapPages(chunk, chunk->bytes);
+    chunk = next;
   }
 }
 
 void* Arena::Allocate(size_t bytes) {
   bytes = Aligned(bytes);
-  if (bytes > left_) {
+  Chunk* chunk = chunks_.load(std::memory_order_relaxed);
+  if (chunk == nullptr || bytes > chunk->bytes - chunk->used.load(std::memory_order_relaxed)) {
     const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
-    auto* chunk = static_cast<Chunk*>(MapPages(chunk_bytes));
-    if (chunk == nullptr) return nullptr;
-    chunk->next = chunks_;
-    chunk->bytes = chunk_bytes;
-    chunks_ = chunk;
-    next_ = reinterpret_cast<char*>(chunk + 1);
-    left_ = chunk_bytes - sizeof(Chunk);
+    auto* const added = static_cast<Chunk*>(MapPages(chunk_bytes));
+    if (added == nullptr) return nullptr;
+    added->next = chunk;
+    added->bytes = chunk_bytes;
+    added->used.store(sizeof(Chunk), std::memory_order_relaxed);
+    chunks_.store(added, std::memory_order_release);
+    chunk = added;
   }
-  void* result = next_;
-  next_ += bytes;
-  left_ -= bytes;
-  return result;
+  // The order keeps the caller's writes to the memory behind this one.
+  return reinterpret_cast<char*>(chunk) + chunk->used.fetch_add(bytes, std::memory_order_seq_cst);
 }
 
 void Arena::Shrink(void* memory, size_t bytes, size_t used) {
   char* const end = static_cast<char*>(memory) + Aligned(used);
   std::memset(static_cast<char*>(memory) + used, 0, Aligned(bytes) - used);
-  left_ += static_cast<size_t>(next_ - end);
-  next_ = end;
+  Chunk* const chunk = chunks_.load(std::memory_order_relaxed);
+  chunk->used.store(static_cast<size_t>(end - reinterpret_cast<char*>(chunk)), std::memory_order_release);
 }
 
 }  // namespace hbmprof::internal

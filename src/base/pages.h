@@ -3,6 +3,7 @@
 #ifndef HBMPROF_SRC_BASE_PAGES_H_
 #define HBMPROF_SRC_BASE_PAGES_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -37,7 +38,8 @@ void UnmapRetiredPages(void* pages, size_t bytes);
 // Returns the physical memory to the kernel, unless it is locked. The addresses stay mapped and read as zeros.
 void DiscardPages(void* pages, size_t bytes);
 
-// Bump allocator. Its memory lives as long as the arena. Not thread-safe.
+// Bump allocator. Its memory lives as long as the arena. Not thread-safe. If the process forks while another thread is
+// inside any function, the child can use the arena: the memory that this thread took is lost.
 class Arena {
  public:
   Arena() = default;
@@ -51,16 +53,15 @@ class Arena {
   void Shrink(void* memory, size_t bytes, size_t used);
 
  private:
-  struct Chunk {
+  struct alignas(16) Chunk {
     Chunk* next;
     size_t bytes;
+    std::atomic<size_t> used;  // bytes, including this struct
   };
   static constexpr size_t kChunkBytes = size_t{64} << 10;
   static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
-  Chunk* chunks_ = nullptr;
-  char* next_ = nullptr;
-  size_t left_ = 0;
+  std::atomic<Chunk*> chunks_{nullptr};  // the newest first
 };
 
 }  // namespace hbmprof::internal

@@ -9,6 +9,8 @@
 
 namespace hbmprof::internal {
 
+std::atomic<uint32_t> lock_generation{1};
+
 void Backoff::WaitLonger() {
   if (waits_ < kSpins + kYields) {
     ++waits_;

@@ -44,24 +44,31 @@ class Backoff {
   long nanoseconds_ = 0;
 };
 
+// The word of a lock that is held. It is another one in each forked child (fork.h), so that a lock which a thread of
+// the parent held is free there.
+extern std::atomic<uint32_t> lock_generation __attribute__((visibility("hidden")));
+
 // Zero-filled memory is an unlocked SpinLock.
 class ABSL_LOCKABLE SpinLock {
  public:
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
-    if (held_.exchange(1, std::memory_order_acquire) != 0) LockSlow();
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (!TryLock()) LockSlow();
   }
-  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return held_.exchange(1, std::memory_order_acquire) == 0; }
+  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
+    const uint32_t held = lock_generation.load(std::memory_order_relaxed);
+    return held_.exchange(held, std::memory_order_acquire) != held;
+  }
   void Unlock() ABSL_UNLOCK_FUNCTION() { held_.store(0, std::memory_order_release); }
 
  private:
-  [[gnu::noinline]] void LockSlow() {
+  [[gnu::noinline]] void LockSlow() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Backoff backoff;
     do {
-      while (held_.load(std::memory_order_relaxed) != 0) backoff.Wait();
-    } while (held_.exchange(1, std::memory_order_acquire) != 0);
+      while (held_.load(std::memory_order_relaxed) == lock_generation.load(std::memory_order_relaxed)) backoff.Wait();
+    } while (!TryLock());
   }
 
-  std::atomic<uint32_t> held_{0};
+  std::atomic<uint32_t> held_{0};  // lock_generation if a thread of this process holds it
 };
 
 class ABSL_SCOPED_LOCKABLE SpinLockHolder {

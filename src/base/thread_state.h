@@ -38,11 +38,18 @@ uint32_t ThreadNumber();
 // Marks the thread as inside the tracker during its life. `entered()` is false if the thread was inside before: then
 // the event comes from the tracker itself, or from a signal handler that interrupted it, and must not be recorded. The
 // fences keep the compiler from moving code out of the guarded section, as seen by a signal handler.
+//
+// A thread that forks is marked as inside during the fork. In the program's own fork handlers, a guard is entered
+// nevertheless (fork.h).
 class ReentryGuard {
  public:
-  ReentryGuard() : entered_(!thread_state.inside) { Enter(); }
+  ReentryGuard()
+      : is_in_fork_(thread_state.inside && EnterDuringFork()), entered_(is_in_fork_ || !thread_state.inside) {
+    Enter();
+  }
   ~ReentryGuard() {
-    if (entered_) Leave();
+    if (!entered_) return;
+    is_in_fork_ ? LeaveDuringFork() : Leave();
   }
   ReentryGuard(const ReentryGuard&) = delete;
   ReentryGuard& operator=(const ReentryGuard&) = delete;
@@ -60,6 +67,13 @@ class ReentryGuard {
   }
 
  private:
+  // If the thread is marked only because it forks, removes that mark and returns true. In the child, does first what
+  // the fork handler would do, and returns false.
+  [[gnu::cold]] static bool EnterDuringFork();
+  // Sets the mark again.
+  [[gnu::cold]] static void LeaveDuringFork();
+
+  const bool is_in_fork_;
   const bool entered_;
 };
 

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <optional>
 
+#include "src/capture/stack_memory.h"
+
 namespace hbmprof::internal {
 namespace {
 
@@ -17,7 +19,9 @@ constexpr uint8_t kPeDataRelative = 0x30;
 class Cursor {
  public:
   Cursor() = default;  // ok() is false from the start, also if `end` is null
-  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end) {}
+  // `may_be_unmapped`: see ReadableRanges.
+  Cursor(const uint8_t* at, const uint8_t* end, bool may_be_unmapped)
+      : at_(at), end_(end), may_be_unmapped_(may_be_unmapped) {}
 
   bool ok() const { return end_ != nullptr; }
   bool AtEnd() const { return !ok() || at_ >= end_; }
@@ -35,7 +39,7 @@ class Cursor {
   Cursor Take(uint64_t bytes) {
     const uint8_t* begin = at_;
     Skip(bytes);
-    return ok() ? Cursor(begin, at_) : Cursor();
+    return ok() ? Cursor(begin, at_, may_be_unmapped_) : Cursor();
   }
 
   template <typename T>
@@ -45,7 +49,12 @@ class Cursor {
       end_ = nullptr;
       return value;
     }
-    std::memcpy(&value, at_, sizeof(T));
+    if (!may_be_unmapped_) {
+      std::memcpy(&value, at_, sizeof(T));
+    } else if (!CopyMapped(reinterpret_cast<uintptr_t>(at_), &value, sizeof(T))) {
+      end_ = nullptr;
+      return T{};
+    }
     at_ += sizeof(T);
     return value;
   }
@@ -121,6 +130,7 @@ class Cursor {
  private:
   const uint8_t* at_ = nullptr;
   const uint8_t* end_ = nullptr;  // null after a failure
+  bool may_be_unmapped_ = false;
 };
 
 // Arithmetic on numbers that may have any value. It wraps around.
@@ -135,7 +145,8 @@ int64_t Product(int64_t a, int64_t b) {
 // Returns a cursor for the contents of the CIE or FDE at `at`, after the length field. Returns a failed cursor if they
 // are not in `readable`.
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
-  Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))));
+  Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))),
+            readable.may_be_unmapped());
   const auto bytes32 = in.Fixed<uint32_t>();
   const uint64_t bytes = bytes32 == 0xffffffff ? in.Fixed<uint64_t>() : bytes32;
   return in.Take(bytes);
@@ -156,18 +167,19 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   if (in.Fixed<uint32_t>() != 0) return false;  // not a CIE
   const auto version = in.Fixed<uint8_t>();
   if (version != 1 && version != 3) return false;
-  const char* augmentation = reinterpret_cast<const char*>(in.at());
+  Cursor augmentation = in;
   while (in.Fixed<uint8_t>() != 0) {
   }
   cie->code_alignment = in.Uleb();
   cie->data_alignment = in.Sleb();
   const uint64_t return_column = version == 1 ? in.Fixed<uint8_t>() : in.Uleb();
   if (!in.ok() || return_column != kReturnAddressRegister) return false;
-  if (*augmentation == 'z') {
+  const char first_letter = augmentation.Fixed<char>();
+  if (first_letter == 'z') {
     cie->has_augmentation_data = true;
     Cursor data = in.Block();
-    for (const char* letter = augmentation + 1; *letter != 0; ++letter) {
-      switch (*letter) {
+    while (const char letter = augmentation.Fixed<char>()) {
+      switch (letter) {
         case 'R':
           cie->pointer_encoding = data.Fixed<uint8_t>();
           break;
@@ -188,7 +200,7 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
       }
     }
     if (!data.ok()) return false;
-  } else if (*augmentation != 0) {
+  } else if (first_letter != 0) {
     return false;
   }
   cie->program = in;
@@ -726,7 +738,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
-  Cursor in(header, reinterpret_cast<const uint8_t*>(limit));
+  Cursor in(header, reinterpret_cast<const uint8_t*>(limit), readable.may_be_unmapped());
   const auto version = in.Fixed<uint8_t>();
   const auto eh_frame_encoding = in.Fixed<uint8_t>();
   const auto count_encoding = in.Fixed<uint8_t>();
@@ -735,12 +747,11 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   in.EncodedValue(eh_frame_encoding);
   const uint64_t count = in.Encoded(count_encoding, base);
   if (!in.ok() || count == 0) return nullptr;
-  const uint8_t* table = in.at();
-  if (count > (limit - reinterpret_cast<uintptr_t>(table)) / kPairBytes) return nullptr;
-  const auto entry = [table](uint64_t i, int field) {
-    int32_t offset;
-    std::memcpy(&offset, table + i * kPairBytes + field * 4, sizeof(offset));
-    return int64_t{offset};
+  if (count > (limit - reinterpret_cast<uintptr_t>(in.at())) / kPairBytes) return nullptr;
+  const auto entry = [&in](uint64_t i, int field) {
+    Cursor at = in;
+    at.Skip(i * kPairBytes + static_cast<uint64_t>(field) * 4);
+    return int64_t{at.Fixed<int32_t>()};
   };
   const auto target = static_cast<int64_t>(address - base);
   uint64_t first = 0;

@@ -47,6 +47,9 @@ struct FrameRule {
 // The memory ranges that may be read in an object. Plain data.
 class ReadableRanges {
  public:
+  // `may_be_unmapped`: another thread may unmap the ranges while they are read.
+  explicit ReadableRanges(bool may_be_unmapped = false) : may_be_unmapped_(may_be_unmapped) {}
+  bool may_be_unmapped() const { return may_be_unmapped_; }
   // Ignores empty ranges, and all ranges after the first kCapacity ones.
   void Add(uintptr_t start, uintptr_t limit) {
     if (count_ < kCapacity && start < limit) ranges_[count_++] = {start, limit};
@@ -67,6 +70,7 @@ class ReadableRanges {
   };
   Range ranges_[kCapacity];
   size_t count_ = 0;
+  bool may_be_unmapped_;
 };
 
 // Returns the rule of the instruction that contains the byte at `address`. `eh_frame_hdr` is the PT_GNU_EH_FRAME

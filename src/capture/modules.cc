@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "src/base/lazy.h"
 #include "src/base/lines.h"
 #include "src/base/mutex.h"
+#include "src/base/pages.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -150,27 +152,39 @@ void AddMappedObjects(Listing* listing) {
   }
 }
 
-bool Overlap(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.limit && b.start < a.limit; }
+bool StartsBefore(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.start; }
 
 // The segments that earlier calls returned.
 class History {
  public:
-  // `modules` has the segments that are loaded now. Appends the segments of earlier calls that do not overlap them, and
-  // stores the result for later calls.
+  // `modules` has the segments that are loaded now, which do not overlap. Adds the segments of earlier calls that do
+  // not overlap them, sorts all by address, and stores the result for later calls.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::sort(modules->begin(), modules->end(), StartsBefore);
     MutexLock lock(mutex_);
-    const size_t loaded = modules->size();
+    std::vector<Snapshot::Module> unloaded;
+    auto next = modules->begin();
     for (const Snapshot::Module& old : listed_) {
-      const bool overlapped = std::any_of(modules->begin(), modules->begin() + static_cast<ptrdiff_t>(loaded),
-                                          [&old](const Snapshot::Module& module) { return Overlap(old, module); });
-      if (!overlapped) modules->push_back(old);
+      while (next != modules->end() && next->limit <= old.start) ++next;
+      if (next == modules->end() || old.limit <= next->start) unloaded.push_back(old);
     }
-    listed_ = *modules;
+    const auto loaded = static_cast<ptrdiff_t>(modules->size());
+    std::move(unloaded.begin(), unloaded.end(), std::back_inserter(*modules));
+    std::inplace_merge(modules->begin(), modules->begin() + loaded, modules->end(), StartsBefore);
+    std::vector<Snapshot::Module> copy = *modules;
+    listed_.swap(copy);
+    int64_t bytes = 0;
+    for (const Snapshot::Module& module : listed_) {
+      bytes += static_cast<int64_t>(sizeof(module) + module.path.size() + module.build_id.size());
+    }
+    CountHostBytes(bytes - counted_);
+    counted_ = bytes;
   }
 
  private:
   Mutex mutex_;
-  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);  // by address
+  int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;                   // bytes of host memory
 };
 Lazy<History> module_history;  // never destroyed, because profiles are also written while the process exits
 
@@ -201,12 +215,9 @@ std::vector<Snapshot::Module> LoadedModules() {
   const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
   const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
   module_history.Get().Merge(&modules);
-  std::sort(modules.begin(), modules.end(),
-            [main_start, main_bias](const Snapshot::Module& a, const Snapshot::Module& b) {
-              const bool a_is_main = a.bias == main_bias && a.start >= main_start;
-              const bool b_is_main = b.bias == main_bias && b.start >= main_start;
-              return a_is_main != b_is_main ? a_is_main : a.start < b.start;
-            });
+  std::stable_partition(modules.begin(), modules.end(), [main_start, main_bias](const Snapshot::Module& module) {
+    return module.bias == main_bias && module.start >= main_start;
+  });
   return std::move(modules);
 }
 

@@ -14,8 +14,6 @@ namespace {
 // The table of all named frames, by their contents.
 class NamedFrames {
  public:
-  SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
-
   // Returns the word of the frame; 0 if there is no memory for a new one.
   uint64_t Intern(std::string_view function, std::string_view file, int32_t line, int32_t first_line) {
     const uint64_t lines = static_cast<uint32_t>(line) | uint64_t{static_cast<uint32_t>(first_line)} << 32;
@@ -103,8 +101,5 @@ uint32_t NamedFrameCount() { return named_frames().count(); }
 uint64_t InternNamedFrame(std::string_view function, std::string_view file, int32_t line, int32_t first_line) {
   return named_frames().Intern(function, file, line, first_line);
 }
-
-void LockNamedFrames() ABSL_NO_THREAD_SAFETY_ANALYSIS { named_frames().lock().Lock(); }
-void UnlockNamedFrames() ABSL_NO_THREAD_SAFETY_ANALYSIS { named_frames().lock().Unlock(); }
 
 }  // namespace hbmprof::internal

@@ -42,10 +42,6 @@ uint32_t NamedFrameCount();
 // may call it.
 uint64_t InternNamedFrame(std::string_view function, std::string_view file, int32_t line, int32_t first_line);
 
-// To be called around a fork, so that no other thread adds a named frame meanwhile.
-void LockNamedFrames();
-void UnlockNamedFrames();
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CAPTURE_NAMED_FRAMES_H_

@@ -206,7 +206,6 @@ static_assert(sizeof(PathBuilder) <= sizeof(LearningScratch) && alignof(PathBuil
 // The table of all paths. The key of a path is its bytes.
 class PathTable {
  public:
-  SpinLock& lock() ABSL_LOCK_RETURNED(table_.lock()) { return table_.lock(); }
   // The block that holds the paths; null if the kernel has no memory for it.
   const char* memory() const { return memory_; }
 
@@ -257,8 +256,8 @@ class PathTable {
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
     const auto payload = reinterpret_cast<uint64_t>(entry);
+    used_ += bytes_used;  // before the entry can be found (fork.h)
     table_.Insert(hash, payload);
-    used_ += bytes_used;
     return payload;
   }
 
@@ -271,9 +270,6 @@ class PathTable {
 // Never destroyed, because threads may capture until the process ends.
 alignas(PathTable) char path_table_memory[sizeof(PathTable)];
 std::atomic<PathTable*> path_table{nullptr};
-// The table that LockPaths has locked for the fork in progress; null if there was no table. A table that is made during
-// the fork is not locked.
-PathTable* locked_paths = nullptr;
 
 }  // namespace
 
@@ -308,16 +304,6 @@ void PreparePaths() {
   auto* table = new (path_table_memory) PathTable;
   path_memory = table->memory();
   path_table.store(table, std::memory_order_release);
-}
-
-void LockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  PathTable* table = path_table.load(std::memory_order_acquire);
-  if (table != nullptr) table->lock().Lock();
-  locked_paths = table;
-}
-
-void UnlockPaths() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (locked_paths != nullptr) locked_paths->lock().Unlock();
 }
 
 const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy) {

@@ -134,10 +134,6 @@ static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words fol
 // Makes the table of paths. Must be called once, before LearnPath.
 void PreparePaths();
 
-// To be called around a fork, so that no other thread is adding a path at that time.
-void LockPaths();
-void UnlockPaths();
-
 // A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped before
 // the first path is made. No path has the number 0.
 extern const char* path_memory __attribute__((visibility("hidden")));

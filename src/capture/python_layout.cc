@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <link.h>
 #include <pthread.h>
+#include <sys/auxv.h>
 
 #include <atomic>
 #include <cstdio>
@@ -274,8 +275,10 @@ void LookForPython(const link_map* object, bool is_permanent) {
   const Exports own(object);
   const uintptr_t runtime = own.Find("_PyRuntime").address;
   if (runtime == 0 || is_claimed.exchange(true)) return;
-  const link_map* main_program = object;
-  while (main_program->l_prev != nullptr) main_program = main_program->l_prev;
+  // Not the first one of the linker's list: another thread may be changing the list.
+  dl_find_object found;
+  const auto main_headers = reinterpret_cast<void*>(getauxval(AT_PHDR));
+  const link_map* main_program = _dl_find_object(main_headers, &found) == 0 ? found.dlfo_link_map : object;
   // A symbol that the main program defines replaces that of a library: the program may have copies of the library's
   // data.
   const Exports first(main_program);
@@ -284,7 +287,6 @@ void LookForPython(const link_map* object, bool is_permanent) {
     return symbol.address != 0 ? symbol : own.Find(name);
   };
   interpreter.runtime = find("_PyRuntime").address;
-  dl_find_object found;
   if (_dl_find_object(reinterpret_cast<void*>(interpreter.runtime), &found) != 0) return;
   interpreter.is_permanent = is_permanent;
   interpreter.object_start = reinterpret_cast<uintptr_t>(found.dlfo_map_start);

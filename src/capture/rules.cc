@@ -10,6 +10,7 @@
 #include "src/base/forked_child.h"
 #include "src/base/pages.h"
 #include "src/capture/python_layout.h"
+#include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
 
@@ -89,8 +90,9 @@ class StartObjects {
     is_known_.store(true, std::memory_order_release);
   }
 
-  bool Contain(uintptr_t start) const {
+  bool Contain(const dl_find_object& object) const {
     if (!is_known_.load(std::memory_order_acquire)) return false;
+    const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
     for (int i = 0; i < count_; ++i) {
       if (starts_[i] == start) return true;
     }
@@ -145,14 +147,28 @@ struct Identity {
   unsigned long long unload_count;
 };
 
-// The program headers of the object that is loaded at `start`. They are read from its first page, which is mapped.
+// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false, with zeros in `*to`,
+// if it cannot be read.
+template <typename T>
+bool Read(uintptr_t from, bool may_be_unmapped, T* to) {
+  if (!may_be_unmapped) {
+    std::memcpy(to, reinterpret_cast<const void*>(from), sizeof(*to));
+    return true;
+  }
+  if (CopyMapped(from, to, sizeof(*to))) return true;
+  std::memset(to, 0, sizeof(*to));
+  return false;
+}
+
+// The program headers of the object that is loaded at `start`. They are read from its first page, which is mapped,
+// unless another thread is unloading the object.
 class Headers {
  public:
-  explicit Headers(uintptr_t start) : page_(reinterpret_cast<const unsigned char*>(start)) {
+  Headers(uintptr_t start, bool may_be_unmapped) : start_(start), may_be_unmapped_(may_be_unmapped) {
     ElfW(Ehdr) header;
-    std::memcpy(&header, page_, sizeof(header));
-    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
-        header.e_phoff > kPageBytes || header.e_phnum > (kPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
+    if (!Read(start, may_be_unmapped, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+        header.e_phentsize != sizeof(ElfW(Phdr)) || header.e_phoff > kPageBytes ||
+        header.e_phnum > (kPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
       return;
     }
     at_ = header.e_phoff;
@@ -172,26 +188,34 @@ class Headers {
   unsigned count() const { return count_; }
   ElfW(Phdr) Get(unsigned i) const {
     ElfW(Phdr) segment;
-    std::memcpy(&segment, page_ + at_ + i * sizeof(segment), sizeof(segment));
+    Read(start_ + at_ + i * sizeof(segment), may_be_unmapped_, &segment);
     return segment;
   }
   // An address in memory minus the address in the headers.
   uintptr_t bias() const { return bias_; }
 
  private:
-  const unsigned char* const page_;
+  const uintptr_t start_;
+  const bool may_be_unmapped_;
   uintptr_t at_ = 0;
   uintptr_t bias_ = 0;
   unsigned first_ = 0;
   unsigned count_ = 0;
 };
 
+// Copies the build id of the object that is loaded at the identity's addresses now.
+bool ReadBuildId(const Identity& identity, uint32_t bytes, bool may_be_unmapped, unsigned char* id) {
+  const uintptr_t from = identity.start + identity.build_id_offset;
+  if (may_be_unmapped) return CopyMapped(from, id, bytes);
+  std::memcpy(id, reinterpret_cast<const void*>(from), bytes);
+  return true;
+}
+
 // Sets the build id if it is in the object's first page. If another object is found at the same address later, only its
 // first page is certain to be mapped.
-void FindBuildId(Identity* identity) {
+void FindBuildId(Identity* identity, bool may_be_unmapped) {
   constexpr uintptr_t kPageBytes = Headers::kPageBytes;
-  const auto* page = reinterpret_cast<const unsigned char*>(identity->start);
-  const Headers headers(identity->start);
+  const Headers headers(identity->start, may_be_unmapped);
   for (unsigned i = 0; i < headers.count(); ++i) {
     const ElfW(Phdr) segment = headers.Get(i);
     if (segment.p_type != PT_NOTE) continue;
@@ -202,13 +226,14 @@ void FindBuildId(Identity* identity) {
     const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
     while (note_at < end && note_at + sizeof(ElfW(Nhdr)) <= kPageBytes) {
       ElfW(Nhdr) note;
-      std::memcpy(&note, page + note_at, sizeof(note));
+      if (!Read(identity->start + note_at, may_be_unmapped, &note)) return;
       const uintptr_t desc_at = note_at + sizeof(note) + padded(note.n_namesz);
       if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && note.n_descsz <= Identity::kBuildIdCapacity &&
           note.n_descsz >= 8 && desc_at + note.n_descsz <= kPageBytes) {
-        identity->build_id_bytes = note.n_descsz;
         identity->build_id_offset = static_cast<uint32_t>(desc_at);
-        std::memcpy(identity->build_id, page + desc_at, note.n_descsz);
+        if (ReadBuildId(*identity, note.n_descsz, may_be_unmapped, identity->build_id)) {
+          identity->build_id_bytes = note.n_descsz;
+        }
         return;
       }
       note_at = desc_at + padded(note.n_descsz);
@@ -218,14 +243,14 @@ void FindBuildId(Identity* identity) {
 
 // Returns the segments of an object that have all of `flags`. Returns the whole object if its program headers cannot be
 // found.
-ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
+ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags, bool may_be_unmapped) {
   const auto start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
-  ReadableRanges ranges;
+  ReadableRanges ranges(may_be_unmapped);
   const auto add = [&](const ElfW(Phdr) & segment, uintptr_t bias) {
     if (segment.p_type != PT_LOAD || (segment.p_flags & flags) != flags) return;
     ranges.Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
   };
-  const Headers headers(start);
+  const Headers headers(start, may_be_unmapped);
   for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
   if (headers.count() != 0) return ranges;
   // In a static program, the C library reports the start of the code as the start of the main program.
@@ -247,7 +272,33 @@ class Objects {
  public:
   // Returns the id of `object`, and gives it an id if it has none. Returns kUnidentified if the object cannot be
   // identified, or if no id is left.
-  uint32_t IdOf(const dl_find_object& object) {
+  uint32_t IdOf(const dl_find_object& object, bool may_be_unmapped) {
+    const uint32_t id = FindOrAdd(object, may_be_unmapped);
+    if (id != PackedRule::kUnidentified && !may_be_unmapped && !entries_[id].is_searched.exchange(true)) {
+      LookForPython(object.dlfo_link_map, /*is_permanent=*/false);
+    }
+    return id;
+  }
+
+  bool Matches(uint32_t id, const dl_find_object& object, bool may_be_unmapped) const {
+    return Matches(entries_[id].identity, object, may_be_unmapped);
+  }
+  // Whether another object was loaded at some of its addresses.
+  bool HasReusedAddresses(uint32_t id) const {
+    return entries_[id].has_reused_addresses.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct Entry {
+    Identity identity;
+    uint32_t next;
+    std::atomic<bool> is_published;
+    std::atomic<bool> has_reused_addresses;
+    std::atomic<bool> is_searched;  // by LookForPython
+  };
+  static constexpr int kBucketBits = 10;
+
+  uint32_t FindOrAdd(const dl_find_object& object, bool may_be_unmapped) {
     Identity identity = {};
     identity.start = reinterpret_cast<uintptr_t>(object.dlfo_map_start);
     identity.limit = reinterpret_cast<uintptr_t>(object.dlfo_map_end);
@@ -255,9 +306,9 @@ class Objects {
     std::atomic<uint32_t>& bucket = buckets_[MixAddress(identity.start) >> (64 - kBucketBits)];
     uint32_t head = bucket.load(std::memory_order_acquire);
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
-      if (Matches(entries_[id].identity, object)) return id;
+      if (Matches(entries_[id].identity, object, may_be_unmapped)) return id;
     }
-    FindBuildId(&identity);
+    FindBuildId(&identity, may_be_unmapped);
     if (identity.build_id_bytes == 0) {
       if (IsForkedChild()) return PackedRule::kUnidentified;
       identity.unload_count = UnloadCount();
@@ -274,7 +325,9 @@ class Objects {
       // different addresses.
       if (!entries_[other].is_published.load(std::memory_order_acquire)) continue;
       const Identity& old = entries_[other].identity;
-      if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object)) continue;
+      if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object, may_be_unmapped)) {
+        continue;
+      }
       entries_[other].has_reused_addresses.store(true, std::memory_order_relaxed);
       entry.has_reused_addresses.store(true, std::memory_order_relaxed);
     }
@@ -282,34 +335,19 @@ class Objects {
     entry.is_published.store(true, std::memory_order_release);
     while (!bucket.compare_exchange_weak(entry.next, id, std::memory_order_release)) {
     }
-    LookForPython(object.dlfo_link_map, /*is_permanent=*/false);
     return id;
   }
 
-  bool Matches(uint32_t id, const dl_find_object& object) const { return Matches(entries_[id].identity, object); }
-  // Whether another object was loaded at some of its addresses.
-  bool HasReusedAddresses(uint32_t id) const {
-    return entries_[id].has_reused_addresses.load(std::memory_order_relaxed);
-  }
-
- private:
-  struct Entry {
-    Identity identity;
-    uint32_t next;
-    std::atomic<bool> is_published;
-    std::atomic<bool> has_reused_addresses;
-  };
-  static constexpr int kBucketBits = 10;
-
-  static bool Matches(const Identity& identity, const dl_find_object& object) {
+  static bool Matches(const Identity& identity, const dl_find_object& object, bool may_be_unmapped) {
     if (identity.start != reinterpret_cast<uintptr_t>(object.dlfo_map_start) ||
         identity.limit != reinterpret_cast<uintptr_t>(object.dlfo_map_end) ||
         identity.eh_frame_hdr != reinterpret_cast<uintptr_t>(object.dlfo_eh_frame)) {
       return false;
     }
     if (identity.build_id_bytes == 0) return !IsForkedChild() && identity.unload_count == UnloadCount();
-    return std::memcmp(reinterpret_cast<const char*>(identity.start) + identity.build_id_offset, identity.build_id,
-                       identity.build_id_bytes) == 0;
+    unsigned char loaded[Identity::kBuildIdCapacity];
+    return ReadBuildId(identity, identity.build_id_bytes, may_be_unmapped, loaded) &&
+           std::memcmp(loaded, identity.build_id, identity.build_id_bytes) == 0;
   }
 
   std::atomic<uint32_t> last_id_{0};
@@ -370,16 +408,19 @@ bool IsKnownCode(uintptr_t address) {
   return FindObject(address, &found);
 }
 
-bool IsReadableCode(uintptr_t address, size_t bytes) {
+bool ReadCode(uintptr_t address, void* code, size_t bytes) {
   dl_find_object found;
-  if (!FindObject(address, &found)) return false;
-  const uintptr_t limit = SegmentsOf(found, PF_R | PF_X).LimitAt(address);
-  return limit != 0 && limit - address >= bytes;
+  if (FindObject(address + bytes - 1, &found)) {
+    const bool is_permanent = start_objects.Contain(found);
+    const uintptr_t limit = SegmentsOf(found, PF_R | PF_X, !is_permanent).LimitAt(address);
+    if (limit == 0 || limit - address < bytes) return false;
+  }
+  return CopyMapped(address, code, bytes);
 }
 
 bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
   dl_find_object found;
-  if (!FindObject(address, &found) || !known_objects.Matches(object, found)) return false;
+  if (!FindObject(address, &found) || !known_objects.Matches(object, found, is_guessed_)) return false;
   if (known_objects.HasReusedAddresses(object)) passed_reused_addresses_ = true;
   SetLoaded(object);
   return true;
@@ -389,14 +430,18 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   dl_find_object found;
   if (!FindObject(address, &found)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   uint32_t object = 0;
-  if (!start_objects.Contain(reinterpret_cast<uintptr_t>(found.dlfo_map_start))) {
-    object = known_objects.IdOf(found);
+  const bool is_permanent = start_objects.Contain(found);
+  const bool may_be_unmapped = !is_permanent && objects->is_guessed();
+  if (!is_permanent) {
+    object = known_objects.IdOf(found, may_be_unmapped);
     if (object != PackedRule::kUnidentified) {
       if (known_objects.HasReusedAddresses(object)) objects->set_passed_reused_addresses();
       objects->SetLoaded(object);
     }
   }
-  const ReadableRanges readable = SegmentsOf(found, PF_R);
+  const bool can_count = may_be_unmapped && !IsForkedChild();
+  const unsigned long long unloaded = can_count ? UnloadCount() : 0;
+  const ReadableRanges readable = SegmentsOf(found, PF_R, may_be_unmapped);
   FrameRule read = ReadFrameRule(found.dlfo_eh_frame, readable, address);
   if (read.kind == FrameRule::kNone && IsProcessStart(address, found, readable)) read.kind = FrameRule::kOutermost;
   if (read.kind == FrameRule::kNone || read.kind == FrameRule::kInexpressible) {
@@ -404,7 +449,10 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
     if (trampoline.kind == FrameRule::kSignal) read = trampoline;
   }
   const PackedRule rule = PackedRule::Of(read, object);
-  if (object != PackedRule::kUnidentified) StoreRule(address, rule);
+  // While an object is unloaded, its rules cannot be read.
+  const bool is_certain =
+      !may_be_unmapped || (rule.kind() != FrameRule::kNone && can_count && UnloadCount() == unloaded);
+  if (object != PackedRule::kUnidentified && is_certain) StoreRule(address, rule);
   return rule;
 }
 
@@ -412,7 +460,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
 
 bool PrepareRules() { return false; }
 bool IsKnownCode(uintptr_t) { return false; }
-bool IsReadableCode(uintptr_t, size_t) { return false; }
+bool ReadCode(uintptr_t, void*, size_t) { return false; }
 bool ObjectCheck::IsLoadedSlow(uint32_t, uintptr_t) { return false; }
 PackedRule LearnRule(uintptr_t, ObjectCheck*) { return PackedRule(); }
 

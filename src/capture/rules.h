@@ -13,6 +13,10 @@
 //   read. It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this
 //   lock may be held for ever; there the rules of these objects are read again in each walk.
 //
+// A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
+// another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at
+// program start through the kernel (CopyMapped).
+//
 // Not in this file: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
 #define HBMPROF_SRC_CAPTURE_RULES_H_
@@ -86,6 +90,9 @@ class ObjectCheck {
   // Stores that `object` is loaded. Only the last kLoaded objects are stored; IsLoaded checks the others again.
   void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
+  // Whether the walk has guessed a frame.
+  bool is_guessed() const { return is_guessed_; }
+  void set_is_guessed() { is_guessed_ = true; }
   // Returns whether the walk passed an address at which several objects were loaded, one after the other.
   bool passed_reused_addresses() const { return passed_reused_addresses_; }
   void set_passed_reused_addresses() { passed_reused_addresses_ = true; }
@@ -98,6 +105,7 @@ class ObjectCheck {
   uint32_t loaded_[kLoaded] = {};
   uint32_t next_ = 0;
   bool passed_reused_addresses_ = false;
+  bool is_guessed_ = false;
 };
 
 // A bucket of the table, in one cache line. A slot holds a rule and a check word: the rule xor MixAddress(address). If
@@ -126,8 +134,9 @@ inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7
 
 // Whether `address` is in a loaded object.
 bool IsKnownCode(uintptr_t address);
-// Whether the `bytes` bytes from `address` on are in one segment of a loaded object that is readable and executable.
-bool IsReadableCode(uintptr_t address, size_t bytes);
+// Copies `bytes` bytes of code. `address` may be any number. Returns false if it cannot be read, or is in a loaded
+// object but not in its readable code.
+bool ReadCode(uintptr_t address, void* code, size_t bytes);
 
 // Reads the rule of the instruction at `address` from its object, and adds it to the table.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);

@@ -3,10 +3,12 @@
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 // The stack pointer at the main thread's entry, set by the dynamic linker.
 extern "C" void* __libc_stack_end;
@@ -96,6 +98,21 @@ StackBounds FindThreadStackBounds() {
   errno = saved_errno;
   thread_stack_bounds = bounds;
   return bounds;
+}
+
+bool CopyMapped(uintptr_t from, void* to, size_t bytes) {
+  const int saved_errno = errno;
+  const iovec target = {to, bytes};
+  const iovec source = {reinterpret_cast<void*>(from), bytes};
+  const ssize_t copied = syscall(SYS_process_vm_readv, getpid(), &target, 1, &source, 1, 0);
+  const bool is_refused = copied < 0 && errno != EFAULT;
+  errno = saved_errno;
+  if (!is_refused) return copied == static_cast<ssize_t>(bytes);
+  for (uintptr_t page = from & ~(kPageBytes - 1); page < from + bytes; page += kPageBytes) {
+    if (!IsReadable(page)) return false;
+  }
+  std::memcpy(to, source.iov_base, bytes);
+  return true;
 }
 
 bool StackMemory::ExtendTo(uintptr_t address) {

@@ -43,6 +43,11 @@ inline bool IsOnOwnStack(uintptr_t address) {
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
+// Copies memory that another thread may unmap at any time. Returns false if it cannot be read. (If the kernel does not
+// let a process copy its own memory by a system call, an unmapping at the instant of the copy ends the process.)
+// Async-signal-safe. Does not change errno.
+bool CopyMapped(uintptr_t from, void* to, size_t bytes);
+
 class StackMemory {
  public:
   explicit StackMemory(uintptr_t sp) { Enter(sp); }

@@ -1,7 +1,5 @@
 #include "src/capture/walk.h"
 
-#include <cstring>
-
 namespace hbmprof::internal {
 namespace {
 
@@ -70,21 +68,7 @@ namespace {
 // Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
 bool ReadCall(uintptr_t pc, CallInstruction* call) {
   unsigned char bytes[kCallBytes];
-  const uintptr_t at = pc - kCallBytes;
-  if (pc < kFirstCode + 2 * sizeof(uintptr_t)) return false;
-  if (IsKnownCode(pc - 1)) {
-    if (!IsReadableCode(at, kCallBytes)) return false;
-    std::memcpy(bytes, reinterpret_cast<const void*>(at), kCallBytes);
-  } else {
-    // Code that the stack returns to stays mapped, so bytes that can be read now can also be read a moment later.
-    uintptr_t words[2];
-    const uintptr_t first = at & ~(sizeof(uintptr_t) - 1);
-    StackMemory code(first);
-    if (!code.Load(first, &words[0])) return false;
-    words[1] = 0;
-    if (at - first + kCallBytes > sizeof(uintptr_t) && !code.Load(first + sizeof(uintptr_t), &words[1])) return false;
-    std::memcpy(bytes, reinterpret_cast<const char*>(words) + (at - first), kCallBytes);
-  }
+  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
   *call = DecodeCall(bytes, pc);
   return true;
 }
@@ -105,6 +89,7 @@ bool RuleWalk::GuessOutOfStub() {
   CallInstruction call;
   if (!ReadCall(pc, &call) || !call.is_direct || address - call.target >= kStubBytes) return false;
   interrupted_sp_ = 0;
+  objects.set_is_guessed();
   address = pc - 1;
   return true;
 }
@@ -120,6 +105,7 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   pc = StripReturnAddress(pc);
   sp = fp + 16;
   sp_is_exact_ = !kHasLinkRegister;
+  objects.set_is_guessed();
   fp = outer_fp;
   address = pc - 1;
   return Step::kFrame;

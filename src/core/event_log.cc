@@ -56,12 +56,13 @@ void EventClock::Choose() {
 EventLog::~EventLog() { FreeMemory(); }
 
 bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
-  memory_ = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
-  if (memory_ == nullptr) return false;
+  auto* const memory = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
+  if (memory == nullptr) return false;
   count_ = count;
+  memory_.store(memory, std::memory_order_release);
   ring_nanos_ = ring_nanos;
   List empty;
-  for (size_t i = 0; i < count; ++i) empty.Append(&memory_[i]);
+  for (size_t i = 0; i < count; ++i) empty.Append(&memory[i]);
   SpinLockHolder hold(lock_);
   empty_ = empty;
   lost_ = {};
@@ -69,11 +70,7 @@ bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   return true;
 }
 
-void EventLog::FreeMemory() {
-  UnmapPages(memory_, count_ * sizeof(EventBuffer));
-  memory_ = nullptr;
-  count_ = 0;
-}
+void EventLog::FreeMemory() { UnmapPages(memory_.exchange(nullptr), count_ * sizeof(EventBuffer)); }
 
 void EventLog::Free() {
   {
@@ -197,19 +194,6 @@ uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::me
 uint64_t& EventLog::MarkOfThread() {
   static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;
   return mark;
-}
-
-void EventLog::ClearInChild() {
-  // The thread that forked keeps its number.
-  if (thread_state.recorded != 0) {
-    threads[thread_state.recorded].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
-  }
-  SetMode(Mode::kOff);
-  empty_ = {};
-  full_ = {};
-  pinned_ = nullptr;
-  lost_ = {};
-  FreeMemory();
 }
 
 }  // namespace hbmprof::internal

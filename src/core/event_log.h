@@ -169,14 +169,10 @@ class EventLog {
   static int32_t ThreadOf(uint16_t number);
   // Returns the number of thread numbers in use, including 0, which stands for no thread.
   static uint32_t ThreadCount();
+  // In a forked child: the thread gets another number with its next event, since it has another id.
+  static void ForgetNumberOfThread() { thread_state.recorded = 0; }
   // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
-
-  // Around a fork.
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION(lock_) { lock_.Lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION(lock_) { lock_.Unlock(); }
-  // In a forked child, with `lock_` held: switches the log off and frees its memory.
-  void ClearInChild() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
  private:
   // A list of buffers with its end.
@@ -214,8 +210,9 @@ class EventLog {
   EventClock clock_;
   std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
-  EventBuffer* memory_ = nullptr;
-  size_t count_ = 0;
+  // Both are set before and unset after the memory is used, so that the destructor is right at any instant (fork.h).
+  std::atomic<EventBuffer*> memory_{nullptr};
+  size_t count_ = 0;  // while `memory_` is not null
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);

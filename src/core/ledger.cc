@@ -1,7 +1,6 @@
 #include "src/core/ledger.h"
 
 #include <algorithm>
-#include <new>
 
 #include "src/base/pages.h"
 
@@ -470,29 +469,6 @@ void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes)
   SpinLockHolder hold(shard->lock);
   if (shard->next_event == nullptr) return;
   WriteEvent(*shard, {log_.TimeInShard(&shard->log), id, bytes, site, 0, kind, false});
-}
-
-void Ledger::AbandonSnapshotInChild() {
-  reading_lock_.Unlock();
-  ForEachShard([](Shard& shard) { shard.reading = nullptr; });
-}
-
-void Ledger::Clear() {
-  log_.ClearInChild();
-  for (Common& common : common_) new (&common) Common;
-  live_records_.store(0, std::memory_order_relaxed);
-  AbandonSnapshotInChild();
-  ForEachShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    shard.unflushed = 0;
-    shard.next_event = nullptr;
-    shard.log = {};
-    shard.view = {};
-    std::fill(std::begin(shard.accounts), std::end(shard.accounts), Account{});
-    OpenLog(shard);
-    for (SiteId site = 0; site < sites_.max_sites(); site += 1u << kChunkBits) {
-      if (HasCells(shard, site)) DiscardPages(shard.cells + site, kChunkBytes);
-    }
-  });
 }
 
 }  // namespace hbmprof::internal

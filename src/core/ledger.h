@@ -97,6 +97,8 @@ class Ledger {
 
   // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
+  // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
+  // that are right at every instant (fork.h).
   ~Ledger();
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
@@ -355,15 +357,6 @@ class Ledger {
   // Makes the present bytes in use the account's peak.
   void ResetPeak(AccountId account);
 
-  // Around a fork.
-  void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a forked child, with all locks and that of the log held: sets everything to zero, and switches the log off. The
-  // locks stay held.
-  void Clear() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a forked child: ends the snapshot that another thread of the parent may have been taking.
-  void AbandonSnapshotInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-
  private:
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
@@ -520,6 +513,8 @@ class Ledger {
   // clock.
   void BeginPeak(AccountId account, int64_t bytes, int64_t time);
   void BeginEpoch(AccountId account) const;
+  void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
   // Calls `visit(shard)` for the shards with these bits.
   template <typename Visit>

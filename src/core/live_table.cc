@@ -1,7 +1,6 @@
 #include "src/core/live_table.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace hbmprof::internal {
 namespace {
@@ -222,48 +221,6 @@ void LiveTable::FreeOverflowBucket(Bucket* bucket) const {
   SpinLockHolder hold(overflow_lock_);
   bucket->overflow = free_overflow_;
   free_overflow_ = bucket;
-}
-
-void LiveTable::LockAll() {
-  resize_lock_.Lock();
-  overflow_lock_.Lock();
-}
-
-void LiveTable::UnlockAll() {
-  overflow_lock_.Unlock();
-  resize_lock_.Unlock();
-}
-
-void LiveTable::ResetBucketsInChild() {
-  // A thread of the parent may have been inside Split or Merge, so buckets_ may not agree with state_ and the buckets.
-  free_overflow_ = nullptr;
-  EmptyInChild();
-}
-
-void LiveTable::EmptyInChild() {
-  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
-    if (origins_[i].load(std::memory_order_relaxed) == 0) continue;
-    DiscardPages(BucketAt(SegmentBuckets(i)), SegmentBuckets(i) * sizeof(Bucket));
-  }
-  std::memset(static_cast<void*>(first_segment_), 0, sizeof(first_segment_));
-  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
-  SetBuckets(kMinBuckets);
-}
-
-void LiveTable::ClearInChild() {
-  for (size_t index = buckets_; index < 2 * buckets_; ++index) {
-    Bucket* first = BucketAt(index);
-    while (first->overflow != nullptr) {
-      Bucket* bucket = first->overflow;
-      first->overflow = bucket->overflow;
-      for (Entry& entry : bucket->entries) entry.id = 0;
-      bucket->fill.store(0, std::memory_order_relaxed);
-      bucket->overflow = free_overflow_;
-      free_overflow_ = bucket;
-    }
-  }
-  EmptyInChild();
-  UnlockAll();
 }
 
 }  // namespace hbmprof::internal

@@ -91,7 +91,7 @@ class LiveTable {
     Bucket& bucket = *position.bucket;
     uint32_t fill = bucket.TryLock();
     if (__builtin_expect(fill > kFull - sizeof(Entry), 0) != 0) {
-      if (fill != kLocked) bucket.Unlock(fill);
+      bucket.UndoTryLock(fill);
       return false;
     }
     // The third entry is free.
@@ -117,7 +117,7 @@ class LiveTable {
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - static_cast<uint32_t>(sizeof(Entry));
     if (__builtin_expect(last >= kFull, 0) != 0) {
-      if (fill != kLocked) bucket.Unlock(fill);
+      bucket.UndoTryLock(fill);
       return false;
     }
     Entry* const entry = bucket.EntryWith(id);
@@ -181,15 +181,6 @@ class LiveTable {
   // Returns false if more calls are needed. If another thread is changing the number, does nothing and returns false.
   bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
 
-  // Around a fork; the child calls ClearInChild instead of unlocking.
-  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Empties all buckets and releases their locks, including those that threads of the parent held. No other thread
-  // exists.
-  void ResetBucketsInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Removes all records and releases all locks. No other thread exists.
-  void ClearInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-
  private:
   struct Entry {
     uint64_t id;  // 0: empty
@@ -199,9 +190,10 @@ class LiveTable {
   // What Bucket::fill can be, besides the bytes of the entries in use.
   static constexpr uint32_t kFull = kEntriesPerBucket * sizeof(Entry);
   static constexpr uint32_t kOverflows = kFull + sizeof(Entry);  // full, and has an overflow bucket
-  static constexpr uint32_t kLocked = ~uint32_t{0};
+  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child.
+  static uint32_t Locked() { return ~lock_generation.load(std::memory_order_relaxed); }
   struct alignas(64) Bucket {
-    // The number of bytes of the entries in use, kOverflows or kLocked. One word says how full the bucket is and
+    // The number of bytes of the entries in use, kOverflows or Locked(). One word says how full the bucket is and
     // whether it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket
     // is never locked.
     std::atomic<uint32_t> fill;
@@ -209,14 +201,25 @@ class LiveTable {
     Bucket* overflow;
     Entry entries[kEntriesPerBucket];
 
-    // Returns kLocked if another thread has locked the bucket. Otherwise locks it and returns the fill.
-    uint32_t TryLock() { return fill.exchange(kLocked, std::memory_order_acquire); }
+    // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
+    // word if a thread of the parent process had locked it.
+    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
+    // `before`: what TryLock returned.
+    [[gnu::cold]] void UndoTryLock(uint32_t before) {
+      if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
+    }
     uint32_t Lock() {
       Backoff backoff;
       for (;;) {
-        if (const uint32_t before = TryLock(); before != kLocked) return before;
-        while (fill.load(std::memory_order_relaxed) == kLocked) backoff.Wait();
+        if (const uint32_t before = TryLock(); before != Locked()) return before <= kOverflows ? before : CountFill();
+        while (fill.load(std::memory_order_relaxed) == Locked()) backoff.Wait();
       }
+    }
+    // Computes the fill from the entries.
+    [[gnu::cold]] uint32_t CountFill() const {
+      uint32_t count = 0;
+      while (count < kEntriesPerBucket && entries[count].id != 0) ++count;
+      return overflow != nullptr ? kOverflows : count * static_cast<uint32_t>(sizeof(Entry));
     }
     void Unlock(uint32_t new_fill) { fill.store(new_fill, std::memory_order_release); }
     // The entry at this number of bytes from the first one.
@@ -314,8 +317,6 @@ class LiveTable {
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // Returns the memory of buckets that are not in use to the kernel.
   void Discard(size_t first, size_t count);
-  // Empties all buckets, releases their locks, and leaves the fewest buckets. Overflow buckets get lost.
-  void EmptyInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns null if there is no memory.
   Bucket* NewOverflowBucket() const;
   void FreeOverflowBucket(Bucket* bucket) const;

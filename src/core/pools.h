@@ -176,12 +176,6 @@ class Pools {
   // if the host has no memory.
   std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
 
-  // In a forked child: removes all segments. No other thread exists.
-  void Clear() {
-    segments_.Clear();
-    detached_blocks_.store(0, std::memory_order_relaxed);
-  }
-
  private:
   using Change = Ledger::Change;
   using Event = Ledger::Event;

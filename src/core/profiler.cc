@@ -12,21 +12,19 @@
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
-#include "src/capture/named_frames.h"
-#include "src/capture/paths.h"
 #include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
 namespace {
 
+using internal::EventLog;
 using internal::Joined;
 using internal::Mutex;
 using internal::MutexLock;
 using internal::ProfilerImpl;
 
-// A list of all profilers of the process. It is changed only under profilers_mutex, which no other thread holds while
-// the process forks.
+// A list of all profilers of the process. It is changed only under profilers_mutex.
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
@@ -60,28 +58,12 @@ void Remove(ProfilerImpl* impl) {
   LimitHostBytes();
 }
 
-// Every spin lock of every profiler is held while the process forks, so that no table has an incomplete change in the
-// child. The child empties its tables, because a child does not inherit device memory.
-constexpr internal::ForkLocks kForkLocks = {
-    [] {
-      internal::LockPaths();
-      internal::LockNamedFrames();
-      ForEachProfiler([](ProfilerImpl& impl) { impl.LockAll(); });
-    },
-    [] {
-      ForEachProfiler([](ProfilerImpl& impl) { impl.UnlockAll(); });
-      internal::UnlockNamedFrames();
-      internal::UnlockPaths();
-    },
-    [] {
-      ForEachProfiler([](ProfilerImpl& impl) { impl.ResetInChild(); });
-      internal::UnlockNamedFrames();
-      internal::UnlockPaths();
-    },
-    [] { ForEachProfiler([](ProfilerImpl& impl) { impl.GiveUpInChild(); }); },
-};
+void StartInChild(bool is_usable) {
+  EventLog::ForgetNumberOfThread();
+  ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
+}
 
-[[gnu::constructor]] void GuardForks() { internal::HandleForks(&kForkLocks); }
+[[gnu::constructor]] void GuardForks() { internal::HandleForks(&StartInChild); }
 
 }  // namespace
 

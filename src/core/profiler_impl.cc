@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "src/base/cut_text.h"
-#include "src/base/fork.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
@@ -38,6 +37,13 @@ SiteCache::Key MergedStackKey(const Path& path, uint64_t digest, const SiteWords
   return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, words};
 }
 
+// Makes a table anew. Its destructor reads only what is right at every instant of the parent's other threads (fork.h).
+template <typename Table, typename... Arguments>
+void Remake(Table& table, Arguments&&... arguments) {
+  table.~Table();
+  new (&table) Table(std::forward<Arguments>(arguments)...);
+}
+
 // The number of probe calls in progress on this thread. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
 
@@ -46,35 +52,50 @@ __thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = f
 
 }  // namespace
 
-NameTable::NameTable(std::string_view first, int capacity) : capacity_(static_cast<size_t>(capacity)) {
-  // A short name then takes no host memory: the call may be in a signal handler that interrupted malloc.
-  names_.reserve(capacity_);
-  names_.emplace_back(first);
+NameTable::NameTable(std::string_view first, int capacity) : capacity_(capacity), names_(new Name[capacity]()) {
+  Add(first);
+}
+
+int NameTable::Find(std::string_view name) const {
+  for (int number = count_.load(std::memory_order_acquire) - 1; number >= 0; --number) {
+    if (names_[number].text() == name) return number;
+  }
+  return -1;
+}
+
+void NameTable::Add(std::string_view name) {
+  const int number = count_.load(std::memory_order_relaxed);
+  names_[number].size = name.size();
+  name.copy(names_[number].bytes, name.size());
+  count_.store(number + 1, std::memory_order_release);
 }
 
 int NameTable::NumberOf(std::string_view name) {
   name = CutText(name, kMaxNameBytes);
-  const ForkPause pause;
+  int number = Find(name);
+  if (number == 0) first_is_requested_.store(true, std::memory_order_relaxed);
+  if (number >= 0) return number;
   const ReentryGuard guard;
-  // This thread may hold the mutex. Its events are not recorded here either, so the number has no effect.
+  // This thread may hold the lock. Its events are not recorded here either, so the number has no effect.
   if (!guard.entered()) return 0;
-  MutexLock hold(mutex_);
-  const auto found = std::find(names_.begin(), names_.end(), name);
-  if (found == names_.begin()) first_is_requested_.store(true, std::memory_order_relaxed);
-  if (found != names_.end()) return static_cast<int>(found - names_.begin());
-  if (names_.size() == capacity_) return static_cast<int>(capacity_ - 1);
-  names_.emplace_back(names_.size() + 1 == capacity_ ? "other" : name);
-  return static_cast<int>(names_.size() - 1);
+  SpinLockHolder hold(lock_);
+  number = Find(name);
+  if (number >= 0) return number;
+  if (const int count = count_.load(std::memory_order_relaxed); count < capacity_) {
+    Add(count + 1 == capacity_ ? "other" : name);
+    return count;
+  }
+  return capacity_ - 1;
 }
 
 std::vector<std::string> NameTable::All() const {
-  MutexLock hold(mutex_);
-  return names_;
+  std::vector<std::string> all;
+  for (int i = 0; i < count_.load(std::memory_order_acquire); ++i) all.emplace_back(names_[i].text());
+  return all;
 }
 
 void CounterTable::Set(std::string_view name, int64_t value) {
   name = CutText(name, kMaxNameBytes);
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
@@ -108,7 +129,6 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
 ProfilerImpl::~ProfilerImpl() = default;
 
 void ProfilerImpl::SetTag(std::string_view key, std::string_view value) {
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;  // this thread may hold the mutex
   MutexLock hold(tags_mutex_);
@@ -208,7 +228,6 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 [[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
                                                          uint64_t attributes) noexcept {
-  const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) && !id.is_null() && Allocate(caller, id, bytes, attributes);
 }
@@ -283,7 +302,6 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeInside(BufferId id) noexcept {
-  const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) ? Free(id) : FreedRecord();
 }
@@ -325,7 +343,7 @@ void ProfilerImpl::CountTruncated() {
 }
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
-  const Caller& start = IsInScope(caller) ? scoped_caller : caller;
+  const Caller& start = StartOfStack(caller);
   const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
   return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
@@ -444,7 +462,6 @@ Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!freed) return;
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return;
   TraceStep(EventStep::kRestoring);
@@ -503,7 +520,6 @@ void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record) {
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   FreedRecord prepared;
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
@@ -522,7 +538,6 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  const ForkPause pause;
   ReentryGuard guard;
   const uint64_t start = address.value();
   if (!Admits(guard) || address.is_null() || Pools::IsBlockId(start)) return false;
@@ -548,7 +563,6 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 
 [[gnu::noinline]] bool ProfilerImpl::RecordBlockInside(Caller caller, BufferId address, size_t bytes,
                                                        const Attributes& attributes) noexcept {
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return false;
   const bool recorded = AddAnyBlock(caller, address.value(), bytes, attributes);
@@ -557,7 +571,6 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeInside(BufferId address) noexcept {
-  const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) ? FreeAnyBlock(address.value()) : FreedRecord();
 }
@@ -633,21 +646,18 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
-  const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) && !id.is_null() && !Pools::IsBlockId(id.value()) && bytes <= LiveTable::kMaxBytes &&
          pools_.Resize(id.value(), static_cast<int64_t>(bytes));
 }
 
 bool ProfilerImpl::RecordBlockResize(BufferId address, size_t bytes) {
-  const ForkPause pause;
   ReentryGuard guard;
   return Admits(guard) && !address.is_null() && Pools::IsBlockAddress(address.value()) &&
          bytes <= LiveTable::kMaxBytes && pools_.ResizeBlock(address.value(), static_cast<int64_t>(bytes));
 }
 
 bool ProfilerImpl::SplitSegment(BufferId address, size_t bytes) {
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || bytes > LiveTable::kMaxBytes ||
       !pools_.SplitSegment(address.value(), address.value() + bytes)) {
@@ -658,7 +668,6 @@ bool ProfilerImpl::SplitSegment(BufferId address, size_t bytes) {
 }
 
 bool ProfilerImpl::MergeSegments(BufferId first, BufferId second) {
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard) || !pools_.MergeSegments(first.value(), second.value())) return false;
   Resize();
@@ -675,7 +684,6 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
-  const ForkPause pause;
   ReentryGuard guard;
   LiveRecord record;
   if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
@@ -683,7 +691,6 @@ std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
 }
 
 std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
-  const ForkPause pause;
   const ReentryGuard guard;
   if (address.is_null() || address.is_handle() || !guard.entered()) return std::nullopt;
   uint64_t found_id = 0;
@@ -709,7 +716,6 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
-  const ForkPause pause;
   ReentryGuard guard;
   if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
   const std::optional<Pools::Block> found = pools_.LookUpBlock(address.value());
@@ -718,7 +724,6 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
 }
 
 bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
-  const ForkPause pause;
   ReentryGuard guard;
   LiveRecord live;
   if (!Admits(guard) || !live_.Find(id.value(), &live)) return false;
@@ -740,7 +745,6 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
 }
 
 bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
-  const ForkPause pause;
   ReentryGuard guard;
   LiveRecord record;
   if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
@@ -755,7 +759,6 @@ bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
 }
 
 void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return;
   pools_.EndBlocks(device, allocator);
@@ -763,7 +766,6 @@ void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
 }
 
 std::optional<int64_t> ProfilerImpl::BlockBytes(DeviceId device, AllocatorId allocator) {
-  const ForkPause pause;
   ReentryGuard guard;
   if (!Admits(guard)) return std::nullopt;
   return pools_.BlockBytes(device, allocator);
@@ -796,14 +798,12 @@ DeviceStats ProfilerImpl::ToStats(const AccountTotals& totals, MemorySpace space
 
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
-  const ForkPause pause;
   ReentryGuard guard;
   const DeviceProbe probe = space == MemorySpace::kDevice ? Probe(static_cast<int>(device)) : DeviceProbe{};
   return ToStats(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
-  const ForkPause pause;
   ReentryGuard guard;
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
@@ -833,7 +833,6 @@ void ProfilerImpl::DescribeProcess(hbmprof::Snapshot* snapshot) const {
 }
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
-  const ForkPause pause;
   // A profiler that also records the host's allocator must not record the memory allocated here.
   ReentryGuard guard;
   std::vector<SiteTotals> sites;
@@ -938,13 +937,11 @@ void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
 
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
-  const ForkPause pause;
   ReentryGuard guard;
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  const ForkPause pause;
   ReentryGuard guard;
   DroppedRecords dropped{device, survivor, {}};
   dropped.kept.reserve(kept.size());
@@ -967,43 +964,24 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   Resize();
 }
 
-void ProfilerImpl::LockAll() {
-  ledger_.LockAll();
-  ledger_.log().Lock();
-  live_.LockAll();
-  sites_.LockAll();
-}
-
-void ProfilerImpl::UnlockAll() {
-  sites_.UnlockAll();
-  live_.UnlockAll();
-  ledger_.log().Unlock();
-  ledger_.UnlockAll();
-}
-
 void ProfilerImpl::DropProbes() {
   for (ProbeSlot& slot : probes_) new (&slot) ProbeSlot;
   driver_probes_.store(0, std::memory_order_relaxed);
 }
 
-void ProfilerImpl::GiveUpInChild() {
-  has_given_up_.store(true, std::memory_order_relaxed);
-  enabled.store(false, std::memory_order_relaxed);
-  UnlockAll();
-  ledger_.AbandonSnapshotInChild();
-  live_.ResetBucketsInChild();
+void ProfilerImpl::StartInChild(bool is_usable) {
   DropProbes();
-}
-
-void ProfilerImpl::ResetInChild() {
-  ledger_.Clear();
+  if (!is_usable) {
+    has_given_up_.store(true, std::memory_order_relaxed);
+    enabled.store(false, std::memory_order_relaxed);
+    return;
+  }
+  // The site cache, too: each site must be in the new ledger before its events (Ledger::MakeCells).
+  Remake(pools_, sites_, live_, ledger_);
+  Remake(ledger_, sites_, FlushEvery(max_live_));
+  Remake(live_);
+  Remake(site_cache_);
   size_limit_.store(usual_size_limit(), std::memory_order_relaxed);
-  pools_.Clear();
-  sites_.UnlockAll();
-  live_.ClearInChild();
-  ledger_.log().Unlock();
-  ledger_.UnlockAll();
-  DropProbes();
   for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_,
                         &truncated_stacks_}) {
     counter->store(0, std::memory_order_relaxed);

@@ -35,23 +35,34 @@
 namespace hbmprof::internal {
 
 // Gives names small numbers, in the order of their first use. When it is full, every new name gets the number of the
-// last one, "other".
+// last one, "other". Any thread may call any function, also in a signal handler that interrupted malloc.
 class NameTable {
  public:
   // `first` gets number 0.
   NameTable(std::string_view first, int capacity);
-  int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<std::string> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Finding a known name takes no lock. A new name gets 0 if the thread is inside the tracker.
+  int NumberOf(std::string_view name) ABSL_LOCKS_EXCLUDED(lock_);
+  std::vector<std::string> All() const;
   // Returns whether NumberOf was called with `first`.
   bool first_is_requested() const { return first_is_requested_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kMaxNameBytes = 64;
+  struct Name {
+    std::string_view text() const { return {bytes, size}; }
+    size_t size;
+    char bytes[kMaxNameBytes];
+  };
 
-  const size_t capacity_;
+  // Returns -1 if the name is not in the table.
+  int Find(std::string_view name) const;
+  void Add(std::string_view name);
+
+  const int capacity_;
   std::atomic<bool> first_is_requested_{false};
-  mutable Mutex mutex_;
-  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
+  SpinLock lock_;  // for new names
+  const std::unique_ptr<Name[]> names_;
+  std::atomic<int> count_{0};  // names up to here are complete and never change
 };
 
 // The program's own counters.
@@ -153,13 +164,9 @@ class ProfilerImpl {
   // Returns the device's totals, with the values of its probe.
   DeviceStats ToStats(DeviceId device, MemorySpace space, const AccountTotals& totals) const;
 
-  // Around a fork. The child calls ResetInChild instead of UnlockAll.
-  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void ResetInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // In a child that was forked without LockAll: turns recording off for ever and releases every lock, so that later
-  // calls return. The contents of the tables are undefined.
-  void GiveUpInChild() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // In a forked child. If `is_usable`, makes the tables of events anew. Otherwise turns recording off for ever; the
+  // contents of these tables are then undefined.
+  void StartInChild(bool is_usable);
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
  private:

@@ -7,25 +7,32 @@
 
 namespace hbmprof::internal {
 
-__thread Caller scoped_caller __attribute__((tls_model("initial-exec"))) = {};
+__thread Scope thread_scopes[2] __attribute__((tls_model("initial-exec"))) = {};
 
-// A signal handler that records at any point sees either no scope or a complete one, because is_scoped changes first at
-// the end and last at the beginning.
+namespace {
+
+// A signal handler that records at any point sees either no scope or a complete one. If it runs on another stack, it
+// leaves this thread's other scope as it was.
+void SetBegun(Scope& scope, bool is_begun) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  scope.is_begun = is_begun;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  thread_state.is_scoped = thread_scopes[0].is_begun || thread_scopes[1].is_begun;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace
 
 bool BeginScope(const Caller& caller) {
-  if (IsInScope(caller)) return false;
-  EndScope();
-  scoped_caller = caller;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  thread_state.is_scoped = true;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  Scope& scope = ScopeOfThisStack();
+  if (IsIn(scope, caller)) return false;
+  SetBegun(scope, false);
+  scope.caller = caller;
+  SetBegun(scope, true);
   return true;
 }
 
-void EndScope() {
-  thread_state.is_scoped = false;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
+void EndScope() { SetBegun(ScopeOfThisStack(), false); }
 
 }  // namespace hbmprof::internal
 

@@ -5,11 +5,6 @@
 
 namespace hbmprof::internal {
 
-SegmentMap::~SegmentMap() {
-  UnmapPages(pieces_, capacity_ * sizeof(Piece));
-  UnmapPages(scratch_, capacity_ * sizeof(Piece));
-}
-
 Segment* SegmentMap::Around(uint64_t start, uint64_t end) const {
   Segment* segment = At(start);
   while (segment != nullptr && !segment->Contains(start, end)) segment = segment->outer;
@@ -49,18 +44,11 @@ bool SegmentMap::Reserve(size_t more) {
   const size_t needed = 2 * count_ + 4 * more;
   if (needed <= capacity_) return true;
   const size_t capacity = std::max<size_t>(512, 2 * needed);
-  auto* pieces = static_cast<Piece*>(MapPages(capacity * sizeof(Piece)));
-  auto* scratch = static_cast<Piece*>(MapPages(capacity * sizeof(Piece)));
-  if (pieces == nullptr || scratch == nullptr) {
-    UnmapPages(pieces, capacity * sizeof(Piece));
-    UnmapPages(scratch, capacity * sizeof(Piece));
-    return false;
-  }
+  auto* pieces = static_cast<Piece*>(arena_.Allocate(2 * capacity * sizeof(Piece)));
+  if (pieces == nullptr) return false;
   if (count_ > 0) std::memcpy(pieces, pieces_, count_ * sizeof(Piece));
-  UnmapPages(pieces_, capacity_ * sizeof(Piece));
-  UnmapPages(scratch_, capacity_ * sizeof(Piece));
   pieces_ = pieces;
-  scratch_ = scratch;
+  scratch_ = pieces + capacity;
   capacity_ = capacity;
   return true;
 }
@@ -190,12 +178,6 @@ bool SegmentMap::Merge(Segment* first, Segment* second) {
   Return(*first, second->idle_bytes.load(std::memory_order_relaxed));
   Free(second);
   return true;
-}
-
-void SegmentMap::Clear() {
-  ForEachSegment(0, ~uint64_t{0}, [&](Segment* segment) { Free(segment); });
-  count_ = 0;
-  ++generation_;
 }
 
 }  // namespace hbmprof::internal

@@ -44,7 +44,6 @@ struct Segment {
 class SegmentMap {
  public:
   SegmentMap() = default;
-  ~SegmentMap();
   SegmentMap(const SegmentMap&) = delete;
   SegmentMap& operator=(const SegmentMap&) = delete;
 
@@ -123,8 +122,6 @@ class SegmentMap {
   bool Merge(Segment* first, Segment* second);
   // Reserves memory for `more` changes, so that none of them fails. Returns false if the host has no memory.
   bool Reserve(size_t more);
-  // Removes all segments.
-  void Clear();
 
   // Takes `bytes` from the idle bytes. Returns false if there are fewer.
   static bool Take(Segment& segment, int64_t bytes) {
@@ -164,6 +161,7 @@ class SegmentMap {
     segments_.fetch_sub(1, std::memory_order_relaxed);
   }
 
+  // The arrays are in the arena. Smaller ones that they have replaced stay there.
   Piece* pieces_ = nullptr;
   size_t count_ = 0;
   Piece* scratch_ = nullptr;  // as large as pieces_

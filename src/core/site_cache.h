@@ -99,7 +99,7 @@ class SiteCache {
 
   Bucket& BucketOf(const Key& key) const { return buckets_[key.low_ >> (64 - kBucketBits)]; }
 
-  Bucket* const buckets_;  // null if there is no memory
+  Bucket* buckets_;  // null if there is no memory
 };
 
 }  // namespace hbmprof::internal

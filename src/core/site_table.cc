@@ -59,8 +59,8 @@ uint32_t PcTable::NumberOf(uintptr_t pc) {
     return kNoNumber;
   }
   pcs[number - StartOf(segment)] = pc;
+  ++size_;  // before the number can be found (fork.h)
   numbers_.Insert(hash, uint64_t{number} + 1);
-  ++size_;
   return number;
 }
 
@@ -176,18 +176,6 @@ SiteId SiteTable::AddSite(uint64_t hash, const SiteKey& key) {
   sites_.Insert(hash, uint64_t{site} + 1);
   const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
   return site;
-}
-
-void SiteTable::LockAll() {
-  stacks_.lock().Lock();
-  pcs_.lock().Lock();
-  sites_.lock().Lock();
-}
-
-void SiteTable::UnlockAll() {
-  sites_.lock().Unlock();
-  pcs_.lock().Unlock();
-  stacks_.lock().Unlock();
 }
 
 }  // namespace hbmprof::internal

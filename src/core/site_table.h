@@ -55,7 +55,6 @@ class PcTable {
     const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
     return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
   }
-  SpinLock& lock() ABSL_LOCK_RETURNED(numbers_.lock()) { return numbers_.lock(); }
 
  private:
   static constexpr uint32_t kFirstBits = 13;
@@ -183,10 +182,6 @@ class SiteTable {
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
   SiteId max_sites() const { return max_sites_; }
-
-  // To be called around a fork.
-  void LockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  void UnlockAll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   static constexpr uint32_t kChunkBits = 10;

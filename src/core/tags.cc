@@ -8,12 +8,10 @@
 
 #include "hbmprof/tag.h"
 #include "src/base/cut_text.h"
-#include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
-#include "src/base/lazy.h"
-#include "src/base/mutex.h"
 #include "src/base/pages.h"
+#include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/injected.h"
 
@@ -56,7 +54,8 @@ struct TagSet {
   const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
 };
 
-// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc.
+// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc. A
+// forked child keeps it (fork.h).
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
@@ -69,28 +68,28 @@ class TagRegistry {
 
   // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.
   std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
   // Returns a null key if the key is new and the limit of keys is reached.
-  std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
   // Returns memory for a T with `bytes` bytes behind it, or null if the host has none.
   template <typename T>
-  T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     return static_cast<T*>(arena_.Allocate(sizeof(T) + bytes));
   }
 
-  Mutex mutex_;
-  Arena arena_ ABSL_GUARDED_BY(mutex_);
+  SpinLock lock_;
+  Arena arena_ ABSL_GUARDED_BY(lock_);
   InternTable steps_;
-  size_t step_count_ ABSL_GUARDED_BY(mutex_) = 0;
-  Key keys_[kMaxTagKeys] ABSL_GUARDED_BY(mutex_) = {};
-  int key_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t step_count_ ABSL_GUARDED_BY(lock_) = 0;
+  Key keys_[kMaxTagKeys] ABSL_GUARDED_BY(lock_) = {};
+  std::atomic<int> key_count_ ABSL_GUARDED_BY(lock_){0};  // the keys up to here are complete
   InternTable labels_;
   InternTable sets_;
-  // All sets by number. Number 0 is the empty set, for which the pointer is null.
-  std::atomic<const TagSet*>* const all_sets_ =
-      static_cast<std::atomic<const TagSet*>*>(MapPages(kMaxTagSets * sizeof(std::atomic<const TagSet*>)));
-  TagSetId set_count_ ABSL_GUARDED_BY(mutex_) = 1;
+  // All sets by number; null before the first set, and as long as the host has no memory for it. Number 0 is the empty
+  // set, for which the pointer is null.
+  std::atomic<std::atomic<const TagSet*>*> all_sets_{nullptr};
+  TagSetId set_count_ ABSL_GUARDED_BY(lock_) = 1;
   std::atomic<int64_t> dropped_{0};
 };
 
@@ -99,9 +98,13 @@ const T* At(uint64_t payload) {
   return reinterpret_cast<const T*>(payload);
 }
 template <typename T>
+uint64_t HashOf(uint64_t payload) {
+  return At<T>(payload)->hash;
+}
+template <typename T>
 bool Add(InternTable& table, const T* entry) {
   SpinLockHolder hold(table.lock());
-  if (!table.Reserve([](uint64_t other) { return At<T>(other)->hash; })) return false;
+  if (!table.Reserve(&HashOf<T>)) return false;
   table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
   return true;
 }
@@ -110,7 +113,14 @@ bool Add(InternTable& table, const T* entry) {
 // time, and no memory for a step.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
-Lazy<TagRegistry> tag_registry;  // scopes may end during static destruction
+// Never destroyed: scopes may end during static destruction.
+union TagRegistryMemory {
+  constexpr TagRegistryMemory() : registry() {}
+  ~TagRegistryMemory() {}
+  TagRegistry registry;
+};
+TagRegistryMemory tag_registry_memory;
+TagRegistry& tag_registry() { return tag_registry_memory.registry; }
 
 constexpr std::string_view kPrefix = "tag_";  // of reserved keys
 
@@ -133,12 +143,11 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
     if (step->dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
     return step->to;
   }
-  const ForkPause pause;
   const ReentryGuard guard;
   // The thread is inside the tracker already, for example in a signal handler that interrupted this function, and may
   // hold the lock.
   if (!guard.entered()) return tags;
-  MutexLock hold(mutex_);
+  SpinLockHolder hold(lock_);
   bool dropped = false;
   const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
   if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
@@ -155,10 +164,10 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
 }
 
 std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
-  Key* const end = keys_ + key_count_;
+  Key* const end = keys_ + key_count_.load(std::memory_order_relaxed);
   Key* key = std::find_if(keys_, end, [name](const Key& known) { return known.name() == name; });
   if (key != end) return key;
-  if (key_count_ == kMaxTagKeys) {
+  if (end == keys_ + kMaxTagKeys) {
     *dropped = true;
     return nullptr;
   }
@@ -166,7 +175,7 @@ std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
   if (bytes == nullptr) return std::nullopt;
   std::copy(name.begin(), name.end(), bytes);
   *key = {bytes, name.size(), 0};
-  ++key_count_;
+  key_count_.fetch_add(1, std::memory_order_release);
   return key;
 }
 
@@ -198,7 +207,12 @@ const Label* TagRegistry::LabelOf(Key* key, std::string_view value, bool* droppe
 std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_view value,
                                              bool* dropped) {
   if (key.empty()) return tags;
-  if (all_sets_ == nullptr) return std::nullopt;
+  std::atomic<const TagSet*>* all_sets = all_sets_.load(std::memory_order_relaxed);
+  if (all_sets == nullptr) {
+    all_sets = static_cast<std::atomic<const TagSet*>*>(MapPages(kMaxTagSets * sizeof(*all_sets)));
+    if (all_sets == nullptr) return std::nullopt;
+    all_sets_.store(all_sets, std::memory_order_release);
+  }
   char prefixed[kMaxNameBytes];
   if (IsReserved(key)) {
     std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
@@ -211,7 +225,7 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
   if (label == nullptr) return std::nullopt;
 
   const Label* list[kMaxTagKeys];
-  const TagSet* old = all_sets_[tags].load(std::memory_order_relaxed);
+  const TagSet* old = all_sets[tags].load(std::memory_order_relaxed);
   const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
   const Label** position = std::lower_bound(
       list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key->name() < wanted; });
@@ -236,14 +250,17 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
   if (set == nullptr) return std::nullopt;
   *set = {hash, set_count_, count};
   std::memcpy(static_cast<void*>(set + 1), list, bytes);
-  if (!Add(sets_, set)) return std::nullopt;
-  all_sets_[set_count_].store(set, std::memory_order_release);
-  return set_count_++;
+  SpinLockHolder hold(sets_.lock());
+  if (!sets_.Reserve(&HashOf<TagSet>)) return std::nullopt;
+  all_sets[set_count_++].store(set, std::memory_order_release);  // before the set can be found (fork.h)
+  sets_.Insert(hash, reinterpret_cast<uintptr_t>(set));
+  return set->id;
 }
 
 std::vector<std::pair<std::string, std::string>> TagRegistry::Of(TagSetId tags) const {
   std::vector<std::pair<std::string, std::string>> labels;
-  const TagSet* set = all_sets_ == nullptr ? nullptr : all_sets_[tags].load(std::memory_order_acquire);
+  const std::atomic<const TagSet*>* const all_sets = all_sets_.load(std::memory_order_acquire);
+  const TagSet* set = all_sets == nullptr ? nullptr : all_sets[tags].load(std::memory_order_acquire);
   for (int i = 0; set != nullptr && i < set->count; ++i) {
     labels.emplace_back(set->labels()[i]->key->name(), set->labels()[i]->value());
   }
@@ -260,14 +277,7 @@ void CallTagsObserver(TagSetId tags) {
 }
 
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
-  TagRegistry* registry = tag_registry.IfMade();
-  if (registry == nullptr) {
-    const ForkPause pause;
-    const ReentryGuard guard;
-    if (!guard.entered()) return tags;
-    registry = &tag_registry.Get();
-  }
-  return registry->Extend(tags, key, value);
+  return tag_registry().Extend(tags, key, value);
 }
 
 namespace {
@@ -309,10 +319,7 @@ std::vector<std::pair<std::string, std::string>> WithProcessTags(
   return all;
 }
 
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) {
-  const TagRegistry* registry = tag_registry.IfMade();
-  return registry == nullptr ? std::vector<std::pair<std::string, std::string>>() : registry->Of(tags);
-}
+std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return tag_registry().Of(tags); }
 
 std::vector<std::pair<std::string, std::string>> LabelsOf(
     const std::vector<std::pair<std::string, std::string>>& tags) {
@@ -327,10 +334,7 @@ std::vector<std::pair<std::string, std::string>> LabelsOf(
   return {labels.begin(), labels.end()};
 }
 
-int64_t DroppedTagValues() {
-  const TagRegistry* registry = tag_registry.IfMade();
-  return registry == nullptr ? 0 : registry->dropped();
-}
+int64_t DroppedTagValues() { return tag_registry().dropped(); }
 
 }  // namespace hbmprof::internal
 

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "src/base/forked_child.h"
 #include "src/base/mutex.h"
+#include "src/base/spin_lock.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -55,6 +56,33 @@ TEST(ForkTest, ChildHasFreeMutexesAndConsistentData) {
   EXPECT_EQ(result, 7);
   MutexLock hold(outer);
   EXPECT_EQ(second, 1);
+}
+
+TEST(ForkTest, ChildHasFreeSpinLocks) {
+  SpinLock lock;
+  std::atomic<bool> held{false};
+  std::atomic<bool> stop{false};
+  std::thread holder([&] {
+    SpinLockHolder hold(lock);
+    held.store(true);
+    while (!stop.load()) std::this_thread::yield();
+  });
+  while (!held.load()) std::this_thread::yield();
+  const auto can_lock = [&lock]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return lock.TryLock(); };
+  // The fork does not wait for the lock.
+  EXPECT_EQ(RunInChild([&] {
+              {
+                SpinLockHolder hold(lock);
+                if (RunInChild([&] { return can_lock() ? 7 : 8; }) != 7) return 9;
+                if (can_lock()) return 10;
+              }
+              return can_lock() ? 7 : 8;
+            }),
+            7);
+  EXPECT_FALSE(can_lock()) << "in the parent, the lock is still held";
+  stop.store(true);
+  holder.join();
+  EXPECT_TRUE(can_lock());
 }
 
 TEST(ForkTest, ThreadsLockMutexesWhileOthersFork) {

@@ -22,7 +22,9 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "src/base/pages.h"
 #include "src/capture/capture.h"
 #include "src/capture/libunwind_backend.h"
 #include "src/capture/modules.h"
@@ -34,6 +36,7 @@ namespace {
 using hbmprof::Caller;
 using hbmprof::Snapshot;
 using hbmprof::Unwinder;
+using hbmprof::internal::HostBytes;
 using hbmprof::internal::LoadedModules;
 using hbmprof::internal::StackCapture;
 
@@ -239,6 +242,43 @@ TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
   loader.join();
 }
 
+uintptr_t return_address;
+[[gnu::noinline]] void StoreReturnAddress() {
+  return_address = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
+}
+
+// Code without unwind information, in a frame whose frame record is an old one: its return address lies in a library
+// that another thread unloads during the walk.
+void GuessIntoLibraryThatIsUnloaded(const std::string& path) {
+  void* const code = mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(code, MAP_FAILED);
+  Library(path).Call(StoreReturnAddress);
+  std::atomic<bool> stop{false};
+  std::thread loader([&] {
+    while (!stop) Library{path};
+  });
+  struct {
+    uintptr_t stack[2];
+    uintptr_t record[2];
+  } frame = {{0, 0}, {0, return_address}};
+  const Caller caller = {reinterpret_cast<uintptr_t>(code) + 16, reinterpret_cast<uintptr_t>(frame.stack),
+                         reinterpret_cast<uintptr_t>(frame.record)};
+  uintptr_t pcs[64];
+  int guessed = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (std::chrono::steady_clock::now() < end) {
+    for (int i = 0; i < 100; ++i) guessed += Auto().Capture(caller, pcs, 64).depth > 1;
+  }
+  stop = true;
+  loader.join();
+  munmap(code, 4096);
+  EXPECT_GT(guessed, 0);
+}
+TEST(UnloadingTest, OldReturnAddressInLibraryThatIsUnloaded) { GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL); }
+TEST(UnloadingTest, OldReturnAddressInLibraryWithoutBuildIdThatIsUnloaded) {
+  GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL_NO_ID);
+}
+
 // Called by another thread and then by the constructor of a library, which runs with the dynamic linker's lock held.
 void (*in_constructor)();
 std::thread other_thread;  // joined outside of the constructor, because a thread may need the linker's lock to end
@@ -348,6 +388,30 @@ TEST(ModulesTest, HaveBuildIdsAndDoNotOverlap) {
     if (i == 1) continue;  // the main program comes first wherever it is
     EXPECT_LE(modules[i - 1].limit, modules[i].start);
   }
+}
+
+TEST(ModulesTest, HistoryIsHostMemory) {
+  LoadedModules();
+  const int64_t before = HostBytes();
+  // More libraries at a time than any other test loads, so some are at new addresses.
+  constexpr int kCopies = 8;
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("hbmprof_history." + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  {
+    std::vector<std::unique_ptr<Library>> libraries;
+    for (int i = 0; i < kCopies; ++i) {
+      const std::filesystem::path copy = folder / (std::to_string(i) + ".so");
+      std::filesystem::copy_file(FRAME_LIBRARY_SMALL, copy);
+      libraries.push_back(std::make_unique<Library>(copy));
+    }
+    LoadedModules();
+  }
+  std::filesystem::remove_all(folder);
+  const int64_t loaded = HostBytes();
+  EXPECT_GE(loaded - before, static_cast<int64_t>(sizeof(Snapshot::Module)));
+  LoadedModules();
+  EXPECT_EQ(HostBytes(), loaded) << "what was unloaded stays in the history";
 }
 
 TEST(ModulesTest, ContainVdso) {

@@ -376,20 +376,6 @@ TEST_F(LedgerTest, ResetPeakChangesOneAccount) {
   ExpectSame();
 }
 
-TEST_F(LedgerTest, ClearInAForkedChildRemovesAll) {
-  const SiteId segment = NewSite(DeviceId{63}, MemoryKind::kPool);
-  const SiteId plain = NewSite(DeviceId{63});
-  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, kBuffer, segment, 1000));
-  ASSERT_TRUE(ledger_.Enter(Event::kAlloc, kBuffer, plain, 10));
-  ledger_.LockAll();
-  ledger_.Clear();
-  ledger_.UnlockAll();
-  ExpectSame();
-  EXPECT_EQ(ledger_.live_records(), 0);
-  Enter(Event::kAlloc, segment, 7);
-  ExpectSame();
-}
-
 TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   constexpr int kFlushEvery = 64;
   SiteTable sites(16);

@@ -1,5 +1,9 @@
 // ScopedCaller: where the stacks of wrappers begin. Not in this file: the driver's calls under the injected library
 // (tests/inject/joined_test.cc).
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+
 #include <csetjmp>
 #include <cstdint>
 #include <stdexcept>
@@ -118,6 +122,57 @@ TEST_F(ScopedCallerTest, NestedWrappersUseTheOutermost) {
 TEST_F(ScopedCallerTest, RecursionUsesTheFirstCall) {
   const uintptr_t user = UserOfRecursive(*this, 100, 3);
   for (size_t bytes = 100; bytes <= 103; ++bytes) ExpectBeginsIn(user, bytes, "each depth");
+}
+
+// A signal handler on an alternate stack begins a scope of its own. The alternate stack is above the thread's stack, or
+// below it.
+ScopedCallerTest* handling_test;
+[[gnu::noinline]] void InterruptedWrapper(ScopedCallerTest& test, size_t bytes) {
+  const ScopedCaller scope;
+  raise(SIGUSR1);
+  test.Record(bytes);
+}
+[[gnu::noinline]] uintptr_t UserOfInterrupted(ScopedCallerTest& test, size_t bytes) {
+  InterruptedWrapper(test, bytes);
+  return RETURNS_TO;
+}
+TEST_F(ScopedCallerTest, HandlerOnAnotherStackHasItsOwnScope) {
+  handling_test = this;
+  static size_t bytes_in_handler;
+  struct sigaction action = {};
+  struct sigaction before;
+  action.sa_handler = [](int) { Wrapper(*handling_test, bytes_in_handler); };
+  action.sa_flags = SA_ONSTACK;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  constexpr size_t kStackBytes = size_t{1} << 20;
+  auto* const stacks =
+      static_cast<char*>(mmap(nullptr, 3 * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(stacks, MAP_FAILED);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstack(&attributes, stacks + kStackBytes, kStackBytes);
+  for (char* const alternate : {stacks, stacks + 2 * kStackBytes}) {
+    static uintptr_t user;
+    static size_t bytes;
+    bytes = alternate == stacks ? 100 : 200;
+    bytes_in_handler = bytes + 1;
+    stack_t stack = {};
+    stack.ss_sp = alternate;
+    stack.ss_size = kStackBytes;
+    pthread_t thread;
+    const auto run = [](void* alternate_stack) -> void* {
+      sigaltstack(static_cast<stack_t*>(alternate_stack), nullptr);
+      user = UserOfInterrupted(*handling_test, bytes);
+      return nullptr;
+    };
+    ASSERT_EQ(pthread_create(&thread, &attributes, run, &stack), 0);
+    pthread_join(thread, nullptr);
+    ExpectBeginsIn(user, bytes, "after the handler's scope");
+    EXPECT_NE(StackOf(bytes_in_handler, profiler_)[1], user) << "in the handler's scope";
+  }
+  pthread_attr_destroy(&attributes);
+  munmap(stacks, 3 * kStackBytes);
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST_F(ScopedCallerTest, ExceptionEndsTheScope) {

@@ -128,16 +128,6 @@ TEST(SegmentMapTest, ReportsTheOnlyAccount) {
   EXPECT_EQ(map.only_account(), 5);
 }
 
-TEST(SegmentMapTest, ClearedMapIsEmptyAndUsable) {
-  SegmentMap map;
-  for (uint64_t i = 1; i <= 1000; ++i) ASSERT_NE(Add(map, i * 100, 100, static_cast<SiteId>(i)), nullptr);
-  map.Clear();
-  EXPECT_TRUE(map.empty());
-  EXPECT_EQ(SiteAt(map, 500), kNoSite);
-  EXPECT_NE(Add(map, 450, 100, 3), nullptr);
-  EXPECT_EQ(SiteAt(map, 500), 3u);
-}
-
 TEST(SegmentMapTest, AgreesWithAMapOverRandomEvents) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

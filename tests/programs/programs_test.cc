@@ -64,6 +64,13 @@ TEST(Fork, SignalHandlerCanFork) {
 #endif
   ExpectDone(RunProgram("fork_in_handler"));
 }
+// A signal handler that interrupted malloc on another thread records while the fork waits for malloc's lock.
+TEST(Fork, ThreadsAndTheirSignalHandlersUseWholeProfiler) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#endif
+  ExpectDone(RunProgram("fork_beside_threads", {"500"}));
+}
 TEST(Fork, HandlersCanUseWholeProfiler) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";

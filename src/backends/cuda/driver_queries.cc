@@ -8,7 +8,6 @@
 #include "src/backends/cuda/driver_table.h"
 #include "src/backends/cuda/nvml.h"
 #include "src/base/completes.h"
-#include "src/base/fork.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 
@@ -134,7 +133,6 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   if (!cached) return device;
   // The probe takes host memory. If the program's own operator new makes a wrapped call, that call gets here again,
   // inside the tracker. It does not set the probe; a call outside of the tracker does.
-  const ForkPause pause;
   const ReentryGuard guard;
   if (guard.entered()) {
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });

@@ -6,7 +6,6 @@
 #include <new>
 
 #include "src/base/completes.h"
-#include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/thread_state.h"
 
@@ -55,7 +54,6 @@ CudaDriverRanges::Entries::iterator CudaDriverRanges::Clear(uint64_t start, uint
 }
 
 void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered() || entry.bytes == 0) return;
   MutexLock hold(mutex_);
@@ -74,7 +72,6 @@ void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physic
 }
 
 CudaDriverRanges::Removed CudaDriverRanges::Remove(uint64_t start) {
-  const ForkPause pause;
   const ReentryGuard guard;
   Removed removed;
   if (!guard.entered()) return removed;
@@ -90,7 +87,6 @@ CudaDriverRanges::Removed CudaDriverRanges::Remove(uint64_t start) {
 void CudaDriverRanges::PutBack(const Removed& removed) { Insert(removed.start, removed.entry); }
 
 CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return {};
   MutexLock hold(mutex_);
@@ -111,7 +107,6 @@ CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
 }
 
 void CudaDriverRanges::Declare(uint64_t start) {
-  const ForkPause pause;
   const ReentryGuard guard;
   if (!guard.entered()) return;
   MutexLock hold(mutex_);

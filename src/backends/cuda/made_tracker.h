@@ -7,7 +7,6 @@
 
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
-#include "src/base/fork.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/thread_state.h"
 
@@ -17,7 +16,6 @@ namespace hbmprof::internal {
 // So if the program's own operator new makes a wrapped call, the allocations of make() do not make a second tracker.
 template <typename Make>
 auto MakeInsideTracker(const Make& make) -> decltype(make()) {
-  const ForkPause pause;
   const ReentryGuard guard;
   return guard.entered() ? make() : nullptr;
 }
