@@ -280,7 +280,8 @@ int hbmprof_record_block_resize(const void* address, size_t bytes) HBMPROF_NOT_R
 /* Splits the segment at `address` in two. The first has `bytes` bytes, the second the rest; both have the call stack of
  * the old one, and blocks stay where they are. End each of them with hbmprof_record_free(). Returns 1 if the segment
  * was split. Returns 0 and changes nothing if recording is off, if there is no such segment, if `bytes` is 0 or not
- * less than its size, if a segment inside it would be cut, or if a limit was reached. The segment must be one that
+ * less than its size, if a segment inside it would be cut, if the second would begin at the address of a live buffer or
+ * of a segment that hbmprof_record_free() ends, or if a limit was reached. The segment must be one that
  * hbmprof_record_free() ends. */
 int hbmprof_split_segment(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
 

@@ -189,10 +189,10 @@ class Profiler {
 
   // Sets the probe of a device: the function that Stats and TakeSnapshot call for the device's own numbers. It is
   // called by any thread, also by several at once, without a lock of the profiler. It should report
-  // DeviceStats::baseline, which the profiler does not compute. It may use the profiler. If it calls
-  // Stats or TakeSnapshot itself, these call no probe. If it throws a std::exception other than std::bad_alloc, its
-  // values are not known. A device has one probe: a new one replaces the old one, and waits until no other thread runs
-  // the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
+  // DeviceStats::baseline, which the profiler does not compute. It may use the profiler, and what it
+  // allocates is recorded. If it calls Stats or TakeSnapshot itself, these call no probe. If it throws a std::exception
+  // other than std::bad_alloc, its values are not known. A device has one probe: a new one replaces the old one, and
+  // waits until no other thread runs the old one. `owner` is any pointer; RemoveDeviceProbe must get the same one.
   void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner = nullptr);
   // Removes the probe of a device if it was set with the same `owner`. When this returns, no thread runs the probe and
   // it will not be called again. Exception: a probe that sets or removes a probe does not wait for calls in progress.
@@ -201,12 +201,12 @@ class Profiler {
 
   // Records that `id` is a live buffer of `bytes` bytes, with the calling thread's stack and tags. Returns whether it
   // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
-  // if a limit was reached (dropped_records and dropped_bytes then count it). A buffer or segment has at most 2^40-1
-  // bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live already, that record ends first
-  // (replaced_records counts it); the blocks of a segment end with it. Memory inside a segment counts in addition to
-  // the segment: record it as a block (RecordBlock). Kind kAlias counts as 0 bytes. A buffer of kind kPool counts as
-  // idle memory of a pool, but it is not a segment: only RecordSegment records segments. Always inlined, so that it is
-  // not a frame of the stack.
+  // if a limit was reached or `id` has its highest bit set (dropped_records and dropped_bytes then count it). A buffer
+  // or segment has at most 2^40-1 bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live
+  // already, that record ends first (replaced_records counts it); the blocks of a segment end with it. Memory inside a
+  // segment counts in addition to the segment: record it as a block (RecordBlock). Kind kAlias counts as 0 bytes. A
+  // buffer of kind kPool counts as idle memory of a pool, but it is not a segment: only RecordSegment records segments.
+  // Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, internal::PackAttributes(attributes));
   }
@@ -280,7 +280,9 @@ class Profiler {
   // Splits the segment at `address`, which must be one that ends with RecordFree, in two: the first gets `bytes` bytes,
   // the second the rest. Both have its stack and end with RecordFree. Blocks stay where they are. The second counts as
   // one more allocation. Returns false and changes nothing if recording is off, if there is no such segment, if `bytes`
-  // is 0 or not less than its size, if a segment inside it would be cut, or if a limit was reached.
+  // is 0 or not less than its size, if a segment inside it would be cut, if the second would begin at the address of a
+  // live buffer or of a segment that ends with RecordFree (RecordFree could not tell them apart), or if a limit was
+  // reached.
   bool SplitSegment(BufferId address, size_t bytes);
   // Merges two adjacent segments that end with RecordFree into one, which has the stack of the first. `second` is the
   // address at which `first` ends. Blocks stay where they are. Returns false and changes nothing if recording is off,

@@ -184,14 +184,17 @@ void ReadLimits(OutOfMemory* failure) {
   });
 }
 
-// Writes the profile that goes with a report. Returns the report's line about this profile; "" if no profile is
-// requested.
+// Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see
+// more.
 std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options) {
   static Lazy<KeptProfiles> profiles;
-  if (options.oom_output.empty()) return "";
+  if (options.oom_output.empty()) {
+    return "  more       with HBMPROF_OOM_OUTPUT=oom.%p.%n.pb.gz, each report writes a profile for `hbmprof top`\n";
+  }
   const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(snapshot, options.oom_output, options);
   if (kept.ok()) {
-    return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n");
+    return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n") +
+           "  more       hbmprof top " + kept->path + "\n";
   }
   const absl::string_view why = kept.status().message();
   return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");

@@ -65,6 +65,8 @@ class StackCapture {
   // Captures the stack without the cache.
   CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
+  // Whether stacks are captured.
+  bool is_on() const { return method_ != Method::kNone; }
   // The method that captures really use: "cached_rules", "frame_pointer", "libunwind", "backtrace" or "none". It
   // differs from the requested unwinder if this system does not support that.
   const char* name() const;

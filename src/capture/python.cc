@@ -91,11 +91,11 @@ uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
   return HashBytes(reinterpret_cast<const char*>(characters.at), bytes, characters.count);
 }
 
-// Writes `text`, a str, as UTF-8 to `buffer`, cut at `capacity` bytes. Returns the number of bytes; 0 if it cannot be
-// read.
-size_t WriteUtf8(const PythonLayout& layout, uintptr_t text, char* buffer, size_t capacity) {
+// Writes `text`, a str, as UTF-8 to `buffer`, cut at `capacity` bytes. Returns the number of bytes; nullopt if it
+// cannot be read.
+std::optional<size_t> WriteUtf8(const PythonLayout& layout, uintptr_t text, char* buffer, size_t capacity) {
   Characters characters;
-  if (!FindCharacters(layout, text, &characters)) return 0;
+  if (!FindCharacters(layout, text, &characters)) return std::nullopt;
   size_t size = 0;
   for (size_t i = 0; i < characters.count; ++i) {
     const uintptr_t at = characters.at + i * characters.width;
@@ -352,7 +352,7 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
   constexpr bool kHasEntries = kChain == PythonFrameChain::kEntryFrames;
   constexpr bool kHasCframes = kHasEntries || kChain == PythonFrameChain::kOnePerActivationWithCframe;
   constexpr bool kHasOwners = kHasShims || kHasEntries;
-  constexpr int kMaxSteps = 1 << 16;
+  constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
   constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
@@ -367,8 +367,8 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
   uintptr_t frame =
       Load<uintptr_t>(layout.thread_frame != 0 ? state + layout.thread_frame : cframe + layout.cframe_frame);
   int visited = 0;
-  for (int step = 0; frame != 0 && step < kMaxSteps; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
-    if (!IsObjectAddress(frame)) return PythonRead::kUnfit;
+  for (int step = 0; frame != 0; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
+    if (!IsObjectAddress(frame) || step == kMaxSteps) return PythonRead::kUnfit;
     const uint8_t owner = kHasOwners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
     if (kHasShims && owner >= kFirstShimOwner) {
       visitor->EndActivation(frame);
@@ -394,7 +394,9 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
         ++visited;
       }
     }
-    if (kHasShims || (kHasEntries && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
+    // The marker of an activation is in its shim, or known from its first frame on.
+    const bool is_enough = !kHasShims && visited >= max_frames;
+    if (kHasShims || (kHasEntries && !is_enough && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
     uintptr_t marker = 0;
     if constexpr (kHasCframes) {
       if (cframe == root_cframe || !IsObjectAddress(cframe)) return PythonRead::kUnfit;
@@ -402,7 +404,7 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
       cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
     }
     visitor->EndActivation(marker);
-    if (visited >= max_frames) break;
+    if (is_enough) break;
   }
   return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
 }
@@ -492,11 +494,12 @@ class Collector {
     const PythonLayout& layout = python_.layout;
     const auto file = Load<uintptr_t>(code + layout.code_filename);
     if (!IsOfType(file, python_.unicode_type)) return 0;
-    const size_t function_bytes =
+    const std::optional<size_t> function_bytes =
         WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMaxFunctionBytes);
-    const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes);
-    if (function_bytes == 0) return 0;
-    return InternNamedFrame({workspace_.function, function_bytes}, {workspace_.file, file_bytes},
+    const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes).value_or(0);
+    if (!function_bytes.has_value()) return 0;
+    const std::string_view function(workspace_.function, *function_bytes);
+    return InternNamedFrame(function.empty() ? "<unnamed>" : function, {workspace_.file, file_bytes},
                             LineOf(python_, code, instruction), Load<int32_t>(code + layout.code_first_line));
   }
 
@@ -588,6 +591,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   // The native frames before `next` are in the result.
   int next = 0;
   int begin = 0;
+  int innermost = -1;  // evaluation frame
   for (int i = 0; i < collector.activations(); ++i) {
     const PythonWorkspace::Activation& activation = work.activations[i];
     const uintptr_t* words = work.python + begin;
@@ -596,6 +600,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
     int frame = next;
     while (frame < native.depth && !is_in(frame, activation.marker)) ++frame;
     if (frame < native.depth) {
+      if (i == 0) innermost = frame;
       add(native.pcs + next, frame - next);
       add(words, count);
       next = frame + 1;
@@ -608,7 +613,10 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
       return native;  // the native frame of each function is not known
     }
   }
-  if (by_range && !is_cut) {
+  // If evaluation frames are left, they are the outermost ones: those outside of a greenlet, whose functions are not
+  // known to its thread. But the innermost one may lack its function, if a signal interrupted its begin or end.
+  const bool is_certain = innermost > 0 && IsReturnFromCall(native.pcs[innermost], native.pcs[innermost - 1] - 1);
+  if (by_range && !is_cut && !is_certain) {
     for (int frame = next; frame < native.depth; ++frame) {
       if (is_in(frame, 0)) return native;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/pages.h"
+#include "src/base/saturating.h"
 
 namespace hbmprof::internal {
 
@@ -211,7 +212,7 @@ void Ledger::Change::Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes
   cell_from.alloc_bytes -= old_bytes;
   Cell& cell_to = Changed(to);
   ++cell_to.alloc_objects;
-  cell_to.alloc_bytes += std::max(old_bytes, new_bytes);
+  cell_to.AddAllocBytes(std::max(old_bytes, new_bytes));
   cell_to.freed_bytes += std::max<int64_t>(old_bytes - new_bytes, 0);
   Account& account = own_->accounts[account_];
   account.largest_alloc = std::max(account.largest_alloc, new_bytes);
@@ -283,7 +284,7 @@ void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* 
   if (cell.epoch >= instant.epoch) return;
   const bool has_changed_since_peak = cell.epoch >= instant.peak_epoch;
   totals->alloc_objects += cell.alloc_objects;
-  totals->alloc_bytes += cell.alloc_bytes;
+  totals->alloc_bytes = SaturatingSum(totals->alloc_bytes, cell.alloc_bytes);
   totals->inuse_objects += cell.inuse_objects();
   totals->inuse_bytes += cell.inuse_bytes();
   totals->peak_objects += has_changed_since_peak ? cell.peak_objects : cell.inuse_objects();
@@ -335,7 +336,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     const SiteTotals& changed = reading.changed[site];
     SiteTotals& totals = (*sites)[site];
     totals.alloc_objects += changed.alloc_objects;
-    totals.alloc_bytes += changed.alloc_bytes;
+    totals.alloc_bytes = SaturatingSum(totals.alloc_bytes, changed.alloc_bytes);
     totals.inuse_objects += changed.inuse_objects;
     totals.inuse_bytes += changed.inuse_bytes;
     totals.peak_objects += changed.peak_objects;

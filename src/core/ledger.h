@@ -361,6 +361,16 @@ class Ledger {
   struct Cell {
     int64_t inuse_objects() const { return alloc_objects - freed_objects; }
     int64_t inuse_bytes() const { return alloc_bytes - freed_bytes; }
+    // The bytes ever allocated stay at the largest number. What does not fit is subtracted from the freed bytes, so
+    // that the bytes in use are right.
+    void AddAllocBytes(int64_t bytes) {
+      int64_t sum;
+      if (__builtin_expect(static_cast<int64_t>(__builtin_add_overflow(alloc_bytes, bytes, &sum)), 0) != 0) {
+        freed_bytes -= bytes - (INT64_MAX - alloc_bytes);
+        sum = INT64_MAX;
+      }
+      alloc_bytes = sum;
+    }
 
     int64_t alloc_objects;
     int64_t alloc_bytes;
@@ -547,7 +557,7 @@ class Ledger {
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
   if (event == Event::kAlloc || event == Event::kAllocAndFree) {
     ++cell->alloc_objects;
-    cell->alloc_bytes += bytes;
+    cell->AddAllocBytes(bytes);
     ++account.num_allocs;
     if (bytes > account.largest_alloc) account.largest_alloc = bytes;
   }

@@ -117,6 +117,14 @@ bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) {
   return is_it;
 }
 
+bool LiveTable::Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired) {
+  SpinLockHolder hold_size(resize_lock_);  // ForEach holds it from beginning to end
+  if (InsertNew(new_id, desired) != Inserted::kNew) return false;
+  if (EraseExactly(id, expected)) return true;
+  EraseExactly(new_id, desired);
+  return false;
+}
+
 bool LiveTable::MapSegment(size_t segment) {
   if (origins_[segment].load(std::memory_order_relaxed) != 0) return true;
   const size_t bytes = SegmentBuckets(segment) * sizeof(Bucket);

@@ -166,6 +166,11 @@ class LiveTable {
   // Replaces the record of `id` by `desired` if it equals `expected`. Returns whether it did.
   bool Replace(uint64_t id, LiveRecord expected, LiveRecord desired);
 
+  // Moves the record of `id` to `new_id`, where it becomes `desired`. Returns false, and changes nothing, if the record
+  // of `id` does not equal `expected`, if `new_id` is in the table, or if there is no memory. ForEach visits a record
+  // that moves meanwhile under exactly one of both ids.
+  bool Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired);
+
   // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
   // are inserted meanwhile may be missed.
   template <typename Visit>

@@ -357,13 +357,13 @@ void Pools::ReattachOne(Change& change, const Block& block) {
       is_kept = !site.is_block;
     }
   }
-  if (!keeps_id || !is_kept) live_.Erase(block.id, &other);
   if (is_kept && keeps_id) {
     live_.Replace(id, block.record, record);
-  } else if (is_kept && live_.Insert(id, record, &other) == LiveTable::Inserted::kNoMemory) {
+  } else if (is_kept && !live_.Rename(block.id, block.record, id, record)) {
     ReturnParts(address, bytes, LevelOf(id), site.account, parts);
     is_kept = false;
   }
+  if (!is_kept) live_.Erase(block.id, &other);
   if (is_kept) {
     if (!keeps_id) change.Rename(block.id, id, record.site, bytes);
     ChargeParts(change, address, bytes, LevelOf(id), site.account, parts, 1);
@@ -482,9 +482,7 @@ void Pools::SetLevels(Change& change, const Segment* around) {
       if (inner->depth != depth || !IsBlockId(inner->id)) return;
       const uint64_t id = IdOf(inner->start, depth);
       LiveRecord record;
-      if (id == inner->id || !live_.Find(inner->id, &record)) return;
-      if (live_.InsertNew(id, record) != LiveTable::Inserted::kNew) return;
-      live_.Erase(inner->id, &record);
+      if (id == inner->id || !live_.Find(inner->id, &record) || !live_.Rename(inner->id, record, id, record)) return;
       change.Rename(inner->id, id, record.site, record.bytes);
       inner->id = id;
     });

@@ -12,6 +12,7 @@
 
 #include "src/base/cut_text.h"
 #include "src/base/pages.h"
+#include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
@@ -46,6 +47,23 @@ void Remake(Table& table, Arguments&&... arguments) {
 
 // The number of probe calls in progress on this thread. Plain data in the static TLS block.
 __thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
+
+// Takes the thread out of the tracker during its life, because it runs the program's code. It stays inside while it
+// holds a Mutex, which that code could need.
+class OutsideTracker {
+ public:
+  OutsideTracker() : was_inside_(thread_state.inside) {
+    if (fork_state.mutexes == 0) ReentryGuard::Leave();
+  }
+  ~OutsideTracker() {
+    if (was_inside_) ReentryGuard::Enter();
+  }
+  OutsideTracker(const OutsideTracker&) = delete;
+  OutsideTracker& operator=(const OutsideTracker&) = delete;
+
+ private:
+  const bool was_inside_;
+};
 
 // Whether the stack of the event that this thread is recording is truncated, and not counted yet. The same.
 __thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
@@ -210,7 +228,11 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
   }
   if (!call.prober->probe) return {};
   try {
-    return call.prober->probe();
+    const OutsideTracker outside;
+    const DeviceProbe answer = call.prober->probe();
+    // The answer is copied, so that what the probe allocated outside of the tracker is also freed there.
+    const ReentryGuard guard;
+    return answer;
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
@@ -229,7 +251,8 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 [[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
                                                          uint64_t attributes) noexcept {
   ReentryGuard guard;
-  return Admits(guard) && !id.is_null() && Allocate(caller, id, bytes, attributes);
+  if (!Admits(guard) || id.is_null()) return false;
+  return IsBuffer(id) ? Allocate(caller, id, bytes, attributes) : Drop(bytes);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::AllocateUncommon(Caller caller, BufferId id, size_t bytes,
@@ -327,12 +350,10 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
   dropped_records_.fetch_add(1, std::memory_order_relaxed);
-  constexpr int64_t kMost = INT64_MAX;
+  const auto more = static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX));
   int64_t total = dropped_bytes_.load(std::memory_order_relaxed);
-  int64_t sum;
-  do {
-    sum = bytes > static_cast<uint64_t>(kMost - total) ? kMost : total + static_cast<int64_t>(bytes);
-  } while (!dropped_bytes_.compare_exchange_weak(total, sum, std::memory_order_relaxed));
+  while (!dropped_bytes_.compare_exchange_weak(total, SaturatingSum(total, more), std::memory_order_relaxed)) {
+  }
   return false;
 }
 
@@ -359,7 +380,7 @@ SiteId ProfilerImpl::SiteOfNativeStack(const Caller& caller, SiteWords words) {
 }
 
 [[gnu::noinline]] SiteId ProfilerImpl::SiteWithNames(const Caller& caller, SiteWords words) {
-  if (GivenFrames(caller) != 0) return SiteOfNativeStack(caller, words);
+  if (GivenFrames(caller) != 0 || !capture_.is_on()) return SiteOfNativeStack(caller, words);
   uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
   const Traceback* const traceback = digest == 0 ? current_traceback : nullptr;
   if (traceback != nullptr) digest = traceback->hash;
@@ -523,7 +544,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   ReentryGuard guard;
   if (!Admits(guard) || id.is_null()) return prepared;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (!HasCapacity(bytes)) {
+  if (!IsBuffer(id) || !HasCapacity(bytes)) {
     Drop(bytes);
     return prepared;
   }
@@ -540,7 +561,8 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   ReentryGuard guard;
   const uint64_t start = address.value();
-  if (!Admits(guard) || address.is_null() || Pools::IsBlockId(start)) return false;
+  if (!Admits(guard) || address.is_null()) return false;
+  if (!IsBuffer(address)) return Drop(bytes);
   Attributes pool = attributes;
   pool.kind = MemoryKind::kPool;
   const auto size = static_cast<int64_t>(bytes);
@@ -647,7 +669,7 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
   ReentryGuard guard;
-  return Admits(guard) && !id.is_null() && !Pools::IsBlockId(id.value()) && bytes <= LiveTable::kMaxBytes &&
+  return Admits(guard) && IsBuffer(id) && bytes <= LiveTable::kMaxBytes &&
          pools_.Resize(id.value(), static_cast<int64_t>(bytes));
 }
 
@@ -686,7 +708,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
   ReentryGuard guard;
   LiveRecord record;
-  if (id.is_null() || !live_.Find(id.value(), &record)) return std::nullopt;
+  if (!IsBuffer(id) || !live_.Find(id.value(), &record)) return std::nullopt;
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
 }
 
@@ -748,14 +770,10 @@ bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
   ReentryGuard guard;
   LiveRecord record;
   if (!Admits(guard) || !live_.Find(id.value(), &record)) return false;
-  if (live_.InsertNew(new_id.value(), record) != LiveTable::Inserted::kNew) return false;
-  if (live_.EraseExactly(id.value(), record)) {
-    Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
-    if (change.is_usable()) change.Rename(id.value(), new_id.value(), record.site, record.bytes);
-    return true;
-  }
-  live_.EraseExactly(new_id.value(), record);
-  return false;
+  if (!live_.Rename(id.value(), record, new_id.value(), record)) return false;
+  Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
+  if (change.is_usable()) change.Rename(id.value(), new_id.value(), record.site, record.bytes);
+  return true;
 }
 
 void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
@@ -893,8 +911,9 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
   const std::vector<std::pair<std::string, std::string>> process_tags = Tags();
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
-    if (totals.alloc_objects == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 && totals.peak_objects == 0 &&
-        totals.peak_bytes == 0) {
+    // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.
+    if (totals.alloc_objects == 0 && totals.alloc_bytes == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
+        totals.peak_objects == 0 && totals.peak_bytes == 0) {
       continue;
     }
     const SiteKey key = sites_.Key(site);

@@ -217,12 +217,14 @@ class ProfilerImpl {
   // The same for RecordFree: the record is still in the live table, or `packed_record` was removed from it.
   FreedRecord FreeUncommon(BufferId id) noexcept;
   FreedRecord FinishFree(BufferId id, uint64_t packed_record, Ledger::Entered entered) noexcept;
-  // RecordAlloc in a scope (ScopedCaller) or with a null id, and both events if the thread is inside the tracker
-  // already: then they are counted and not recorded, except while the thread forks.
+  // RecordAlloc in a scope (ScopedCaller), both events with an id that is not that of a buffer, and both events if the
+  // thread is inside the tracker already: then they are counted and not recorded, except while the thread forks.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordFreeInside(BufferId id) noexcept;
   bool RecordBlockInside(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
   [[gnu::cold]] FreedRecord RecordBlockFreeInside(BufferId address) noexcept;
+  // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
+  static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Returns whether the event must be recorded; if not, counts it.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
@@ -376,7 +378,7 @@ inline SiteId ProfilerImpl::CachedSiteOf(const Caller& caller, SiteWords words, 
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
-  if (!thread_state.is_common() || id.is_null()) return RecordAllocUncommon(caller, id, bytes, attributes);
+  if (!thread_state.is_common() || !IsBuffer(id)) return RecordAllocUncommon(caller, id, bytes, attributes);
   ReentryGuard::Enter();
   const LiveTable::Position position = live_.Prefetch(id.value());
   if (AreUncommon(attributes) || bytes >= size_limit_.load(std::memory_order_relaxed)) {
@@ -402,7 +404,7 @@ inline bool ProfilerImpl::EnterNew(const LiveTable::Position& position, BufferId
 }
 
 inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
-  if (thread_state.inside || id.is_null()) return RecordFreeInside(id);
+  if (thread_state.inside || !IsBuffer(id)) return RecordFreeInside(id);
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
   uint64_t packed = 0;  // g++ warns otherwise
@@ -419,7 +421,7 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
 inline FreedRecord ProfilerImpl::Free(BufferId id) {
   if (id.is_null()) return {};
   LiveRecord record;
-  if (!live_.Erase(id.value(), &record)) {
+  if (!IsBuffer(id) || !live_.Erase(id.value(), &record)) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hbmprof/version.h"
+#include "src/base/saturating.h"
 #include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
@@ -119,7 +120,10 @@ TagValues ValuesOf(const Snapshot::Sample& sample, const std::vector<std::string
 // That order rarely changes, so the series stay the same.
 std::set<TagValues> ShownValues(const Snapshot& snapshot, const std::vector<std::string>& keys) {
   std::map<TagValues, int64_t> allocated;
-  for (const Snapshot::Sample& sample : snapshot.samples) allocated[ValuesOf(sample, keys)] += sample.alloc_bytes;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    int64_t& bytes = allocated[ValuesOf(sample, keys)];
+    bytes = SaturatingSum(bytes, sample.alloc_bytes);
+  }
   std::vector<std::pair<int64_t, TagValues>> order;
   for (const auto& [values, bytes] : allocated) order.emplace_back(-bytes, values);
   std::sort(order.begin(), order.end());

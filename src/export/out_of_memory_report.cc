@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "src/base/hash.h"
+#include "src/export/known_code.h"
+#include "src/export/module_index.h"
 
 namespace hbmprof::internal {
 namespace {
 
 constexpr size_t kStacksShown = 10;
-constexpr size_t kStacksNamed = 64;  // the stacks whose frames get names; those with the same names share a line
+constexpr size_t kStacksNamed = 4096;  // the stacks whose frames get names; those with the same text share a line
 constexpr size_t kFramesShown = 4;
 constexpr size_t kProcessesShown = 5;
 constexpr size_t kStackLineBytes = 120;  // maximum length of the names in one line
@@ -194,46 +196,68 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
   return holders;
 }
 
-// Returns null if this element of a stack is a return address.
-const Snapshot::NamedFrame* NamedFrameOf(const Snapshot& snapshot, uint64_t frame) {
-  if (!Snapshot::IsNamedFrame(frame)) return nullptr;
-  return &snapshot.named_frames[static_cast<uint32_t>(frame)];
+// A frame of a stack as the report shows it.
+struct ShownFrame {
+  std::string text;
+  bool is_own = false;  // it is the program's own code
+};
+using ShownFrames = std::unordered_map<uint64_t, ShownFrame>;  // by the element of the stack
+
+ShownFrame Shown(const Snapshot::NamedFrame& frame) {
+  const std::string file = frame.file.substr(frame.file.rfind('/') + 1);
+  return {frame.function + (file.empty() ? "" : " (" + file + ":" + std::to_string(frame.line) + ")"),
+          IsOwnCode(frame.function, frame.file, "")};
 }
 
-// Returns the innermost frames of each stack, as in "f < g < h". Frames whose names do not fit are left out.
-std::vector<std::string> FrameTexts(const Snapshot& snapshot, const std::vector<Holder>& holders,
-                                    Symbolizer* symbolizer) {
+ShownFrame Shown(uint64_t address, const Symbolizer::Name& known, const Snapshot::Module* module) {
+  const std::string_view name = known.name.empty() ? known.system_name : known.name;
+  ShownFrame frame;
+  frame.is_own = IsOwnCode(name, "", module == nullptr ? std::string_view() : module->path);
+  frame.text = !name.empty()       ? std::string(name)
+               : module != nullptr ? NameInModule(*module, address)
+                                   : HexNumber(address);
+  return frame;
+}
+
+// Returns all frames of the stacks.
+ShownFrames FramesOf(const Snapshot& snapshot, const std::vector<Holder>& holders, Symbolizer* symbolizer) {
+  ShownFrames frames;
   std::vector<uint64_t> addresses;
   for (const Holder& holder : holders) {
-    const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
-    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
-      // A return address is after the call instruction, so 1 is subtracted.
-      if (NamedFrameOf(snapshot, frames[i]) == nullptr) addresses.push_back(frames[i] - 1);
+    for (const uint64_t word : snapshot.stacks[holder.stack].return_addresses) {
+      if (!frames.try_emplace(word).second) continue;
+      if (Snapshot::IsNamedFrame(word)) {
+        frames[word] = Shown(snapshot.named_frames[static_cast<uint32_t>(word)]);
+      } else {
+        addresses.push_back(word - 1);  // a return address is after the call instruction
+      }
     }
   }
   std::vector<Symbolizer::Name> names(addresses.size());
   if (symbolizer != nullptr) names = symbolizer->Symbolize(snapshot.modules, addresses);
-  std::vector<std::string> texts;
-  size_t next = 0;
-  for (const Holder& holder : holders) {
-    const std::vector<uint64_t>& frames = snapshot.stacks[holder.stack].return_addresses;
-    std::string text;
-    for (size_t i = 0; i < std::min(frames.size(), kFramesShown); ++i) {
-      std::string_view name;
-      char address[32];
-      if (const Snapshot::NamedFrame* frame = NamedFrameOf(snapshot, frames[i])) {
-        name = frame->function;
-      } else {
-        name = names[next].name.empty() ? names[next].system_name : names[next].name;
-        std::snprintf(address, sizeof(address), "%#" PRIx64, addresses[next++]);
-        if (name.empty()) name = address;
-      }
-      if (!text.empty() && text.size() + name.size() > kStackLineBytes) break;
-      text.append(text.empty() ? "" : " < ").append(Printable(name.substr(0, kStackLineBytes)));
-    }
-    texts.push_back(text.empty() ? "(no call stack)" : std::move(text));
+  const ModuleIndex modules(snapshot.modules);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    const size_t module = modules.Find(addresses[i]);
+    frames[addresses[i] + 1] = Shown(addresses[i], names[i], module == kNoModule ? nullptr : &snapshot.modules[module]);
   }
-  return texts;
+  return frames;
+}
+
+// Returns the innermost frames of the program's own code, as in "f < g < h"; those of all code if there are none.
+// Frames that do not fit are left out.
+std::string StackText(const std::vector<uint64_t>& stack, const ShownFrames& frames) {
+  for (const bool only_own : {true, false}) {
+    std::string text;
+    size_t count = 0;
+    for (const uint64_t word : stack) {
+      const ShownFrame& frame = frames.at(word);
+      if (only_own && !frame.is_own) continue;
+      if (count++ == kFramesShown || (count > 1 && text.size() + frame.text.size() > kStackLineBytes)) break;
+      text.append(count == 1 ? "" : " < ").append(Printable(frame.text.substr(0, kStackLineBytes)));
+    }
+    if (count > 0) return text;
+  }
+  return "(no call stack)";
 }
 
 // Returns a line such as "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
@@ -352,14 +376,19 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
                               const std::function<std::optional<int64_t>(uint64_t)>& bytes_before) {
   std::vector<Holder> holders = LargestHolders(snapshot, device, space);
   if (holders.empty()) return "";
-  const std::vector<std::string> frames = FrameTexts(snapshot, holders, symbolizer);
-  // Stacks with the same function names look the same to the reader, so they are merged.
+  const ShownFrames frames = FramesOf(snapshot, holders, symbolizer);
+  std::vector<std::string> texts;
+  texts.reserve(holders.size());
+  for (const Holder& holder : holders) {
+    texts.push_back(StackText(snapshot.stacks[holder.stack].return_addresses, frames));
+  }
+  // Stacks with the same text look the same to the reader, so they are merged.
   std::map<std::string_view, Holder> by_text;
   bool has_growth = false;
   for (size_t i = 0; i < holders.size(); ++i) {
     const std::optional<int64_t> before = Before(bytes_before, HolderKey(snapshot, holders[i].stack, device, space));
     has_growth = has_growth || before.has_value();
-    Holder& merged = by_text.try_emplace(frames[i], Holder{static_cast<uint32_t>(i)}).first->second;
+    Holder& merged = by_text.try_emplace(texts[i], Holder{static_cast<uint32_t>(i)}).first->second;
     merged.bytes += holders[i].bytes;
     merged.objects += holders[i].objects;
     merged.bytes_before += before.value_or(0);
@@ -382,7 +411,7 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
       std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
       text.append(columns);
     }
-    text.append(frames[holder.stack]).append("\n");  // `stack` is an index in `frames` since the merge above
+    text.append(texts[holder.stack]).append("\n");  // `stack` is an index in `texts` since the merge above
   }
   return text;
 }

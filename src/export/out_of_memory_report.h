@@ -72,9 +72,10 @@ std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t devi
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space);
 
 // Returns the list of the call stacks that hold the most bytes of a device's memory space in `snapshot`; "" if nothing
-// is in use. The list has at most ten lines of stacks. Stacks with the same innermost functions share a line. `device`
-// is an index in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last
-// profile was written, or nullopt if none was written. `symbolizer` may be null.
+// is in use. The list has at most ten lines of stacks. A line shows the innermost functions of the program's own code
+// (known_code.h); those of all code if the stack has no own code. Stacks with the same text share a line. `device` is
+// an index in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last profile
+// was written, or nullopt if none was written. `symbolizer` may be null.
 std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);
 

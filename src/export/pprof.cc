@@ -18,9 +18,11 @@
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
+#include "src/base/saturating.h"
 #include "src/export/device_use.h"
 #include "src/export/gzip.h"
 #include "src/export/id_table.h"
+#include "src/export/module_index.h"
 #include "src/export/string_table.h"
 
 namespace hbmprof {
@@ -85,46 +87,9 @@ constexpr std::string_view kDropFrames = "hbmprof::(internal|cuda|Profiler)::.*|
 
 constexpr std::string_view kNoStack = "[no stack]";
 constexpr std::string_view kStackTruncated = "[stack truncated]";
-constexpr std::string_view kUnknownCode = "[unknown]";
 constexpr std::string_view kSmallStacks = "[small call stacks]";
 
-constexpr size_t kNoModule = SIZE_MAX;
 constexpr int64_t kNotYet = -1;  // an index of a string that is not interned yet
-
-// Finds the module of an address.
-class ModuleIndex {
- public:
-  explicit ModuleIndex(const std::vector<Snapshot::Module>& modules) : modules_(modules), order_(modules.size()) {
-    for (size_t i = 0; i < order_.size(); ++i) order_[i] = i;
-    std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) { return modules[a].start < modules[b].start; });
-  }
-
-  size_t Find(uint64_t address) const {
-    auto after = std::upper_bound(order_.begin(), order_.end(), address,
-                                  [&](uint64_t value, size_t i) { return value < modules_[i].start; });
-    if (after == order_.begin()) return kNoModule;
-    const size_t module = *std::prev(after);
-    return address < modules_[module].limit ? module : kNoModule;
-  }
-
- private:
-  const std::vector<Snapshot::Module>& modules_;
-  std::vector<size_t> order_;  // by start
-};
-
-std::string Hex(uint64_t value) {
-  char text[17];
-  snprintf(text, sizeof(text), "%llx", static_cast<unsigned long long>(value));
-  return text;
-}
-
-// Returns the name of an address without a symbol: file name and address in the file. It is the same in every process
-// that runs the file, and addr2line accepts it.
-std::string NameInModule(const Snapshot::Module& module, uint64_t address) {
-  const size_t slash = module.path.rfind('/');
-  const std::string base = slash == std::string::npos ? module.path : module.path.substr(slash + 1);
-  return (base.empty() ? std::string(kUnknownCode) : base) + "+0x" + Hex(address - module.bias);
-}
 
 // Returns `text` as a value of a comment: characters that separate values or lines are percent-encoded.
 std::string CommentValue(std::string_view text) {
@@ -229,7 +194,7 @@ absl::Status CheckSnapshot(const Snapshot& snapshot) {
     const Snapshot::Module& module = snapshot.modules[i];
     if (module.limit >= module.start) continue;
     return Inconsistent("modules[" + std::to_string(i) + "].limit",
-                        "is less than its start (0x" + Hex(module.limit) + ", 0x" + Hex(module.start) + ")");
+                        "is less than its start (" + HexNumber(module.limit) + ", " + HexNumber(module.start) + ")");
   }
   return absl::OkStatus();
 }
@@ -295,11 +260,6 @@ class ProfileWriter {
     int64_t start_line;  // 0: not known
   };
 
-  // Wraps around on overflow. Only a snapshot with impossible values can cause an overflow.
-  static int64_t Sum(int64_t a, int64_t b) {
-    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  }
-
   static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
     return a.truncated == b.truncated && a.return_addresses == b.return_addresses;
   }
@@ -340,7 +300,7 @@ class ProfileWriter {
   }
 
   static void AddValues(const Row& row, Row* sum) {
-    for (size_t i = 0; i < kSampleTypeCount; ++i) sum->values[i] = Sum(sum->values[i], row.values[i]);
+    for (size_t i = 0; i < kSampleTypeCount; ++i) sum->values[i] = SaturatingSum(sum->values[i], row.values[i]);
   }
 
   static bool IsLarger(const Row& a, const Row& b) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/saturating.h"
 #include "src/export/recording.h"
 
 namespace hbmprof::internal {
@@ -129,7 +130,7 @@ int64_t RecordingState::Remove(const RecordedEvent& event) {
 RecordingState::Account& RecordingState::Change(uint32_t number, const Values& by) {
   Site& site = Changed(number);
   Add(&site.values.alloc_objects, by.alloc_objects);
-  Add(&site.values.alloc_bytes, by.alloc_bytes);
+  site.values.alloc_bytes = SaturatingSum(site.values.alloc_bytes, by.alloc_bytes);
   Add(&site.values.inuse_objects, by.inuse_objects);
   Add(&site.values.inuse_bytes, by.inuse_bytes);
   Account& account = accounts_[site.account];
@@ -236,8 +237,8 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     if (is_pool || tables_.site_kinds[i] == RecordingTables::SiteKind::kBlock) {
       Add(&stats.pool_bytes, values.inuse_bytes);
     }
-    const bool is_empty = values.alloc_objects == 0 && values.inuse_objects == 0 && values.inuse_bytes == 0 &&
-                          values.peak_objects == 0 && values.peak_bytes == 0;
+    const bool is_empty = values.alloc_objects == 0 && values.alloc_bytes == 0 && values.inuse_objects == 0 &&
+                          values.inuse_bytes == 0 && values.peak_objects == 0 && values.peak_bytes == 0;
     if (is_empty) continue;
     snapshot.samples.push_back(std::move(values));
     if (sample_sites != nullptr) sample_sites->push_back(static_cast<uint32_t>(i));

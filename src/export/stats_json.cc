@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "hbmprof/version.h"
+#include "src/base/saturating.h"
 #include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
@@ -93,7 +94,7 @@ std::vector<TotalsByKind> TotalsOf(const Snapshot& snapshot) {
     KindTotals& kind = totals[sample.device][static_cast<size_t>(sample.kind)];
     kind.inuse_bytes += sample.inuse_bytes;
     kind.inuse_objects += sample.inuse_objects;
-    kind.alloc_bytes += sample.alloc_bytes;
+    kind.alloc_bytes = SaturatingSum(kind.alloc_bytes, sample.alloc_bytes);
     kind.alloc_objects += sample.alloc_objects;
   }
   return totals;
@@ -103,7 +104,7 @@ std::string KindsJson(const TotalsByKind& totals) {
   List kinds = Array();
   for (size_t i = 0; i < totals.size(); ++i) {
     const KindTotals& kind = totals[i];
-    if (kind.alloc_objects == 0 && kind.inuse_objects == 0 && kind.inuse_bytes == 0) continue;
+    if (kind.alloc_objects == 0 && kind.alloc_bytes == 0 && kind.inuse_objects == 0 && kind.inuse_bytes == 0) continue;
     kinds.AddJson("", Object()
                           .Add("kind", MemoryKindName(static_cast<MemoryKind>(i)))
                           .Add("inuse_bytes", kind.inuse_bytes)

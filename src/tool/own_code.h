@@ -1,5 +1,5 @@
-// Attributes samples to the program's own code: to the first frame outside of known libraries. docs/command.md lists
-// the libraries.
+// Attributes samples to the program's own code: to the first frame outside of known libraries
+// (src/export/known_code.h).
 #ifndef HBMPROF_SRC_TOOL_OWN_CODE_H_
 #define HBMPROF_SRC_TOOL_OWN_CODE_H_
 
@@ -28,11 +28,6 @@ class KnownLibraries {
   KnownLibraries() = default;
   bool IsOwn(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source, ProfileSet::String binary);
 
-  NamePattern binaries_;
-  NamePattern functions_;
-  NamePattern python_packages_;
-  NamePattern python_library_;
-  NamePattern not_code_;
   std::vector<NamePattern> more_;
 };
 

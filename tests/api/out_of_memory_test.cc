@@ -23,6 +23,7 @@ using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
@@ -56,14 +57,15 @@ TEST_F(OutOfMemoryTest, IsReportedWithHoldersAndGrowth) {
                                     "  device     64.00 MiB in all, 16.00 MiB free, largest free block 16.00 MiB\n"
                                     "  recorded   48.00 MiB of this process, peak 48.00 MiB.*\n"
                                     "  in use by call stack, largest first, with the change since the last profile:\n"
-                                    "   32.00 MiB  66.7 %        2 live    \\+16.00 MiB  .*GrowCache < main < .*\n"
-                                    "   16.00 MiB  33.3 %        1 live          \\+0 B  .*LoadWeights < main < .*\n"));
+                                    "   32.00 MiB  66.7 %        2 live    \\+16.00 MiB  .*GrowCache < main\n"
+                                    "   16.00 MiB  33.3 %        1 live          \\+0 B  .*LoadWeights < main\n"
+                                    "  more       with HBMPROF_OOM_OUTPUT=.*\n"));
   EXPECT_EQ(FilesIn(directory_).size(), 1u) << "only before.pb.gz";
 }
 
 TEST_F(OutOfMemoryTest, WritesProfileToRequestedPath) {
   const CommandResult run = Run({"full"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz"});
-  EXPECT_THAT(run.err, HasSubstr("\n  profile    oom.0.pb.gz\n"));
+  EXPECT_THAT(run.err, EndsWith("\n  profile    oom.0.pb.gz\n  more       hbmprof top oom.0.pb.gz\n"));
   EXPECT_EQ(ViewProfile(directory_ + "/oom.0.pb.gz").Sum("inuse_space"), 48 << 20);
 }
 

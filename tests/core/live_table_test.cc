@@ -235,6 +235,45 @@ TEST(LiveTable, EraseIfErasesOnlyMatches) {
   EXPECT_EQ(erased_bytes, expected_bytes);
 }
 
+TEST(LiveTable, RenameMovesOneRecord) {
+  LiveTable table;
+  LiveRecord replaced;
+  const LiveRecord first = RecordOf(1);
+  const LiveRecord second = RecordOf(2);
+  const LiveRecord changed = RecordOf(3);
+  table.Insert(Address(1), first, &replaced);
+  table.Insert(Address(2), second, &replaced);
+  EXPECT_FALSE(table.Rename(Address(1), second, Address(3), changed)) << "another record";
+  EXPECT_FALSE(table.Rename(Address(4), first, Address(3), changed)) << "no record";
+  EXPECT_FALSE(table.Rename(Address(1), first, Address(2), changed)) << "the id is taken";
+  ExpectSame(table, {{Address(1), first}, {Address(2), second}});
+  EXPECT_EQ(Count(table), 2u);
+  EXPECT_TRUE(table.Rename(Address(1), first, Address(3), changed));
+  ExpectSame(table, {{Address(2), second}, {Address(3), changed}});
+  EXPECT_EQ(Count(table), 2u);
+}
+
+TEST(LiveTable, ForEachVisitsARecordThatMovesOnce) {
+  LiveTable table;
+  LiveRecord replaced;
+  const LiveRecord record = RecordOf(1);
+  table.Insert(Address(1), record, &replaced);
+  std::atomic<bool> ends{false};
+  std::thread mover([&] {
+    for (uint64_t i = 1; !ends; ++i) EXPECT_TRUE(table.Rename(Address(i), record, Address(i + 1), record));
+  });
+  for (int i = 0; i < 20'000; ++i) {
+    int visits = 0;
+    table.ForEach([&](uint64_t, const LiveRecord&) { ++visits; });
+    if (visits != 1) {
+      ADD_FAILURE() << visits << " visits in round " << i;
+      break;
+    }
+  }
+  ends = true;
+  mover.join();
+}
+
 TEST(LiveTable, MemoryFollowsNumberOfRecords) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's shadow memory hides the table's own";

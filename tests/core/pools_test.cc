@@ -187,6 +187,18 @@ TEST_F(PoolsTest, BlockOfKindPoolIsABlock) {
   EXPECT_EQ(Stats().pool_bytes, 0);
 }
 
+TEST_F(PoolsTest, SplitAtTheIdOfALiveSegmentIsRefused) {
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(4), 4 * kMiB));  // its id is its address
+  EXPECT_FALSE(profiler_.SplitSegment(MiBAt(0), 4 * kMiB));
+  ExpectInUse(20 * kMiB, 20 * kMiB);
+  EXPECT_TRUE(profiler_.SplitSegment(MiBAt(0), 8 * kMiB)) << "the end of the inner segment";
+  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(12), 4 * kMiB));
+  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(12), 4 * kMiB));  // it was a block
+  EXPECT_TRUE(profiler_.SplitSegment(MiBAt(8), 4 * kMiB));
+  ExpectInUse(20 * kMiB, 20 * kMiB);
+}
+
 TEST_F(PoolsTest, MergeBeyondTheLargestSizeIsRefused) {
   const int64_t size = int64_t{600} << 10;  // in MiB
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), static_cast<size_t>(size * kMiB)));

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -19,11 +20,13 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/tag.h"
+#include "src/base/traceback.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
 #include "tests/support/resident_bytes.h"
@@ -258,6 +261,53 @@ TEST_F(ProfilerTest, FindBufferAtFindsLiveBuffersWhileThreadsRecord) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// The level of a block changes with the segments at its address, and with the level its id in the live table.
+TEST_F(ProfilerTest, FindBufferAtFindsBlocksThatMove) {
+  constexpr uint64_t kStart = uint64_t{1} << 40;
+  constexpr uint64_t kInner = kStart + 4096;
+  constexpr size_t kInnerBytes = 1 << 20;
+  constexpr uint64_t kEnd = kInner + kInnerBytes;
+  constexpr int64_t kBytes = 8000;
+  ASSERT_TRUE(profiler_.RecordSegment(BufferId(kStart), 4 * kInnerBytes));
+  ASSERT_TRUE(profiler_.RecordSegment(BufferId(kInner), kInnerBytes));
+  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(profiler_.RecordBlock(BufferId(kEnd + i * 64), kBytes));
+  std::atomic<bool> ends{false};
+  std::thread mover([&] {
+    while (!ends) {
+      // All of the blocks begin in the part that the segment gets and loses, and end behind it, so they stay.
+      EXPECT_TRUE(profiler_.RecordResize(BufferId(kInner), kInnerBytes + 4096));
+      EXPECT_TRUE(profiler_.RecordResize(BufferId(kInner), kInnerBytes));
+    }
+  });
+  for (int i = 0; i < 100'000; ++i) {
+    const std::optional<FoundBuffer> found = profiler_.FindBufferAt(BufferId(kEnd));
+    if (found.has_value() && found->bytes == kBytes && found->address == kEnd) continue;
+    ADD_FAILURE() << "call " << i << " found " << (found.has_value() ? found->bytes : 0) << " bytes";
+    break;
+  }
+  ends = true;
+  mover.join();
+}
+
+// An id with the highest bit is that of a block. Handles and addresses do not have it.
+TEST_F(ProfilerTest, IdWithTheHighestBitIsDropped) {
+  const BufferId id(At(1).value() | uint64_t{1} << 63);
+  EXPECT_FALSE(profiler_.RecordAlloc(id, 50));
+  EXPECT_FALSE(profiler_.RecordSegment(id, 50));
+  EXPECT_FALSE(profiler_.PrepareRecordFrom(Caller::OfThisFunction(), id, 50, {}));
+  EXPECT_EQ(Tracker().dropped_records, 3);
+  EXPECT_EQ(Tracker().dropped_bytes, 150);
+  ASSERT_TRUE(profiler_.RecordBlock(At(1), 4096));
+  EXPECT_EQ(Stats().bytes_in_use, 4096);
+  EXPECT_EQ(Tracker().replaced_records, 0);
+  EXPECT_FALSE(profiler_.FindBuffer(id).has_value());
+  EXPECT_FALSE(profiler_.RecordFree(id));
+  EXPECT_EQ(Tracker().foreign_frees, 1);
+  EXPECT_EQ(Stats().bytes_in_use, 4096);
+  EXPECT_TRUE(profiler_.RecordBlockFree(At(1)));
+  ExpectSound(profiler_.TakeSnapshot());
+}
+
 TEST_F(ProfilerTest, HandlesNeverCollideWithAddresses) {
   const BufferId ids[] = {BufferId::Handle(1, 0x1000), BufferId::Handle(2, 0x1000), BufferId(uint64_t{0x1000})};
   int64_t bytes = 1;
@@ -408,6 +458,25 @@ TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
   EXPECT_EQ(profiler.GetTrackerStats().dropped_bytes, 60);
   EXPECT_EQ(profiler.GetTrackerStats().sites, 5);
   EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 150);
+  ExpectSound(profiler.TakeSnapshot());
+}
+
+TEST(ProfilerLimits, BlockOutsideAllSegmentsTakesOneSite) {
+  Options options;
+  options.max_sites = 100;
+  Profiler profiler(options);
+  const DeviceId other = profiler.Device("GPU:1");
+  ASSERT_TRUE(profiler.RecordSegment(At(0), 4096));
+  for (uint64_t i = 1; i <= 60; ++i) EXPECT_TRUE(profiler.RecordBlock(At(i), i * 10)) << i;
+  // The device of a segment counts, not the one that the caller names.
+  ASSERT_TRUE(profiler.RecordSegment(At(100), 1 << 20, {other}));
+  uint64_t offset = 0;
+  for (uint64_t i = 1; i <= 30; ++i) {
+    EXPECT_TRUE(profiler.RecordBlock(BufferId(At(100).value() + offset), i * 10)) << i;
+    offset += i * 10;
+  }
+  EXPECT_EQ(profiler.GetTrackerStats().sites, 92);
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
   ExpectSound(profiler.TakeSnapshot());
 }
 
@@ -1335,14 +1404,14 @@ TEST_F(ProfilerTest, ForkedChildCanRestoreARecordOfItsParent) {
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};
-  const auto stats_in_child = [&](bool records) {
+  const auto stats_in_child = [&] {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
       bool right =
           profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
       profiler_.SetEnabled(true);
-      right = right && profiler_.enabled() == records && profiler_.RecordAlloc(At(1), 100) == records;
+      right = right && profiler_.enabled() && profiler_.RecordAlloc(At(1), 100);
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }
@@ -1351,14 +1420,14 @@ TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   profiler_.SetDeviceProbe(kDefaultDevice, [&] {
-    EXPECT_EQ(stats_in_child(/*records=*/false), 7) << "forked in a probe";
+    EXPECT_EQ(stats_in_child(), 7) << "forked in a probe";
     entered.store(true);
     while (!ends.load()) std::this_thread::yield();
     return DeviceProbe{5};
   });
   std::thread asker([&] { EXPECT_EQ(Stats().bytes_limit, 5); });
   while (!entered.load()) std::this_thread::yield();
-  EXPECT_EQ(stats_in_child(/*records=*/true), 7);
+  EXPECT_EQ(stats_in_child(), 7);
   ends.store(true);
   asker.join();
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
@@ -1378,22 +1447,84 @@ TEST_F(ProfilerTest, OtherThreadsRecordWhileAProbeRuns) {
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
 }
 
-TEST_F(ProfilerTest, EventsInsideAProbeAreOnlyCounted) {
+TEST_F(ProfilerTest, ProbeMayRecordNameAndTag) {
   profiler_.RecordAlloc(At(9), 90);
+  bool is_first = true;
   profiler_.SetDeviceProbe(kDefaultDevice, [&] {
-    EXPECT_FALSE(profiler_.RecordAlloc(At(1), 10));
-    EXPECT_FALSE(profiler_.RecordFree(At(9)));
+    const ScopedTag tag("asked", "yes");
+    const DeviceId device = profiler_.Device("asked:0");
+    const AllocatorId allocator = profiler_.Allocator("probe");
+    EXPECT_NE(device, kDefaultDevice);
+    EXPECT_NE(allocator, AllocatorId{});
+    profiler_.SetCounter("questions", 7);
+    if (!std::exchange(is_first, false)) return DeviceProbe{};
+    EXPECT_TRUE(profiler_.RecordAlloc(At(1), 10, {device, MemoryKind::kDevice, allocator}));
+    EXPECT_TRUE(profiler_.RecordFree(At(9)));
     return DeviceProbe{};
   });
-  profiler_.TakeSnapshot();
-  EXPECT_EQ(Tracker().reentrant_events, 2);
   Stats();
-  EXPECT_EQ(Tracker().reentrant_events, 4);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
   profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
-  EXPECT_EQ(Stats().bytes_in_use, 90);
-  EXPECT_EQ(Stats().num_allocs, 1);
-  EXPECT_TRUE(profiler_.RecordFree(At(9)));
+  ExpectSound(snapshot);
+  EXPECT_THAT(snapshot.counters, ElementsAre(Pair("questions", 7)));
+  ASSERT_NE(FindDevice(snapshot, "asked:0"), nullptr);
+  EXPECT_EQ(FindDevice(snapshot, "asked:0")->spaces[0].bytes_in_use, 10);
+  const auto made = std::find_if(snapshot.samples.begin(), snapshot.samples.end(),
+                                 [](const Snapshot::Sample& sample) { return sample.inuse_bytes == 10; });
+  ASSERT_NE(made, snapshot.samples.end());
+  EXPECT_THAT(made->tags, ElementsAre(Pair("asked", "yes")));
+  EXPECT_EQ(snapshot.allocators[made->allocator], "probe");
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_EQ(Tracker().reentrant_events, 0);
   EXPECT_EQ(Tracker().foreign_frees, 0);
+}
+
+TEST(ProfilerUnwinder, NoneRecordsNoFramesOfATraceback) {
+  Options options;
+  options.unwinder = Unwinder::kNone;
+  Profiler profiler(options);
+  const internal::ScopedTraceback traceback("model.py:12 (forward)");
+  ASSERT_TRUE(profiler.RecordAlloc(At(1), 100));
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  ASSERT_THAT(snapshot.samples, SizeIs(1));
+  EXPECT_THAT(snapshot.stacks[snapshot.samples[0].stack].return_addresses, IsEmpty());
+}
+
+TEST_F(ProfilerTest, ResizesNeverLowerTheBytesEverAllocated) {
+  profiler_.RecordAlloc(At(1), 10);
+  int64_t allocated = 10;
+  size_t size = 10;
+  for (const size_t next : {20, 10, 30, 5, 6, 30, 10, 0, 40, 20}) {
+    ASSERT_TRUE(profiler_.RecordResize(At(1), next));
+    if (next > size) allocated += static_cast<int64_t>(next - size);
+    size = next;
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::alloc_bytes, [](const Snapshot::Sample&) { return true; }), allocated)
+        << "resized to " << next;
+    ExpectSound(snapshot);
+  }
+}
+
+TEST_F(ProfilerTest, BytesEverAllocatedStayAtTheLargestNumber) {
+  constexpr int64_t kHalf = INT64_MAX / 2;
+  profiler_.RecordAlloc(At(1), 100);
+  internal::Ledger& ledger = internal::ProfilerAccess::ImplOf(profiler_).ledger();
+  const auto add = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      EXPECT_TRUE(ledger.Enter(internal::Ledger::Event::kAllocAndFree, 1, /*site=*/0, kHalf));
+      const Snapshot snapshot = profiler_.TakeSnapshot();
+      EXPECT_EQ(snapshot.samples.at(0).inuse_bytes, 100);
+      EXPECT_GE(snapshot.samples.at(0).alloc_bytes, kHalf);
+    }
+  };
+  add(1);
+  EXPECT_EQ(profiler_.TakeSnapshot().samples.at(0).alloc_bytes, kHalf + 100);
+  std::thread(add, 1).join();  // another shard
+  add(5);
+  EXPECT_EQ(profiler_.TakeSnapshot().samples.at(0).alloc_bytes, INT64_MAX);
+  EXPECT_TRUE(profiler_.RecordFree(At(1)));
+  EXPECT_EQ(profiler_.TakeSnapshot().samples.at(0).inuse_bytes, 0);
+  EXPECT_EQ(profiler_.TakeSnapshot().samples.at(0).alloc_bytes, INT64_MAX);
 }
 
 TEST_F(ProfilerTest, LaterEventsDoNotChangeASnapshot) {

@@ -223,5 +223,22 @@ TEST(StatsJsonTest, HasTheFieldsOfTheSnapshot) {
   EXPECT_FALSE(device["processes"][1].contains("bytes"));
 }
 
+TEST(StatsJsonTest, BytesEverAllocatedStayAtTheLargestNumber) {
+  Snapshot snapshot = WithTags({{"", 300}, {"a", 0}});
+  snapshot.samples[0].alloc_bytes = INT64_MAX;
+  snapshot.samples[1].alloc_bytes = 5;
+  // After a resize, the bytes by which a buffer had grown before belong to a sample without objects.
+  Snapshot::Sample grown = snapshot.samples[1];
+  grown.kind = MemoryKind::kVmm;
+  grown.alloc_objects = grown.inuse_objects = grown.inuse_bytes = 0;
+  snapshot.samples.push_back(grown);
+  const nlohmann::json kinds =
+      nlohmann::json::parse(StatsJson(snapshot, hbmprof::internal::ProcessState()))["devices"][0]["kinds"];
+  ASSERT_EQ(kinds.size(), 2u);
+  EXPECT_EQ(kinds[0]["alloc_bytes"], INT64_MAX);
+  EXPECT_EQ(kinds[1]["kind"], "vmm");
+  EXPECT_EQ(kinds[1]["alloc_bytes"], 5);
+}
+
 }  // namespace
 }  // namespace hbmprof_test

@@ -1,10 +1,12 @@
 // The verdict and the text of an out-of-memory report, for made states of a device.
 #include "src/export/out_of_memory_report.h"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -19,6 +21,7 @@ using ::testing::Not;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr uint64_t kNamed = Snapshot::kNamedFrame;
 
 // A device of 40 GiB, of which this process has recorded 30 GiB, and a request of 2 GiB.
 OutOfMemory Failure() {
@@ -247,20 +250,92 @@ TEST(OutOfMemoryStacksTest, ListsTheTenLargestOfTheDeviceAndSpace) {
   NumberSymbolizer symbolizer;
   const std::string text = OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kDevice, &symbolizer, nullptr);
   EXPECT_THAT(text, MatchesRegex("  in use by call stack, largest first:\n"
-                                 "   12.00 MiB  15.4 %        2 live  f110 < f111 < 0x3e6 < f113\n"
-                                 "   11.00 MiB  14.1 %        2 live  f100 < f101 < 0x3e6 < f103\n(.*\n)*"
-                                 "    3.00 MiB   3.8 %        2 live  f20 < f21 < 0x3e6 < f23\n"));
+                                 "   12.00 MiB  15.4 %        2 live  f110 < f111 < f113 < f114\n"
+                                 "   11.00 MiB  14.1 %        2 live  f100 < f101 < f103 < f104\n(.*\n)*"
+                                 "    3.00 MiB   3.8 %        2 live  f20 < f21 < f23 < f24\n"));
 }
 
 TEST(OutOfMemoryStacksTest, ShowsTheNamesOfNamedFrames) {
-  constexpr uint64_t kNamed = Snapshot::kNamedFrame;
   Snapshot snapshot = TwelveStacks();
   snapshot.named_frames = {{"forward", "/srv/model.py", 41, 30}, {"main", "/srv/main.py", 3, 1}};
   snapshot.stacks[11].return_addresses = {21, kNamed | 0, 31, kNamed | 1};
   NumberSymbolizer symbolizer;
   const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr);
-  EXPECT_THAT(text, HasSubstr(" 2 live  f20 < forward < f30 < main\n"));
-  EXPECT_THAT(text, HasSubstr(" 2 live  f100 < f101 < 0x3e6 < f103\n")) << "the stacks behind it";
+  EXPECT_THAT(text, HasSubstr(" 2 live  f20 < forward (model.py:41) < f30 < main (main.py:3)\n"));
+  EXPECT_THAT(text, HasSubstr(" 2 live  f100 < f101 < f103 < f104\n")) << "the stacks behind it";
+}
+
+// A symbolizer with a name for some addresses.
+class ListedNames : public Symbolizer {
+ public:
+  explicit ListedNames(std::map<uint64_t, const char*> names) : names_(std::move(names)) {}
+  std::vector<Name> Symbolize(const std::vector<Snapshot::Module>&, const std::vector<uint64_t>& addresses) override {
+    std::vector<Name> names;
+    for (const uint64_t address : addresses) names.push_back({"", names_[address] == nullptr ? "" : names_[address]});
+    return names;
+  }
+
+ private:
+  std::map<uint64_t, const char*> names_;
+};
+
+// A snapshot with one sample of 1 MiB for each stack.
+Snapshot WithStacks(const std::vector<std::vector<uint64_t>>& stacks) {
+  Snapshot snapshot;
+  snapshot.devices.resize(1);
+  snapshot.devices[0].spaces[0].bytes_in_use = static_cast<int64_t>(stacks.size()) * kMiB;
+  snapshot.modules = {{0x1000, 0x2000, 0, 0x1000, "/srv/app", ""},
+                      {0x10000, 0x20000, 0, 0x10000, "/usr/lib/libffi.so.8", ""},
+                      {0x30000, 0x40000, 0, 0x30000, "/x/site-packages/torch/lib/libtorch_cpu.so", ""},
+                      {0x50000, 0x60000, 0, 0x50000, "/usr/bin/python3.11", ""}};
+  for (const std::vector<uint64_t>& stack : stacks) {
+    Snapshot::Sample& sample = snapshot.samples.emplace_back();
+    sample.stack = static_cast<uint32_t>(snapshot.stacks.size());
+    sample.inuse_bytes = kMiB;
+    sample.inuse_objects = 1;
+    snapshot.stacks.push_back({stack, false});
+  }
+  return snapshot;
+}
+
+TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInCpp) {
+  const Snapshot snapshot = WithStacks({{0x16f7a, 0x1011, 0x1021, 0x1031, 0x10100}, {0x1012, 0x1021, 0x1031}});
+  ListedNames names({{0x1010, "std::vector::resize"}, {0x1020, "app::Grow"}, {0x1030, "main"}, {0x100ff, "_start"}});
+  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr("    1.00 MiB  50.0 %        1 live  app::Grow < main\n"
+                        "    1.00 MiB  50.0 %        1 live  app+0x11 < app::Grow < main\n"));
+}
+
+TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInPython) {
+  Snapshot snapshot = WithStacks({{0x16f7a, 0x10101, kNamed | 0, 0x50101, kNamed | 1}});
+  snapshot.named_frames = {{"load", "/srv/model.py", 41, 30}, {"<module>", "/srv/main.py", 3, 1}};
+  ListedNames names({{0x10100, "ffi_call"}, {0x50100, "cfunction_call"}});
+  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr(" 1 live  load (model.py:41) < <module> (main.py:3)\n"));
+}
+
+// Two paths through PyTorch to one line of the user are one row.
+TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInPyTorch) {
+  Snapshot snapshot = WithStacks({{0x30101, 0x30201, 0x50101, kNamed | 0, kNamed | 1, kNamed | 2},
+                                  {0x30101, 0x30301, 0x50101, kNamed | 0, kNamed | 1, kNamed | 2},
+                                  {0x30101, 0x30301, 0x50201}});
+  snapshot.named_frames = {{"Module._call_impl", "/x/site-packages/torch/nn/modules/module.py", 1562, 1500},
+                           {"forward", "/srv/model.py", 17, 10},
+                           {"Thread.run", "/usr/lib/python3.11/threading.py", 982, 970}};
+  ListedNames names({{0x30100, "c10::cuda::CUDACachingAllocator::Native::malloc"},
+                     {0x30200, "at::empty"},
+                     {0x30300, "at::native::zeros"},
+                     {0x50100, "cfunction_call"}});
+  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr("    2.00 MiB  66.7 %        2 live  forward (model.py:17)\n"
+                        "    1.00 MiB  33.3 %        1 live  c10::cuda::CUDACachingAllocator::Native::malloc < "
+                        "at::native::zeros < python3.11+0x200\n"));
+}
+
+TEST(OutOfMemoryStacksTest, FrameWithoutANameShowsItsObject) {
+  ListedNames names({{0x10100, "ffi_call"}});
+  EXPECT_THAT(OutOfMemoryStacks(WithStacks({{0x16f7a, 0x10101, 0x900001}}), 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr(" 1 live  libffi.so.8+0x6f79 < ffi_call < 0x900000\n"));
 }
 
 TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
@@ -275,10 +350,10 @@ TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
 TEST(OutOfMemoryStacksTest, EqualInnermostFunctionsShareALine) {
   Snapshot snapshot = TwelveStacks();
   snapshot.stacks[0].return_addresses = snapshot.stacks[11].return_addresses;
-  snapshot.stacks[0].return_addresses.back() = 7;  // beyond the frames that are shown
+  snapshot.stacks[0].return_addresses.push_back(7);  // beyond the frames that are shown
   NumberSymbolizer symbolizer;
   EXPECT_THAT(OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr),
-              HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < 0x3e6 < f113\n"));
+              HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < f113 < f114\n"));
 }
 
 TEST(OutOfMemoryStacksTest, EmptyIfNothingIsInUse) {

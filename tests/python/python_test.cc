@@ -128,6 +128,91 @@ TEST_P(PythonTest, DestroyedFunctionsKeepTheirNames) {
   ExpectFunctionsOfStress(run.profile, MinorOf(GetParam()) >= 11);
 }
 
+// The beginning of programs: a function that allocates on the driver.
+constexpr char kAllocate[] = R"(
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuMemAlloc_v2.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+context = ctypes.c_void_p()
+assert driver.cuInit(0) == 0
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert driver.cuCtxSetCurrent(context) == 0
+
+def allocate(size):
+    address = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), size) == 0
+)";
+
+// Runs the program, and returns the names of the Python functions in the stack of its only allocation.
+std::vector<std::string> FunctionsOf(const std::string& python, const std::string& program) {
+  const PythonRun run = RunPython(python, {"-c", kAllocate + program + "print('done')\n"}, {"HBMPROF_STACK_DEPTH=64"});
+  std::vector<std::string> functions;
+  EXPECT_EQ(run.profile.sample_size(), 1);
+  if (run.profile.sample_size() != 1) return functions;
+  for (const Frame& frame : PythonFrames(FramesOf(run.profile, run.profile.sample(0)))) {
+    functions.push_back(frame.function);
+  }
+  return functions;
+}
+
+TEST_P(PythonTest, FunctionCanHaveAnEmptyName) {
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  EXPECT_THAT(FunctionsOf(interpreters[0], R"(
+def outer():
+    allocate(100)
+names = {"co_name": ""}
+if sys.version_info >= (3, 11):
+    names["co_qualname"] = ""
+outer.__code__ = outer.__code__.replace(**names)
+outer()
+)"),
+              ElementsAreArray({"allocate", "<unnamed>", "<module>"}));
+}
+
+// More frames than one evaluation function has in any usual program. Before 3.11 each frame has an evaluation function
+// of its own.
+TEST_P(PythonTest, DeepRecursionKeepsTheInnermostFunctions) {
+  if (MinorOf(GetParam()) < 11) GTEST_SKIP() << "the native stack is too small for so many functions";
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  const std::vector<std::string> functions = FunctionsOf(interpreters[0], R"(
+sys.setrecursionlimit(1 << 20)
+def deep(n):
+    if n == 0:
+        allocate(100)
+    else:
+        deep(n - 1)
+deep(70000)
+)");
+  ASSERT_GT(functions.size(), 30u);
+  EXPECT_EQ(functions[0], "allocate");
+  for (size_t i = 1; i < functions.size(); ++i) EXPECT_EQ(functions[i], "deep");
+}
+
+// A greenlet runs on the native stack of the code that started it, but its functions do not have that code's functions
+// as callers. In its first run the native stack continues in the evaluation functions of that code.
+TEST_P(PythonTest, FunctionsOfAGreenletDoNotReachItsStarter) {
+  if (MinorOf(GetParam()) > 9) GTEST_SKIP() << "only the interpreters before 3.10 count evaluation functions";
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  EXPECT_THAT(FunctionsOf(interpreters[0], R"(
+ctypes.pythonapi.PyThreadState_Get.restype = ctypes.c_void_p
+current_frame = ctypes.c_void_p.from_address(ctypes.pythonapi.PyThreadState_Get() + 24)
+def inner():
+    allocate(100)
+def greenlet():
+    inner()
+def start():
+    own = current_frame.value
+    current_frame.value = None
+    greenlet()
+    current_frame.value = own
+start()
+)"),
+              ElementsAreArray({"allocate", "inner", "greenlet"}));
+}
+
 // The file of the interpreter's shared library; "" if it is linked into the executable.
 std::string LibraryOf(const std::string& python) {
   const CommandResult asked = RunCommand({python, "-c",

@@ -101,8 +101,7 @@ void TakeAllDescriptors() {
   while (open("/dev/null", O_RDONLY) >= 0) continue;
 }
 
-// Calls GrowOneStep for each request. A thread of its own does it, because the profiler does not record the events of
-// the thread that answers the request.
+// Calls GrowOneStep for each request. A thread of its own does it, so that its stacks do not contain the request.
 class Steps {
  public:
   // `waits_at` is the step that waits for Continue.
