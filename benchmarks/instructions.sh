@@ -3,15 +3,25 @@
 # same pair untracked. Other work on the machine does not change the result.
 #
 # usage: benchmarks/instructions.sh [BUILD [CASE...]]     BUILD: a build folder (default build/release)
+#        benchmarks/instructions.sh --check [BUILD]       fails if a case takes 3 % more than instructions.txt says
+#        benchmarks/instructions.sh --accept [BUILD]      writes instructions.txt
+#
+# instructions.txt is of the preset dev and g++ 12, with which a test runs --check.
 #
 # Each count is the difference of two runs of different length, so that it does not contain the start of the program.
 # Captures under valgrind are as complete as without it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=${1:-build/release}
+mode=print
+default=build/release
+case ${1:-} in
+  --check | --accept) mode=${1#--} default=build/dev; shift ;;
+esac
+build=${1:-$default}
 shift || true
-[[ $# -gt 0 ]] || set -- fp_repeating nofp_repeating nofp_random256 fp_random256
+stored=benchmarks/instructions.txt
+[[ $# -gt 0 ]] || set -- fp_repeating nofp_repeating nofp_random256 fp_random256 fp_repeating_block
 bench=$build/benchmarks/record_bench
 [[ -x $bench ]] || { echo "error: no $bench: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
 command -v valgrind >/dev/null || { echo "error: valgrind is missing (Debian: valgrind)" >&2; exit 1; }
@@ -41,10 +51,28 @@ slope() {
   echo $(((many - few) / (long - short)))
 }
 
+failed=0
+accepted=()
 echo "| case | untracked | added by tracking |"
 echo "|---|---|---|"
 for case in "$@"; do
   untracked=$(slope "$case" untracked)
-  tracked=$(slope "$case" tracked)
-  echo "| $case | $untracked | $((tracked - untracked)) |"
+  added=$(($(slope "$case" tracked) - untracked))
+  echo "| $case | $untracked | $added |"
+  accepted+=("$case $added")
+  [[ $mode == check ]] || continue
+  expected=$(awk -v name="$case" '$1 == name {print $2}' $stored)
+  if [[ -z $expected ]]; then
+    echo "error: $stored has no line for $case" >&2
+    failed=1
+  elif ((added * 100 > expected * 103)); then
+    echo "error: a pair of $case takes $added instructions; $stored says $expected, and at most 3 % more" >&2
+    failed=1
+  fi
 done
+if [[ $mode == accept ]]; then
+  printf '%s\n' "${accepted[@]}" >$stored
+elif ((failed != 0)); then
+  echo "If the reason is worth its cost, accept the counts: benchmarks/instructions.sh --accept $build" >&2
+fi
+exit $failed

@@ -7,7 +7,7 @@ HBMPROF_BUILD_PACKAGES=(
   libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
   libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libboost-dev libssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools
-  libcpp-httplib-dev)
+  libcpp-httplib-dev valgrind)
 # Both pprof viewers, and Graphviz for their pictures.
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 # Prometheus and promtool for the tests of metrics. On a system with systemd the package starts a server.

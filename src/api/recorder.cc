@@ -508,7 +508,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   log.Free();
   log.clock().Choose();
   // Each shard that is in use keeps one buffer.
-  const size_t least = size_t{2} * profiler.ledger().shard_count();
+  const size_t least = size_t{2} * Ledger::kShards;
   if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
     ResumeFlight(profiler);
     return NoHostMemory();
@@ -552,11 +552,11 @@ struct FlightEvents {
 void CopyFlightEvents(Ledger& ledger, FlightEvents* flight) {
   EventLog& log = ledger.log();
   // Copies the events of the open buffers first, then those of the buffers that were full at that time.
-  flight->shards.assign(ledger.shard_count(), {});
-  std::vector<std::vector<RecordedEvent>> open(ledger.shard_count());
-  std::vector<uint64_t> serials(ledger.shard_count());
+  flight->shards.assign(Ledger::kShards, {});
+  std::vector<std::vector<RecordedEvent>> open(Ledger::kShards);
+  std::vector<uint64_t> serials(Ledger::kShards);
   std::vector<RecordedEvent> events(EventBuffer::kEvents);
-  for (uint32_t shard = 0; shard < ledger.shard_count(); ++shard) {
+  for (uint32_t shard = 0; shard < Ledger::kShards; ++shard) {
     const uint32_t count = ledger.CopyOpenEvents(shard, events.data(), &serials[shard]);
     open[shard].assign(events.data(), events.data() + count);
   }
@@ -747,7 +747,7 @@ bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   EventLog& log = profiler.ledger().log();
   if (!IsRecorderRunning()) log.clock().Choose();
   // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
-  flight_buffers.store(events / EventBuffer::kEvents + 2 + profiler.ledger().shard_count());
+  flight_buffers.store(events / EventBuffer::kEvents + 2 + Ledger::kShards);
   flight_process.store(getpid());
   flight_nanos.store(nanos);
   if (IsRecorderRunning()) return true;

@@ -173,21 +173,7 @@ void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
 
 // --- Blocks ---------------------------------------------------------------------------------------------------------
 
-bool Pools::LoadView(uint64_t address, Ledger::SegmentView* view) const {
-  // If a segment has few idle bytes, other shards may soon need those that this shard would reserve.
-  constexpr int64_t kMostShards = 64;
-  view->Clear();
-  const SegmentMap::Piece* piece = segments_.PieceAt(address);
-  if (piece == nullptr || piece->segment->depth >= kMaxLevel) return false;
-  view->start = piece->start;
-  view->bytes = piece->end - piece->start;
-  view->id_bits = IdOf(0, piece->segment->depth + 1);
-  view->segment = piece->segment;
-  view->site = piece->segment->site;
-  const int64_t idle = piece->segment->idle_bytes.load(std::memory_order_relaxed);
-  view->max_reserved = static_cast<uint32_t>(std::min<int64_t>(idle / kMostShards, UINT32_MAX));
-  return true;
-}
+bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
 std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes,
                                                Event event, bool* replaced) {

@@ -114,12 +114,9 @@ class Pools {
   };
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
-  // memory is needed. In any other case they do nothing and return kNotEntered. `site` is a site of blocks. `position`
-  // comes from PrefetchBlock. With kTry, the segment must also be that of the shard's view (see also OwnShard), and
-  // RemoveCommonBlock calls nothing.
-  template <bool kTry>
+  // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
+  // site of blocks. `position` comes from PrefetchBlock. RemoveCommonBlock calls nothing.
   Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  template <bool kTry>
   Ledger::Entered RemoveCommonBlock(uint64_t address, Block* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
@@ -167,13 +164,6 @@ class Pools {
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
-  }
-  // Returns whether the event of a block at `address` can be a common one (AddCommonBlock): the innermost segment there
-  // is of `device`.
-  bool IsInSegmentOf(DeviceId device, uint64_t address) const {
-    Ledger::OwnShard<false> own(ledger_);
-    return own.is_usable() && View(own, address) &&
-           sites_.At(own.view().site).account / kMemorySpaceCount == static_cast<int>(device);
   }
   // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
   // together with it, whatever their attributes are. If an outermost segment is kept only because of its id, all blocks
@@ -234,16 +224,12 @@ class Pools {
   // Subtracts one block from detached_blocks_.
   void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
-  // Sets the view to the innermost segment at `address`, without account and cell. Returns false, and clears the view,
-  // if there is none, or if it is nested so deeply that a block in it has the level of the segment.
-  bool LoadView(uint64_t address, Ledger::SegmentView* view) const;
-  // Makes the shard's view that of the innermost segment at `address`. Returns false if the block's event is not
-  // common.
-  template <bool kTry>
-  bool View(Ledger::OwnShard<kTry>& own, uint64_t address) const {
-    if (address - own.view().start < own.view().bytes) return true;
-    return !kTry && LoadView(address, &own.view()) && own.CompleteView();
-  }
+  static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
+  // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
+  // none, or if it is nested so deeply that a block in it has the level of the segment.
+  bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
+  // The same, for AddCommonBlock: if it were inlined there, the common case would have too few registers.
+  [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
   // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
   static bool Take(Ledger::SegmentView& view, int64_t bytes) {
     if (view.reserved < bytes) return SegmentMap::Take(*view.segment, bytes);
@@ -330,14 +316,32 @@ class Pools {
   std::atomic<int64_t> detached_blocks_{0};
 };
 
-template <bool kTry>
-Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
-                                      int64_t bytes) {
-  Ledger::OwnShard<kTry> own(ledger_);
-  if (!own.is_usable() || !View(own, address)) return Ledger::kNotEntered;
+inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
+  // If a segment has few idle bytes, other shards may soon need those that this shard would reserve.
+  constexpr int64_t kMostReserved = 64;  // the part of the idle bytes
   Ledger::SegmentView& view = own.view();
+  view.Clear();
+  const SegmentMap::Piece* piece = segments_.PieceAt(address);
+  if (piece == nullptr || piece->segment->depth >= kMaxLevel) return false;
+  view.start = piece->start;
+  view.bytes = piece->end - piece->start;
+  view.id_bits = IdOf(0, piece->segment->depth + 1);
+  view.segment = piece->segment;
+  view.site = piece->segment->site;
+  const int64_t idle = piece->segment->idle_bytes.load(std::memory_order_relaxed);
+  view.max_reserved = static_cast<uint32_t>(std::min<int64_t>(idle / kMostReserved, UINT32_MAX));
+  own.CompleteView(piece->segment->account);
+  return true;
+}
+
+inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
+                                             int64_t bytes) {
+  Ledger::OwnShard own(ledger_);
+  if (!own.is_usable()) return Ledger::kNotEntered;
+  Ledger::SegmentView& view = own.view();
+  if (!IsInView(view, address) && !LoadViewOutOfLine(own, address)) return Ledger::kNotEntered;
   const auto cell = own.CellOfBlock(site);
-  if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.TouchSegment() ||
+  if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.HasCellOfSegment() ||
       !Take(view, bytes)) {
     return Ledger::kNotEntered;
   }
@@ -348,31 +352,27 @@ Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint6
     Return(view, bytes);
     return Ledger::kNotEntered;
   }
-  return own.EnterBlock(Event::kAlloc, id, site, cell, bytes);
+  return own.EnterBlock(Event::kAlloc, cell, bytes);
 }
 
-template <bool kTry>
-Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
-  Ledger::OwnShard<kTry> own(ledger_);
-  if (!own.is_usable() || !View(own, address) || !own.TouchSegment()) return Ledger::kNotEntered;
+inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
+  Ledger::OwnShard own(ledger_);
+  if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
+  if (!IsInView(view, address) && !LoadView(own, address)) return Ledger::kNotEntered;
+  if (!own.HasCellOfSegment()) return Ledger::kNotEntered;
   removed->id = address ^ view.id_bits;
-  typename Ledger::OwnShard<kTry>::BlockCell cell = nullptr;
-  const auto is_common = [&](const LiveRecord& record) {
+  Ledger::OwnShard::BlockCell cell = nullptr;
+  uint64_t packed = 0;  // g++ warns otherwise
+  const bool is_erased = live_.TryEraseWhere(removed->id, &packed, [&] {
+    const LiveRecord record = LiveTable::Unpack(packed);
     cell = own.CellOfBlock(record.site);
     return cell != nullptr && static_cast<uint64_t>(record.bytes) <= view.start + view.bytes - address;
-  };
-  bool is_erased;
-  if constexpr (kTry) {
-    uint64_t packed = 0;  // g++ warns otherwise
-    is_erased = live_.TryEraseWhere(removed->id, &packed, [&] { return is_common(LiveTable::Unpack(packed)); });
-    removed->record = LiveTable::Unpack(packed);
-  } else {
-    is_erased = live_.EraseWhere(removed->id, &removed->record, [&] { return is_common(removed->record); });
-  }
+  });
   if (!is_erased) return Ledger::kNotEntered;
+  removed->record = LiveTable::Unpack(packed);
   Return(view, removed->record.bytes);
-  return own.EnterBlock(Event::kFree, removed->id, removed->record.site, cell, removed->record.bytes);
+  return own.EnterBlock(Event::kFree, cell, removed->record.bytes);
 }
 
 }  // namespace hbmprof::internal

@@ -538,7 +538,7 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-Ledger::Entered ProfilerImpl::EnterFreeSlow(BufferId id, LiveRecord record) {
+Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
   if (!sites_.At(record.site).is_segment) {
     return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
   }
@@ -654,54 +654,28 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
                                                        const Attributes& attributes) noexcept {
   ReentryGuard guard;
   if (!Admits(guard)) return false;
-  const bool recorded = AddBlock(caller, address.value(), bytes, attributes);
+  const bool recorded = AddAnyBlock(caller, address.value(), bytes, attributes);
   CountTruncated();
   return recorded;
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeInside(BufferId address) noexcept {
   ReentryGuard guard;
-  return Admits(guard) ? FreeBlock(address.value()) : FreedRecord();
+  return Admits(guard) ? FreeAnyBlock(address.value()) : FreedRecord();
 }
 
-// Flattened, because every block takes these two ways while the event log is on, and blocks of many segments do.
-[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
-                                                                    const Attributes& attributes) noexcept {
-  const bool recorded = AddBlock(caller, start, bytes, attributes);
+[[gnu::noinline]] bool ProfilerImpl::AddBlockUncommon(Caller caller, uint64_t start, size_t bytes,
+                                                      const Attributes& attributes) noexcept {
+  const bool recorded = AddAnyBlock(caller, start, bytes, attributes);
   CountTruncated();
   ReentryGuard::Leave();
   return recorded;
 }
 
-[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
-  const FreedRecord freed = FreeBlock(start);
+[[gnu::noinline]] FreedRecord ProfilerImpl::FreeBlockUncommon(uint64_t start) noexcept {
+  const FreedRecord freed = FreeAnyBlock(start);
   ReentryGuard::Leave();
   return freed;
-}
-
-bool ProfilerImpl::AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes) {
-  // Outside of segments, and on another device than the segment's, the block has another site than WordsOfBlock.
-  if (!IsCommonBlock(start, bytes, attributes) ||
-      !pools_.IsInSegmentOf(pools_.ProbableDevice(attributes.device), start)) {
-    return AddAnyBlock(caller, start, bytes, attributes);
-  }
-  const SiteId site = SiteOf(caller, WordsOfBlock(bytes, attributes));
-  TraceStep(EventStep::kBlockPlaced);
-  const Ledger::Entered entered = site == kNoSite ? Ledger::kNotEntered
-                                                  : pools_.AddCommonBlock<false>(pools_.PrefetchBlock(start), start,
-                                                                                 site, static_cast<int64_t>(bytes));
-  if (entered == Ledger::kNotEntered) return AddAnyBlock(caller, start, bytes, attributes);
-  Resize(entered);
-  return true;
-}
-
-FreedRecord ProfilerImpl::FreeBlock(uint64_t start) {
-  Pools::Block removed;
-  const Ledger::Entered entered =
-      Pools::IsBlockAddress(start) ? pools_.RemoveCommonBlock<false>(start, &removed) : Ledger::kNotEntered;
-  if (entered == Ledger::kNotEntered) return FreeAnyBlock(start);
-  Resize(entered);
-  return Freed(BufferId(removed.id), removed.record);
 }
 
 [[gnu::noinline]] bool ProfilerImpl::AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes,

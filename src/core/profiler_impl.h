@@ -296,11 +296,7 @@ class ProfilerImpl {
   // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
   [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
   // Enters the free of `record` after it left the live table.
-  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record) {
-    const Ledger::Entered entered = ledger_.EnterPlain(Ledger::Event::kFree, id.value(), record.site, record.bytes);
-    return entered != Ledger::kNotEntered ? entered : EnterFreeSlow(id, record);
-  }
-  Ledger::Entered EnterFreeSlow(BufferId id, LiveRecord record);
+  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step. Also sets size_limit_.
   void Resize() {
@@ -335,8 +331,6 @@ class ProfilerImpl {
   // The uncommon cases of RecordBlock and RecordBlockFree. They leave the tracker.
   bool AddBlockUncommon(Caller caller, uint64_t start, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord FreeBlockUncommon(uint64_t start) noexcept;
-  bool AddBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
-  FreedRecord FreeBlock(uint64_t start);
   bool AddAnyBlock(const Caller& caller, uint64_t start, size_t bytes, const Attributes& attributes);
   FreedRecord FreeAnyBlock(uint64_t start);
   // The same as RemoveStaleRecord, for a block.
@@ -470,9 +464,8 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
   if (!IsCommonBlock(start, bytes, attributes)) return AddBlockUncommon(caller, start, bytes, attributes);
   const Path* path;
   const SiteId site = CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &path);
-  const Ledger::Entered entered = site == kNoSite
-                                      ? Ledger::kNotEntered
-                                      : pools_.AddCommonBlock<true>(position, start, site, static_cast<int64_t>(bytes));
+  const Ledger::Entered entered =
+      site == kNoSite ? Ledger::kNotEntered : pools_.AddCommonBlock(position, start, site, static_cast<int64_t>(bytes));
   if (entered == Ledger::kNotEntered) return AddBlockUncommon(caller, start, bytes, attributes);
   if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
   ReentryGuard::Leave();
@@ -484,7 +477,7 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   if (thread_state.inside || !Pools::IsBlockAddress(start)) return RecordBlockFreeInside(address);
   ReentryGuard::Enter();
   Pools::Block removed;
-  const Ledger::Entered entered = pools_.RemoveCommonBlock<true>(start, &removed);
+  const Ledger::Entered entered = pools_.RemoveCommonBlock(start, &removed);
   if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
   const uint64_t packed = LiveTable::Pack(removed.record);
   if (entered == Ledger::kEnteredAndCounted) return FinishFree(BufferId(removed.id), packed, entered);

@@ -1,7 +1,8 @@
-// Exactness under concurrency: eight threads (or 64, each with a shard of its own) record at random on simulated
-// devices that reuse addresses at once, while another takes snapshots and resets peaks. The ledger reports the order in
-// which it entered the events. A simple model without threads replays them in that order, and every snapshot must equal
-// the model at its position in the order, in every value of every site: in use, at the peak, ever allocated.
+// Exactness under concurrency: eight threads, each with a shard of its own (or 64, which share the shards), record at
+// random on simulated devices that reuse addresses at once, while another takes snapshots and resets peaks. The ledger
+// reports the order in which it entered the events. A simple model without threads replays them in that order, and
+// every snapshot must equal the model at its position in the order, in every value of every site: in use, at the peak,
+// ever allocated.
 
 #include <algorithm>
 #include <array>
@@ -31,8 +32,8 @@
 namespace hbmprof {
 namespace {
 
-#ifdef HBMPROF_PROCESSORS
-constexpr int kThreads = 2 * HBMPROF_PROCESSORS;
+#ifdef HBMPROF_THREADS
+constexpr int kThreads = HBMPROF_THREADS;
 #else
 constexpr int kThreads = 8;
 #endif
