@@ -164,6 +164,9 @@ void EndByExit() {
     ended_process.store(getpid());
   }
   WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  if (ended_process.load() != getpid()) {
+    PrintMessage("hbmprof: the process ends before its profile or recording is complete: writing took over 5 seconds");
+  }
 }
 
 // Returns whether the thread may hold a lock that the exit writer needs.

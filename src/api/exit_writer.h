@@ -28,7 +28,8 @@ struct ExitWriterOptions {
 //
 // With glibc before version 2.41, several threads can be in exit at once: each takes the next exit handler from one
 // list, and the last one frees the list and ends the process. So while write_at_end runs, each further thread in exit
-// waits in this handler, and one second longer, so that the first one can end the process.
+// waits in this handler, and one second longer, so that the first one can end the process. If write_at_end takes too
+// long, the handler prints a message.
 void WriteAtExit(const ExitWriterOptions& options);
 
 // Registers that exit handler again, if it is registered. It then runs before the exit handlers that were registered
