@@ -39,10 +39,10 @@ void WriteBeforeOlderExitHandlers();
 // Starts the thread that ends other than exit need. Sets a handler for each of these signals that has its default
 // action now: SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits
 // until the thread has written the profile, and then restores the default action. So the process ends by the same
-// signal, and a core dump shows the same instruction. If a signal that was sent interrupts a function of this library
-// or a wrapped call of the driver, the thread may hold a lock that the writing thread needs. So the handler returns,
-// and the signal is sent again a little later. A handler that the program sets later replaces this handler. quick_exit
-// also writes the profile.
+// signal, and a core dump shows the same instruction. If a signal that was sent interrupts a function of this library,
+// a probe or a wrapped call of the driver, the thread may hold a lock that the writing thread needs. So the handler
+// returns, and the signal is sent again a little later. A handler that the program sets later replaces this handler.
+// quick_exit also writes the profile.
 //
 // The kernel never applies the default action of a sent signal to the first process of a container (process id 1). In
 // that process the handler waits until the thread has called write_and_continue, and returns: the process continues,
