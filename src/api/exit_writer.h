@@ -19,8 +19,8 @@ struct ExitWriterOptions {
   void (*write_at_end)(const ProcessEnd& end) = nullptr;  // called once at most
   void (*write_before_exec)() = nullptr;                  // the process continues if exec fails
   void (*write_and_continue)() = nullptr;                 // for a signal that does not end the process
-  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, the
-  // thread that calls exit calls write_at_end, without a time limit.
+  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, or if
+  // IsForkedChild() (forked_child.h), the thread that calls exit calls write_at_end, without a time limit.
   bool starts_thread_at_exit = true;
 };
 
