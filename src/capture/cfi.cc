@@ -49,11 +49,10 @@ class Cursor {
       end_ = 0;
       return value;
     }
-    if (!may_be_unmapped_) {
+    if (may_be_unmapped_) {
+      value = Copied<T>();
+    } else {
       std::memcpy(&value, at_, sizeof(T));
-    } else if (!CopyMapped(reinterpret_cast<uintptr_t>(at_), &value, sizeof(T))) {
-      end_ = 0;
-      return T{};
     }
     at_ += sizeof(T);
     return value;
@@ -128,6 +127,14 @@ class Cursor {
   }
 
  private:
+  // Returns the next value, or 0 and ends the reads if it cannot be read. Not inlined: it takes much stack.
+  template <typename T>
+  [[gnu::noinline]] T Copied() {
+    T value{};
+    if (CopyMapped(reinterpret_cast<uintptr_t>(at_), &value, sizeof(T))) return value;
+    end_ = 0;
+    return T{};
+  }
   const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
 
   // Two words, because several cursors are on the stack of an event at a time.

@@ -63,6 +63,7 @@ bool Matches(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
   const char first = pattern.front();
   const std::string_view rest = pattern.substr(1);
+  if (first == '%' && rest.empty()) return true;
   if (first == '*' || first == '%' || first == '#') {
     for (size_t count = 0;; ++count) {
       if ((first != '#' || count > 0) && Matches(rest, text.substr(count))) return true;
@@ -125,6 +126,11 @@ bool IsKnownBinary(std::string_view path) {
 }  // namespace
 
 bool IsOwnCode(std::string_view name, std::string_view source, std::string_view binary) {
+  // A file can contain a text of any length, in many frames.
+  constexpr size_t kMostBytes = 4096;
+  name = name.substr(0, kMostBytes);
+  source = source.substr(0, kMostBytes);
+  binary = binary.substr(0, kMostBytes);
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return false;
   // The binary of a Python function is the interpreter, so only its source file counts.
   if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) {
