@@ -298,12 +298,11 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
                                                        int millis) {
   if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
   std::error_code error;
-  fs::directory_iterator entries(directory, error);
-  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
   std::vector<std::string> paths;
-  for (const fs::directory_entry& entry : entries) {
-    if (IsSocketName(entry.path().filename().string())) paths.push_back(entry.path());
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (IsSocketName(entry->path().filename().string())) paths.push_back(entry->path());
   }
+  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
   std::vector<LiveProcess> processes;
   const std::vector<absl::StatusOr<std::string>> answers =
       QueryProcesses(paths, "info", {millis, millis, kMaxInfoBytes});

@@ -107,9 +107,9 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
                                                        int millis = kQueryMillis);
 
 // Returns the process in `directory` with this id, process id or name. Waits kQueryMillis for a process with this id,
-// and less than two seconds for all others. Errors: kNotFound if there is none that answers; kInvalidArgument if
-// several processes have the name or process id, and then the message lists them; for an id, those of QueryProcess;
-// those of ListProcesses.
+// and less than two seconds for each 16 others that do not answer. Errors: kNotFound if there is none that answers;
+// kInvalidArgument if several processes have the name or process id, and then the message lists them; for an id, those
+// of QueryProcess; those of ListProcesses.
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
 
 }  // namespace hbmprof::tool

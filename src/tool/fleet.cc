@@ -234,7 +234,6 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{pid, profile->bytes}});
   if (!profiles.ok()) return profiles.status();
   SumsOptions options;
-  options.own = true;
   options.type = "inuse_space";
   const absl::StatusOr<SumsQuery> query = MakeQuery("serve", *std::move(profiles), options);
   if (!query.ok()) return query.status();

@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/read_until.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -19,6 +20,7 @@
 #endif
 #include <chrono>
 #include <exception>
+#include <future>
 #include <list>
 #include <optional>
 #include <string_view>
@@ -43,9 +45,12 @@ using boost::system::error_code;
 constexpr size_t kMaxAnswerBytes = size_t{1} << 30;
 constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
 constexpr size_t kThreads = 16;
-// Each of these connections takes at most twice kMaxHeadBytes: as received, and as fields.
-constexpr size_t kMaxReading = 256;   // that have not sent their whole request
-constexpr size_t kMaxAnswering = 64;  // whose request is being answered
+// The most connections that have not sent their whole request. Each of them takes at most twice kMaxHeadBytes.
+constexpr size_t kMaxReading = 256;
+// The most connections whose request is being answered. Only their requests are kept as fields, which take up to 30
+// times as many bytes.
+constexpr size_t kMaxAnswering = 64;
+constexpr std::chrono::seconds kEndTime{5};  // for answers that are being sent when the server ends
 
 using RequestHead = http::request_header<>;
 
@@ -141,12 +146,12 @@ class Connection;
 struct Server {
   HttpServerOptions options;
   HttpServer::Handler handler;
+  std::list<Connection*> reading;  // the oldest one first
+  std::atomic<size_t> answering{0};
   asio::io_context io{1};
   asio::io_context work;  // for the handler, on kThreads threads
   tcp::acceptor acceptor{io};
-  asio::steady_timer retry{io};    // of the acceptor
-  std::list<Connection*> reading;  // the oldest one first
-  std::atomic<size_t> answering{0};
+  asio::steady_timer retry{io};  // of the acceptor
 };
 
 // One request and its answer. Keeps itself alive as long as an operation on it is pending.
@@ -160,13 +165,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start() {
     place_ = server_.reading.insert(server_.reading.end(), this);
     stream_.expires_after(Seconds(server_.options.client_seconds));
-    http::async_read_header(stream_, buffer_, parser_, [self = shared_from_this()](error_code error, size_t) {
-      self->StopReading();
-      self->OnHead(error);
-    });
+    // The parser gets the whole head at once: its limit does not count lines that it has already parsed.
+    asio::async_read_until(stream_, asio::dynamic_buffer(head_, kMaxHeadBytes), "\r\n\r\n",
+                           [self = shared_from_this()](error_code error, size_t) {
+                             self->StopReading();
+                             if (!error) self->parser_.put(asio::buffer(self->head_), error);
+                             self->OnHead(error);
+                           });
   }
 
   ~Connection() {
+    StopReading();
     if (is_accepted_) --server_.answering;
   }
   Connection(const Connection&) = delete;
@@ -185,9 +194,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void OnHead(error_code error) {
-    if (error == http::error::header_limit) return Send(Refusal(431, "The request is too large."));
+    const bool is_too_large = error == asio::error::not_found || error == http::error::header_limit;
+    if (is_too_large) return Send(Refusal(431, "The request is too large."));
     if (error == http::error::body_limit) return Send(Refusal(413, "A request must have no body."));
-    if (error == http::error::end_of_stream || error == http::error::partial_message) return;
     if (error.category() == make_error_code(http::error::bad_method).category()) {
       return Send(Refusal(400, "This is no valid request: " + error.message() + "."));
     }
@@ -246,7 +255,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Server& server_;
   beast::tcp_stream stream_;
-  beast::flat_buffer buffer_;
+  std::string head_;  // as received
   http::request_parser<http::empty_body> parser_;
   std::optional<std::list<Connection*>::iterator> place_;  // in `reading`
   http::response<http::string_body> response_;
@@ -260,7 +269,9 @@ void AcceptAll(Server& server) {
   server.acceptor.async_accept([&server](error_code error, tcp::socket socket) {
     if (!server.acceptor.is_open()) return;
     if (error) {
-      // The connection stays in the queue if there are no descriptors or no memory for it.
+      // The connection stays in the queue if there are no descriptors or no memory for it. A client that only connects
+      // must not keep others out.
+      if (error == asio::error::no_descriptors && !server.reading.empty()) server.reading.front()->Drop();
       server.retry.expires_after(std::chrono::milliseconds(100));
       server.retry.async_wait([&server](error_code ended) {
         if (!ended) AcceptAll(server);
@@ -268,7 +279,6 @@ void AcceptAll(Server& server) {
       return;
     }
     AcceptAll(server);
-    // A client that only connects must not keep others out.
     if (server.reading.size() >= kMaxReading) server.reading.front()->Drop();
     std::make_shared<Connection>(server, std::move(socket))->Start();
   });
@@ -299,6 +309,7 @@ struct HttpServer::State {
   Server server;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> busy;  // of server.work
   std::vector<std::thread> threads;
+  std::promise<void> all_sent;  // the first thread has ended
 
   ~State() {
     asio::post(server.io, [this] {
@@ -306,10 +317,13 @@ struct HttpServer::State {
       server.retry.cancel();
       while (!server.reading.empty()) server.reading.front()->Drop();
     });
-    // The first thread ends when all requests are answered.
-    if (!threads.empty()) threads.front().join();
+    if (threads.empty()) return;
+    // The first thread ends when all requests are answered. A client that takes nothing of its answer must not delay
+    // the end.
+    all_sent.get_future().wait_for(kEndTime);
+    server.io.stop();
     busy.reset();
-    for (size_t i = 1; i < threads.size(); ++i) threads[i].join();
+    for (std::thread& thread : threads) thread.join();
   }
 };
 
@@ -338,7 +352,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   state->busy.emplace(asio::make_work_guard(server.work));
   AcceptAll(server);
   try {
-    state->threads.emplace_back([&server] { RunAll(server.io); });
+    state->threads.emplace_back([state = state.get()] {
+      RunAll(state->server.io);
+      state->all_sent.set_value();
+    });
     for (size_t i = 0; i < kThreads; ++i) state->threads.emplace_back([&server] { RunAll(server.work); });
   } catch (const std::system_error&) {
     if (state->threads.size() < 2) return absl::ResourceExhaustedError("no thread could be started for the server");

@@ -67,7 +67,8 @@ class HttpServer {
   // Errors: kUnavailable (the address cannot be used), kInvalidArgument (`address` is not an IP address),
   // kResourceExhausted (no thread).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Handler handler);
-  // Stops accepting requests and waits for those that are being answered.
+  // Stops accepting requests and waits for those that are being answered. Answers that a client has not taken after
+  // five seconds are lost.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

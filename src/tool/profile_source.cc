@@ -33,11 +33,13 @@ bool MayBeFile(const std::string& source) {
   return std::string_view(begin, sizeof(begin)) != "\177ELF";
 }
 
-}  // namespace
-
+// Returns whether `source` can be the name of a process. Such a name has no slash, and is not that of a file, unless
+// the file is a program.
 bool MayBeProcess(const std::string& source) {
   return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source);
 }
+
+}  // namespace
 
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) {
   if (!MayBeProcess(source)) return std::nullopt;

@@ -11,10 +11,6 @@
 
 namespace hbmprof::tool {
 
-// Returns whether `source` can be the name of a process. Such a name has no slash, and is not that of a file, unless
-// the file is a program.
-bool MayBeProcess(const std::string& source);
-
 // Returns the process in ControlDirectory() that `source` names by its id or name, or nullopt if `source` names
 // something else: standard input ("-"), a URL or a file. A file is preferred to a process of the same name, unless the
 // file is a program. Errors: kNotFound if there is neither such a file nor such a process; kInvalidArgument if several

@@ -172,7 +172,7 @@ std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now
   for (const Device& device : DevicesOf(now)) {
     const auto rate = rates.find(device.name);
     if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
-    const double left = static_cast<double>(*device.limit - device.in_use.value_or(0)) / rate->second;
+    const double left = static_cast<double>(Minus(*device.limit, device.in_use.value_or(0))) / rate->second;
     if (left < 0 || (least >= 0 && left >= least)) continue;
     least = left;
     first = device.name;

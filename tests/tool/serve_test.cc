@@ -364,6 +364,18 @@ TEST_F(ServeTest, LargeHeadsTakeLittleMemory) {
         "GET /" + std::string(lines.size(), 'x')}) {
     clients.emplace_back([&server, head] { EXPECT_NE(SendHttp(server.port(), head).status, 200); });
   }
+  // Each part ends within a line, so that a parser can take all lines before it.
+  clients.emplace_back([&server] {
+    const int fd = ConnectTo(server.port());
+    std::string part = "GET / HTTP/1.1\r\na:";
+    for (int i = 0; i < 20'000 && send(fd, part.data(), part.size(), MSG_NOSIGNAL) > 0; ++i) {
+      part = "b\r\n";
+      for (int line = 0; line < 100; ++line) part += "a:b\r\n";
+      part += "a:";
+      usleep(100);
+    }
+    close(fd);
+  });
   for (std::thread& client : clients) client.join();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("not compared: the sanitizer keeps freed memory (%" PRId64 " KiB before)\n", before);
@@ -557,6 +569,19 @@ TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
     if (status != 200) usleep(50'000);
   }
   EXPECT_EQ(status, 200) << "the first answer has ended";
+}
+
+TEST_F(ServeTest, EndsAlthoughAClientTakesNothing) {
+  const auto answer = [](const std::string& request) {
+    return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
+  };
+  const FakeProcess process(sockets_, answer);
+  Server server(sockets_, {"--client-timeout", "10m", "--max-samples", "0", "--max-bytes", "0"});
+  const int fd = RequestAndTakeNothing(server.port(), "/debug/pprof/heap?pid=77");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(server.End(), 0);
+  EXPECT_LT(SecondsSince(start), 60) << "the client may take an hour";
+  close(fd);
 }
 
 TEST_F(ServeTest, DisconnectsAClientThatSendsItsRequestSlowly) {
