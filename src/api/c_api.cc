@@ -307,7 +307,7 @@ int hbmprof_device(const char* name) {
 }
 
 int hbmprof_devices(int* devices, int capacity) try {
-  if (hbmprof::internal::thread_state.inside) return -1;
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
   int count = 0;
   for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
     if (std::none_of(std::begin(device.spaces), std::end(device.spaces), hbmprof::internal::IsUsed)) continue;
@@ -322,7 +322,7 @@ int hbmprof_devices(int* devices, int capacity) try {
 }
 
 int hbmprof_device_name(int device, char* name, size_t capacity) try {
-  if (hbmprof::internal::thread_state.inside) return -1;
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
   std::string found;
   if (IsDevice(device) && !IsNamed(device)) {
     found = "GPU:" + std::to_string(device);

@@ -167,7 +167,9 @@ void EndByExit() {
 }
 
 // Returns whether the thread may hold a lock that the exit writer needs.
-bool MayHoldLock() { return thread_state.inside || thread_state.calls != 0 || fork_state.mutexes != 0; }
+bool MayHoldLock() {
+  return thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || fork_state.mutexes != 0;
+}
 
 // Makes the exit writer send the signal to the process again a little later, or after the profile at the end, if it is
 // being written. Returns false if it does not, because a signal was first delayed kMaxDelay ago. A process can continue

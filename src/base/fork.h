@@ -8,19 +8,18 @@
 // - Tables that only grow are kept: sites, stacks, paths, names, tags. Whoever writes to such a table stores the data
 //   first, then takes the number or the space, and then makes it visible. So the table is complete at every instant,
 //   except that an entry may be missing, or a number may be used by nothing.
-// - Data under a Mutex (mutex.h) are complete, because a fork waits until no other thread holds a Mutex. A thread
-// passes
-//   a gate before it takes its first Mutex. A fork closes the gate. This needs no order among mutexes; a thread that
-//   holds one may take more. No function that records takes a Mutex, so a signal handler that interrupted malloc does
-//   not wait at the gate.
+// - Data under a Mutex (mutex.h) are complete, because a fork waits until no other thread holds a Mutex. Each thread
+//   passes a gate before it takes its first Mutex, and a fork closes the gate. This needs no order among mutexes; a
+//   thread that holds one may take more. No function that records takes a Mutex, so a signal handler that interrupted
+//   malloc does not wait at the gate.
 //
 // The program's own fork handlers (pthread_atfork) and signal handlers may record during a fork. In the child they may
 // do so before this library's own handler has run: until then the forking thread counts as inside the tracker, and the
 // first ReentryGuard does what the handler would do.
 //
-// If the forking thread is inside the tracker (in a signal handler that interrupted it, or in a probe), or if other
-// threads hold a Mutex for too long, the child records nothing and keeps the tables, because the interrupted function
-// may continue in the child.
+// If the forking thread is inside the tracker (in a signal handler that interrupted it), or if other threads hold a
+// Mutex for too long, the child records nothing and keeps the tables, because the interrupted function may continue in
+// the child.
 //
 // Not in this file: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers.
 #ifndef HBMPROF_SRC_BASE_FORK_H_

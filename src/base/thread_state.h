@@ -1,5 +1,5 @@
-// The per-thread state of the tracker: the number of the thread, and whether it is inside the tracker or inside a
-// wrapped call.
+// The per-thread state of the tracker: the number of the thread, and whether it is inside the tracker, inside a wrapped
+// call or inside a device probe.
 #ifndef HBMPROF_SRC_BASE_THREAD_STATE_H_
 #define HBMPROF_SRC_BASE_THREAD_STATE_H_
 
@@ -19,6 +19,7 @@ struct ThreadState {
   bool is_scoped;     // a ScopedCaller is in effect (core/scoped_caller.h)
   uint16_t recorded;  // its number in recordings (core/event_log.h); 0: none yet
   uint32_t calls;     // the number of wrapped calls of the CUDA driver in progress (nested ones count)
+  uint32_t probes;    // the number of calls of device probes in progress
 
   // Returns !inside && !is_scoped, by one comparison.
   bool is_common() const {

@@ -18,17 +18,17 @@ constexpr uint8_t kPeDataRelative = 0x30;
 // encoding. After a failure, ok() returns false for ever, and all reads return 0.
 class Cursor {
  public:
-  Cursor() = default;  // ok() is false from the start, also if `end` is null
+  Cursor() : Cursor(nullptr, nullptr, false) {}  // ok() is false from the start, also if `end` is null
   // `may_be_unmapped`: see ReadableRanges.
   Cursor(const uint8_t* at, const uint8_t* end, bool may_be_unmapped)
-      : at_(at), end_(end), may_be_unmapped_(may_be_unmapped) {}
+      : at_(at), end_(reinterpret_cast<uintptr_t>(end)), may_be_unmapped_(may_be_unmapped) {}
 
-  bool ok() const { return end_ != nullptr; }
-  bool AtEnd() const { return !ok() || at_ >= end_; }
+  bool ok() const { return end_ != 0; }
+  bool AtEnd() const { return !ok() || at_ >= end(); }
   const uint8_t* at() const { return at_; }
   void Skip(uint64_t bytes) {
-    if (!ok() || bytes > static_cast<uint64_t>(end_ - at_)) {
-      end_ = nullptr;
+    if (!ok() || bytes > static_cast<uint64_t>(end() - at_)) {
+      end_ = 0;
       return;
     }
     at_ += bytes;
@@ -45,14 +45,14 @@ class Cursor {
   template <typename T>
   T Fixed() {
     T value{};
-    if (!ok() || static_cast<size_t>(end_ - at_) < sizeof(T)) {
-      end_ = nullptr;
+    if (!ok() || static_cast<size_t>(end() - at_) < sizeof(T)) {
+      end_ = 0;
       return value;
     }
     if (!may_be_unmapped_) {
       std::memcpy(&value, at_, sizeof(T));
     } else if (!CopyMapped(reinterpret_cast<uintptr_t>(at_), &value, sizeof(T))) {
-      end_ = nullptr;
+      end_ = 0;
       return T{};
     }
     at_ += sizeof(T);
@@ -93,11 +93,11 @@ class Cursor {
         value += here;
         break;
       case kPeDataRelative:
-        if (data_base == 0) end_ = nullptr;
+        if (data_base == 0) end_ = 0;
         value += data_base;
         break;
       default:
-        end_ = nullptr;
+        end_ = 0;
     }
     return value;
   }
@@ -122,15 +122,18 @@ class Cursor {
       case 0x0b:
         return static_cast<uint64_t>(int64_t{Fixed<int32_t>()});
       default:
-        end_ = nullptr;
+        end_ = 0;
         return 0;
     }
   }
 
  private:
-  const uint8_t* at_ = nullptr;
-  const uint8_t* end_ = nullptr;  // null after a failure
-  bool may_be_unmapped_ = false;
+  const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
+
+  // Two words, because several cursors are on the stack of an event at a time.
+  const uint8_t* at_;
+  uint64_t end_ : 63;  // an address; 0 after a failure
+  uint64_t may_be_unmapped_ : 1;
 };
 
 // Arithmetic on numbers that may have any value. It wraps around.

@@ -56,7 +56,7 @@ class ReadableRanges {
   }
   // Returns the end of the range that contains `address`; 0 if there is none.
   uintptr_t LimitAt(uintptr_t address) const {
-    for (size_t i = 0; i < count_; ++i) {
+    for (uint32_t i = 0; i < count_; ++i) {
       if (address - ranges_[i].start < ranges_[i].limit - ranges_[i].start) return ranges_[i].limit;
     }
     return 0;
@@ -69,7 +69,7 @@ class ReadableRanges {
     uintptr_t limit;
   };
   Range ranges_[kCapacity];
-  size_t count_ = 0;
+  uint32_t count_ = 0;
   bool may_be_unmapped_;
 };
 

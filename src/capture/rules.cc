@@ -428,6 +428,9 @@ bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   dl_find_object found;
+  // Before the object is found and identified, so that an equal count means that it is the object whose rule is read.
+  const bool can_count = objects->is_guessed() && !IsForkedChild();
+  const unsigned long long unloaded = can_count ? UnloadCount() : 0;
   if (!FindObject(address, &found)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   uint32_t object = 0;
   const bool is_permanent = start_objects.Contain(found);
@@ -439,8 +442,6 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
       objects->SetLoaded(object);
     }
   }
-  const bool can_count = may_be_unmapped && !IsForkedChild();
-  const unsigned long long unloaded = can_count ? UnloadCount() : 0;
   const ReadableRanges readable = SegmentsOf(found, PF_R, may_be_unmapped);
   FrameRule read = ReadFrameRule(found.dlfo_eh_frame, readable, address);
   if (read.kind == FrameRule::kNone && IsProcessStart(address, found, readable)) read.kind = FrameRule::kOutermost;

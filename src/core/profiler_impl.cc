@@ -50,9 +50,6 @@ void Remake(Table& table, Arguments&&... arguments) {
   new (&table) Table(std::forward<Arguments>(arguments)...);
 }
 
-// The number of probe calls in progress on this thread. Plain data in the static TLS block.
-__thread int probes_running __attribute__((tls_model("initial-exec"))) = 0;
-
 // Takes the thread out of the tracker during its life, because it runs the program's code. It stays inside while it
 // holds a Mutex, which that code could need.
 class OutsideTracker {
@@ -98,7 +95,8 @@ void* Answer(void* argument) {
   return nullptr;
 }
 
-// Whether the stack of the event that this thread is recording is truncated, and not counted yet. The same.
+// Whether the stack of the event that this thread is recording is truncated, and not counted yet. Plain data in the
+// static TLS block.
 __thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
 
 }  // namespace
@@ -233,7 +231,7 @@ void ProfilerImpl::RemoveDeviceProbe(DeviceId device, const void* owner, bool is
 
 void ProfilerImpl::AwaitCalls(const std::shared_ptr<DeviceProber>& prober) {
   // A thread that is inside a probe does not wait: it might wait for itself, or for a probe that waits for it.
-  if (prober == nullptr || probes_running != 0) return;
+  if (prober == nullptr || thread_state.probes != 0) return;
   for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
 }
 
@@ -265,7 +263,7 @@ DeviceProbe ProbeLimit::Ask(int device, std::function<DeviceProbe()> call) {
 }
 
 DeviceProbe ProfilerImpl::Probe(int device) const {
-  if (probes_running != 0) return {};
+  if (thread_state.probes != 0) return {};
   ProbeSlot& slot = probes_[device];
   if (limit_of_thread != nullptr) {
     const auto has_probe = [&slot] {
@@ -281,7 +279,7 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
     ~Call() {
       if (calls == nullptr) return;
       prober.reset();
-      --probes_running;
+      --thread_state.probes;
       calls->fetch_sub(1, std::memory_order_release);
     }
   } call;
@@ -291,15 +289,16 @@ DeviceProbe ProfilerImpl::Probe(int device) const {
     call.prober = slot.prober;
     call.calls = slot.prober->calls;
     call.calls->fetch_add(1, std::memory_order_relaxed);
-    ++probes_running;
+    ++thread_state.probes;
   }
   if (!call.prober->probe) return {};
   try {
     const OutsideTracker outside;
     const DeviceProbe answer = call.prober->probe();
-    // The answer is copied, so that what the probe allocated outside of the tracker is also freed there.
+    // The answer is copied, so that what the probe allocated outside of the tracker is also freed there. A compiler may
+    // leave out the copy of `return answer`.
     const ReentryGuard guard;
-    return answer;
+    return DeviceProbe(answer);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception&) {
@@ -563,10 +562,11 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
     record.site = sites_.InternSite(key);
-    if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
-      Drop(static_cast<uint64_t>(record.bytes));
-      return;
-    }
+  }
+  // In a forked child, the ledger may not have the site of the parent's record yet.
+  if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
+    Drop(static_cast<uint64_t>(record.bytes));
+    return;
   }
   LiveRecord replaced;
   const LiveTable::Inserted inserted = live_.Insert(freed.id_.value(), record, &replaced);
@@ -1034,6 +1034,7 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
   ReentryGuard guard;
+  if (has_given_up()) return;
   DroppedRecords dropped{device, survivor, {}};
   dropped.kept.reserve(kept.size());
   for (const BufferId id : kept) dropped.kept.push_back(id.value());

@@ -254,7 +254,7 @@ class ProfilerImpl {
   // Returns whether the event must be recorded; if not, counts it.
   bool Admits(const ReentryGuard& guard) const {
     if (!guard.entered()) reentrant_events_.fetch_add(1, std::memory_order_relaxed);
-    return guard.entered();
+    return guard.entered() && !has_given_up();
   }
   // Does not count truncated stacks (CountTruncated).
   SiteId SiteOf(const Caller& caller, SiteWords words);

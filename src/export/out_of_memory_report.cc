@@ -173,7 +173,7 @@ std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_
 struct Holder {
   uint32_t stack = 0;
   int64_t bytes = 0;
-  int64_t objects = 0;
+  int64_t objects = 0;       // live buffers, without segments of pools
   int64_t bytes_before = 0;  // when the last profile was written
 };
 
@@ -186,7 +186,7 @@ std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, Me
     Holder& holder = by_stack[sample.stack];
     holder.stack = sample.stack;
     holder.bytes += sample.inuse_bytes;
-    holder.objects += sample.inuse_objects;
+    if (sample.kind != MemoryKind::kPool) holder.objects += sample.inuse_objects;
   }
   std::vector<Holder> holders;
   holders.reserve(by_stack.size());

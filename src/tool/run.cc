@@ -393,8 +393,9 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
                        process, ".*", kSuffix, " when it ends\n"));
   }
   if (written.empty() && still_running.empty()) {
-    PrintErrorText(Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
-                       "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
+    PrintErrorText(
+        Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
+            "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
   }
 }
 

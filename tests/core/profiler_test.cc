@@ -26,6 +26,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/tag.h"
+#include "src/base/pages.h"
+#include "src/base/thread_state.h"
 #include "src/base/traceback.h"
 #include "src/core/injected.h"
 #include "src/core/profiler_impl.h"
@@ -1399,6 +1401,40 @@ TEST_F(ProfilerTest, ForkedChildCanRestoreARecordOfItsParent) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 7);
+}
+
+// Returns what `is_right` returns in a forked child.
+template <typename IsRight>
+bool IsRightInChild(const IsRight& is_right) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(10);
+    _exit(is_right() ? 7 : 8);
+  }
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7;
+}
+
+TEST_F(ProfilerTest, ForkedChildWithoutMemoryDropsARestoredRecord) {
+  ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
+  const FreedRecord freed = profiler_.RecordFree(At(1));
+  EXPECT_TRUE(IsRightInChild([&] {
+    internal::SetMaxHostBytes(0);
+    profiler_.RestoreRecord(freed);
+    return !profiler_.FindBuffer(At(1)).has_value() && Tracker().dropped_records == 1 && Tracker().live_records == 0;
+  }));
+}
+
+TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
+  ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
+  const FreedRecord freed = profiler_.RecordFree(At(1));
+  std::optional<internal::ReentryGuard> guard(std::in_place);  // as in a signal handler that interrupted the tracker
+  EXPECT_TRUE(IsRightInChild([&] {
+    guard.reset();
+    profiler_.SetEnabled(true);
+    profiler_.RestoreRecord(freed);
+    return !profiler_.RecordAlloc(At(2), 10) && !profiler_.FindBuffer(At(1)).has_value();
+  }));
 }
 
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {

@@ -23,6 +23,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -342,6 +343,21 @@ void SecondTerm() {
 }
 
 #if defined(LINKS_HBMPROF)
+// A signal comes to a thread in a probe that holds a lock, which the probe also takes in the thread that writes.
+void TermInProbe() {
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const hbmprof::DeviceId device = profiler.Device("locked");
+  profiler.SetDeviceProbe(device, [] {
+    static std::mutex mutex;
+    static bool is_first = true;
+    const std::lock_guard<std::mutex> hold(mutex);
+    if (std::exchange(is_first, false)) raise(SIGTERM);
+    return hbmprof::DeviceProbe{};
+  });
+  profiler.Stats(device);
+  sleep(60);
+}
+
 void HangInProbe() {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   profiler.SetDeviceProbe(profiler.Device("hangs"), []() -> hbmprof::DeviceProbe {
@@ -501,6 +517,9 @@ void EndAs(const std::string& how) {
   if (how == "return_while_disk_hangs") HangInWrite();
   if (how == "return_while_recording_hangs") recording_hangs.store(true);
   if (how == "second_term") SecondTerm();
+#if defined(LINKS_HBMPROF)
+  if (how == "term_in_probe") TermInProbe();
+#endif
   if (how.rfind("stuck_", 0) == 0) {
     HangInProbe();
     if (how == "stuck_term") SendAndWait(SIGTERM);

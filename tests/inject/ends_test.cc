@@ -229,8 +229,9 @@ TEST_P(OutOfMemoryTest, IsReportedForEachDevice) {
   EXPECT_EQ(run.out, "held\ndone\n");
   EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n"
                                     "  verdict    the request of 3.00 GiB is larger than the device, which has 1.00 "
-                                    "GiB\\.\n(.*\n)*.*HoldMemory < .*main < (.*\n)*"
+                                    "GiB\\.\n(.*\n)*.*HoldMemory < main\n"
                                     "  profile    .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
+                                    "  more       hbmprof top .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
                                     "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
   ExpectProfiles(3);
 }
@@ -352,6 +353,13 @@ TEST_F(EndsTest, ProfileIsWrittenWithoutTheDeviceThatHangs) {
     EXPECT_THAT(ViewProfile(path).Comment("warning", "text"),
                 MatchesRegex("(GPU:0|hangs)%20did%20not%20answer%20at%20the%20end%20of%20the%20process;.*"));
   }
+}
+
+TEST_F(EndsTest, SignalInAProbeIsHandledAfterIt) {
+  const CommandResult run = RunLinked("term_in_probe");
+  EXPECT_EQ(run.status, SIGTERM) << run.err;
+  ExpectProfiles(1);
+  for (const std::string& path : Profiles()) EXPECT_EQ(ViewProfile(path).Comment("warning", "text"), "");
 }
 
 TEST_F(EndsTest, SignalWritesNoProfileIfSwitchedOff) {
