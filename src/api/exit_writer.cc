@@ -132,15 +132,6 @@ bool BeginEnd(bool is_exit) {
   return ending.compare_exchange_strong(before, own + (is_exit ? 1 : 0));
 }
 
-// The thread sanitizer ends a forked child that starts a thread.
-bool MayStartThread() {
-#if defined(__SANITIZE_THREAD__)
-  return !IsForkedChild();
-#else
-  return true;
-#endif
-}
-
 void EndByExit() {
   if (IsEnded()) return;
   // Another thread in exit also finds this handler. And the C library, if it has a handler more when this one returns,
@@ -158,12 +149,16 @@ void EndByExit() {
   }
   if (thread_process.load() == getpid()) {
     sem_post(&requested);
-  } else if (!writer.starts_thread_at_exit || !MayStartThread() || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
+  } else if (!writer.starts_thread_at_exit || IsForkedChild() || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
+    // In such a child pthread_create could wait forever for a lock of the dynamic linker.
     if (WithEnoughStack([] { WriteAtEnd(nullptr); })) return;
     PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
     ended_process.store(getpid());
   }
   WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  if (ended_process.load() != getpid()) {
+    PrintMessage("hbmprof: the process ends before its profile or recording is complete: writing took over 5 seconds");
+  }
 }
 
 // Returns whether the thread may hold a lock that the exit writer needs.

@@ -19,8 +19,8 @@ struct ExitWriterOptions {
   void (*write_at_end)(const ProcessEnd& end) = nullptr;  // called once at most
   void (*write_before_exec)() = nullptr;                  // the process continues if exec fails
   void (*write_and_continue)() = nullptr;                 // for a signal that does not end the process
-  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, the
-  // thread that calls exit calls write_at_end, without a time limit.
+  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, or if
+  // IsForkedChild() (forked_child.h), the thread that calls exit calls write_at_end, without a time limit.
   bool starts_thread_at_exit = true;
 };
 
@@ -28,7 +28,8 @@ struct ExitWriterOptions {
 //
 // With glibc before version 2.41, several threads can be in exit at once: each takes the next exit handler from one
 // list, and the last one frees the list and ends the process. So while write_at_end runs, each further thread in exit
-// waits in this handler, and one second longer, so that the first one can end the process.
+// waits in this handler, and one second longer, so that the first one can end the process. If write_at_end takes too
+// long, the handler prints a message.
 void WriteAtExit(const ExitWriterOptions& options);
 
 // Registers that exit handler again, if it is registered. It then runs before the exit handlers that were registered
@@ -38,10 +39,10 @@ void WriteBeforeOlderExitHandlers();
 // Starts the thread that ends other than exit need. Sets a handler for each of these signals that has its default
 // action now: SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL. The handler waits
 // until the thread has written the profile, and then restores the default action. So the process ends by the same
-// signal, and a core dump shows the same instruction. If a signal that was sent interrupts a function of this library
-// or a wrapped call of the driver, the thread may hold a lock that the writing thread needs. So the handler returns,
-// and the signal is sent again a little later. A handler that the program sets later replaces this handler. quick_exit
-// also writes the profile.
+// signal, and a core dump shows the same instruction. If a signal that was sent interrupts a function of this library,
+// a probe or a wrapped call of the driver, the thread may hold a lock that the writing thread needs. So the handler
+// returns, and the signal is sent again a little later. A handler that the program sets later replaces this handler.
+// quick_exit also writes the profile.
 //
 // The kernel never applies the default action of a sent signal to the first process of a container (process id 1). In
 // that process the handler waits until the thread has called write_and_continue, and returns: the process continues,

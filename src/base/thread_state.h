@@ -41,7 +41,7 @@ struct DriverContext {
   void* (*get)();
   void (*set)(void* context);
 };
-// Set by the backend that has such a driver; null: there is none.
+// Set by the backend that has such a driver; null: there is none, as in a forked child, which cannot use it.
 extern std::atomic<const DriverContext*> driver_context;
 
 // Returns the number of this thread. A thread gets its number in its first call.

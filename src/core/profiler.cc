@@ -12,6 +12,7 @@
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
+#include "src/base/thread_state.h"
 #include "src/core/joined.h"
 #include "src/core/profiler_impl.h"
 
@@ -59,6 +60,7 @@ void Remove(ProfilerImpl* impl) {
 }
 
 void StartInChild(bool is_usable) {
+  internal::driver_context.store(nullptr);  // a child must not call its parent's driver, whose locks may be held
   EventLog::ForgetNumberOfThread();
   ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
 }

@@ -1437,6 +1437,13 @@ TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
   }));
 }
 
+TEST_F(ProfilerTest, ForkedChildDoesNotCallTheDriverOfItsParent) {
+  static constexpr internal::DriverContext kContext = {[]() -> void* { return nullptr; }, [](void*) {}};
+  internal::driver_context.store(&kContext);
+  EXPECT_TRUE(IsRightInChild([] { return internal::driver_context.load() == nullptr; }));
+  EXPECT_EQ(internal::driver_context.exchange(nullptr), &kContext);
+}
+
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -186,7 +187,12 @@ int main(int, char** argv) {
   if (name == "dlmopen") {
     void* const other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
     CHECK_THAT(other != nullptr);
-    Print("in another namespace", reinterpret_cast<CUresult (*)(unsigned)>(dlsym(other, "cuInit"))(0));
+    void* const init = dlsym(other, "cuInit");
+    Print("in another namespace", reinterpret_cast<CUresult (*)(unsigned)>(init)(0));
+    // The driver of this namespace would not know the other one's contexts and memory.
+    Dl_info info;
+    CHECK_THAT(dladdr(dlsym(other, "cuMemAlloc_v2"), &info) != 0);
+    Print("the other driver's own function", std::strstr(info.dli_fname, "libcuda.so") != nullptr);
   }
   Print("cuInit", Init());
   Print("cuMemAlloc_v2", Allocate());

@@ -232,11 +232,12 @@ bool IsCudaDriver(const link_map& library) { return std::strstr(library.l_name, 
 
 void* CudaWrapperOf(void* function) {
   Dl_info info;
-  link_map* library = nullptr;
-  if (dladdr1(function, &info, reinterpret_cast<void**>(&library), RTLD_DL_LINKMAP) == 0) return function;
-  if (info.dli_saddr != function || !IsCudaDriver(*library)) return function;
-  void* const wrapper = CudaWrapperByName(info.dli_sname);
-  return wrapper == nullptr ? function : wrapper;
+  if (dladdr(function, &info) == 0 || info.dli_saddr != function) return function;
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    if (std::strcmp(info.dli_sname, cuda_driver::kEntryNames[i]) != 0) continue;
+    return cuda_driver::FunctionToCall(i) == function ? cuda_driver::kWrappers[i] : function;
+  }
+  return function;
 }
 
 void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {

@@ -35,8 +35,8 @@ void* CudaWrapperByName(std::string_view name);
 // Returns whether this is the driver's library.
 bool IsCudaDriver(const link_map& library);
 
-// Returns the wrapper of the driver's function at `function`; `function` itself if that is not an exported function of
-// the driver that is wrapped. The driver can still be unloaded after that.
+// Returns the wrapper that calls `function`; `function` itself if there is none, as for a function of another copy of
+// the driver (dlmopen). The driver can still be unloaded after that.
 void* CudaWrapperOf(void* function);
 
 // Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc, in that order. The
