@@ -69,7 +69,7 @@ MASKS = [
     (re.compile(r"\bprocess \d+"), "process PROCESS"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "TIME"),
     (re.compile(r"\d+(\.\d+)? (ns|us|ms|s|tokens/s)\b"), r"N \2"),
-    (re.compile(r"\d+(\.\d+)? (B|KiB|MiB|GiB)/s\b"), "N B/s"),
+    (re.compile(r"\d+(\.\d+)? (B|KiB|MiB|GiB)(/s| each second)\b"), r"N B\3"),
     (re.compile(r"[ \t]+"), " "),
 ]
 
