@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "src/base/forked_child.h"
+#include "src/base/hash.h"
 #include "src/base/pages.h"
 #include "src/capture/python_layout.h"
 #include "src/capture/stack_memory.h"
@@ -143,8 +144,8 @@ struct Identity {
   uint32_t build_id_bytes;
   uint32_t build_id_offset;
   unsigned char build_id[kBuildIdCapacity];
-  // Used only if there is no build id: UnloadCount() when the identity was made.
-  unsigned long long unload_count;
+  // Used only if there is no build id: a hash of the unwind data; 0 if they are not hashed.
+  uint64_t unwind_hash;
 };
 
 // Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false, with zeros in `*to`,
@@ -265,6 +266,25 @@ ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags, bool m
   return ranges;
 }
 
+// Returns a hash of the object's unwind data, from which all its rules are read. Returns 0 if the data are too large,
+// or if it is not certain where they are. The object must not be unloaded during the call.
+uint64_t HashUnwindData(const dl_find_object& object) {
+  constexpr uint8_t kRelativeWord = 0x1b;  // DW_EH_PE_pcrel | DW_EH_PE_sdata4, which all linkers use
+  constexpr size_t kMostBytes = 256 << 10;
+  const auto header = reinterpret_cast<uintptr_t>(object.dlfo_eh_frame);
+  const uintptr_t limit = SegmentsOf(object, PF_R, /*may_be_unmapped=*/false).LimitAt(header);
+  if (limit == 0 || limit - header < 8 || limit - header > kMostBytes) return 0;
+  const auto* const bytes = reinterpret_cast<const char*>(header);
+  int32_t frames_at;
+  std::memcpy(&frames_at, bytes + 4, sizeof(frames_at));
+  // .eh_frame follows its header in the same segment, whose end is not known more exactly.
+  if (static_cast<uint8_t>(bytes[1]) != kRelativeWord || frames_at < 0 ||
+      static_cast<uint64_t>(frames_at) + 4 >= limit - header) {
+    return 0;
+  }
+  return HashBytes(bytes, limit - header, 0) | 1;
+}
+
 // The identities of all objects that rules were read from, by id. Ids count up from 1 and are never reused. The
 // identity of an entry is immutable once `is_published` is set, and `next` once the entry is in the list of its bucket.
 // `has_reused_addresses` may change at any time.
@@ -280,8 +300,8 @@ class Objects {
     return id;
   }
 
-  bool Matches(uint32_t id, const dl_find_object& object, bool may_be_unmapped) const {
-    return Matches(entries_[id].identity, object, may_be_unmapped);
+  bool Matches(uint32_t id, const dl_find_object& object, bool may_be_unmapped) {
+    return Matches(entries_[id], object, may_be_unmapped);
   }
   // Whether another object was loaded at some of its addresses.
   bool HasReusedAddresses(uint32_t id) const {
@@ -295,6 +315,8 @@ class Objects {
     std::atomic<bool> is_published;
     std::atomic<bool> has_reused_addresses;
     std::atomic<bool> is_searched;  // by LookForPython
+    // Used only if there is no build id: UnloadCount() when the object was found last.
+    std::atomic<unsigned long long> unload_count;
   };
   static constexpr int kBucketBits = 10;
 
@@ -306,12 +328,14 @@ class Objects {
     std::atomic<uint32_t>& bucket = buckets_[MixAddress(identity.start) >> (64 - kBucketBits)];
     uint32_t head = bucket.load(std::memory_order_acquire);
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
-      if (Matches(entries_[id].identity, object, may_be_unmapped)) return id;
+      if (Matches(entries_[id], object, may_be_unmapped)) return id;
     }
     FindBuildId(&identity, may_be_unmapped);
+    unsigned long long unload_count = 0;
     if (identity.build_id_bytes == 0) {
-      if (IsForkedChild()) return PackedRule::kUnidentified;
-      identity.unload_count = UnloadCount();
+      if (may_be_unmapped || IsForkedChild()) return PackedRule::kUnidentified;
+      unload_count = UnloadCount();
+      identity.unwind_hash = HashUnwindData(object);
     }
     uint32_t id = last_id_.load(std::memory_order_relaxed);
     do {
@@ -320,12 +344,14 @@ class Objects {
     ++id;
     Entry& entry = entries_[id];
     entry.identity = identity;
+    entry.unload_count.store(unload_count, std::memory_order_relaxed);
     for (uint32_t other = 1; other < id; ++other) {
       // If an entry is not published yet, its object is loaded now. `object` is loaded now, too, so the two have
       // different addresses.
       if (!entries_[other].is_published.load(std::memory_order_acquire)) continue;
       const Identity& old = entries_[other].identity;
-      if (old.start >= identity.limit || identity.start >= old.limit || Matches(old, object, may_be_unmapped)) {
+      if (old.start >= identity.limit || identity.start >= old.limit ||
+          Matches(entries_[other], object, may_be_unmapped)) {
         continue;
       }
       entries_[other].has_reused_addresses.store(true, std::memory_order_relaxed);
@@ -338,13 +364,21 @@ class Objects {
     return id;
   }
 
-  static bool Matches(const Identity& identity, const dl_find_object& object, bool may_be_unmapped) {
+  static bool Matches(Entry& entry, const dl_find_object& object, bool may_be_unmapped) {
+    const Identity& identity = entry.identity;
     if (identity.start != reinterpret_cast<uintptr_t>(object.dlfo_map_start) ||
         identity.limit != reinterpret_cast<uintptr_t>(object.dlfo_map_end) ||
         identity.eh_frame_hdr != reinterpret_cast<uintptr_t>(object.dlfo_eh_frame)) {
       return false;
     }
-    if (identity.build_id_bytes == 0) return !IsForkedChild() && identity.unload_count == UnloadCount();
+    if (identity.build_id_bytes == 0) {
+      if (IsForkedChild()) return false;
+      const unsigned long long count = UnloadCount();
+      if (entry.unload_count.load(std::memory_order_relaxed) == count) return true;
+      if (may_be_unmapped || identity.unwind_hash == 0 || HashUnwindData(object) != identity.unwind_hash) return false;
+      entry.unload_count.store(count, std::memory_order_relaxed);
+      return true;
+    }
     unsigned char loaded[Identity::kBuildIdCapacity];
     return ReadBuildId(identity, identity.build_id_bytes, may_be_unmapped, loaded) &&
            std::memcmp(loaded, identity.build_id, identity.build_id_bytes) == 0;

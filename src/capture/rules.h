@@ -9,9 +9,10 @@
 // - Other objects with a build id in their first page: the check compares the stored addresses (of the object and
 //   of its .eh_frame_hdr) and the stored build id with those of the object that is loaded now. Equal build ids mean
 //   equal code, so a rule stays valid when its library is loaded again.
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the rule was
-//   read. It takes a lock, but one that the dynamic linker never holds while it runs other code. In a forked child this
-//   lock may be held for ever; there the rules of these objects are read again in each walk.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
+//   check. It takes a lock, but one that the dynamic linker never holds while it runs other code. If an object was
+//   unloaded, a hash of the unwind data must be equal (data above 256 KiB are not hashed and count as different). In a
+//   forked child the lock may be held for ever; there the rules of these objects are read again in each walk.
 //
 // A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
 // another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at

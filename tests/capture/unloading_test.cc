@@ -100,6 +100,26 @@ void LoadInTurn(const std::string& one, const std::string& other) {
   EXPECT_GT(at_same_address, 0) << "no library was loaded at the address of another, so nothing was tested";
 }
 
+bool was_cached;
+// Captures often enough for the stack to be cached, and sets was_cached to whether it is.
+[[gnu::noinline]] void CaptureAndFind() {
+  const Caller caller = Caller::OfThisFunction();
+  constexpr int kDepth = 64;
+  uintptr_t buffer[kDepth];
+  for (int i = 0; i < 20; ++i) Auto().Capture(caller, buffer, kDepth);
+  was_cached = Auto().FindPath(caller, kDepth) != nullptr;
+}
+
+// Each unloading makes it uncertain whether a library without a build id is still the same.
+TEST(UnloadingTest, StacksThroughLibraryWithoutBuildIdAreCachedAfterManyUnloadings) {
+  const Library library(FRAME_LIBRARY_SMALL_NO_ID);
+  for (int i = 0; i < 17'000; ++i) {
+    { const Library other(FRAME_LIBRARY_LARGE); }
+    library.Call(CaptureAndFind);
+  }
+  EXPECT_TRUE(was_cached);
+}
+
 TEST(UnloadingTest, LibraryAtReusedAddressHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
 
 TEST(UnloadingTest, LibraryWithoutBuildIdAtReusedAddressHasItsOwnFrames) {

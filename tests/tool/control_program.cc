@@ -55,13 +55,13 @@ extern "C" int listen(int fd, int backlog) noexcept {
 
 namespace {
 
-size_t most_bytes_of_send = SIZE_MAX;
+std::atomic<size_t> most_bytes_of_send{SIZE_MAX};
 
 }  // namespace
 
 // Likewise.
 extern "C" ssize_t send(int fd, const void* bytes, size_t size, int flags) {
-  return syscall(SYS_sendto, fd, bytes, std::min(size, most_bytes_of_send), flags, nullptr, 0);
+  return syscall(SYS_sendto, fd, bytes, std::min(size, most_bytes_of_send.load()), flags, nullptr, 0);
 }
 
 namespace {
