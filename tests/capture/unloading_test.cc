@@ -100,6 +100,7 @@ void LoadInTurn(const std::string& one, const std::string& other) {
   EXPECT_GT(at_same_address, 0) << "no library was loaded at the address of another, so nothing was tested";
 }
 
+#if !defined(HBMPROF_CHECK_CAPTURE)  // there, FindPath finds nothing
 bool was_cached;
 // Captures often enough for the stack to be cached, and sets was_cached to whether it is.
 [[gnu::noinline]] void CaptureAndFind() {
@@ -119,6 +120,7 @@ TEST(UnloadingTest, StacksThroughLibraryWithoutBuildIdAreCachedAfterManyUnloadin
   }
   EXPECT_TRUE(was_cached);
 }
+#endif
 
 TEST(UnloadingTest, LibraryAtReusedAddressHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
 
