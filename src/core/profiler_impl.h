@@ -178,7 +178,7 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // The tables, for recordings (src/api/recorder.h).
+  // The tables, for recordings (src/api/recording/recorder.h).
   const SiteTable& sites() const { return sites_; }
   const LiveTable& live() const { return live_; }
   Ledger& ledger() { return ledger_; }
