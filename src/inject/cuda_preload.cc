@@ -9,7 +9,7 @@
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
 #include "src/backends/cuda/driver/driver_shim.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
