@@ -23,7 +23,7 @@
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
-#include "src/capture/python.h"
+#include "src/capture/python/python_frames.h"
 #include "src/core/ledger.h"
 #include "src/core/live_table.h"
 #include "src/core/pools.h"
