@@ -62,8 +62,8 @@ endfunction()
 # on x86-64 and aarch64.
 function(hbmprof_link_old_glibc name)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$")
-    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/old_glibc.cc TARGET_DIRECTORY ${name}
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/compat/old_glibc.cc)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/compat/old_glibc.cc TARGET_DIRECTORY ${name}
       PROPERTIES COMPILE_OPTIONS -fno-builtin)
     target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
     target_link_options(${name} PRIVATE LINKER:--gc-sections)

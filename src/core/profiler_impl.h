@@ -23,7 +23,7 @@
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
-#include "src/capture/python.h"
+#include "src/capture/python/python_frames.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/pools/pools.h"

@@ -27,7 +27,7 @@ string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;execveat;dlopen
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")
 string(REPLACE ";" ";\n    " _list "${_exports}")
-# The symbol versions of the C library's functions (src/base/first_glibc.h).
+# The symbol versions of the C library's functions (src/base/compat/first_glibc.h).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(_first "GLIBC_2.17 {
   global: @_end_calls@; execvpe; dlopen; dlsym;

@@ -29,7 +29,7 @@
 
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/backends/cuda/driver/driver_table.h"
-#include "src/base/first_glibc.h"
+#include "src/base/compat/first_glibc.h"
 #include "src/base/linker_error.h"
 #include "src/base/references.h"
 #include "src/inject/linker/deep_bind.h"

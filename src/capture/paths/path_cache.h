@@ -20,14 +20,14 @@
 //
 // If HBMPROF_CHECK_CAPTURE is defined (path_cache.cc), every stack is learned when it is first walked, every cached
 // stack is also walked by rules, and a difference aborts the program.
-#ifndef HBMPROF_SRC_CAPTURE_PATH_CACHE_H_
-#define HBMPROF_SRC_CAPTURE_PATH_CACHE_H_
+#ifndef HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
+#define HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
 
 #include <cstdint>
 
 #include "hbmprof/caller.h"
 #include "src/base/hash.h"
-#include "src/capture/paths.h"
+#include "src/capture/paths/paths.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
@@ -146,4 +146,4 @@ WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, con
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CAPTURE_PATH_CACHE_H_
+#endif  // HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_

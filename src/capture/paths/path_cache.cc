@@ -1,4 +1,4 @@
-#include "src/capture/path_cache.h"
+#include "src/capture/paths/path_cache.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "src/base/pages.h"
-#include "src/capture/paths.h"
+#include "src/capture/paths/paths.h"
 
 namespace hbmprof::internal {
 

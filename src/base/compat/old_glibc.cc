@@ -28,7 +28,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/base/first_glibc.h"
+#include "src/base/compat/first_glibc.h"
 #include "src/base/forked_child.h"
 
 #if defined(__x86_64__)

@@ -2,8 +2,8 @@
 //
 // A named frame is one word of a stack, so that stacks stay arrays of words. Equal function names, files and lines have
 // equal words.
-#ifndef HBMPROF_SRC_CAPTURE_NAMED_FRAMES_H_
-#define HBMPROF_SRC_CAPTURE_NAMED_FRAMES_H_
+#ifndef HBMPROF_SRC_CAPTURE_PYTHON_NAMED_FRAMES_H_
+#define HBMPROF_SRC_CAPTURE_PYTHON_NAMED_FRAMES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -44,4 +44,4 @@ uint64_t InternNamedFrame(std::string_view function, std::string_view file, int3
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CAPTURE_NAMED_FRAMES_H_
+#endif  // HBMPROF_SRC_CAPTURE_PYTHON_NAMED_FRAMES_H_

@@ -1,4 +1,4 @@
-#include "src/capture/python.h"
+#include "src/capture/python/python_frames.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 #include "src/base/hash.h"
 #include "src/base/pages.h"
-#include "src/capture/named_frames.h"
+#include "src/capture/python/named_frames.h"
 #include "src/capture/rules.h"
 #include "src/capture/walk.h"
 

@@ -1,9 +1,9 @@
 // The CPython interpreter of this process: where it keeps its state, and at which offsets its structs have the fields
 // that describe the running Python functions.
 //
-// Not in this file: reading a thread's frames (python.h).
-#ifndef HBMPROF_SRC_CAPTURE_PYTHON_LAYOUT_H_
-#define HBMPROF_SRC_CAPTURE_PYTHON_LAYOUT_H_
+// Not in this file: reading a thread's frames (python_frames.h).
+#ifndef HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
+#define HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 
 #include <cstdint>
 #include <string_view>
@@ -88,4 +88,4 @@ void RejectPython(const char* problem);
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CAPTURE_PYTHON_LAYOUT_H_
+#endif  // HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_

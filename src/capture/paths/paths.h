@@ -7,8 +7,8 @@
 //
 // The process keeps every path until it ends, up to a limit. Not in this file: the search for the path of a caller
 // (path_cache.h).
-#ifndef HBMPROF_SRC_CAPTURE_PATHS_H_
-#define HBMPROF_SRC_CAPTURE_PATHS_H_
+#ifndef HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
+#define HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -160,4 +160,4 @@ const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scra
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CAPTURE_PATHS_H_
+#endif  // HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_

@@ -1,4 +1,4 @@
-#include "src/capture/named_frames.h"
+#include "src/capture/python/named_frames.h"
 
 #include <atomic>
 #include <cstring>

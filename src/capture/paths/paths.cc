@@ -1,4 +1,4 @@
-#include "src/capture/paths.h"
+#include "src/capture/paths/paths.h"
 
 #include <algorithm>
 #include <atomic>

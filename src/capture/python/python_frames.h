@@ -9,10 +9,10 @@
 // A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
 // read, those of a traceback that the program passed (src/base/traceback.h) are used instead.
 //
-// Not in this file: finding the interpreter, and the layout of its structs (python_layout.h). docs/python.md is for
+// Not in this file: finding the interpreter, and the layout of its structs (interpreter.h). docs/python.md is for
 // users.
-#ifndef HBMPROF_SRC_CAPTURE_PYTHON_H_
-#define HBMPROF_SRC_CAPTURE_PYTHON_H_
+#ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
+#define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 
 #include <atomic>
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include "hbmprof/caller.h"
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
-#include "src/capture/python_layout.h"
+#include "src/capture/python/interpreter.h"
 
 namespace hbmprof::internal {
 
@@ -60,4 +60,4 @@ CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& trac
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CAPTURE_PYTHON_H_
+#endif  // HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_

@@ -1,4 +1,4 @@
-#include "src/capture/python_layout.h"
+#include "src/capture/python/interpreter.h"
 
 #include <elf.h>
 #include <link.h>
@@ -12,7 +12,7 @@
 #include "src/base/python_versions.h"
 #include "src/base/traceback.h"
 #include "src/capture/architecture.h"
-#include "src/capture/python.h"
+#include "src/capture/python/python_frames.h"
 
 namespace hbmprof::internal {
 
