@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "src/tool/command.h"
+#include "src/tool/json.h"
 #include "src/tool/memory_limit.h"
-#include "src/tool/recording_files.h"
-#include "src/tool/sums_view.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

@@ -5,8 +5,8 @@
 
 #include "src/tool/command.h"
 #include "src/tool/output.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/recorded_instant.h"
-#include "src/tool/recording_files.h"
 #include "src/tool/site_totals.h"
 #include "src/tool/text.h"
 

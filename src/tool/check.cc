@@ -13,10 +13,10 @@
 #include "src/export/recording.h"
 #include "src/tool/command.h"
 #include "src/tool/profile.h"
-#include "src/tool/profile_reader.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/read_profiles.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/recorded_instant.h"
-#include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

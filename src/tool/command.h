@@ -12,16 +12,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/tool/exit_code.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
-
-// Exit status of the process.
-enum ExitCode : int {
-  kSuccess = 0,
-  kFinding = 1,   // the result needs attention: a damaged profile, growth above --fail-over
-  kUnusable = 2,  // no result: wrong usage, unreadable input, output that cannot be written
-};
 
 struct Command {
   // The options of the subcommand. They are bound to variables that `run` owns.

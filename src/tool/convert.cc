@@ -10,8 +10,11 @@
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
 #include "src/tool/frame_texts.h"
+#include "src/tool/json.h"
+#include "src/tool/options.h"
 #include "src/tool/output.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/recording_files.h"
 #include "src/tool/sums_view.h"
 #include "src/tool/to_table.h"
@@ -182,7 +185,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     if (!status.ok()) return status;
     return kSuccess;
   }
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(options.files);
+  absl::StatusOr<ProfileSet> profiles = ReadProfiles(options.files);
   if (!profiles.ok()) return profiles.status();
   if (options.to != "json") KeepLastOfEachProcess("convert", 0, *profiles);
   if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
@@ -222,7 +225,7 @@ Command AddConvertCommand(CLI::App& tool) {
   arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
       ->delimiter(',')
       ->allow_extra_args(false);
-  options->AddTo(*arguments);
+  AddViewOptions(*arguments, *options);
   arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunConvert(*options); }, true};
 }

@@ -8,7 +8,9 @@
 
 #include "src/tool/command.h"
 #include "src/tool/memory_limit.h"
+#include "src/tool/options.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -159,8 +161,8 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("FILE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and FILE, such as 60s; without FILE, BASE is read twice");
-  options->AddTo(*arguments);
-  options->AddTreeTo(*arguments);
+  AddSumsOptions(*arguments, *options);
+  AddTreeOption(*arguments, *options);
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};

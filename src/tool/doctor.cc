@@ -29,7 +29,7 @@
 #include "src/base/references.h"
 #include "src/tool/command.h"
 #include "src/tool/injection.h"
-#include "src/tool/profile_reader.h"
+#include "src/tool/read_file.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

@@ -255,7 +255,7 @@ absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
   const std::lock_guard<std::mutex> lock(parsing_);
   absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{Cat("process ", pid), profile->bytes}});
   if (!profiles.ok()) return profiles.status();
-  return Held(ReportPage(*std::move(profiles), ViewOptions(true), ""), std::move(profile->held));
+  return Held(ReportPage(*std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile->held));
 }
 
 Fleet::Text Fleet::Metrics() const {

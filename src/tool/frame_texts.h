@@ -7,19 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "src/tool/profile.h"
-#include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
-
-// Returns the text as a JSON string.
-inline std::string Quoted(std::string_view text) {
-  return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
-}
 
 // Makes the text of each location only once, although the location can be in many stacks. `write` returns the text of
 // one frame. The frames of a stack are ordered innermost first or outermost first.

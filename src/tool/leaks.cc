@@ -10,7 +10,9 @@
 #include "src/tool/command.h"
 #include "src/tool/growth.h"
 #include "src/tool/live_dumps.h"
+#include "src/tool/options.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/report_verdict.h"
 #include "src/tool/sums_view.h"
 
@@ -305,7 +307,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
       options.files.size(),
       "give at least three, better five (for two, use hbmprof diff), or the id or name of a running process");
   if (!status.ok()) return status;
-  return ProfileSet::Read(options.files);
+  return ReadProfiles(options.files);
 }
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
@@ -378,7 +380,7 @@ Command AddLeaksCommand(CLI::App& tool) {
           ->transform(WholeNumber(0, kMaxCount)),
       arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
   for (CLI::Option* const option : options->live_options) option->group("");
-  options->AddTo(*arguments);
+  AddViewOptions(*arguments, *options);
   arguments->footer(
       Cat("Also --all: sites that grew and are no leaks. Of a process: --interval 10s, --dumps 12, -o DIR keeps the "
           "dumps\n",

@@ -23,7 +23,7 @@ struct LiveDumps {
 // each profile only what ProfileSet has. Calls `check` with the first one; its error ends the series. Prints an error
 // of the subcommand `command` for each dump that fails after the first one, for each file that cannot be written, and
 // if the process ends. Shows progress on stderr if that is a terminal. Errors: those of the first dump, of `check` and
-// of ProfileSet::Read; kPermissionDenied if the folder cannot be created.
+// of ProfileSet::ReadEach; kPermissionDenied if the folder cannot be created.
 absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
                                      const std::function<absl::Status(const ProfileSet&)>& check);
 

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <new>
 
-#include "src/tool/command.h"
+#include "src/tool/exit_code.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

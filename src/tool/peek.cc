@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "src/tool/command.h"
+#include "src/tool/options.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/regex.h"
 #include "src/tool/sums_view.h"
 
@@ -126,7 +128,7 @@ Command AddPeekCommand(CLI::App& tool) {
   auto options = std::make_shared<PeekOptions>();
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
   arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
-  options->AddTo(*arguments);
+  AddSumsOptions(*arguments, *options);
   return {arguments, [options] { return RunPeek(*options); }, true};
 }
 

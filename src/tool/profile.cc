@@ -15,7 +15,6 @@
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/arithmetic.h"
-#include "src/tool/progress.h"
 #include "src/tool/text.h"
 #include "src/tool/units.h"
 
@@ -415,29 +414,14 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProfileSet> ProfileSet::Read(const std::vector<std::string>& paths) {
-  Progress progress(paths.size(), "files read");
-  return Make(paths, [&](size_t i) {
-    absl::StatusOr<RawProfile> raw = ReadProfile(paths[i]);
-    progress.Advance(1);
-    return raw;
-  });
-}
-
 absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& profiles) {
-  std::vector<std::string> names;
-  for (const ProfileBytes& profile : profiles) names.push_back(profile.name);
-  return Make(names, [&](size_t i) { return ParseProfile(profiles[i].bytes, profiles[i].name); });
-}
-
-absl::StatusOr<ProfileSet> ProfileSet::Make(const std::vector<std::string>& names,
-                                            const std::function<absl::StatusOr<RawProfile>(size_t)>& read) {
   size_t i = 0;
   return ReadEach([&]() -> absl::StatusOr<std::optional<Named>> {
-    if (i == names.size()) return std::nullopt;
-    absl::StatusOr<RawProfile> raw = read(i);
+    if (i == profiles.size()) return std::nullopt;
+    const ProfileBytes& profile = profiles[i++];
+    absl::StatusOr<RawProfile> raw = ParseProfile(profile.bytes, profile.name);
     if (!raw.ok()) return raw.status();
-    return Named{names[i++], *std::move(raw)};
+    return Named{profile.name, *std::move(raw)};
   });
 }
 

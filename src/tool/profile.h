@@ -112,22 +112,20 @@ class ProfileSet {
     std::string position;
   };
 
-  // Reads the files. Keeps the sample types that all of them have, in the order of the first file and in the finest of
-  // their units. Removes the frames that drop_frames and keep_frames of the first file hide, as pprof does. Shows
-  // progress on stderr if that is a terminal. Errors: those of ReadProfile; kInvalidArgument if the files have no
-  // sample type in common; kResourceExhausted if a file's stacks, labels or expressions are much larger than is usual
-  // for its size.
-  static absl::StatusOr<ProfileSet> Read(const std::vector<std::string>& paths);
-  // Like Read, for profiles that are in memory. Shows no progress. Thread-safe.
-  static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
   // A profile with its name in messages.
   struct Named {
     std::string name;
     RawProfile profile;
   };
-  // Like Read, for the profiles that `next` returns, until it returns nullopt. Calls `next` again only after the
-  // previous profile was added and freed. Shows no progress. REQUIRES: `next` returns a profile or an error first.
+  // Combines the profiles that `next` returns, until it returns nullopt. Keeps the sample types that all of them have,
+  // in the order of the first one and in the finest of their units. Removes the frames that drop_frames and keep_frames
+  // of the first one hide, as pprof does. Calls `next` again only after the previous profile was added and freed.
+  // REQUIRES: `next` returns a profile or an error first. Errors: those of `next`; kInvalidArgument if the profiles
+  // have no sample type in common; kResourceExhausted if a profile's stacks, labels or expressions are much larger than
+  // is usual for its size.
   static absl::StatusOr<ProfileSet> ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next);
+  // Parses and combines profiles that are in memory. Thread-safe. Errors: also those of ParseProfile.
+  static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
 
   const std::vector<SampleType>& types() const { return types_; }
   // Returns the index of the sample type `name`, which can also be an index; for "" the default type of the profiles.
@@ -181,9 +179,6 @@ class ProfileSet {
  private:
   class Adder;
   ProfileSet() = default;
-  // Returns the set of `names`, whose profiles `read` returns in this order.
-  static absl::StatusOr<ProfileSet> Make(const std::vector<std::string>& names,
-                                         const std::function<absl::StatusOr<RawProfile>(size_t)>& read);
   String Intern(std::string_view text);
   absl::Status Unify(const std::vector<std::vector<SampleType>>& types);
 

@@ -1,24 +1,18 @@
 // See profile_reader.h.
 #include "src/tool/profile_reader.h"
 
-#include <fcntl.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <new>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "src/tool/memory_limit.h"
-#include "src/tool/profile_source.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {
@@ -42,22 +36,6 @@ constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it aga
 absl::Status Invalid(const std::string& name, std::string_view what) {
   return absl::InvalidArgumentError(Cat(name, ": ", what));
 }
-
-std::string SystemError() { return std::strerror(errno); }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ > STDERR_FILENO) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& name) {
   z_stream stream = {};
@@ -290,28 +268,6 @@ RawProfile::~RawProfile() = default;
 RawProfile::RawProfile(RawProfile&& other) noexcept = default;
 RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const FileDescriptor file(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) {
-    const std::string text = Cat(path, ": cannot be opened: ", SystemError());
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
-  }
-  struct stat status;
-  if (fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    return Invalid(path, Cat("is a directory; name the profiles in it, such as ", path, "/*.pb.gz"));
-  }
-  std::string bytes;
-  std::string chunk(1 << 18, '\0');
-  while (true) {
-    const ssize_t count = read(file.get(), chunk.data(), chunk.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::InternalError(Cat(path, ": cannot be read: ", SystemError()));
-    if (count == 0) return bytes;
-    bytes.append(chunk.data(), static_cast<size_t>(count));
-    if (bytes.size() > kMaxBytes) return absl::ResourceExhaustedError(path + ": is larger than 1 GiB");
-  }
-}
-
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
   const size_t file_bytes = bytes.size();
   if (bytes.empty()) return Invalid(name, "is empty; the program was probably killed before it wrote the profile");
@@ -339,13 +295,6 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
                                             FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
                                             kMoreMemory));
   }
-}
-
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
-  const absl::StatusOr<std::string> bytes = ReadSource(source);
-  if (!bytes.ok()) return bytes.status();
-  CountInput(bytes->size());
-  return ParseProfile(*bytes, source);
 }
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// Reads a pprof profile: decompresses and parses it and checks every reference in it, in bounded memory.
+// Parses a pprof profile: decompresses it and checks every reference in it, in bounded memory.
 // The rest of the tool relies on these checks and does not repeat them. See profile.h for the contents.
 #ifndef HBMPROF_SRC_TOOL_PROFILE_READER_H_
 #define HBMPROF_SRC_TOOL_PROFILE_READER_H_
@@ -36,18 +36,10 @@ class RawProfile {
   pprof::Profile* message_;
 };
 
-// Reads the profile of `source`: a file, standard input, a running process or a URL (profile_source.h). Errors name the
-// source, the field or byte that is wrong, and what to do: those of ReadSource; kInvalidArgument (not a profile,
-// damaged, inconsistent); kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its
-// size: memory_limit.h).
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
-
-// Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors as above.
+// Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors name the
+// field or byte that is wrong, and what to do: kInvalidArgument (not a profile, damaged, inconsistent);
+// kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: memory_limit.h).
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name);
-
-// Returns the contents of the file `path` of at most 1 GiB; "-" is standard input. Errors: kNotFound,
-// kPermissionDenied, kInvalidArgument (a directory), kResourceExhausted (too large), kInternal.
-absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace hbmprof::tool
 

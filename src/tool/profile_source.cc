@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "src/export/recording.h"
-#include "src/tool/http.h"
-#include "src/tool/profile_reader.h"
+#include "src/tool/http_client.h"
+#include "src/tool/read_file.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/recorded_instant.h"
-#include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

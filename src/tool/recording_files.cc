@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
-#include "src/tool/arithmetic.h"
-#include "src/tool/command.h"
+#include "src/tool/exit_code.h"
 #include "src/tool/output.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/site_totals.h"
 #include "src/tool/text.h"
 #include "src/tool/to_table.h"
@@ -80,31 +80,6 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
   if (!status.ok()) return status;
   WarnOfGaps("convert", files[0], **recording);
   return kSuccess;
-}
-
-std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
-  std::vector<std::string> gaps;
-  if (!recording.problem().empty()) {
-    gaps.push_back(recording.problem());
-  } else if (!recording.is_complete()) {
-    gaps.emplace_back(
-        "the recording is incomplete: the process still writes it, or ended before it closed the file; the last events "
-        "may be missing");
-  }
-  if (!recording.lost().empty()) {
-    int64_t count = 0;
-    for (const internal::LostEvents& lost : recording.lost()) count = Plus(count, lost.count);
-    gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
-                       count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
-  }
-  if (!recording.tables().live_is_complete) {
-    gaps.emplace_back("the list of the buffers that were live at the start is incomplete");
-  }
-  return gaps;
-}
-
-void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
-  for (const std::string& gap : GapsOf(recording)) PrintError(command, Cat(path, ": ", gap));
 }
 
 }  // namespace hbmprof::tool

@@ -39,12 +39,6 @@ std::vector<std::string> RecordingFormats();
 absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, const std::string& format,
                                      const std::string& output, const std::vector<std::string>& known);
 
-// Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
-// of the buffers that were live at its start is incomplete.
-std::vector<std::string> GapsOf(const internal::RecordingReader& recording);
-// Prints each of them as a warning to stderr.
-void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
-
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_RECORDING_FILES_H_

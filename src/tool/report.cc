@@ -1,8 +1,5 @@
-// `hbmprof report`: writes one page that shows everything and needs no other file. This file makes the page's data,
-// which report/report.js describes and shows.
+// See report.h. This file makes the data of the page, which report.js describes and shows.
 #include "src/tool/report.h"
-
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,42 +12,16 @@
 #include "hbmprof/allocation.h"
 #include "src/export/recording.h"
 #include "src/tool/arithmetic.h"
-#include "src/tool/command.h"
 #include "src/tool/growth.h"
-#include "src/tool/memory_limit.h"
-#include "src/tool/output.h"
+#include "src/tool/json.h"
 #include "src/tool/own_code.h"
-#include "src/tool/profile_source.h"
-#include "src/tool/progress.h"
-#include "src/tool/recording_files.h"
 #include "src/tool/report_page.h"
 #include "src/tool/report_timeline.h"
 #include "src/tool/report_verdict.h"
-#include "src/tool/sums_view.h"
+#include "src/tool/text.h"
 
 namespace hbmprof::tool {
 namespace {
-
-struct ReportOptions : ViewOptions {
-  ReportOptions() : ViewOptions(true) {}
-
-  std::vector<std::string> files;
-  std::string output;
-  std::string base;
-  std::string per;
-};
-
-// A recording, and its states as profiles (StatesOf).
-struct RecordedReport {
-  RecordedReport(std::unique_ptr<internal::RecordingReader> of, ProfileSet profiles)
-      : reader(std::move(of)),
-        states(std::move(profiles)),
-        progress(2 * static_cast<size_t>(reader->event_count()), "events aggregated") {}
-
-  std::unique_ptr<internal::RecordingReader> reader;
-  ProfileSet states;
-  Progress progress;
-};
 
 // JavaScript's numbers are exact up to this limit. No device has more memory.
 constexpr int64_t kLargest = int64_t{1} << 53;
@@ -323,11 +294,10 @@ std::string PageOf(const Json& data) {
   return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
 }
 
-// Returns the page. If `has_base` is true, the first of `dumps` is the base and is not judged for growth. REQUIRES in
-// this case: at least two dumps. Otherwise the earliest dump is the base. `recorded` may be null. If `dumps` is
-// nullopt, the page shows the states of the recording.
-absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
-                                     const ViewOptions& options, const std::string& per) {
+}  // namespace
+
+absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
+                                       const ViewOptions& options, const std::string& per) {
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
   if (!libraries.ok()) return libraries.status();
   absl::StatusOr<KnownLibraries> libraries_of_states = KnownLibraries::Make(options.known);
@@ -377,86 +347,6 @@ absl::StatusOr<std::string> MakePage(std::optional<ProfileSet> dumps, bool has_b
   if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
   data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, series->end - series->begin);
   return PageOf(data);
-}
-
-absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
-  if (!reader.ok()) return reader.status();
-  absl::StatusOr<std::vector<ProfileBytes>> bytes;
-  {
-    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
-    bytes = StatesOf(**reader, path, states, progress);
-  }
-  if (!bytes.ok()) return bytes.status();
-  WarnOfGaps("report", path, **reader);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
-  if (!profiles.ok()) return profiles.status();
-  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
-}
-
-absl::StatusOr<int> RunReport(const ReportOptions& options) {
-  std::vector<std::string> paths = options.files;
-  const bool has_base = !options.base.empty();
-  if (has_base && IsRecordingFile(options.base)) {
-    return absl::InvalidArgumentError(Cat("--base ", options.base, ": a recording cannot be the base; give a profile"));
-  }
-  const auto first_recording =
-      std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
-  const std::vector<std::string> recordings(first_recording, paths.end());
-  paths.erase(first_recording, paths.end());
-  if (recordings.size() > 1) {
-    return absl::InvalidArgumentError(Cat(recordings[0], " and ", recordings[1], ": a report shows one recording"));
-  }
-  if (has_base && paths.empty()) {
-    return absl::InvalidArgumentError(
-        Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
-  }
-  if (has_base) paths.insert(paths.begin(), options.base);
-  if (const absl::Status status = CheckIsNoInput(options.output, paths); !status.ok()) return status;
-  if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
-  std::unique_ptr<RecordedReport> recorded;
-  if (!recordings.empty()) {
-    constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
-    absl::StatusOr<std::unique_ptr<RecordedReport>> read = ReadRecorded(recordings[0], paths.empty() ? kStates : 1);
-    if (!read.ok()) return read.status();
-    recorded = *std::move(read);
-  }
-  std::optional<ProfileSet> profiles;
-  if (!paths.empty()) {
-    absl::StatusOr<ProfileSet> read = ProfileSet::Read(paths);
-    if (!read.ok()) return read.status();
-    profiles = *std::move(read);
-  }
-  const absl::StatusOr<std::string> page =
-      MakePage(std::move(profiles), has_base, recorded.get(), options, options.per);
-  if (!page.ok()) return page.status();
-  if (const absl::Status status = WriteOutput(options.output, *page); !status.ok()) return status;
-  if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
-  return kSuccess;
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const ViewOptions& options, const std::string& per) {
-  return MakePage(std::move(profiles), false, nullptr, options, per);
-}
-
-Command AddReportCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("report", "Write one page with everything, for a browser");
-  auto options = std::make_shared<ReportOptions>();
-  arguments
-      ->add_option("FILE", options->files,
-                   "Dumps of one program, a process or a recording; the last dump is compared with the first")
-      ->required();
-  arguments->add_option("-o,--output", options->output, "The page, such as report.html; - is standard output")
-      ->required();
-  arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
-  arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
-  options->AddTo(*arguments);
-  arguments->footer(kFilterHelp);
-  return {arguments, [options] { return RunReport(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

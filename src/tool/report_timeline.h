@@ -15,9 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "src/export/recording.h"
+#include "src/tool/json.h"
 #include "src/tool/profile.h"
 #include "src/tool/progress.h"
-#include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
 

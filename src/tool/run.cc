@@ -28,7 +28,7 @@
 #include "src/tool/control_client.h"
 #include "src/tool/injection.h"
 #include "src/tool/profile.h"
-#include "src/tool/profile_reader.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

@@ -14,9 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "src/tool/command.h"
 #include "src/tool/fleet.h"
-#include "src/tool/http.h"
+#include "src/tool/http_server.h"
 #include "src/tool/memory_limit.h"
-#include "src/tool/profile_reader.h"
+#include "src/tool/read_file.h"
 #include "src/tool/report_page.h"
 #include "src/tool/text.h"
 

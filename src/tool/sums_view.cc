@@ -2,49 +2,12 @@
 #include "src/tool/sums_view.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "src/tool/command.h"
 #include "src/tool/units.h"
 
 namespace hbmprof::tool {
-
-std::string ToText(const Json& json) {
-  return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
-}
-
-Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {
-  absl::flat_hash_map<std::string_view, size_t> last;
-  for (size_t i = 0; i < entries.size(); ++i) last[entries[i].first] = i;
-  Json::object_t object;
-  object.reserve(last.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (last[entries[i].first] != i) continue;
-    object.Container::emplace_back(entries[i].first, std::move(entries[i].second));
-  }
-  return object;
-}
-
-void SumsOptions::AddTo(CLI::App& arguments) {
-  arguments.add_option("-t,--type", type, "Sample type, such as peak_space (default: the profile's own)");
-  arguments.add_option("-b,--by", by, "Make rows by function, line or file, and by label keys: device,kind,phase")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  rows_option = arguments.add_option("-n,--rows", rows, "Rows to show, 0 for all")
-                    ->capture_default_str()
-                    ->transform(WholeNumber(0, kMaxCount));
-  arguments.add_flag("--cum", by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
-  arguments.add_flag("--exact", exact, "Print bytes without rounding");
-  arguments.add_flag("--json", json, "Print JSON: all rows, with exact values");
-  ViewOptions::AddTo(arguments);
-  arguments.footer(kFilterHelp);
-}
-
-void SumsOptions::AddTreeTo(CLI::App& arguments) {
-  arguments.add_flag("--tree", tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
-}
 
 void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles) {
   const std::vector<ProfileSet::File>& files = profiles.files();
@@ -61,14 +24,6 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
   const size_t all = files.size() - first;
   profiles.RemoveFiles(earlier);
   PrintError(command, Cat("only the last profile of each process counts: ", all - earlier.size(), " of ", all));
-}
-
-absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
-                                    const SumsOptions& options, size_t first) {
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(files);
-  if (!profiles.ok()) return profiles.status();
-  KeepLastOfEachProcess(command, first, *profiles);
-  return MakeQuery(command, *std::move(profiles), options);
 }
 
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {

@@ -2,35 +2,21 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_VIEW_H_
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/tool/call_tree.h"
+#include "src/tool/json.h"
 #include "src/tool/profile.h"
 #include "src/tool/sums.h"
 #include "src/tool/text.h"
 #include "src/tool/view.h"
 
 namespace hbmprof::tool {
-
-// Keys stay in the order in which they are set.
-using Json = nlohmann::ordered_json;
-// Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
-// escaped.
-std::string ToText(const Json& json);
-// Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
-// set the entries one by one would take quadratic time.
-Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
-
-// The value of "version" in every JSON output. It changes if a field is removed or changes its meaning. docs/command.md
-// documents the fields.
-constexpr int kJsonVersion = 1;
 
 // The number of nodes of a call tree that are shown without -n.
 constexpr size_t kDefaultNodes = 100;
@@ -46,14 +32,10 @@ struct SumsOptions : ViewOptions {
   bool exact = false;
   bool json = false;
   bool tree = false;
-  CLI::Option* rows_option = nullptr;
+  bool has_rows = false;  // `rows` was given
 
-  // Adds all options except the files and --tree.
-  void AddTo(CLI::App& arguments);
-  // Adds --tree.
-  void AddTreeTo(CLI::App& arguments);
   // The number of nodes of a tree to show; 0: all.
-  size_t nodes() const { return rows_option->count() == 0 ? kDefaultNodes : rows; }
+  size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
 };
 
 // The profiles with the options applied.
@@ -65,11 +47,8 @@ struct SumsQuery {
   Grouping grouping;
   bool trimmed = false;  // as in ApplyView
 };
-// Reads `files` for the subcommand `command`, of the files from `first` on keeps the last of each process, and applies
-// the options. Errors: those of ReadView; kInvalidArgument for a sample type or label that the profiles do not have.
-absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& files,
-                                    const SumsOptions& options, size_t first = 0);
-// Applies the options to profiles that are already read. Errors: those of ApplyView, and as above.
+// Applies the options to profiles that are already read. Errors: those of
+// ApplyView; kInvalidArgument for a sample type or label that the profiles do not have.
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options);
 
 // Removes the files from `first` on that are earlier profiles of a process of which there is a later one: profiles of

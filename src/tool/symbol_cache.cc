@@ -11,7 +11,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
+#include "src/tool/memory_limit.h"
 #include "src/tool/profile_reader.h"
+#include "src/tool/read_file.h"
 
 namespace hbmprof::tool {
 
@@ -37,7 +39,10 @@ FramesByPosition SymbolCache::ReadAll(const std::string& build_id) const {
   const std::string path = PathOf(build_id);
   std::error_code error;
   if (path.empty() || !std::filesystem::exists(path, error)) return known;
-  const absl::StatusOr<RawProfile> profile = ReadProfile(path);
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return known;
+  CountInput(bytes->size());
+  const absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, path);
   if (!profile.ok()) return known;
   const pprof::Profile& message = profile->message();
   absl::flat_hash_map<uint64_t, const pprof::Function*> functions;

@@ -11,8 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "src/tool/injection.h"
-
 namespace hbmprof::tool {
 namespace {
 
@@ -78,10 +76,8 @@ bool ShowInPager(std::string_view text) {
   const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
   if (lines < TerminalRows()) return false;
   std::string command(Variable("PAGER"));
-  if (command.empty()) {
-    if (!FindProgram("less").ok()) return false;
-    command = "less";
-  }
+  // Without less, the text is shown without a pager. `command` avoids the shell's message that less does not exist.
+  if (command.empty()) command = "command -v less > /dev/null || exit 127; less";
   setenv("LESS", "FRX", 0);
   std::FILE* pager = popen(command.c_str(), "w");
   if (pager == nullptr) return false;

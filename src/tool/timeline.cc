@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "src/tool/command.h"
+#include "src/tool/options.h"
 #include "src/tool/progress.h"
-#include "src/tool/recording_files.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/sums_view.h"
 #include "src/tool/timeline_data.h"
 

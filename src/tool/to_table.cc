@@ -12,6 +12,8 @@
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/frame_texts.h"
+#include "src/tool/json.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/site_totals.h"
 #include "src/tool/text.h"
 

@@ -7,7 +7,9 @@
 
 #include "src/tool/command.h"
 #include "src/tool/live_top.h"
+#include "src/tool/options.h"
 #include "src/tool/profile_source.h"
+#include "src/tool/read_profiles.h"
 #include "src/tool/sums_view.h"
 
 namespace hbmprof::tool {
@@ -105,8 +107,8 @@ Command AddTopCommand(CLI::App& tool) {
       ->add_option("FILE", options->files,
                    "Profiles: files, processes or URLs; those of several processes are added up")
       ->required();
-  options->AddTo(*arguments);
-  options->AddTreeTo(*arguments);
+  AddSumsOptions(*arguments, *options);
+  AddTreeOption(*arguments, *options);
   arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();
   return {arguments, [options] { return RunTop(*options); }, true};

@@ -367,29 +367,6 @@ struct Filters {
 
 }  // namespace
 
-const char kFilterHelp[] =
-    "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
-    "[KEY=]REGEX|RANGE";
-
-void ViewOptions::AddTo(CLI::App& arguments) {
-  arguments.add_option("-w,--where", where, "Only samples with this label, KEY=VALUE; can be repeated")
-      ->allow_extra_args(false);
-  arguments.add_flag("--own,!--no-own", own,
-                     own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");
-  arguments
-      .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; can be repeated")
-      ->allow_extra_args(false);
-  // kFilterHelp lists these in one line.
-  arguments.add_option("--focus", focus, "Only samples with a frame that matches")->group("");
-  arguments.add_option("--ignore", ignore, "No samples with a frame that matches")->group("");
-  arguments.add_option("--hide", hide, "Leave out frames that match")->group("");
-  arguments.add_option("--show", show, "Leave out frames that do not match")->group("");
-  arguments.add_option("--show-from", show_from, "Leave out the callers of the outermost frame that matches")
-      ->group("");
-  arguments.add_option("--tagfocus", tag_focus, "Only samples with a label that matches")->group("");
-  arguments.add_option("--tagignore", tag_ignore, "No samples with a label that matches")->group("");
-}
-
 bool ViewOptions::has_filter() const {
   return !focus.empty() || !ignore.empty() || !hide.empty() || !show.empty() || !show_from.empty() ||
          !tag_focus.empty() || !tag_ignore.empty();
@@ -442,14 +419,6 @@ absl::Status ApplyView(const std::string& command, const ViewOptions& options, P
   const bool changed = options.own && AttributeToOwnCode(*libraries, profiles);
   if (trimmed != nullptr) *trimmed = changed;
   return absl::OkStatus();
-}
-
-absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
-                                    const ViewOptions& options, bool* trimmed) {
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Read(files);
-  if (!profiles.ok()) return profiles.status();
-  if (const absl::Status status = ApplyView(command, options, *profiles, trimmed); !status.ok()) return status;
-  return profiles;
 }
 
 }  // namespace hbmprof::tool

@@ -3,7 +3,6 @@
 #ifndef HBMPROF_SRC_TOOL_VIEW_H_
 #define HBMPROF_SRC_TOOL_VIEW_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -27,16 +26,9 @@ struct ViewOptions {
   bool own;
   std::vector<std::string> known;
 
-  // Adds the options to the command line of a subcommand.
-  void AddTo(CLI::App& arguments);
   // Returns whether an option other than `own` removes samples or frames.
   bool has_filter() const;
 };
-
-// The last line of the help of a command that has ViewOptions.
-extern const char kFilterHelp[];
-// The help of --own where it is the default.
-inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
 
 // Applies `where` and then pprof's filters to the samples, as pprof does. Samples without the labels of `where` do not
 // count in totals; samples that a filter removes do, as in pprof. Prints a warning of the subcommand `command` for a
@@ -55,10 +47,6 @@ absl::Status ApplyView(const std::string& command, const ViewOptions& options, P
 // The line that says so, for commands that print text.
 inline constexpr char kTrimmedText[] =
     "stacks start at the first frame outside of known libraries (--no-own shows all frames)\n";
-
-// Reads the files and applies the options. Errors: those of ProfileSet::Read and ApplyView.
-absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& files,
-                                    const ViewOptions& options, bool* trimmed = nullptr);
 
 }  // namespace hbmprof::tool
 

@@ -13,9 +13,9 @@
 
 #include "src/tool/arithmetic.h"
 #include "src/tool/command.h"
+#include "src/tool/recorded_gaps.h"
 #include "src/tool/recorded_instant.h"
 #include "src/tool/recorded_stacks.h"
-#include "src/tool/recording_files.h"
 #include "src/tool/text.h"
 
 namespace hbmprof::tool {

@@ -1,6 +1,6 @@
-// HTTP: a server for `hbmprof serve`, and a client that reads profiles from URLs.
-#ifndef HBMPROF_SRC_TOOL_HTTP_H_
-#define HBMPROF_SRC_TOOL_HTTP_H_
+// The HTTP server of `hbmprof serve`.
+#ifndef HBMPROF_SRC_TOOL_HTTP_SERVER_H_
+#define HBMPROF_SRC_TOOL_HTTP_SERVER_H_
 
 #include <functional>
 #include <map>
@@ -11,13 +11,6 @@
 #include "absl/status/statusor.h"
 
 namespace hbmprof::tool {
-
-// Returns the body of the answer to GET `url` (http:// or https://, also with USER:PASSWORD@ before the host). Waits at
-// most 10 s for the connection and 330 s for each part of the answer. Follows no redirection, so that a password is
-// sent to this host only. Errors: kUnavailable (no connection, or it ended), kResourceExhausted (more than 1 GiB),
-// kInvalidArgument (no host in the URL, or the server answers with another status than 200; the message has the first
-// line of its answer), kUnimplemented (https://, and the command is built without OpenSSL).
-absl::StatusOr<std::string> HttpGet(const std::string& url);
 
 // A GET request that the server has accepted.
 struct HttpRequest {
@@ -85,4 +78,4 @@ class HttpServer {
 
 }  // namespace hbmprof::tool
 
-#endif  // HBMPROF_SRC_TOOL_HTTP_H_
+#endif  // HBMPROF_SRC_TOOL_HTTP_SERVER_H_
