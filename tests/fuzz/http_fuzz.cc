@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/tool/http_server.h"
+#include "src/tool/serve/http_server.h"
 
 namespace {
 
