@@ -68,6 +68,7 @@ int cudaSetDevice(int device) {
 }
 int cudaGetDeviceProperties(void* properties, int device) {
   size_t total = 0;
+  if (const int error = cuInit(0)) return Remember(error);
   cuDeviceTotalMem_v2(&total, device);
   std::memset(properties, 0, kPropertiesWritten);
   std::memcpy(static_cast<char*>(properties) + kTotalGlobalMemOffset, &total, sizeof(total));
