@@ -38,6 +38,8 @@ hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 
 hbmprof_step "an older CUDA runtime from PyPI" hbmprof_pypi nvidia/cuda_runtime nvidia-cuda-runtime-cu12==12.9.79
 hbmprof_step "CUDA's bindings for Python from PyPI" hbmprof_pypi cuda/bindings --no-deps \
   cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
+# A test subscribes to it beside hbmprof.
+hbmprof_step "CUPTI from PyPI" hbmprof_pypi nvidia/cuda_cupti nvidia-cuda-cupti-cu12==12.9.79
 hbmprof_step "PyTorch's allocator from PyPI" hbmprof_framework torch build/torch \
   2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
 hbmprof_step "TensorFlow's allocator from PyPI" hbmprof_framework tensorflow-cpu build/tensorflow 2.12.0 2.21.0

@@ -160,7 +160,7 @@ void Calls(const std::string& path) {
     answers.try_emplace(#name, "call " #name).first->second += " " + std::to_string(CallWithArguments(function)); \
   }
 #define QUERY(name, parameters, arguments) CALL(name, parameters, arguments, )
-#include "src/backends/cuda/driver_calls.inc"
+#include "src/backends/cuda/driver/driver_calls.inc"
   };
   ask();
   Print("cuInit", Init());

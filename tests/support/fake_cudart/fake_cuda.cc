@@ -2,6 +2,8 @@
 // in fake_driver.cc.
 #include "tests/support/fake_cudart/fake_cuda.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -110,6 +112,18 @@ thread_local ContextStack context_stack;
 
 enum class State { kUnused, kFailed, kInitialized };
 std::atomic<State> state{State::kUnused};  // set by cuInit, or by a runtime's call
+
+// Loads the library of a tool once, as real drivers do, also without a device.
+void LoadInjection() {
+  static const int loaded = [] {
+    const char* const path = getenv("CUDA_INJECTION64_PATH");
+    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW);
+    auto* const start =
+        library == nullptr ? nullptr : reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"));
+    return start == nullptr ? 0 : start();
+  }();
+  static_cast<void>(loaded);
+}
 
 Context CurrentContext() { return context_stack.empty() ? 0 : context_stack.back(); }
 
@@ -378,6 +392,7 @@ int cuCtxGetDevice(int* device) {
 
 int cuInit(unsigned flags) {
   if (flags != 0) return kInvalidValue;
+  LoadInjection();
   int error = fake_cuda_enter("cuInit");
   if (error == 0 && fake_cuda_device_count() == 0) error = kNoDevice;
   if (state != State::kInitialized) state = error == 0 ? State::kInitialized : State::kFailed;
