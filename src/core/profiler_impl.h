@@ -23,7 +23,7 @@
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
-#include "src/capture/python.h"
+#include "src/capture/python/python_frames.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/pools/pools.h"
@@ -179,7 +179,7 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // The tables, for recordings (src/api/recorder.h).
+  // The tables, for recordings (src/api/recording/recorder.h).
   const SiteTable& sites() const { return sites_; }
   const LiveTable& live() const { return live_; }
   Ledger& ledger() { return ledger_; }

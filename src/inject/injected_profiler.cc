@@ -16,11 +16,11 @@
 
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
-#include "src/api/default_profiler.h"
-#include "src/api/exit_writer.h"
-#include "src/api/recorder.h"
-#include "src/backends/cuda/driver_ranges.h"
-#include "src/backends/cuda/driver_shim.h"
+#include "src/api/output/exit_writer.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/recording/recorder.h"
+#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
@@ -29,7 +29,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/tables/tags.h"
-#include "src/inject/driver_blocks.h"
+#include "src/inject/frameworks/driver_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
