@@ -85,7 +85,8 @@ class Maker {
     for (const double t : Times(height / period)) Add(t, (std::floor((t + phase) / period) + 1) * period - phase);
   }
   // `live` buffers at most times, which live for times of this mean. `density`: of the births.
-  void Sessions(double live, double mean, const std::function<double(double)>& density = [](double) { return 1; }) {
+  void Sessions(
+      double live, double mean, const std::function<double(double)>& density = [](double) { return 1; }) {
     for (const double t : TimesOf(live / mean, density)) Add(t, t + Exponential(mean));
   }
   // A day's curve, from 0 to 1.
@@ -369,8 +370,7 @@ const std::vector<MadeKind>& MadeKinds() {
          m.Batches(m.LogUniform(20, 500), 1 / days);
        }},
       {{"compaction", Is::kNoLeak, false}, [](Maker& m) { m.Batches(m.LogUniform(20, 500), m.Uniform(0.3, 0.45)); }},
-      {{"sessions", Is::kNoLeak, false},
-       [](Maker& m) { m.Sessions(m.LogUniform(5, 100), m.LogUniform(0.005, 0.15)); }},
+      {{"sessions", Is::kNoLeak, false}, [](Maker& m) { m.Sessions(m.LogUniform(5, 100), m.LogUniform(0.005, 0.15)); }},
       {{"sessions_by_day", Is::kNoLeak, false},
        [](Maker& m) { m.Sessions(m.LogUniform(10, 100), m.LogUniform(0.005, 0.1), m.Day(m.Uniform(0.9, 6))); }},
       {{"more_sessions", Is::kNoLeak, false},  // more and more clients
@@ -424,8 +424,7 @@ const std::vector<MadeKind>& MadeKinds() {
       {{"jumps", Is::kNoLeak, false}, [](Maker& m) { m.Jumps(m.Int(1, 3), 0.9, m.LogUniform(1, 300), 1); }},
       {{"jumps_4_to_8", Is::kNoLeak, false}, [](Maker& m) { m.Jumps(m.Int(4, 8), 0.85, m.LogUniform(2, 300), 1); }},
       {{"jumps_equal", Is::kNoLeak, false}, [](Maker& m) { m.Jumps(m.Int(2, 8), 0.9, m.LogUniform(1, 100), 0); }},
-      {{"stopped", Is::kNoLeak, false},
-       [](Maker& m) { m.Leak(m.LeakCount(), m.Chance(0.5), 0, m.Uniform(0.3, 0.8)); }},
+      {{"stopped", Is::kNoLeak, false}, [](Maker& m) { m.Leak(m.LeakCount(), m.Chance(0.5), 0, m.Uniform(0.3, 0.8)); }},
       {{"high_water", Is::kNoLeak, false},  // a pool that keeps the most that was ever needed
        [](Maker& m) {
          const std::vector<double> walk = m.Walk(400, m.LogUniform(0.005, 0.1));
