@@ -47,12 +47,13 @@ class LifeJudge {
     } else if (WasBatch(all)) {
       result.finding = Finding::kBatch;
     } else {
-      // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged alone.
+      // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged alone, and few
+      // births are not enough.
       double from = start_;
       for (int part = 0; part < 3; ++part) {
         const Births births = BirthsIn(from, end);
         if (IsSlowing(births)) result.finding = Finding::kSlowing;
-        if (IsSlowing(births) || !GoesOn(births, end)) return result;
+        if (IsSlowing(births) || !GoesOn(births, end, part > 0)) return result;
         if (births.thirds[0] <= 0.5 * births.sum) break;
         from += (end - from) / 3;
       }
@@ -146,10 +147,10 @@ class LifeJudge {
   }
 
   // Returns whether buffers were kept at many times and still are.
-  bool GoesOn(const Births& births, double end) const {
+  bool GoesOn(const Births& births, double end, bool needs_many) const {
     if (births.thirds[2] < 0.4 * births.thirds[1]) return false;
-    if (births.times < 9) return births.times >= 4 && end - births.last_usual <= 0.09 * table_.now;
-    return end - births.last <= table_.now * 2 / births.times + table_.class_seconds;
+    if (births.times < 9) return !needs_many && births.times >= 4 && end - births.last_usual <= 0.09 * table_.now;
+    return end - births.last <= table_.now * 1.5 / births.times + table_.class_seconds;
   }
 
   // Returns whether buffers were freed that were as old as the first kept one, and nothing from before it is left.

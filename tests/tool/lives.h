@@ -63,7 +63,12 @@ struct Kind {
     kNoLeak,
     kUndecidable,
   } is;
-  bool is_held_out;  // the judge was not tuned with it
+  // When the kind was written.
+  enum class Use {
+    kTuned,  // before the judge: the thresholds were chosen with it
+    kSeen,   // before the judge: its figures were seen, but no threshold was chosen with it
+    kLast,   // after the judge, and then evaluated
+  } use;
 };
 const std::vector<Kind>& Kinds();
 
