@@ -26,7 +26,7 @@ target_compile_options(hbmprof_build_flags INTERFACE
   # Designated initializers omit members with default values.
   -Wno-missing-field-initializers)
 
-# Exported names are marked (src/api/exported.h).
+# Exported names are marked (src/api/public/exported.h).
 target_compile_options(hbmprof_build_flags INTERFACE
   -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
 
@@ -46,7 +46,7 @@ endif()
 # that are local to a source can occur in more than one folder. Sources that have compile options of their own are
 # compiled alone. So are these: each defines a local name that another source of its folder also defines, or a class
 # whose members have local types.
-set(HBMPROF_COMPILED_ALONE exit_writer.cc python_layout.cc recorder.cc recording_tables.cc runtime_stream_per_thread.cc
+set(HBMPROF_COMPILED_ALONE exit_writer.cc interpreter.cc recorder.cc recording_tables.cc runtime_stream_per_thread.cc
   simulated_device.cc)
 function(hbmprof_unite_folders target)
   get_target_property(_sources ${target} SOURCES)

@@ -1,5 +1,5 @@
 # HBMPROF_PORTABLE: the command contains static copies of all libraries that it uses, except the C library, and runs with
-# old C libraries (src/base/old_glibc.cc). It is for packages that other distributions install (scripts/package.sh).
+# old C libraries (src/base/compat/old_glibc.cc). It is for packages that other distributions install (scripts/package.sh).
 # Include this file before the libraries are searched for, and call hbmprof_take_static_absl() after abseil was found.
 set(CMAKE_FIND_LIBRARY_SUFFIXES .a)
 set(Protobuf_USE_STATIC_LIBS ON)

@@ -1,4 +1,4 @@
-// The CPython versions whose frames the library can read (capture/python_layout.h), for the command too.
+// The CPython versions whose frames the library can read (capture/python/interpreter.h), for the command too.
 #ifndef HBMPROF_SRC_BASE_PYTHON_VERSIONS_H_
 #define HBMPROF_SRC_BASE_PYTHON_VERSIONS_H_
 

@@ -35,8 +35,9 @@ struct Traceback {
 // The calling thread's traceback; null if it has none. Plain data in the static TLS block.
 extern __thread const Traceback* current_traceback __attribute__((tls_model("initial-exec")));
 
-// Whether stacks of this process can have named frames (src/capture/named_frames.h). It is set when an interpreter is
-// found whose frames can be read, and when the first traceback is passed. Until then, an event only loads it.
+// Whether stacks of this process can have named frames (src/capture/python/named_frames.h). It is set when an
+// interpreter is found whose frames can be read, and when the first traceback is passed. Until then, an event only
+// loads it.
 extern std::atomic<bool> may_have_named_frames __attribute__((visibility("hidden")));
 
 // While the object lives, allocations that this thread records have the frames of a traceback as the outermost frames

@@ -6,7 +6,7 @@
 
 #include "src/capture/given_stack.h"
 #include "src/capture/libunwind_backend.h"
-#include "src/capture/path_cache.h"
+#include "src/capture/paths/path_cache.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"

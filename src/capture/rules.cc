@@ -10,7 +10,7 @@
 #include "src/base/forked_child.h"
 #include "src/base/hash.h"
 #include "src/base/pages.h"
-#include "src/capture/python_layout.h"
+#include "src/capture/python/interpreter.h"
 #include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {

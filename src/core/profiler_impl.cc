@@ -22,10 +22,10 @@
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/modules.h"
-#include "src/capture/named_frames.h"
+#include "src/capture/python/named_frames.h"
 #include "src/capture/stack_memory.h"
 #include "src/core/option_limits.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -23,15 +23,15 @@
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
-#include "src/capture/python.h"
-#include "src/core/ledger.h"
-#include "src/core/live_table.h"
-#include "src/core/pools.h"
+#include "src/capture/python/python_frames.h"
+#include "src/core/ledger/ledger.h"
+#include "src/core/ledger/trace.h"
+#include "src/core/pools/pools.h"
 #include "src/core/scoped_caller.h"
-#include "src/core/site_cache.h"
-#include "src/core/site_table.h"
-#include "src/core/tags.h"
-#include "src/core/trace.h"
+#include "src/core/tables/live_table.h"
+#include "src/core/tables/site_cache.h"
+#include "src/core/tables/site_table.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 
@@ -178,7 +178,7 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // The tables, for recordings (src/api/recorder.h).
+  // The tables, for recordings (src/api/recording/recorder.h).
   const SiteTable& sites() const { return sites_; }
   const LiveTable& live() const { return live_; }
   Ledger& ledger() { return ledger_; }

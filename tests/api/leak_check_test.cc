@@ -11,7 +11,7 @@
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
 #include "src/capture/given_stack.h"
-#include "src/capture/named_frames.h"
+#include "src/capture/python/named_frames.h"
 
 // Functions whose names the tests look for in the report.
 [[gnu::noinline]] void* AllocatePage(hbmprof::DeviceAllocator& allocator, size_t bytes) {

@@ -1,5 +1,5 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
-#include "src/api/recorder.h"
+#include "src/api/recording/recorder.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,8 +26,8 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
-#include "src/api/live.h"
-#include "src/core/injected.h"
+#include "src/api/control/live.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 #include "tests/support/sanitized.h"

@@ -162,7 +162,7 @@ class Cuda(unittest.TestCase):
 
   def setUp(self):
     self.irrelevant = Irrelevant("tests/backends/cuda_entry_points.txt")
-    calls = read("src/backends/cuda/driver_calls.inc")
+    calls = read("src/backends/cuda/driver/driver_calls.inc")
     self.tracked = set(re.findall(r"^CALL\((\w+),", calls, re.MULTILINE))
     self.passed = set(re.findall(r"^NOT_WRAPPED\((\w+),", calls, re.MULTILINE))
 

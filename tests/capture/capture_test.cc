@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "src/capture/libunwind_backend.h"
-#include "src/capture/path_cache.h"
+#include "src/capture/paths/path_cache.h"
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"

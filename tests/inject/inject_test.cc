@@ -15,7 +15,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "src/base/first_glibc.h"
+#include "src/base/compat/first_glibc.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"

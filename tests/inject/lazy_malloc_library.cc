@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "src/base/first_glibc.h"
+#include "src/base/compat/first_glibc.h"
 
 extern "C" {
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 #include "tests/support/check.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "src/base/first_glibc.h"
+#include "src/base/compat/first_glibc.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 using hbmprof::internal::cuda_driver::CUdeviceptr;

@@ -1,0 +1,231 @@
+#include "src/capture/paths/path_cache.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+
+#include "src/base/pages.h"
+#include "src/capture/paths/paths.h"
+
+namespace hbmprof::internal {
+
+__thread PathCache* active_path_cache __attribute__((tls_model("initial-exec"))) = nullptr;
+
+namespace {
+
+#ifdef HBMPROF_CHECK_CAPTURE
+constexpr bool kIsChecked = true;
+#else
+constexpr bool kIsChecked = false;
+#endif
+
+// The pages of a thread.
+struct CachePages {
+  PathCache cache;
+  LearningScratch scratch;
+};
+constexpr size_t kCachePagesBytes = size_t{52} << 10;
+static_assert(sizeof(CachePages) <= kCachePagesBytes);
+
+// Plain data in the static TLS block, like active_path_cache.
+struct ThreadCache {
+  CachePages* pages;
+  uint32_t captures;     // before the thread got its pages
+  bool must_not_obtain;  // the pages are being obtained, or the thread is ending
+  bool is_learning;      // `pages->scratch` is in use
+};
+__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
+
+// Makes later captures use `cache`, unless it is paused. In a build with HBMPROF_CHECK_CAPTURE captures never use it,
+// so that WalkAndCache can compare each cached stack with a walk.
+void Activate(PathCache& cache) { active_path_cache = kIsChecked || cache.is_paused() ? nullptr : &cache; }
+
+// The key calls ReleasePages at the exit of each thread that has pages.
+std::atomic<bool> has_key{false};
+pthread_key_t key;
+
+// Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
+// contains the handlers of thread exit, fork and process exit, and threads may be about to call them. Runs before main,
+// or in the dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
+// for this thread, while the dlopen here waits for that thread.
+[[gnu::constructor]] void StayLoaded() {
+  Dl_info info;
+  link_map* self = nullptr;
+  const auto code = reinterpret_cast<void*>(&StayLoaded);
+  if (dladdr1(code, &info, reinterpret_cast<void**>(&self), RTLD_DL_LINKMAP) == 0 || self == nullptr) return;
+  // The main program has no name and is never unloaded.
+  if (*self->l_name != '\0') dlopen(self->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+void ReleasePages(void* pages) {
+  thread_cache.must_not_obtain = true;
+  thread_cache.pages = nullptr;
+  active_path_cache = nullptr;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  UnmapPages(pages, kCachePagesBytes);
+}
+
+[[gnu::noinline]] CachePages* ObtainPages() {
+  // For a thread that makes few captures, the pages cost more than they save.
+  constexpr uint32_t kCapturesBefore = 16;
+  ThreadCache& mine = thread_cache;
+  if (mine.must_not_obtain) return nullptr;
+  if (mine.captures < kCapturesBefore) {
+    ++mine.captures;
+    return nullptr;
+  }
+  if (!has_key.load(std::memory_order_acquire)) return nullptr;
+  mine.must_not_obtain = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  auto* pages = static_cast<CachePages*>(MapPages(kCachePagesBytes));
+  if (pages != nullptr && pthread_setspecific(key, pages) != 0) {
+    UnmapPages(pages, kCachePagesBytes);
+    pages = nullptr;
+  }
+  if (pages == nullptr) {
+    mine.captures = 0;
+  } else {
+    pages->cache.Start(ThreadStackBounds());
+  }
+  mine.pages = pages;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  mine.must_not_obtain = false;
+  return pages;
+}
+
+// Calls LearnPath with the thread's scratch memory. Also returns null in a signal handler that interrupted a call of
+// this function.
+const Path* Learn(const Caller& caller, int max_depth, CachePages* pages) {
+  ThreadCache& mine = thread_cache;
+  if (mine.is_learning) return nullptr;
+  mine.is_learning = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  bool is_busy = false;
+  const Path* path = LearnPath(caller, max_depth, &pages->scratch, &is_busy);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  mine.is_learning = false;
+  if (!is_busy) pages->cache.CountLearning();
+  return path;
+}
+
+void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
+  if (walk.end != WalkEnd::kUnknown && walk.depth == path.depth && path.truncated == (walk.end == WalkEnd::kDepth) &&
+      std::equal(pcs, pcs + walk.depth, path.pcs()) && walk.hash.low == path.hash.low &&
+      walk.hash.high == path.hash.high) {
+    return;
+  }
+  std::fprintf(stderr, "hbmprof: a cached stack of %d frames differs from the walked stack of %d frames\n", path.depth,
+               walk.depth);
+  std::abort();
+}
+
+}  // namespace
+
+void PathCache::Insert(const Caller& caller, const Path* path) {
+  uint64_t key = RootKey(caller);
+  for (int depth = 0; depth < kMaxStackDepth; ++depth) {
+    Node* node = FindNode(key);
+    if (node == nullptr) return SetLeaf(key, path);
+    // If the node is a branch, this is one of the paths below it.
+    const Path* other = PathAt(node->path);
+    const uint16_t difference = path->FirstDifference(*other);
+    uint16_t offset = node->offset;
+    if (difference < offset) {
+      offset = difference;
+      node->offset = offset;
+      SetLeaf(ChildKey(key, other->ReturnAddressAt(offset)), other);  // may move the node
+    } else if (offset == Path::kNoOffset) {
+      // The same path, or one that differs in no return address.
+      node->path = NumberOf(path);
+      return;
+    }
+    const uintptr_t word = path->ReturnAddressAt(offset);
+    if (word == 0) return;  // the path ends before the frames in which the others differ
+    key = ChildKey(key, word);
+  }
+}
+
+bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
+  if (kIsChecked) return true;
+  if (pause_ > 0) {
+    --pause_;
+    return false;
+  }
+  if (++misses_ + hits_ > kTrialCaptures) {
+    const bool is_useful = hits_ >= learnings_;
+    last_pause_ = is_useful ? 0 : std::clamp(last_pause_ * 2, kMinPause, kMaxPause);
+    pause_ = last_pause_;
+    hits_ = 0;
+    misses_ = 0;
+    learnings_ = 0;
+  }
+  const uint64_t key = hash.low ^ MixAddress(caller.sp);
+  uint16_t& seen = seen_[key >> (64 - kSeenBits)];
+  const auto tag = static_cast<uint16_t>(key >> 16);
+  if (seen == tag) return true;
+  seen = tag;
+  return false;
+}
+
+// Makes the node of `key` a leaf. A new node replaces the oldest one of its set.
+void PathCache::SetLeaf(uint64_t key, const Path* path) {
+  Node* node = FindNode(key);
+  if (node == nullptr) {
+    Set& set = SetOf(key);
+    for (uint32_t way = kWays - 1; way > 0; --way) {
+      set.nodes[way].path = set.nodes[way - 1].path;
+      set.nodes[way].offset = set.nodes[way - 1].offset;
+      std::atomic_signal_fence(std::memory_order_release);  // a tag always belongs to a valid path
+      set.nodes[way].tag = set.nodes[way - 1].tag;
+    }
+    node = &set.nodes[0];
+  }
+  node->path = NumberOf(path);
+  node->offset = Path::kNoOffset;
+  std::atomic_signal_fence(std::memory_order_release);
+  node->tag = TagOf(key);
+}
+
+void PreparePathCaches() {
+  // glibc stores the values of the first keys in the thread itself. It calls malloc for those of later keys.
+  constexpr pthread_key_t kKeysInThread = 32;
+  static std::atomic<bool> is_tried{false};
+  if (is_tried.exchange(true)) return;
+  PreparePaths();
+  if (pthread_key_create(&key, &ReleasePages) != 0) return;
+  if (key < kKeysInThread) {
+    has_key.store(true, std::memory_order_release);
+  } else {
+    pthread_key_delete(key);
+  }
+}
+
+WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {
+  *path = nullptr;
+  const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
+  if (kIsChecked && thread_cache.pages != nullptr) {
+    *path = thread_cache.pages->cache.Find(caller, max_depth);
+    if (*path != nullptr) {
+      CheckAgainstWalk(**path, pcs, walk);
+      return walk;
+    }
+  }
+  if (walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
+  CachePages* pages = thread_cache.pages;
+  if (pages == nullptr) pages = ObtainPages();
+  if (pages == nullptr) return walk;
+  PathCache& cache = pages->cache;
+  const bool should_learn = cache.ShouldLearn(caller, walk.hash);
+  Activate(cache);
+  if (!should_learn) return walk;
+  *path = Learn(caller, max_depth, pages);
+  if (*path != nullptr) cache.Insert(caller, *path);
+  return walk;
+}
+
+}  // namespace hbmprof::internal

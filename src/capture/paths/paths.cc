@@ -1,0 +1,328 @@
+#include "src/capture/paths/paths.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+#include "src/base/hash.h"
+#include "src/base/intern_table.h"
+#include "src/base/pages.h"
+#include "src/capture/walk.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Makes a path. It is a recorder for RuleWalk::StepOut (walk.h): it records what a walk depends on, and then writes the
+// path.
+class PathBuilder {
+ public:
+  static constexpr size_t kMaxBytes = size_t{6} << 10;
+
+  PathBuilder(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
+
+  // To be called before the step out of frame number `frame`, by `rule`.
+  void AddObject(PackedRule rule, int frame) {
+    const auto id = static_cast<uint16_t>(rule.object());
+    if (id == 0) return;
+    if (id == PackedRule::kUnidentified) return Unsupported();
+    for (uint32_t i = 0; i < objects_; ++i) {
+      if (object_[i].id == id) return;
+    }
+    if (objects_ == kMaxObjects) return Unsupported();
+    object_[objects_++] = {id, static_cast<uint16_t>(frame)};
+  }
+
+  void UsesFp() {
+    if (fp_ == Fp::kInitial) {
+      initial_fp_ = OffsetOf(caller_.fp);
+      fp_ = Fp::kInitialUsed;
+    } else if (fp_ == Fp::kRestored) {
+      Reads(fp_address_, fp_word_);
+      fp_ = Fp::kRestoredUsed;
+    }
+  }
+  void Reads(uintptr_t address, uintptr_t word) {
+    if (links_ == kMaxWords) return Unsupported();
+    OffsetOf(word);  // the word must be an address of the stack, too
+    link_offset_[links_] = OffsetOf(address);
+    link_target_[links_++] = word - caller_.sp;
+  }
+  void Restores(uintptr_t address, uintptr_t word) {
+    fp_ = Fp::kRestored;
+    fp_address_ = address;
+    fp_word_ = word;
+  }
+  void Returns(uintptr_t address, uintptr_t word) {
+    if (returns_ == kMaxWords) return Unsupported();
+    return_offset_[returns_] = OffsetOf(address);
+    pcs_[++returns_] = word;
+  }
+  void Unsupported() { is_supported_ = false; }
+
+  // Whether the walk can be written as a path.
+  bool is_supported() const { return is_supported_ && returns_ > 0; }
+
+  // Writes the path to `bytes()` and returns its size. REQUIRES: is_supported().
+  size_t Build(int depth, bool truncated) {
+    GroupWords();
+    Path header;
+    std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are compared as bytes
+    size_ = sizeof(header);
+    // The words to compare, then their offsets.
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(pcs_[1 + i]); });
+    for (uint32_t i = 0; i < Padded(records_); ++i) {
+      Append(link_target_[record_link_[std::min(i, records_ - 1)]]);
+      Append(pcs_[1 + record_return_[std::min(i, records_ - 1)]]);
+    }
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_target_[i]); });
+    header.offsets_at = static_cast<uint16_t>(size_);
+    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(return_offset_[i]); });
+    ForEachPadded(record_link_, records_, [this](uint16_t i) { Append(link_offset_[i]); });
+    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_offset_[i]); });
+    if (records_ == 0) {
+      header.pcs_at = offsetof(Path, pc);
+      header.return_offsets_at = header.offsets_at;
+    } else {
+      header.return_offsets_at = static_cast<uint16_t>(size_);
+      for (uint32_t i = 0; i < returns_; ++i) Append(return_offset_[i]);
+      AlignTo(alignof(uintptr_t));
+      header.pcs_at = static_cast<uint16_t>(size_);
+      for (uint32_t i = 0; i <= returns_; ++i) Append(pcs_[i]);
+    }
+    AlignTo(alignof(Path::Object));
+    header.objects_at = static_cast<uint16_t>(size_);
+    for (uint32_t i = 0; i < objects_; ++i) Append(object_[i]);
+
+    header.hash = HashWords128(pcs_, static_cast<size_t>(depth));
+    header.pc = caller_.pc;
+    header.depth = depth;
+    header.max_depth = max_depth_;
+    header.end = static_cast<uint32_t>((max_offset_ + 1) * sizeof(uintptr_t));
+    header.fp = initial_fp_;
+    header.returns = Padded(lone_returns_);
+    header.records = Padded(records_);
+    header.links = Padded(lone_links_);
+    header.all_returns = static_cast<uint16_t>(returns_);
+    header.objects = static_cast<uint16_t>(objects_);
+    header.is_simple = records_ == 0 && lone_links_ == 0 && objects_ == 0;
+    header.truncated = truncated;
+    std::memcpy(bytes_, &header, sizeof(header));
+    return size_;
+  }
+  const char* bytes() const { return bytes_; }
+
+ private:
+  enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
+  // Limit of return addresses, and of links.
+  static constexpr uint32_t kMaxWords = 188;
+  static constexpr uint32_t kMaxObjects = 8;
+  // A return address with a link takes 8 bytes for each of the two words, 8 bytes in the array of all pcs, and 2 bytes
+  // for each of three offsets. The rest is padding.
+  static_assert(sizeof(Path) + 30 * kMaxWords + 400 <= kMaxBytes);
+
+  static uint16_t Padded(uint32_t count) {
+    return static_cast<uint16_t>((count + Path::kGroup - 1) / Path::kGroup * Path::kGroup);
+  }
+  // Returns the offset of `address`. If it has none, calls Unsupported() and returns 0.
+  uint16_t OffsetOf(uintptr_t address) {
+    const uintptr_t distance = address - caller_.sp;
+    const uintptr_t offset = distance / sizeof(uintptr_t);
+    if (offset >= Path::kNoOffset - 1 || distance % sizeof(uintptr_t) != 0) {
+      Unsupported();
+      return 0;
+    }
+    if (offset > max_offset_) max_offset_ = static_cast<uint16_t>(offset);
+    return static_cast<uint16_t>(offset);
+  }
+
+  // Finds the frame records: return addresses that follow a link.
+  void GroupWords() {
+    lone_returns_ = 0;
+    records_ = 0;
+    lone_links_ = 0;
+    std::fill_n(is_in_record_, links_, false);
+    for (uint32_t i = 0; i < returns_; ++i) {
+      const auto link =
+          static_cast<uint16_t>(std::find(link_offset_, link_offset_ + links_, return_offset_[i] - 1) - link_offset_);
+      if (link == links_) {
+        lone_return_[lone_returns_++] = static_cast<uint16_t>(i);
+      } else {
+        is_in_record_[link] = true;
+        record_link_[records_] = link;
+        record_return_[records_++] = static_cast<uint16_t>(i);
+      }
+    }
+    for (uint32_t i = 0; i < links_; ++i) {
+      if (!is_in_record_[i]) lone_link_[lone_links_++] = static_cast<uint16_t>(i);
+    }
+  }
+
+  template <typename Item>
+  void Append(Item item) {
+    std::memcpy(bytes_ + size_, &item, sizeof(item));
+    size_ += sizeof(item);
+  }
+  void AlignTo(size_t alignment) {
+    while (size_ % alignment != 0) Append(uint8_t{0});
+  }
+  // Calls `append(n)` for each n in `numbers`, and again for the last one as padding.
+  template <typename AppendItem>
+  static void ForEachPadded(const uint16_t* numbers, uint32_t count, const AppendItem& append) {
+    for (uint32_t i = 0; i < Padded(count); ++i) append(numbers[std::min(i, count - 1)]);
+  }
+
+  const Caller caller_;
+  const int max_depth_;
+  bool is_supported_ = true;
+  Fp fp_ = Fp::kInitial;
+  uintptr_t fp_address_ = 0;  // of the stack word from which fp was restored
+  uintptr_t fp_word_ = 0;
+  uint16_t initial_fp_ = Path::kNoOffset;
+  uint16_t max_offset_ = 0;
+  uint32_t returns_ = 0;
+  uint32_t links_ = 0;
+  uint32_t objects_ = 0;
+  Path::Object object_[kMaxObjects];
+  uint16_t return_offset_[kMaxWords];
+  uint64_t pcs_[1 + kMaxWords];
+  uint16_t link_offset_[kMaxWords];
+  uintptr_t link_target_[kMaxWords];
+  // Set by GroupWords: indices of returns and links.
+  uint32_t lone_returns_;
+  uint32_t records_;
+  uint32_t lone_links_;
+  uint16_t lone_return_[kMaxWords];
+  uint16_t record_return_[kMaxWords];
+  uint16_t record_link_[kMaxWords];
+  uint16_t lone_link_[kMaxWords];
+  bool is_in_record_[kMaxWords];
+  size_t size_;  // of `bytes_`
+  alignas(Path) char bytes_[kMaxBytes];
+};
+static_assert(sizeof(PathBuilder) <= sizeof(LearningScratch) && alignof(PathBuilder) <= alignof(LearningScratch));
+
+// The table of all paths. The key of a path is its bytes.
+class PathTable {
+ public:
+  // The block that holds the paths; null if the kernel has no memory for it.
+  const char* memory() const { return memory_; }
+
+  // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory, or if another
+  // thread is adding a path; in the latter case sets `*is_busy`.
+  const Path* Intern(const char* bytes, size_t size, bool* is_busy) {
+    const uint64_t hash = HashBytes(bytes, size, 0);
+    const auto equal = [&](uint64_t payload) {
+      const Entry* entry = EntryOf(payload);
+      return entry->hash == hash && entry->size == size && std::memcmp(entry + 1, bytes, size) == 0;
+    };
+    uint64_t found = table_.Find(hash, equal);
+    if (found == 0) {
+      if (!table_.lock().TryLock()) {
+        *is_busy = true;
+        return nullptr;
+      }
+      found = table_.Find(hash, equal);
+      if (found == 0) found = Add(hash, bytes, size);
+      table_.lock().Unlock();
+      if (found == 0) return nullptr;
+    }
+    return reinterpret_cast<const Path*>(EntryOf(found) + 1);
+  }
+
+ private:
+  struct Entry {
+    uint64_t hash;
+    uint64_t size;
+  };
+  static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
+  static constexpr size_t kCountedStep = size_t{64} << 10;
+  static_assert(PathBuilder::kMaxBytes < kCountedStep);
+
+  static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
+
+  // Returns 0 if there is no memory.
+  uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
+    const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
+    if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
+    if (!table_.Reserve([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
+    if (used_ + bytes_used > counted_) {
+      if (!TakeHostBytes(kCountedStep)) return 0;
+      counted_ += kCountedStep;
+    }
+    auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
+    entry->hash = hash;
+    entry->size = size;
+    std::memcpy(entry + 1, bytes, size);
+    const auto payload = reinterpret_cast<uint64_t>(entry);
+    used_ += bytes_used;  // before the entry can be found (fork.h)
+    table_.Insert(hash, payload);
+    return payload;
+  }
+
+  InternTable table_;
+  char* const memory_ = static_cast<char*>(ReservePages(kMaxBytes));
+  size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
+  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // as host memory
+};
+
+// Never destroyed, because threads may capture until the process ends.
+alignas(PathTable) char path_table_memory[sizeof(PathTable)];
+std::atomic<PathTable*> path_table{nullptr};
+
+}  // namespace
+
+bool Path::ObjectsAreLoaded() const {
+  ObjectCheck check;
+  const Object* object = At<Object>(objects_at);
+  for (const Object* last = object + objects; object != last; ++object) {
+    if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
+  }
+  return true;
+}
+
+uint16_t Path::FirstDifference(const Path& other) const {
+  const auto* offset = At<uint16_t>(return_offsets_at);
+  const auto* other_offset = other.At<uint16_t>(other.return_offsets_at);
+  for (int i = 0; i < std::min(all_returns, other.all_returns); ++i) {
+    if (offset[i] != other_offset[i]) break;
+    if (pcs()[i + 1] != other.pcs()[i + 1]) return offset[i];
+  }
+  return kNoOffset;
+}
+
+uintptr_t Path::ReturnAddressAt(uint32_t offset) const {
+  const auto* first = At<uint16_t>(return_offsets_at);
+  const uint16_t* found = std::find(first, first + all_returns, offset);
+  return found == first + all_returns ? 0 : pcs()[1 + (found - first)];
+}
+
+const char* path_memory = nullptr;
+
+void PreparePaths() {
+  auto* table = new (path_table_memory) PathTable;
+  path_memory = table->memory();
+  path_table.store(table, std::memory_order_release);
+}
+
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy) {
+  PathTable* table = path_table.load(std::memory_order_acquire);
+  if (table == nullptr) return nullptr;
+  RuleWalk walk(caller);
+  if (!walk.memory.is_own()) return nullptr;
+  PathBuilder& builder = *new (scratch) PathBuilder(caller, max_depth);
+  for (int depth = 1;; ++depth) {
+    const PackedRule rule = walk.Rule();
+    builder.AddObject(rule, depth - 1);
+    if (rule.kind() == FrameRule::kSignal) return nullptr;
+    const RuleWalk::Step step = walk.StepOut(rule, &builder);
+    if (step == RuleWalk::Step::kUnknown || !builder.is_supported()) return nullptr;
+    const bool is_outermost = step == RuleWalk::Step::kOutermost;
+    if (!is_outermost && depth < max_depth) continue;
+    const size_t size = builder.Build(depth, /*truncated=*/!is_outermost);
+    return table->Intern(builder.bytes(), size, is_busy);
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,163 @@
+// Paths: the frames of known stacks, with the stack words that prove that a stack has these frames.
+//
+// A walk by rules (walk.h) is a pure function of (pc, sp, fp) and of the stack words that it reads: the return
+// addresses, and the saved frame pointers by which later frames are found. The result does not depend on the address of
+// the stack, because offsets and saved frame pointers are relative to sp. So a path is the caller's pc, its fp if a
+// frame is found by it, and these words. If pc, fp and words are equal, the frames are equal.
+//
+// The process keeps every path until it ends, up to a limit. Not in this file: the search for the path of a caller
+// (path_cache.h).
+#ifndef HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
+#define HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hbmprof/caller.h"
+#include "src/base/hash.h"
+#include "src/capture/stack_memory.h"
+
+namespace hbmprof::internal {
+
+// Immutable. An offset is a distance from the caller's sp, in words.
+//
+// Three kinds of words are compared:
+// - return addresses, without their signatures,
+// - links: words that hold addresses of the stack, stored relative to sp,
+// - frame records: a link that is followed by a return address.
+struct alignas(16) Path {
+  static constexpr uint16_t kNoOffset = 0xffff;
+  // Words of one kind are compared in groups of this size. The last group is padded with repetitions of its last word.
+  static constexpr uint32_t kGroup = 4;
+
+  // An object that can be unloaded, and the number of a frame in it.
+  struct Object {
+    uint16_t id;
+    uint16_t frame;
+  };
+
+  Hash128 hash;       // of the return addresses of all frames
+  int32_t depth;      // frames
+  int32_t max_depth;  // limit of the walk that found the path
+  uint32_t end;       // bytes from sp; greater than all offsets
+  uint16_t fp;        // offset of the stack address in the caller's fp; kNoOffset if no frame is found by fp
+  uint16_t returns;   // number of return addresses to compare, a multiple of kGroup
+  bool is_simple;     // `records`, `links` and `objects` are 0
+  bool truncated;     // at max_depth
+  uint16_t records;   // number of frame records, a multiple of kGroup
+  uint16_t links;     // number of links outside of frame records, a multiple of kGroup
+  uint16_t objects;
+  uint16_t all_returns;  // number of return addresses, including those of frame records, without padding
+  // Positions of the arrays behind this struct, in bytes from its start.
+  uint16_t offsets_at;  // offsets of the compared words, in the order of these words
+  uint16_t objects_at;
+  uint16_t pcs_at;             // pcs of all frames; without frame records, `pc` and the compared words are this array
+  uint16_t return_offsets_at;  // offsets of the pcs, except of the first
+  uintptr_t pc;
+  // The words to compare follow: return addresses, frame records, links.
+
+  const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
+
+  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address after the
+  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame. REQUIRES: the
+  // architecture has no link register (architecture.h).
+  uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
+    if (frame == 0) return sp;
+    if (frame > all_returns) return UINTPTR_MAX;
+    return sp + (At<uint16_t>(return_offsets_at)[frame - 1] + uintptr_t{1}) * sizeof(uintptr_t);
+  }
+
+  // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
+  // frames. The stack ends `bytes` bytes above caller.sp.
+  bool Matches(const Caller& caller, uintptr_t bytes, int max) const {
+    const uintptr_t sp = caller.sp;
+    if (pc != caller.pc || max_depth != max || end > bytes) return false;
+    if (fp != kNoOffset && caller.fp != sp + fp * sizeof(uintptr_t)) return false;
+    const uintptr_t mask = ReturnAddressMask();
+    const WordPair return_mask = {mask, mask};
+    WordPair differences = {0, 0};
+    const uintptr_t* word = At<uintptr_t>(sizeof(Path)) + returns;
+    const uint16_t* offset = At<uint16_t>(offsets_at) + returns;
+    for (intptr_t i = -intptr_t{returns}; i != 0; i += kGroup) {
+      differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) & return_mask) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) & return_mask) ^ PairAt(word + i + 2);
+    }
+    if (is_simple) return (differences[0] | differences[1]) == 0;
+    offset += records;
+    for (intptr_t i = -intptr_t{records}; i != 0; i += kGroup, word += 2 * kGroup) {
+      const WordPair base = {sp, 0};
+      const WordPair record_mask = {~uintptr_t{0}, mask};
+      differences |= ((LoadStackPair(sp, offset[i]) - base) & record_mask) ^ PairAt(word);
+      differences |= ((LoadStackPair(sp, offset[i + 1]) - base) & record_mask) ^ PairAt(word + 2);
+      differences |= ((LoadStackPair(sp, offset[i + 2]) - base) & record_mask) ^ PairAt(word + 4);
+      differences |= ((LoadStackPair(sp, offset[i + 3]) - base) & record_mask) ^ PairAt(word + 6);
+    }
+    if ((links | objects) == 0) return (differences[0] | differences[1]) == 0;
+    word += links;
+    offset += links;
+    for (intptr_t i = -intptr_t{links}; i != 0; i += kGroup) {
+      const WordPair base = {sp, sp};
+      differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) - base) ^ PairAt(word + i);
+      differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) - base) ^ PairAt(word + i + 2);
+    }
+    // Objects are checked last: an object cannot be unloaded while this stack returns to it, and that is known only
+    // after all words were compared.
+    return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
+  }
+
+  // Returns the offset of the innermost return address in which this path differs from `other`, a path of the same pc.
+  // Returns kNoOffset if that return address has different offsets in the two paths, or if they differ in something
+  // else.
+  uint16_t FirstDifference(const Path& other) const;
+  // Returns the return address at `offset`; 0 if the path has none there.
+  uintptr_t ReturnAddressAt(uint32_t offset) const;
+
+ private:
+  template <typename T>
+  const T* At(size_t bytes) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
+  }
+  static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
+  // Returns whether all objects of the path are loaded now, at the same addresses (rules.h).
+  bool ObjectsAreLoaded() const;
+};
+
+// The path of all stacks if stacks are not captured. Its hash is not 0, so that the hashes of its sites differ.
+inline constexpr Path kEmptyPath = [] {
+  Path path = {};
+  path.hash = {kHashSeed0, kHashSeed2};
+  return path;
+}();
+
+static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
+
+// Makes the table of paths. Must be called once, before LearnPath.
+void PreparePaths();
+
+// A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped before
+// the first path is made. No path has the number 0.
+extern const char* path_memory __attribute__((visibility("hidden")));
+inline constexpr size_t kPathAlignment = 16;
+inline const Path* PathAt(uint32_t number) {
+  return reinterpret_cast<const Path*>(path_memory + number * kPathAlignment);
+}
+inline uint32_t NumberOf(const Path* path) {
+  return static_cast<uint32_t>(static_cast<size_t>(reinterpret_cast<const char*>(path) - path_memory) / kPathAlignment);
+}
+
+// Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
+// matter. Only one call at a time may use it.
+inline constexpr size_t kLearningBytes = size_t{13} << 10;
+struct alignas(16) LearningScratch {
+  char bytes[kLearningBytes];
+};
+
+// Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
+// address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
+// has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
+// paths is full. Returns null and sets `*is_busy` if another thread is adding a path.
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_

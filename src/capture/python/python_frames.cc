@@ -1,0 +1,653 @@
+#include "src/capture/python/python_frames.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "src/base/hash.h"
+#include "src/base/pages.h"
+#include "src/capture/python/named_frames.h"
+#include "src/capture/rules.h"
+#include "src/capture/walk.h"
+
+namespace hbmprof::internal {
+
+struct PythonWorkspace {
+  // One call of the evaluation function.
+  struct Activation {
+    uintptr_t marker;  // an address inside its native frame; 0: its frame is found by the function's address range
+    int end;           // one past its last Python frame
+  };
+
+  uintptr_t native[kMaxStackDepth];
+  uintptr_t stack_pointer[kMaxStackDepth + 1];  // of each native frame, and where the last one ends
+  uintptr_t merged[kMaxStackDepth];
+  uint64_t python[kMaxStackDepth];  // words of the Python frames
+  Activation activations[kMaxStackDepth];
+  char function[kMaxFunctionBytes];
+  char file[kMaxFileBytes];
+};
+
+namespace {
+
+// --- Reading the interpreter's structs. Other threads may write these structs at the same time. ---
+
+template <typename T>
+T Load(uintptr_t address) {
+  return __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_RELAXED);
+}
+
+// Returns whether there can be an object at the address.
+bool IsObjectAddress(uintptr_t address) {
+  // Below 4096 nothing is mapped.
+  constexpr uintptr_t kFirst = 4096;
+  constexpr uintptr_t kNeverSet = (~uintptr_t{0} << kAddressBits) | (sizeof(uintptr_t) - 1);
+  return ((address - kFirst) & kNeverSet) == 0;
+}
+
+constexpr uintptr_t kObjectType = 8;
+constexpr uintptr_t kVarObjectSize = 16;
+constexpr uintptr_t kBytesData = 32;
+constexpr uintptr_t kTextLength = 16;
+constexpr uintptr_t kTextHash = 24;
+constexpr uintptr_t kTextState = 32;
+
+bool IsOfType(uintptr_t object, uintptr_t type) {
+  return IsObjectAddress(object) && Load<uintptr_t>(object + kObjectType) == type;
+}
+
+// The characters of a str.
+struct Characters {
+  uintptr_t at;
+  size_t count;
+  uint32_t width;  // bytes of each: 1, 2 or 4
+};
+
+// Finds the characters of `text`, a str. Returns false if they are not stored in the form that is usual for names and
+// file names.
+bool FindCharacters(const PythonLayout& layout, uintptr_t text, Characters* found) {
+  constexpr uint32_t kCompact = 0x20;
+  constexpr uint32_t kAscii = 0x40;
+  constexpr size_t kMaxCharacters = size_t{1} << 28;
+  const auto state = Load<uint32_t>(text + kTextState);
+  found->width = state >> 2 & 7;
+  found->count = Load<size_t>(text + kTextLength);
+  found->at = text + ((state & kAscii) != 0 ? layout.ascii_text : layout.other_text);
+  return (state & kCompact) != 0 && (found->width == 1 || found->width == 2 || found->width == 4) &&
+         found->count <= kMaxCharacters;
+}
+
+// Returns a number that differs between different strs at the same address: the hash that the interpreter stores in the
+// str, or a hash of the contents.
+uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
+  constexpr uint64_t kNoHash = ~uint64_t{0};
+  const auto hash = Load<uint64_t>(text + kTextHash);
+  Characters characters;
+  if (hash != kNoHash || !FindCharacters(layout, text, &characters)) return hash;
+  const size_t bytes = std::min(characters.count * characters.width, kMaxFileBytes);
+  return HashBytes(reinterpret_cast<const char*>(characters.at), bytes, characters.count);
+}
+
+// Writes `text`, a str, as UTF-8 to `buffer`, cut at `capacity` bytes. Returns the number of bytes; nullopt if it
+// cannot be read.
+std::optional<size_t> WriteUtf8(const PythonLayout& layout, uintptr_t text, char* buffer, size_t capacity) {
+  Characters characters;
+  if (!FindCharacters(layout, text, &characters)) return std::nullopt;
+  size_t size = 0;
+  for (size_t i = 0; i < characters.count; ++i) {
+    const uintptr_t at = characters.at + i * characters.width;
+    uint32_t c = characters.width == 1   ? Load<uint8_t>(at)
+                 : characters.width == 2 ? Load<uint16_t>(at)
+                                         : Load<uint32_t>(at);
+    constexpr uint32_t kReplacement = 0xfffd;
+    if ((c >= 0xd800 && c < 0xe000) || c > 0x10ffff) c = kReplacement;
+    const size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    if (bytes > capacity - size) break;
+    if (bytes == 1) {
+      buffer[size++] = static_cast<char>(c);
+      continue;
+    }
+    constexpr uint32_t kFirstByte[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    buffer[size++] = static_cast<char>(kFirstByte[bytes] | c >> 6 * (bytes - 1));
+    for (size_t left = bytes - 1; left > 0; --left) {
+      buffer[size++] = static_cast<char>(0x80 | (c >> 6 * (left - 1) & 0x3f));
+    }
+  }
+  return size;
+}
+
+// --- Lines. ---
+
+struct LineTable {
+  const unsigned char* bytes;
+  size_t size;
+};
+
+// 3.8 and 3.9: pairs of (address increment, line increment).
+int32_t LineOf38(const LineTable& table, int32_t first_line, int64_t instruction) {
+  int32_t line = first_line;
+  int64_t address = 0;
+  for (size_t i = 0; i + 1 < table.size; i += 2) {
+    address += table.bytes[i];
+    if (address > instruction) break;
+    line += static_cast<int8_t>(table.bytes[i + 1]);
+  }
+  return line;
+}
+
+// 3.10: pairs of (length of a range, line increment).
+int32_t LineOf310(const LineTable& table, int32_t first_line, int64_t instruction) {
+  constexpr int kNoLine = -128;
+  if (instruction < 0) return first_line;
+  int32_t line = first_line;
+  int64_t end = 0;
+  for (size_t i = 0; i + 1 < table.size; i += 2) {
+    const int increment = static_cast<int8_t>(table.bytes[i + 1]);
+    if (increment != kNoLine) line += increment;
+    end += table.bytes[i];
+    if (end > instruction * 2) return increment == kNoLine ? 0 : line;
+  }
+  return 0;
+}
+
+// 3.11 and later: entries that begin with a byte whose top bit is set.
+int32_t LineOf311(const LineTable& table, int32_t first_line, int64_t instruction) {
+  int32_t line = first_line;
+  int64_t end = 0;
+  for (size_t i = 0; i < table.size;) {
+    const unsigned char head = table.bytes[i++];
+    const int kind = head >> 3 & 15;
+    int32_t increment = kind >= 10 && kind <= 12 ? kind - 10 : 0;
+    if (kind == 13 || kind == 14) {
+      uint32_t value = 0;
+      for (int shift = 0; i < table.size && shift < 32; shift += 6) {
+        const unsigned char byte = table.bytes[i++];
+        value |= uint32_t{byte & 63u} << shift;
+        if ((byte & 64) == 0) break;
+      }
+      increment = static_cast<int32_t>(value >> 1);
+      if ((value & 1) != 0) increment = -increment;
+    }
+    line += increment;
+    end += (head & 7) + 1;
+    if (instruction < end) return kind == 15 ? 0 : line;
+    while (i < table.size && table.bytes[i] < 128) ++i;
+  }
+  return 0;
+}
+
+// Returns 0 if the interpreter has no line for the instruction.
+int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruction) {
+  const auto table = Load<uintptr_t>(code + python.layout.code_line_table);
+  constexpr size_t kMaxBytes = size_t{1} << 28;
+  if (!IsOfType(table, python.bytes_type)) return 0;
+  const auto size = Load<size_t>(table + kVarObjectSize);
+  if (size > kMaxBytes) return 0;
+  const LineTable lines = {reinterpret_cast<const unsigned char*>(table + kBytesData), size};
+  const auto first_line = Load<int32_t>(code + python.layout.code_first_line);
+  if (python.minor < 10) return LineOf38(lines, first_line, instruction);
+  return python.minor == 10 ? LineOf310(lines, first_line, instruction) : LineOf311(lines, first_line, instruction);
+}
+
+// --- Words of Python functions. ---
+
+// Maps the key of a frame to its word, so that names and lines are read once. Any thread may call any function; no lock
+// is taken. A slot holds the word, and the key xor the word, so that a slot that is read while another thread replaces
+// it does not match.
+class WordCache {
+ public:
+  uint64_t Find(uint64_t key) const {
+    const Line* lines = lines_.load(std::memory_order_acquire);
+    if (lines == nullptr) return 0;
+    for (const Slot& slot : lines[key >> (64 - kLineBits)].slots) {
+      const uint64_t word = slot.word.load(std::memory_order_relaxed);
+      if (word != 0 && (slot.check.load(std::memory_order_acquire) ^ word) == key) return word;
+    }
+    return 0;
+  }
+
+  void Store(uint64_t key, uint64_t word) {
+    Line* lines = lines_.load(std::memory_order_acquire);
+    if (lines == nullptr) {
+      auto* mine = static_cast<Line*>(MapPages(kBytes));
+      if (mine == nullptr) return;
+      if (lines_.compare_exchange_strong(lines, mine, std::memory_order_acq_rel)) {
+        lines = mine;
+      } else {
+        UnmapPages(mine, kBytes);
+      }
+    }
+    Line& line = lines[key >> (64 - kLineBits)];
+    Slot* chosen = &line.slots[next_.fetch_add(1, std::memory_order_relaxed) % kSlots];
+    for (Slot& slot : line.slots) {
+      if (slot.word.load(std::memory_order_relaxed) == 0) chosen = &slot;
+    }
+    chosen->word.store(word, std::memory_order_relaxed);
+    chosen->check.store(key ^ word, std::memory_order_release);
+  }
+
+ private:
+  static constexpr int kSlots = 4;
+  static constexpr int kLineBits = 12;
+  struct Slot {
+    std::atomic<uint64_t> check;
+    std::atomic<uint64_t> word;
+  };
+  struct alignas(64) Line {
+    Slot slots[kSlots];
+  };
+  static constexpr size_t kBytes = sizeof(Line) << kLineBits;
+
+  std::atomic<Line*> lines_{nullptr};
+  std::atomic<uint32_t> next_{0};
+};
+WordCache word_cache;
+
+// --- Walking the thread's Python frames. ---
+
+// Returns whether the object with the interpreter is still loaded at its addresses.
+bool IsLoaded(const PythonInterpreter& python) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+  dl_find_object found;
+  return _dl_find_object(reinterpret_cast<void*>(python.runtime), &found) == 0 &&
+         reinterpret_cast<uintptr_t>(found.dlfo_map_start) == python.object_start &&
+         reinterpret_cast<uintptr_t>(found.dlfo_map_end) == python.object_limit &&
+         found.dlfo_eh_frame == python.object_tables;
+#else
+  return false;
+#endif
+}
+
+enum class PythonRead : uint8_t {
+  kNothing,  // the thread has no Python state, or runs no Python function
+  kFrames,
+  kUnfit,  // a check failed
+};
+
+// Reads the keys of frames. Different call sites have different keys, even at the same address: when functions are
+// freed, others can be made at their addresses.
+class KeyReader {
+ public:
+  explicit KeyReader(const PythonInterpreter& python) : python_(python) {}
+
+  // Returns false if a check fails.
+  bool Read(uintptr_t code, int64_t instruction, uint64_t* key) {
+    const PythonLayout& layout = python_.layout;
+    // No two code objects have the same version. When all versions are used up, it is 0. An interpreter that is ended
+    // and started again counts versions from the beginning. Therefore the key also contains the name.
+    const uint64_t version = layout.code_version != 0 ? Load<uint32_t>(code + layout.code_version) : 0;
+    if (version == 0) return ReadByContents(code, instruction, key);
+    const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
+    *key = MultiplyFold(at ^ kHashSeed2, Load<uint64_t>(code + layout.code_name) ^ version * kHashSeed3);
+    return true;
+  }
+
+ private:
+  // Makes the key of a code object without a version from its names, its first line, and the line or the line table.
+  [[gnu::noinline]] bool ReadByContents(uintptr_t code, int64_t instruction, uint64_t* key) {
+    const PythonLayout& layout = python_.layout;
+    const auto name = Load<uintptr_t>(code + layout.code_name);
+    const auto file = Load<uintptr_t>(code + layout.code_filename);
+    if (!IsOfType(name, python_.unicode_type)) return false;
+    if (file != file_) {
+      if (!IsOfType(file, python_.unicode_type)) return false;
+      file_ = file;
+      file_identity_ = TextIdentity(layout, file);
+    }
+    const uint64_t first_line = Load<uint32_t>(code + layout.code_first_line);
+    const uint64_t at = python_.minor < 11 ? static_cast<uint32_t>(LineOf(python_, code, instruction))
+                                           : LineTableIdentity(code) + static_cast<uint64_t>(instruction);
+    *key = MultiplyFold(TextIdentity(layout, name) ^ first_line << 32 ^ kHashSeed2, file_identity_ ^ at * kHashSeed3);
+    return true;
+  }
+
+  // In 3.11, finding the line takes too long to do it for each event. So the key contains the size, the beginning and
+  // the end of the line table, and the addresses, instead of the line.
+  uint64_t LineTableIdentity(uintptr_t code) const {
+    const auto table = Load<uintptr_t>(code + python_.layout.code_line_table);
+    if (!IsOfType(table, python_.bytes_type)) return 0;
+    const auto size = Load<uint64_t>(table + kVarObjectSize);
+    const uint64_t sum = code + table + size * kHashSeed1;
+    if (size < 8) return sum;
+    if (size < 16) return sum + Load<uint64_t>(table + kBytesData) * kHashSeed0;
+    const uintptr_t last = (table + kBytesData + size - 8) & ~uintptr_t{7};
+    return sum + (Load<uint64_t>(table + kBytesData) ^ kHashSeed1) * kHashSeed0 +
+           (Load<uint64_t>(table + kBytesData + 8) ^ Load<uint64_t>(last) << 1) * kHashSeed2;
+  }
+
+  const PythonInterpreter& python_;
+  uintptr_t file_ = 0;  // the last one
+  uint64_t file_identity_ = 0;
+};
+
+// Finds the calling thread's PyThreadState. It is 0 if the thread has none, or one that must not be read.
+PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
+  const PythonLayout& layout = python.layout;
+  if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
+  // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
+  if (Load<int32_t>(python.runtime + layout.tss) != 1) return PythonRead::kNothing;
+  const auto key = Load<uint32_t>(python.runtime + layout.tss + 4);
+  *state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));
+  if (*state == 0) return PythonRead::kNothing;
+  if (!IsObjectAddress(*state)) return PythonRead::kUnfit;
+  // An interpreter that is ending sets this word and soon after that frees the states of daemon threads. Such a thread
+  // may run code outside of the interpreter at that time.
+  const auto finalizing =
+      __atomic_load_n(reinterpret_cast<const uintptr_t*>(python.runtime + layout.finalizing), __ATOMIC_ACQUIRE);
+  if (finalizing != 0 && finalizing != *state) return PythonRead::kNothing;
+  const bool is_own = Load<uintptr_t>(*state + layout.thread_id) == static_cast<uintptr_t>(pthread_self());
+  return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
+}
+
+// Calls `visitor` for the thread's `max_frames` innermost Python frames, from the innermost outwards, and for the
+// activations that they belong to:
+//   bool Frame(code, instruction)  false: a check failed
+//   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
+template <PythonFrameChain kChain, typename Visitor>
+PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+  constexpr bool kHasShims = kChain == PythonFrameChain::kShims;
+  constexpr bool kHasEntries = kChain == PythonFrameChain::kEntryFrames;
+  constexpr bool kHasCframes = kHasEntries || kChain == PythonFrameChain::kOnePerActivationWithCframe;
+  constexpr bool kHasOwners = kHasShims || kHasEntries;
+  constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
+  constexpr uint8_t kOwnedByGenerator = 1;
+  constexpr uint8_t kFirstShimOwner = 3;
+  constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
+  const PythonLayout layout = python.layout;
+  const uintptr_t code_type = python.code_type;
+  uintptr_t cframe = 0;
+  if (layout.thread_cframe != 0) {
+    cframe = Load<uintptr_t>(state + layout.thread_cframe);
+    if (!IsObjectAddress(cframe)) return PythonRead::kUnfit;
+  }
+  const uintptr_t root_cframe = state + layout.thread_root_cframe;
+  uintptr_t frame =
+      Load<uintptr_t>(layout.thread_frame != 0 ? state + layout.thread_frame : cframe + layout.cframe_frame);
+  int visited = 0;
+  for (int step = 0; frame != 0; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
+    if (!IsObjectAddress(frame) || step == kMaxSteps) return PythonRead::kUnfit;
+    const uint8_t owner = kHasOwners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
+    if (kHasShims && owner >= kFirstShimOwner) {
+      visitor->EndActivation(frame);
+      if (visited >= max_frames) break;
+      continue;
+    }
+    if (visited < max_frames) {
+      // The low bits of the reference are a tag in 3.14.
+      const uintptr_t code = Load<uintptr_t>(frame + layout.frame_code) & ~uintptr_t{7};
+      if (!IsOfType(code, code_type)) return PythonRead::kUnfit;
+      int64_t instruction;
+      bool has_begun = true;
+      if constexpr (kHasOwners) {
+        const auto at = Load<uintptr_t>(frame + layout.frame_instruction);
+        instruction = static_cast<int64_t>(at - (code + layout.code_adaptive)) >> 1;
+        has_begun = instruction >= Load<int32_t>(code + layout.code_first_traceable) || owner == kOwnedByGenerator;
+      } else {
+        instruction = Load<int32_t>(frame + layout.frame_instruction);
+      }
+      if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions) return PythonRead::kUnfit;
+      if (has_begun) {
+        if (!visitor->Frame(code, instruction)) return PythonRead::kUnfit;
+        ++visited;
+      }
+    }
+    // The marker of an activation is in its shim, or known from its first frame on.
+    const bool is_enough = !kHasShims && visited >= max_frames;
+    if (kHasShims || (kHasEntries && !is_enough && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
+    uintptr_t marker = 0;
+    if constexpr (kHasCframes) {
+      if (cframe == root_cframe || !IsObjectAddress(cframe)) return PythonRead::kUnfit;
+      marker = cframe;
+      cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
+    }
+    visitor->EndActivation(marker);
+    if (is_enough) break;
+  }
+  return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
+}
+
+template <typename Visitor>
+PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+  switch (python.layout.chain) {
+    case PythonFrameChain::kOnePerActivation:
+      return WalkChain<PythonFrameChain::kOnePerActivation>(python, state, max_frames, visitor);
+    case PythonFrameChain::kOnePerActivationWithCframe:
+      return WalkChain<PythonFrameChain::kOnePerActivationWithCframe>(python, state, max_frames, visitor);
+    case PythonFrameChain::kEntryFrames:
+      return WalkChain<PythonFrameChain::kEntryFrames>(python, state, max_frames, visitor);
+    case PythonFrameChain::kShims:
+      return WalkChain<PythonFrameChain::kShims>(python, state, max_frames, visitor);
+  }
+  return PythonRead::kNothing;
+}
+
+// Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
+// checks is rejected after kMaxFailures reads. An interpreter that has passed them is never rejected, because a check
+// can fail in a signal handler that interrupts the interpreter.
+std::atomic<bool> has_read_frames{false};
+std::atomic<int> failures{0};
+
+template <typename Visitor>
+bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visitor) {
+  uintptr_t state = 0;
+  PythonRead read = FindThreadState(python, &state);
+  if (read == PythonRead::kFrames) read = WalkFrames(python, state, max_frames, visitor);
+  if (read == PythonRead::kFrames) {
+    if (!has_read_frames.load(std::memory_order_relaxed)) has_read_frames.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  constexpr int kMaxFailures = 16;
+  if (read == PythonRead::kUnfit && !has_read_frames.load(std::memory_order_relaxed) &&
+      failures.fetch_add(1, std::memory_order_relaxed) == kMaxFailures) {
+    RejectPython("its frames do not have the expected layout");
+  }
+  return false;
+}
+
+class Digest {
+ public:
+  Digest(const PythonInterpreter& python, uintptr_t sp) : keys_(python), sp_(sp) {}
+  bool Frame(uintptr_t code, int64_t instruction) {
+    uint64_t key;
+    if (!keys_.Read(code, instruction, &key)) return false;
+    hash_ = MultiplyFold(hash_ ^ key, kHashSeed1);
+    return true;
+  }
+  void EndActivation(uintptr_t marker) { hash_ = MultiplyFold(hash_ ^ (marker == 0 ? 0 : marker - sp_), kHashSeed2); }
+  uint64_t value() const { return hash_ | 1; }
+
+ private:
+  KeyReader keys_;
+  const uintptr_t sp_;
+  uint64_t hash_ = kHashSeed0;
+};
+
+// Puts the words of the frames, and their activations, into the workspace.
+class Collector {
+ public:
+  Collector(const PythonInterpreter& python, PythonWorkspace* workspace)
+      : python_(python), keys_(python), workspace_(*workspace) {}
+
+  bool Frame(uintptr_t code, int64_t instruction) {
+    uint64_t key;
+    if (!keys_.Read(code, instruction, &key)) return false;
+    uint64_t word = word_cache.Find(key);
+    if (word == 0) {
+      word = Name(code, instruction);
+      if (word == 0) return false;
+      word_cache.Store(key, word);
+    }
+    workspace_.python[frames_++] = word;
+    return true;
+  }
+  void EndActivation(uintptr_t marker) {
+    const int begin = activations_ == 0 ? 0 : workspace_.activations[activations_ - 1].end;
+    if (frames_ > begin) workspace_.activations[activations_++] = {marker, frames_};
+  }
+  int activations() const { return activations_; }
+
+ private:
+  uint64_t Name(uintptr_t code, int64_t instruction) {
+    const PythonLayout& layout = python_.layout;
+    const auto file = Load<uintptr_t>(code + layout.code_filename);
+    if (!IsOfType(file, python_.unicode_type)) return 0;
+    const std::optional<size_t> function_bytes =
+        WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMaxFunctionBytes);
+    const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes).value_or(0);
+    if (!function_bytes.has_value()) return 0;
+    const std::string_view function(workspace_.function, *function_bytes);
+    return InternNamedFrame(function.empty() ? "<unnamed>" : function, {workspace_.file, file_bytes},
+                            LineOf(python_, code, instruction), Load<int32_t>(code + layout.code_first_line));
+  }
+
+  const PythonInterpreter& python_;
+  KeyReader keys_;
+  PythonWorkspace& workspace_;
+  int frames_ = 0;
+  int activations_ = 0;
+};
+
+// --- Merging. ---
+
+// Finds the stack pointer of each frame of `native`, and where the last frame ends. Returns false if a walk by rules
+// does not lead to these frames.
+bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintptr_t* stack_pointer) {
+  if (native.path != nullptr && !kHasLinkRegister) {
+    for (int i = 0; i <= native.depth; ++i) stack_pointer[i] = native.path->StackPointerOf(caller.sp, i);
+    return true;
+  }
+  RuleWalk walk(caller);
+  NoRecorder recorder;
+  stack_pointer[0] = caller.sp;
+  for (int i = 1; i <= native.depth; ++i) {
+    const PackedRule rule = walk.Rule();
+    RuleWalk::Step step = walk.StepOut(rule, &recorder);
+    if (step == RuleWalk::Step::kUnknown) step = walk.Guess(rule);
+    const bool is_frame = step == RuleWalk::Step::kFrame;
+    if (i < native.depth && (!is_frame || walk.address + 1 != native.pcs[i])) return false;
+    stack_pointer[i] = is_frame ? walk.sp : UINTPTR_MAX;
+  }
+  return true;
+}
+
+// A few workspaces that are not in use.
+constexpr int kSpareWorkspaces = 8;
+std::atomic<PythonWorkspace*> spare_workspaces[kSpareWorkspaces] = {};
+
+}  // namespace
+
+uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
+  const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
+  if (python == nullptr) return 0;
+  Digest digest(*python, sp);
+  return ReadFrames(*python, max_frames, &digest) ? digest.value() : 0;
+}
+
+PythonWorkspace* AcquirePythonWorkspace() {
+  for (auto& spare : spare_workspaces) {
+    if (spare.load(std::memory_order_relaxed) == nullptr) continue;
+    if (PythonWorkspace* workspace = spare.exchange(nullptr, std::memory_order_acquire)) return workspace;
+  }
+  return static_cast<PythonWorkspace*>(MapPages(sizeof(PythonWorkspace)));
+}
+
+void ReleasePythonWorkspace(PythonWorkspace* workspace) {
+  for (auto& spare : spare_workspaces) {
+    PythonWorkspace* none = nullptr;
+    if (spare.compare_exchange_strong(none, workspace, std::memory_order_release, std::memory_order_relaxed)) return;
+  }
+  UnmapPages(workspace, sizeof(PythonWorkspace));
+}
+
+uintptr_t* NativeFramesOf(PythonWorkspace* workspace) { return workspace->native; }
+
+CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
+                                PythonWorkspace* workspace) {
+  const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
+  if (python == nullptr || native.depth == 0) return native;
+  PythonWorkspace& work = *workspace;
+  Collector collector(*python, workspace);
+  if (!ReadFrames(*python, std::min(max_depth, kMaxStackDepth), &collector) ||
+      !FindStackPointers(caller, native, work.stack_pointer)) {
+    return native;
+  }
+  const bool by_range = python->layout.chain == PythonFrameChain::kOnePerActivation;
+  const auto is_in = [&](int frame, uintptr_t marker) {
+    if (by_range) return native.pcs[frame] - 1 - python->evaluate < python->evaluate_bytes;
+    return marker >= work.stack_pointer[frame] && marker < work.stack_pointer[frame + 1];
+  };
+
+  int depth = 0;
+  bool is_cut = false;
+  const auto add = [&](const uintptr_t* words, int count) {
+    const int fits = std::min(count, max_depth - depth);
+    std::copy_n(words, fits, work.merged + depth);
+    depth += fits;
+    is_cut = is_cut || fits < count;
+  };
+  // The native frames before `next` are in the result.
+  int next = 0;
+  int begin = 0;
+  int innermost = -1;  // evaluation frame
+  for (int i = 0; i < collector.activations(); ++i) {
+    const PythonWorkspace::Activation& activation = work.activations[i];
+    const uintptr_t* words = work.python + begin;
+    const int count = activation.end - begin;
+    begin = activation.end;
+    int frame = next;
+    while (frame < native.depth && !is_in(frame, activation.marker)) ++frame;
+    if (frame < native.depth) {
+      if (i == 0) innermost = frame;
+      add(native.pcs + next, frame - next);
+      add(words, count);
+      next = frame + 1;
+    } else if (native.truncated && native.depth < max_depth) {
+      // The native walk ended in code without unwind information, but the Python frames outside of that code are known.
+      add(native.pcs + next, native.depth - next);
+      add(words, count);
+      next = native.depth;
+    } else if (by_range && !native.truncated) {
+      return native;  // the native frame of each function is not known
+    }
+  }
+  // If evaluation frames are left, they are the outermost ones: those outside of a greenlet, whose functions are not
+  // known to its thread. But the innermost one may lack its function, if a signal interrupted its begin or end.
+  const bool is_certain = innermost > 0 && IsReturnFromCall(native.pcs[innermost], native.pcs[innermost - 1] - 1);
+  if (by_range && !is_cut && !is_certain) {
+    for (int frame = next; frame < native.depth; ++frame) {
+      if (is_in(frame, 0)) return native;
+    }
+  }
+  add(native.pcs + next, native.depth - next);
+  return {work.merged, depth, native.truncated || is_cut};
+}
+
+CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
+                              PythonWorkspace* workspace) {
+  const int most = std::min(max_depth, kMaxStackDepth);
+  uint64_t* const words = workspace->python;
+  int count = 0;
+  bool is_cut = false;
+  std::string_view text(traceback.text, traceback.bytes);
+  while (!text.empty()) {
+    const std::optional<TracebackFrame> frame = TakeTracebackFrame(&text);
+    if (!frame.has_value()) continue;
+    const uint64_t word = count == most ? 0
+                                        : InternNamedFrame(frame->function.substr(0, kMaxFunctionBytes),
+                                                           frame->file.substr(0, kMaxFileBytes), frame->line, 0);
+    is_cut = word == 0;
+    if (is_cut) break;
+    words[count++] = word;
+  }
+  const int native_frames = std::min(native.depth, std::max(most - count, most / 2));
+  const int named_frames = std::min(count, most - native_frames);
+  std::copy_n(native.pcs, native_frames, workspace->merged);
+  std::copy_n(words, named_frames, workspace->merged + native_frames);
+  is_cut = is_cut || native_frames < native.depth || named_frames < count;
+  return {workspace->merged, native_frames + named_frames, native.truncated || is_cut};
+}
+
+}  // namespace hbmprof::internal

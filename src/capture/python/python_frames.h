@@ -1,0 +1,63 @@
+// Python functions in native stacks: the frames of CPython's evaluation function are replaced by the Python functions
+// that they run.
+//
+// A thread reads its own Python frames: without the interpreter's lock, without a call into the interpreter and without
+// malloc. It can do so at any time, because its frames change only while it runs Python code, and because a frame keeps
+// its code object alive. All values that are read are checked (types, alignment, sizes). If a check fails, the stack
+// keeps its native frames.
+//
+// A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
+// read, those of a traceback that the program passed (src/base/traceback.h) are used instead.
+//
+// Not in this file: finding the interpreter, and the layout of its structs (interpreter.h). docs/python.md is for
+// users.
+#ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
+#define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "hbmprof/caller.h"
+#include "src/base/traceback.h"
+#include "src/capture/capture.h"
+#include "src/capture/python/interpreter.h"
+
+namespace hbmprof::internal {
+
+// The interpreter of this process. Null until an interpreter is found whose frames can be read, and null for ever after
+// RejectPython.
+extern std::atomic<const PythonInterpreter*> readable_python;
+
+// Returns whether there is such an interpreter.
+inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
+
+// Returns a hash of the calling thread's Python functions (at most the `max_frames` innermost), their current
+// instructions, and the positions on the stack, relative to `sp`, of the calls of the evaluation function that run them
+// (their activations). Returns 0 if there are none, or if they cannot be read. Two stacks with the same path (paths.h)
+// and the same digest have the same merged frames. May be called in signal handlers.
+uint64_t DigestPythonFrames(uintptr_t sp, int max_frames);
+
+// The working memory of a merge. It is too large for a small stack.
+struct PythonWorkspace;
+// Returns a workspace that no other caller uses; null if the kernel has no memory for one.
+PythonWorkspace* AcquirePythonWorkspace();
+void ReleasePythonWorkspace(PythonWorkspace* workspace);
+// Returns a buffer in the workspace, with space for kMaxStackDepth frames.
+uintptr_t* NativeFramesOf(PythonWorkspace* workspace);
+
+// Replaces the evaluation frames in `native`, the stack that begins at `caller`, by the calling thread's Python
+// functions. The result is truncated at `max_depth` frames. It is in the workspace, and has no path. Returns `native`
+// if the Python frames cannot be read or matched, or if there is no memory for a name.
+CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
+                                PythonWorkspace* workspace);
+
+// Returns `native`, the stack of a thread without Python functions of its own, with the frames of `traceback` as its
+// outermost frames. If the result would have more than `max_depth` frames, it counts as truncated: outer native frames
+// are left out, and at most half of the `max_depth` frames are those of the traceback. It is in the workspace, and has
+// no path. If there is no memory for a name, the frames from there on are left out, and the result counts as truncated.
+CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
+                              PythonWorkspace* workspace);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_

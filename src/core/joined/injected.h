@@ -1,0 +1,185 @@
+// InjectedProfiler: a table of the functions of the injected library's profiler. The copies of this library that are
+// linked into a program call these functions to record, so that one profiler counts all memory of the process. The
+// table has plain C types only, since the two libraries may have different versions. They share no object: each has its
+// own locks and thread state.
+//
+// This file declares the table and the search for it. Not in this file: the functions of the table
+// (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
+#ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
+#define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/core/tables/live_table.h"
+
+namespace hbmprof::internal {
+
+// The contents of a FreedRecord.
+struct InjectedRecord {
+  uint64_t id;
+  int64_t bytes;  // -1: there is no record
+  uint32_t site;
+};
+
+struct InjectedBuffer {
+  int64_t bytes;
+  uint32_t device;
+  uint32_t kind;
+  uint32_t allocator;
+};
+
+// The contents of a DeviceProbe. A value that is not known is kInjectedNotKnown.
+inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
+struct InjectedProbe {
+  int64_t bytes_limit;
+  int64_t bytes_free;  // kInjectedNotKnown: unknown
+  int64_t largest_free_block_bytes;
+  int64_t driver_bytes_in_use;
+  int64_t driver_peak_bytes_in_use;
+  int64_t driver_cache_bytes;
+  int64_t baseline;
+  uint32_t driver_scope;
+};
+
+// The contents of a RecordingOptions.
+struct InjectedRecording {
+  int64_t max_bytes;
+  int64_t buffer_bytes;
+  int64_t sample_millis;
+};
+
+// The data that `read` passes to Receive.
+enum InjectedPart : uint32_t {
+  kInjectedSnapshot,      // a Snapshot
+  kInjectedExitSnapshot,  // the Snapshot that all profiles at exit show
+  kInjectedDeviceStats,   // the DeviceStats of one memory space
+  kInjectedTrackerStats,  // the TrackerStats
+};
+
+// No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
+// Devices, allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has
+// the effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the
+// host has no memory.
+struct InjectedProfiler {
+  using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
+                     uint32_t allocator);
+  // Must not throw. Returns 0 if the host has no memory.
+  using Probe = int(void* argument, InjectedProbe* probe);
+  // Receives bytes (snapshot_bytes.h), which are valid only during the call. Must not throw. Allocations of the thread
+  // during the call are not recorded.
+  using Receive = void(void* argument, const char* bytes, size_t size);
+
+  size_t struct_size;
+  uint32_t version;
+  const void* copy;  // identifies the library that has this table: the address of its `found_injected`
+
+  int (*start)();  // makes the profiler
+  Record* record_alloc;
+  Record* record_segment;
+  Record* record_block;
+  InjectedRecord (*record_free)(uint64_t id);
+  InjectedRecord (*record_block_free)(uint64_t address);
+  int (*record_resize)(uint64_t id, uint64_t bytes);
+  int (*record_block_resize)(uint64_t address, uint64_t bytes);
+  int (*split_segment)(uint64_t address, uint64_t bytes);
+  int (*merge_segments)(uint64_t first, uint64_t second);
+  void (*restore_record)(const InjectedRecord* record);
+  InjectedRecord (*prepare_record)(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
+                                   uint32_t allocator);
+  void (*record_dropped)(uint64_t bytes);
+  int (*find_buffer)(uint64_t id, InjectedBuffer* buffer);
+
+  int (*device)(const char* name, size_t size, uint32_t* number);
+  int (*allocator)(const char* name, size_t size, uint32_t* number);
+  // Calls end(argument) when the probe is no longer needed, also if set_device_probe fails.
+  int (*set_device_probe)(uint32_t device, Probe* probe, void* argument, void (*end)(void* argument),
+                          const void* owner);
+  void (*remove_device_probe)(uint32_t device, const void* owner);
+  int (*set_counter)(const char* name, size_t name_size, int64_t value);
+
+  int (*read)(uint32_t part, uint32_t device, uint32_t space, Receive* receive, void* argument);
+  void (*reset_peak)(uint32_t device);
+  int (*drop_device)(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count);
+
+  // The calling thread's set of tags. extend_tags adds a tag and returns the previous set. set_tags replaces the set.
+  uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
+  void (*set_tags)(uint32_t tags);
+
+  // The calling thread's ScopedCaller: begin_scope returns whether it has begun one, which end_scope then ends.
+  int (*begin_scope)(const Caller* caller);
+  void (*end_scope)();
+
+  // Receives the bytes of a FoundBuffer. Returns 1 if there is one, 0 if there is none, -1 if the host has no memory.
+  int (*find_buffer_at)(uint64_t address, Receive* receive, void* argument);
+  // RecordFailure of src/api/recording/recorder.h.
+  void (*record_failure)(const Caller* caller, uint32_t device, uint32_t space, int64_t bytes);
+  // The functions of recording.h. They return the code of their absl::Status. After an error, `receive` gets its
+  // message.
+  int (*start_recording)(const char* path, size_t path_size, const InjectedRecording* options, Receive* receive,
+                         void* argument);
+  int (*stop_recording)(Receive* receive, void* argument);
+  int (*save_flight_recording)(const char* path, size_t path_size, Receive* receive, void* argument);
+  // The snapshots of the calling thread between the two calls are marks of this name in the recording.
+  void (*begin_mark)(const char* name, size_t name_size);
+  void (*end_mark)();
+};
+static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<InjectedProfiler>);
+
+// Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
+// added at the end of the table.
+inline constexpr uint32_t kInjectedVersion = 3;
+
+// The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
+inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
+using GetInjected = const InjectedProfiler*();
+
+extern const InjectedProfiler kNoInjected;
+// The profiler that this copy has joined; kNoInjected if there is none to join; null before the search.
+extern std::atomic<const InjectedProfiler*> found_injected;
+
+// Searches for the injected library's profiler, sets found_injected, and returns what JoinedProfiler returns.
+const InjectedProfiler* FindInjected();
+
+// Returns the injected library's profiler, which this copy of the library has joined. Returns null if this copy uses
+// its own profiler: there is no injected library, it has another version (then a message says so), or this copy is the
+// injected library itself. The search is made once: when this copy is loaded, or at the first call if that is earlier.
+inline const InjectedProfiler* JoinedProfiler() {
+  const InjectedProfiler* injected = found_injected.load(std::memory_order_acquire);
+  if (injected == &kNoInjected) return nullptr;
+  return injected != nullptr ? injected : FindInjected();
+}
+
+// Makes this copy use its own profiler. Must be called before any other function of the library.
+void StaySeparate();
+
+// Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
+class ProfilerAccess {
+ public:
+  static InjectedRecord Of(const FreedRecord& record) {
+    if (!record) return {record.id_.value(), -1, 0};
+    const LiveRecord live = LiveTable::Unpack(record.record_);
+    return {record.id_.value(), live.bytes, live.site};
+  }
+  static FreedRecord From(const InjectedRecord& record) {
+    FreedRecord freed;
+    freed.id_ = BufferId(record.id);
+    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, record.bytes});
+    return freed;
+  }
+  // Returns a profiler that records into `injected`.
+  static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
+  // Returns the injected profiler that `profiler` has joined, or null.
+  static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
+  // REQUIRES: `profiler` has not joined another one.
+  static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_JOINED_INJECTED_H_

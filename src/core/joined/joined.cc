@@ -1,0 +1,142 @@
+#include "src/core/joined/joined.h"
+
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "src/base/completes.h"
+#include "src/core/joined/snapshot_bytes.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Probe = std::function<DeviceProbe()>;
+
+// Not inlined, because otherwise the compiler reports the value of an empty optional as an uninitialized variable.
+[[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
+
+// The injected library calls this function, so no exception may leave it. (The exception that cancels a thread may
+// leave it.)
+int QueryProbe(void* argument, InjectedProbe* answer) {
+  return Completes([&] {
+    const auto& call = *static_cast<const Probe*>(argument);
+    const DeviceProbe probe = call ? call() : DeviceProbe();
+    *answer = {OrNotKnown(probe.bytes_limit),
+               OrNotKnown(probe.bytes_free),
+               OrNotKnown(probe.largest_free_block_bytes),
+               OrNotKnown(probe.driver_bytes_in_use),
+               OrNotKnown(probe.driver_peak_bytes_in_use),
+               OrNotKnown(probe.driver_cache_bytes),
+               OrNotKnown(probe.baseline),
+               static_cast<uint32_t>(probe.driver_scope)};
+  });
+}
+
+void EndProbe(void* argument) { delete static_cast<Probe*>(argument); }
+
+template <typename T>
+struct Answer {
+  T value;
+  bool complete = false;
+};
+
+template <typename T>
+void ReceiveAnswer(void* argument, const char* bytes, size_t size) noexcept {
+  auto& answer = *static_cast<Answer<T>*>(argument);
+  if (!Completes([&] { answer.complete = FromBytes({bytes, size}, &answer.value); })) answer.complete = false;
+}
+
+void ReceiveText(void* argument, const char* bytes, size_t size) noexcept {
+  auto& text = *static_cast<std::string*>(argument);
+  if (!Completes([&] { text.assign(bytes, size); })) text.clear();
+}
+
+// Calls a function of the table that returns the code of a status and passes the message of an error to a Receive.
+template <typename Function, typename... Arguments>
+absl::Status StatusOf(Function* call, Arguments... arguments) {
+  std::string message;
+  const int code = call(arguments..., &ReceiveText, &message);
+  return absl::Status(static_cast<absl::StatusCode>(code), message);
+}
+
+}  // namespace
+
+FreedRecord Joined::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
+  return ProfilerAccess::From(
+      injected_.prepare_record(&caller, id.value(), bytes, static_cast<uint32_t>(attributes.device),
+                               static_cast<uint32_t>(attributes.kind), static_cast<uint32_t>(attributes.allocator)));
+}
+
+void Joined::RestoreRecord(const FreedRecord& record) const {
+  if (!record) return;
+  const InjectedRecord restored = ProfilerAccess::Of(record);
+  injected_.restore_record(&restored);
+}
+
+std::optional<LiveBuffer> Joined::FindBuffer(BufferId id) const {
+  InjectedBuffer buffer;
+  if (injected_.find_buffer(id.value(), &buffer) == 0) return std::nullopt;
+  return LiveBuffer{buffer.bytes, {DeviceId(buffer.device), MemoryKind(buffer.kind), AllocatorId(buffer.allocator)}};
+}
+
+std::optional<FoundBuffer> Joined::FindBufferAt(BufferId address) const {
+  Answer<FoundBuffer> answer;
+  const int found = injected_.find_buffer_at(address.value(), &ReceiveAnswer<FoundBuffer>, &answer);
+  if (found == 0) return std::nullopt;
+  if (found < 0 || !answer.complete) throw std::bad_alloc();
+  return std::move(answer.value);
+}
+
+absl::Status Joined::StartRecording(std::string_view path, const RecordingOptions& options) const {
+  const InjectedRecording recording = {options.max_bytes, options.buffer_bytes, options.sample_interval.count()};
+  return StatusOf(injected_.start_recording, path.data(), path.size(), &recording);
+}
+
+absl::Status Joined::StopRecording() const { return StatusOf(injected_.stop_recording); }
+
+absl::Status Joined::SaveFlightRecording(std::string_view path) const {
+  return StatusOf(injected_.save_flight_recording, path.data(), path.size());
+}
+
+uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name) {
+  uint32_t number = 0;
+  if (number_of(name.data(), name.size(), &number) == 0) throw std::bad_alloc();
+  return number;
+}
+
+void Joined::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const {
+  auto* const own = new Probe(std::move(probe));
+  if (injected_.set_device_probe(static_cast<uint32_t>(device), &QueryProbe, own, &EndProbe, owner) == 0) {
+    throw std::bad_alloc();
+  }
+}
+
+void Joined::SetCounter(std::string_view name, int64_t value) const {
+  if (injected_.set_counter(name.data(), name.size(), value) == 0) throw std::bad_alloc();
+}
+
+template <typename T>
+T Joined::Read(InjectedPart part, DeviceId device, MemorySpace space) const {
+  Answer<T> answer;
+  const int is_read =
+      injected_.read(part, static_cast<uint32_t>(device), static_cast<uint32_t>(space), &ReceiveAnswer<T>, &answer);
+  if (is_read == 0 || !answer.complete) throw std::bad_alloc();
+  return std::move(answer.value);
+}
+
+DeviceStats Joined::Stats(DeviceId device, MemorySpace space) const {
+  return Read<DeviceStats>(kInjectedDeviceStats, device, space);
+}
+TrackerStats Joined::GetTrackerStats() const { return Read<TrackerStats>(kInjectedTrackerStats); }
+Snapshot Joined::TakeSnapshot() const { return Read<Snapshot>(kInjectedSnapshot); }
+Snapshot Joined::TakeExitSnapshot() const { return Read<Snapshot>(kInjectedExitSnapshot); }
+
+void Joined::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const {
+  static_assert(sizeof(BufferId) == sizeof(uint64_t));
+  const int32_t allocator = survivor.has_value() ? static_cast<int32_t>(*survivor) : -1;
+  const auto* ids = reinterpret_cast<const uint64_t*>(kept.data());
+  if (injected_.drop_device(static_cast<uint32_t>(device), allocator, ids, kept.size()) == 0) throw std::bad_alloc();
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,199 @@
+#include "src/core/ledger/event_log.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "src/base/pages.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+namespace hbmprof::internal {
+namespace {
+
+// The threads by their numbers. A number is never used again: a recording may refer to a thread that has ended. All
+// further threads share the last number.
+constexpr uint32_t kMaxThreads = UINT16_MAX;
+std::atomic<int32_t> threads[kMaxThreads + 1];
+std::atomic<uint32_t> numbered_threads{1};
+
+#ifdef __x86_64__
+// Returns whether the counter runs at a constant rate in all states of the processor.
+bool IsCounterInvariant() {
+  constexpr unsigned kPowerLeaf = 0x80000007;
+  constexpr unsigned kInvariantCounter = 1u << 8;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(kPowerLeaf, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
+}
+
+// Returns whether the kernel's clock is the counter. The kernel uses the counter only if it has found the counters of
+// all processors equal.
+bool IsCounterTheClock() {
+  const int error = errno;
+  char name[8] = {};
+  const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+  const bool is_read = fd >= 0 && read(fd, name, sizeof(name) - 1) > 0;
+  if (fd >= 0) close(fd);
+  errno = error;
+  return is_read && std::strcmp(name, "tsc\n") == 0;
+}
+#endif
+
+}  // namespace
+
+void EventClock::Choose() {
+#ifdef __x86_64__
+  uses_counter_ = IsCounterInvariant() && IsCounterTheClock();
+#endif
+}
+
+EventLog::~EventLog() { FreeMemory(); }
+
+bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
+  auto* const memory = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
+  if (memory == nullptr) return false;
+  count_ = count;
+  memory_.store(memory, std::memory_order_release);
+  ring_nanos_ = ring_nanos;
+  List empty;
+  for (size_t i = 0; i < count; ++i) empty.Append(&memory[i]);
+  SpinLockHolder hold(lock_);
+  empty_ = empty;
+  lost_ = {};
+  removed_until_ = 0;
+  return true;
+}
+
+void EventLog::FreeMemory() { UnmapPages(memory_.exchange(nullptr), count_ * sizeof(EventBuffer)); }
+
+void EventLog::Free() {
+  {
+    SpinLockHolder hold(lock_);
+    empty_ = {};
+    full_ = {};
+  }
+  FreeMemory();
+}
+
+bool EventLog::HasOldBuffer() const {
+  const EventBuffer* const oldest = ring_nanos_ == 0 ? nullptr : Oldest();
+  return oldest != nullptr && EventClock::Monotonic() - oldest->closed_at > ring_nanos_;
+}
+
+EventBuffer* EventLog::TakeOldest() {
+  EventBuffer* const oldest = Oldest();
+  if (oldest == nullptr) return nullptr;
+  if (oldest == full_.first) return full_.TakeFirst();
+  full_.first->next = oldest->next;
+  if (full_.last == oldest) full_.last = full_.first;
+  return oldest;
+}
+
+void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
+  EventBuffer* buffer = nullptr;
+  {
+    SpinLockHolder hold(lock_);
+    if (!HasOldBuffer()) buffer = empty_.TakeFirst();
+    if (buffer == nullptr && mode() == Mode::kRing) {
+      buffer = TakeOldest();
+      if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
+    }
+  }
+  log->buffer = buffer;
+  if (buffer == nullptr) {
+    *next = &log->lost_event;
+    log->end = &log->lost_event + 1;
+  } else {
+    buffer->shard = shard;
+    *next = buffer->events;
+    log->end = buffer->events + EventBuffer::kEvents;
+  }
+}
+
+void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
+  EventBuffer* const buffer = log->buffer;
+  log->buffer = nullptr;
+  if (buffer == nullptr) return;
+  buffer->count = static_cast<uint32_t>(next - buffer->events);
+  if (ring_nanos_ != 0) buffer->closed_at = EventClock::Monotonic();
+  SpinLockHolder hold(lock_);
+  if (buffer->count != 0) buffer->serial = ++last_serial_;
+  (buffer->count == 0 ? empty_ : full_).Append(buffer);
+}
+
+void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
+  if (log->buffer == nullptr) {
+    const int64_t time = log->lost_event.time;
+    SpinLockHolder hold(lock_);
+    lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
+    removed_until_ = std::max(removed_until_, time);
+  }
+  Close(log, *next);
+  Open(shard, log, next);
+}
+
+EventBuffer* EventLog::TakeFull() {
+  SpinLockHolder hold(lock_);
+  EventBuffer* const list = full_.first;
+  full_ = {};
+  return list;
+}
+
+void EventLog::Return(EventBuffer* list) {
+  while (list != nullptr) {
+    EventBuffer* const buffer = list;
+    list = list->next;
+    SpinLockHolder hold(lock_);
+    empty_.Append(buffer);
+  }
+}
+
+const EventBuffer* EventLog::PinNext() {
+  SpinLockHolder hold(lock_);
+  pinned_ = pinned_ == nullptr ? full_.first : pinned_->next;
+  return pinned_;
+}
+
+void EventLog::Unpin() {
+  SpinLockHolder hold(lock_);
+  pinned_ = nullptr;
+}
+
+uint64_t EventLog::last_serial() const {
+  SpinLockHolder hold(lock_);
+  return last_serial_;
+}
+
+LostTimes EventLog::TakeLost() {
+  SpinLockHolder hold(lock_);
+  return std::exchange(lost_, {});
+}
+
+int64_t EventLog::removed_until() const {
+  SpinLockHolder hold(lock_);
+  return removed_until_;
+}
+
+uint16_t EventLog::NumberThread() {
+  const uint32_t number = std::min(numbered_threads.fetch_add(1, std::memory_order_relaxed), kMaxThreads);
+  threads[number].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
+  thread_state.recorded = static_cast<uint16_t>(number);
+  return thread_state.recorded;
+}
+
+int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::memory_order_relaxed); }
+
+uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
+
+uint64_t& EventLog::MarkOfThread() {
+  static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;
+  return mark;
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,227 @@
+// EventLog: the buffers into which the ledger's shards write their events while a recording is on (recorded_event.h).
+// EventClock: the clock of these events.
+//
+// Each shard that is in use has one buffer and writes to it under the shard's lock. A full buffer goes to the list of
+// full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
+// them. If there is no empty buffer, the log does one of two things:
+// - kStream: the shard's events are lost, and counted, until a buffer is returned.
+// - kRing: the oldest full buffer is emptied and used again; if there is none, the shard's events are lost. This is the
+//   flight recorder. If the ring has a time limit, a full buffer that is older than this is used again even before an
+//   empty one, so that less memory is touched.
+//
+// Nothing here allocates memory while events are written. A thread makes a system call at its first event (gettid). If
+// the kernel does not let programs read the clock directly, each reading of the clock is a system call, too. A thread
+// that writes events holds `lock_` for about ten instructions and, if the ring has a time limit, for one reading of the
+// clock.
+//
+// The times of the events of one shard never decrease. If a thread enters an event under the locks of several shards,
+// the time of this event is later than the times of all earlier events of these shards, and earlier than the times of
+// all later ones (Ledger::TimeOfInstant). So the events can be entered again, one by one, in the order of their times.
+#ifndef HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
+#define HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "src/base/recorded_event.h"
+#include "src/base/spin_lock.h"
+#include "src/base/thread_state.h"
+
+#ifdef __x86_64__
+#include <x86intrin.h>
+#endif
+
+namespace hbmprof::internal {
+
+// The clock of recorded events: the processor's time stamp counter if its rate is constant and the kernel uses it as
+// its clock (then it is the same on all processors), else CLOCK_MONOTONIC. Thread-safe.
+class EventClock {
+ public:
+  // Two times with at least this difference are different times in nanoseconds, too.
+  static constexpr int64_t kStep = 8;
+
+  static int64_t Monotonic() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  }
+
+  // Chooses the clock. Reads a file in /sys. Must be called before the other functions.
+  void Choose();
+  // Returns the time. The processor may execute the read before instructions that precede the call.
+  int64_t Now() const {
+#ifdef __x86_64__
+    if (uses_counter_) return static_cast<int64_t>(__rdtsc());
+#endif
+    return Monotonic() * kStep;
+  }
+  // Returns the time. The read is executed after all instructions that precede the call.
+  int64_t NowInOrder() const {
+#ifdef __x86_64__
+    if (uses_counter_) {
+      unsigned processor;
+      return static_cast<int64_t>(__rdtscp(&processor));
+    }
+#endif
+    return Now();
+  }
+  bool uses_counter() const { return uses_counter_; }
+
+ private:
+  bool uses_counter_ = false;
+};
+
+// A buffer with events of one shard.
+struct EventBuffer {
+  static constexpr uint32_t kEvents = 2047;
+
+  EventBuffer* next;  // in a list
+  uint32_t shard;
+  uint32_t count;  // the number of events; set when Close takes the buffer from the shard
+  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. None of its events is
+  // later.
+  int64_t closed_at;
+  uint64_t serial;  // the number of the buffer among those that became full
+  RecordedEvent events[kEvents];
+};
+static_assert(sizeof(EventBuffer) == 64 << 10);
+
+// Events that were lost.
+struct LostTimes {
+  int64_t from = INT64_MAX;  // the times of the first and of the last lost event
+  int64_t to = 0;
+  int64_t count = 0;
+};
+
+// The part of the log that belongs to one shard. Guarded by the shard's lock. If all its bytes are 0, the log is off
+// for this shard.
+struct ShardLog {
+  RecordedEvent* end;        // of the space for events
+  int64_t last_time;         // the time of a later event is not smaller
+  EventBuffer* buffer;       // null while events are lost
+  RecordedEvent lost_event;  // the space for events while they are lost
+};
+
+class EventLog {
+ public:
+  enum class Mode : uint8_t { kOff, kStream, kRing };
+
+  EventLog() = default;
+  ~EventLog();
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+
+  // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
+  // has no memory. REQUIRES: the log is off, and has no buffers.
+  bool Allocate(size_t count, int64_t ring_nanos = 0);
+  // Frees all buffers. REQUIRES: the log is off, and all buffers of TakeFull have been returned.
+  void Free();
+
+  EventClock& clock() { return clock_; }
+  Mode mode() const { return mode_.load(std::memory_order_relaxed); }
+  // Sets the mode. All shards' locks are held.
+  void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
+
+  // Writes an event to `*next`, and sets `*next` to the space for the event after it. The caller holds the shard's
+  // lock.
+  void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
+    RecordedEvent* const space = *next;
+    *space = event;
+    space->thread = thread_state.recorded != 0 ? thread_state.recorded : NumberThread();
+    *next = space + 1;
+    if (space + 1 == log->end) Exchange(shard, log, next);
+  }
+  // Returns the time of an event of a shard whose lock is held.
+  int64_t TimeInShard(ShardLog* log) const { return log->last_time = std::max(clock_.Now(), log->last_time); }
+
+  // Gives the shard an empty buffer; if there is none, gives it the space for one lost event. REQUIRES: the caller
+  // holds the shard's lock; the shard has no buffer.
+  void Open(uint32_t shard, ShardLog* log, RecordedEvent** next);
+  // Moves the shard's buffer to the list of full buffers, even if the buffer is not full. A buffer without events
+  // becomes an empty one. REQUIRES: the caller holds the shard's lock. Afterwards the caller must call Open or set
+  // `*next` to null.
+  void Close(ShardLog* log, const RecordedEvent* next);
+
+  // Removes the full buffers and returns them as a list, oldest first. The `next` of the last one is null. The caller
+  // must give them back with Return.
+  EventBuffer* TakeFull();
+  // Takes the buffers of a list back. They become empty buffers.
+  void Return(EventBuffer* list);
+  // For kRing: visits the full buffers while events are written. Returns the oldest full buffer at the first call, then
+  // the next one at each call, and null after the last one. The buffer that was returned is not used again until the
+  // next call or Unpin. One thread at a time.
+  const EventBuffer* PinNext();
+  void Unpin();
+  // Returns the serial number of the last buffer that became full; 0 if there was none.
+  uint64_t last_serial() const;
+  // Returns the times and the number of the events that were lost since the last call.
+  LostTimes TakeLost();
+  // In kRing: the time of the last event that was removed or lost. All events after it are in the log.
+  int64_t removed_until() const;
+
+  // Returns the id, as gettid(2) returns it, of the thread with this number (RecordedEvent::thread). Returns 0 if no
+  // thread has the number.
+  static int32_t ThreadOf(uint16_t number);
+  // Returns the number of thread numbers in use, including 0, which stands for no thread.
+  static uint32_t ThreadCount();
+  // In a forked child: the thread gets another number with its next event, since it has another id.
+  static void ForgetNumberOfThread() { thread_state.recorded = 0; }
+  // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
+  static uint64_t& MarkOfThread();
+
+ private:
+  // A list of buffers with its end.
+  struct List {
+    void Append(EventBuffer* buffer) {
+      buffer->next = nullptr;
+      (last == nullptr ? first : last->next) = buffer;
+      last = buffer;
+    }
+    EventBuffer* TakeFirst() {
+      EventBuffer* const taken = first;
+      if (taken == nullptr) return nullptr;
+      first = taken->next;
+      if (first == nullptr) last = nullptr;
+      return taken;
+    }
+    EventBuffer* first = nullptr;
+    EventBuffer* last = nullptr;
+  };
+
+  // Called when the buffer of the shard is full: closes it and opens another one.
+  [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
+  // Gives this thread a number.
+  [[gnu::noinline]] static uint16_t NumberThread();
+  void FreeMemory();
+  // Returns the oldest full buffer that is not pinned; null if there is none.
+  EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    return full_.first != nullptr && full_.first == pinned_ ? full_.first->next : full_.first;
+  }
+  // Returns whether the buffer that TakeOldest returns is older than the time limit of the ring.
+  bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  // Removes and returns the oldest full buffer that is not pinned; null if there is none.
+  EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+
+  EventClock clock_;
+  std::atomic<Mode> mode_{Mode::kOff};
+  int64_t ring_nanos_ = 0;
+  // Both are set before and unset after the memory is used, so that the destructor is right at any instant (fork.h).
+  std::atomic<EventBuffer*> memory_{nullptr};
+  size_t count_ = 0;  // while `memory_` is not null
+  mutable SpinLock lock_;
+  List empty_ ABSL_GUARDED_BY(lock_);
+  List full_ ABSL_GUARDED_BY(lock_);
+  EventBuffer* pinned_ ABSL_GUARDED_BY(lock_) = nullptr;  // in full_
+  uint64_t last_serial_ ABSL_GUARDED_BY(lock_) = 0;
+  LostTimes lost_ ABSL_GUARDED_BY(lock_);
+  int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_

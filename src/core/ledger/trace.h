@@ -1,0 +1,33 @@
+// Hooks with which tests observe an event and act between its steps. Without HBMPROF_TRACE_LEDGER they do nothing.
+#ifndef HBMPROF_SRC_CORE_LEDGER_TRACE_H_
+#define HBMPROF_SRC_CORE_LEDGER_TRACE_H_
+
+#include <cstdint>
+
+namespace hbmprof::internal {
+
+// Points between the steps of an event. At these points a test can make another thread act.
+enum class EventStep : uint8_t {
+  kSegmentFound,   // the record that becomes a segment is found; the ledger's locks are held
+  kSegmentPlaced,  // the segment's position is known, and nothing is recorded
+  kBlockPlaced,    // the block's position is known, and nothing is recorded
+  kSegmentErased,  // the record has left the live table, but the segment is still in the segment map
+  kRestoring,      // a free is to be undone, and nothing is recorded
+};
+#ifdef HBMPROF_TRACE_LEDGER
+// Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
+// Snapshot with all shards locked, and once per ResetPeak with the account's shards locked. So the order of its calls
+// is the order of the events of an account. TraceStep is called with no lock held, unless the comment of the EventStep
+// names one.
+void TraceLedger();
+void TraceStep(EventStep step);
+inline constexpr bool kIsTraced = true;
+#else
+inline constexpr bool kIsTraced = false;
+inline void TraceLedger() {}
+inline void TraceStep(EventStep) {}
+#endif
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_LEDGER_TRACE_H_

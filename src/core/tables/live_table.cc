@@ -1,0 +1,234 @@
+#include "src/core/tables/live_table.h"
+
+#include <algorithm>
+
+namespace hbmprof::internal {
+namespace {
+
+// A bucket has space for three records. There are at most 1.5 records per bucket on average, so that few buckets
+// overflow.
+constexpr int64_t MostRecords(size_t buckets) { return static_cast<int64_t>(buckets + buckets / 2); }
+constexpr int64_t FewestRecords(size_t buckets) { return MostRecords(buckets) / 2; }
+constexpr int kMostSplitsPerResize = 128;
+constexpr size_t kOverflowBucketsAtOnce = 64;
+constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
+
+}  // namespace
+
+LiveTable::LiveTable() {
+  origins_[kFirstSegment].store(reinterpret_cast<uintptr_t>(first_segment_) - sizeof(first_segment_),
+                                std::memory_order_relaxed);
+  SetBuckets(kMinBuckets);
+}
+
+LiveTable::~LiveTable() {
+  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
+    const size_t bytes = SegmentBuckets(i) * sizeof(Bucket);
+    if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(SegmentBuckets(i)), bytes);
+  }
+  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
+}
+
+LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table_(table) {
+  for (;;) {
+    first_ = table.PositionOf(id).bucket;
+    fill_ = first_->Lock();
+    // A split or merge may have moved the id to another bucket while this thread waited.
+    if (table.PositionOf(id).bucket == first_) return;
+    first_->Unlock(fill_);
+  }
+}
+
+LiveTable::Entry* LiveTable::LockedChain::Find(uint64_t id) const {
+  for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
+    for (Entry& entry : bucket->entries) {
+      if (entry.id == id) return &entry;
+    }
+  }
+  return nullptr;
+}
+
+bool LiveTable::LockedChain::Append(const Entry& entry) {
+  if (fill_ < kFull) {
+    first_->EntryAt(fill_) = entry;
+    fill_ += sizeof(Entry);
+    return true;
+  }
+  Bucket* bucket = first_->overflow;
+  if (bucket == nullptr || bucket->fill.load(std::memory_order_relaxed) == kFull) {
+    bucket = table_.NewOverflowBucket();
+    if (bucket == nullptr) return false;
+    bucket->overflow = first_->overflow;
+    first_->overflow = bucket;
+    fill_ = kOverflows;
+  }
+  const uint32_t fill = bucket->fill.load(std::memory_order_relaxed);
+  bucket->EntryAt(fill) = entry;
+  bucket->fill.store(fill + sizeof(Entry), std::memory_order_relaxed);
+  return true;
+}
+
+void LiveTable::LockedChain::Remove(Entry* entry) {
+  Bucket* const bucket = first_->overflow;
+  const uint32_t fill =
+      (bucket == nullptr ? fill_ : bucket->fill.load(std::memory_order_relaxed)) - static_cast<uint32_t>(sizeof(Entry));
+  Entry& last = (bucket == nullptr ? first_ : bucket)->EntryAt(fill);
+  *entry = last;
+  last.id = 0;
+  if (bucket == nullptr) {
+    fill_ = fill;
+    return;
+  }
+  bucket->fill.store(fill, std::memory_order_relaxed);
+  if (fill != 0) return;
+  first_->overflow = bucket->overflow;
+  table_.FreeOverflowBucket(bucket);
+  if (first_->overflow == nullptr) fill_ = kFull;
+}
+
+void LiveTable::LockedChain::Clear() {
+  while (fill_ != 0) Remove(&first_->entries[0]);
+}
+
+LiveTable::Inserted LiveTable::InsertSlow(uint64_t id, uint64_t record, uint64_t* replaced) {
+  LockedChain chain(*this, id);
+  if (Entry* const entry = chain.Find(id); entry != nullptr) {
+    if (replaced != nullptr) {
+      *replaced = entry->site_and_bytes;
+      entry->site_and_bytes = record;
+    }
+    return Inserted::kReplaced;
+  }
+  return chain.Append({id, record}) ? Inserted::kNew : Inserted::kNoMemory;
+}
+
+bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
+  const LockedChain chain(*this, id);
+  const Entry* const entry = chain.Find(id);
+  if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
+  return entry != nullptr;
+}
+
+bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) {
+  const LockedChain chain(*this, id);
+  Entry* const entry = chain.Find(id);
+  const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
+  if (is_it) entry->site_and_bytes = Pack(desired);
+  return is_it;
+}
+
+bool LiveTable::Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired) {
+  SpinLockHolder hold_size(resize_lock_);  // ForEach holds it from beginning to end
+  if (InsertNew(new_id, desired) != Inserted::kNew) return false;
+  if (EraseExactly(id, expected)) return true;
+  EraseExactly(new_id, desired);
+  return false;
+}
+
+bool LiveTable::MapSegment(size_t segment) {
+  if (origins_[segment].load(std::memory_order_relaxed) != 0) return true;
+  const size_t bytes = SegmentBuckets(segment) * sizeof(Bucket);
+  void* const buckets = ReservePages(bytes);
+  if (buckets == nullptr) return false;
+  // The index of the first bucket of a segment is the number of its buckets.
+  origins_[segment].store(reinterpret_cast<uintptr_t>(buckets) - bytes, std::memory_order_release);
+  return true;
+}
+
+bool LiveTable::Split() {
+  const size_t index = buckets_;
+  if (SegmentOf(2 * index) >= kSegments || !MapSegment(SegmentOf(2 * index)) || !TakeHostBytes(sizeof(Bucket))) {
+    return false;
+  }
+  {
+    LockedChain from(*this, BucketAt(index));
+    LockedChain to[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
+    bool has_memory = true;
+    from.ForEach([&](const Entry& entry) {
+      has_memory = has_memory && to[IndexOf(HashOf(entry.id), StateOf(index + 1)) - 2 * index].Append(entry);
+    });
+    if (!has_memory) {
+      for (LockedChain& chain : to) chain.Clear();
+      CountHostBytes(-int64_t{sizeof(Bucket)});
+      return false;
+    }
+    from.Clear();
+    SetBuckets(index + 1);
+  }
+  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(index)));
+  if ((index + 1) % discarded == 0) Discard(index + 1 - discarded, discarded);
+  return true;
+}
+
+bool LiveTable::Merge() {
+  const size_t index = buckets_ - 1;
+  {
+    LockedChain to(*this, BucketAt(index));
+    LockedChain from[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
+    bool has_memory = true;
+    for (const LockedChain& chain : from) {
+      chain.ForEach([&](const Entry& entry) { has_memory = has_memory && to.Append(entry); });
+    }
+    if (!has_memory) {
+      to.Clear();
+      return false;
+    }
+    for (LockedChain& chain : from) chain.Clear();
+    SetBuckets(index);
+  }
+  CountHostBytes(-int64_t{sizeof(Bucket)});
+  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(2 * index)));
+  if (2 * index % discarded == 0) Discard(2 * index, discarded);
+  return true;
+}
+
+void LiveTable::Discard(size_t first, size_t count) {
+  if (SegmentOf(first) == kFirstSegment) return;
+  // A thread that read an older state_ may still lock one of these buckets, see that it is the wrong one, and unlock
+  // it. If the lock were set to zero between these steps, a third thread could lock the bucket, and the first thread
+  // would release the lock that the third thread holds. So all these locks are taken before the pages are discarded.
+  Bucket* const start = BucketAt(first);
+  for (size_t i = 0; i < count; ++i) start[i].Lock();
+  DiscardPages(start, count * sizeof(Bucket));
+}
+
+void LiveTable::SetBuckets(size_t buckets) {
+  buckets_ = buckets;
+  grow_above_.store(MostRecords(buckets), std::memory_order_relaxed);
+  shrink_below_.store(buckets <= kMinBuckets ? INT64_MIN : FewestRecords(buckets), std::memory_order_relaxed);
+  state_.store(StateOf(buckets), std::memory_order_release);
+}
+
+bool LiveTable::ResizeSlow(int64_t records) {
+  if (!resize_lock_.TryLock()) return false;
+  bool has_memory = true;
+  for (int i = 0; i < kMostSplitsPerResize && has_memory && !Fits(records); ++i) {
+    has_memory = records > grow_above_.load(std::memory_order_relaxed) ? Split() : Merge();
+  }
+  resize_lock_.Unlock();
+  return !has_memory || Fits(records);
+}
+
+LiveTable::Bucket* LiveTable::NewOverflowBucket() const {
+  SpinLockHolder hold(overflow_lock_);
+  if (free_overflow_ == nullptr) {
+    auto address = reinterpret_cast<uintptr_t>(overflow_arena_.Allocate((kOverflowBucketsAtOnce + 1) * sizeof(Bucket)));
+    if (address == 0) return nullptr;
+    auto* buckets = reinterpret_cast<Bucket*>((address + alignof(Bucket) - 1) & ~(alignof(Bucket) - 1));
+    for (size_t i = 0; i < kOverflowBucketsAtOnce; ++i) {
+      buckets[i].overflow = free_overflow_;
+      free_overflow_ = &buckets[i];
+    }
+  }
+  Bucket* bucket = free_overflow_;
+  free_overflow_ = bucket->overflow;
+  return bucket;
+}
+
+void LiveTable::FreeOverflowBucket(Bucket* bucket) const {
+  SpinLockHolder hold(overflow_lock_);
+  bucket->overflow = free_overflow_;
+  free_overflow_ = bucket;
+}
+
+}  // namespace hbmprof::internal

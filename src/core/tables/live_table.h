@@ -1,0 +1,387 @@
+// LiveTable: the buffers that are live now. Maps the id of a buffer to its site and bytes.
+//
+// A hash table. A bucket is one cache line of 64 bytes: a lock and up to three records. So one event touches one cache
+// line, and threads that work on different buffers share nothing. The table grows and shrinks by one bucket at a time
+// (Resize), so no event waits for a rehash, and the memory is proportional to the number of records.
+//
+// The buckets are the leaves of a binary tree. The node with index i has the children 2 * i and 2 * i + 1, and the root
+// has the index 1. The bits of a hash, from the second highest on, are the way from the root to the bucket of the hash.
+// A table of n buckets has the leaves n to 2 * n - 1. To grow, the leaf n gets children, which become buckets.
+//
+// Thread safety: all methods may be called from any thread at any time, unless annotated.
+//
+// Invariants:
+// 1. A record with hash h is in bucket IndexOf(h, state_) or in that bucket's chain of overflow buckets.
+// 2. state_ is the split state: how many buckets are in use. It changes only while resize_lock_ and the buckets that
+//    exchange records are locked. So a thread that has locked bucket b and then sees IndexOf(h, state_) == b may use b
+//    for h until it unlocks b.
+// 3. A segment of buckets, once mapped, stays mapped; buckets that are not in use hold no record.
+// 4. An overflow bucket is reached only through its chain, whose first bucket is locked.
+// 5. A chain has no free entry before a used one. Only its first overflow bucket, or if there is none its first bucket,
+//    may have free entries. The id of a free entry is 0.
+#ifndef HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
+#define HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "src/base/pages.h"
+#include "src/base/spin_lock.h"
+#include "src/core/tables/site_table.h"
+
+namespace hbmprof::internal {
+
+struct LiveRecord {
+  SiteId site = kNoSite;
+  int64_t bytes = 0;
+};
+
+class LiveTable {
+  struct Bucket;
+
+ public:
+  static constexpr int64_t kMaxBytes = (int64_t{1} << 40) - 1;  // per record
+  static constexpr SiteId kMaxSites = (SiteId{1} << 24) - 1;    // a record has 24 bits for the site
+  static_assert(SiteTable::kMaxSites <= kMaxSites);
+
+  enum class Inserted { kNew, kReplaced, kNoMemory };
+
+  LiveTable();
+  ~LiveTable();
+  LiveTable(const LiveTable&) = delete;
+  LiveTable& operator=(const LiveTable&) = delete;
+
+  // The bucket of an id, found without a lock. If the split state has changed since, the id may be in another bucket.
+  class Position {
+    friend class LiveTable;
+    uint64_t state;
+    Bucket* bucket;
+  };
+  // Starts loading the bucket of `id`, for a following TryInsert or InsertNew. Returns its position.
+  Position Prefetch(uint64_t id) const {
+    const Position position = PositionOf(id);
+    __builtin_prefetch(position.bucket, 1);
+    return position;
+  }
+  // Inserts `id`, which is not 0. If `id` is in the table, its record is replaced, and `*replaced` is set to the old
+  // record.
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) {
+    uint64_t was = 0;
+    const Inserted result = InsertSlow(id, Pack(record), &was);
+    if (result == Inserted::kReplaced) *replaced = Unpack(was);
+    return result;
+  }
+  // A record as one word: 24 bits of site, 40 bits of bytes.
+  static uint64_t Pack(LiveRecord record) {
+    return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
+  }
+  static LiveRecord Unpack(uint64_t packed) {
+    return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
+  }
+
+  // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
+  bool Erase(uint64_t id, LiveRecord* record) {
+    return EraseWhere(id, record, [] { return true; });
+  }
+  // Like InsertNew for the common case: returns false, and changes nothing, if another thread has locked the bucket, if
+  // the split state has changed, if `id` is in the table, or if the bucket is full. Calls no function.
+  bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
+    Bucket& bucket = *position.bucket;
+    uint32_t fill = bucket.TryLock();
+    if (__builtin_expect(fill > kFull - sizeof(Entry), 0) != 0) {
+      bucket.UndoTryLock(fill);
+      return false;
+    }
+    // The third entry is free.
+    const bool inserts = state_.load(std::memory_order_acquire) == position.state && bucket.entries[0].id != id &&
+                         bucket.entries[1].id != id;
+    if (inserts) {
+      bucket.EntryAt(fill) = {id, Pack(record)};
+      fill += sizeof(Entry);
+    }
+    bucket.Unlock(fill);
+    return inserts;
+  }
+  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the bucket has
+  // an overflow bucket, or if the record has just moved to another bucket. Sets `*packed` to the packed record. Calls
+  // no function.
+  bool TryErase(uint64_t id, uint64_t* packed) {
+    return TryEraseWhere(id, packed, [] { return true; });
+  }
+  // The same for EraseWhere.
+  template <typename Agrees>
+  bool TryEraseWhere(uint64_t id, uint64_t* packed, const Agrees& agrees) {
+    Bucket& bucket = *PositionOf(id).bucket;
+    const uint32_t fill = bucket.TryLock();
+    const uint32_t last = fill - static_cast<uint32_t>(sizeof(Entry));
+    if (__builtin_expect(last >= kFull, 0) != 0) {
+      bucket.UndoTryLock(fill);
+      return false;
+    }
+    Entry* const entry = bucket.EntryWith(id);
+    // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
+    bool erases = entry->id == id;
+    if (erases) {
+      *packed = entry->site_and_bytes;
+      erases = agrees();
+    }
+    if (erases) {
+      Entry& moved = bucket.EntryAt(last);
+      entry->id = moved.id;
+      // Two words: they may just have been stored, and narrow stores are not read back by a wider load.
+      asm("" : : : "memory");
+      entry->site_and_bytes = moved.site_and_bytes;
+      moved.id = 0;
+    }
+    bucket.Unlock(erases ? last : fill);
+    return erases;
+  }
+  // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
+  Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
+  Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) {
+    return TryInsert(position, id, record) ? Inserted::kNew : InsertSlow(id, Pack(record), nullptr);
+  }
+  // Sets `*record` to the record of `id`. Returns false if it is not in the table.
+  bool Find(uint64_t id, LiveRecord* record) const;
+  // Removes `id` if its record equals `record`. Returns whether it did.
+  bool EraseExactly(uint64_t id, const LiveRecord& record) {
+    LiveRecord erased;
+    return EraseWhere(id, &erased, [&] { return erased.site == record.site && erased.bytes == record.bytes; });
+  }
+  // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. Returns whether
+  // `id` was removed. `agrees` runs under a bucket's lock and must not call the table.
+  template <typename Agrees>
+  bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+    LockedChain chain(*this, id);
+    Entry* const entry = chain.Find(id);
+    if (entry == nullptr) return false;
+    *record = Unpack(entry->site_and_bytes);
+    if (!agrees()) return false;
+    chain.Remove(entry);
+    return true;
+  }
+
+  // Replaces the record of `id` by `desired` if it equals `expected`. Returns whether it did.
+  bool Replace(uint64_t id, LiveRecord expected, LiveRecord desired);
+
+  // Moves the record of `id` to `new_id`, where it becomes `desired`. Returns false, and changes nothing, if the record
+  // of `id` does not equal `expected`, if `new_id` is in the table, or if there is no memory. ForEach visits a record
+  // that moves meanwhile under exactly one of both ids.
+  bool Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired);
+
+  // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
+  // are inserted meanwhile may be missed.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const;
+  // Removes every record for which `matches(id, record)` returns true, and calls `erased(id, record)` for it. `matches`
+  // runs under a bucket's lock and must not call the table; `erased` runs under no lock. Records that are inserted
+  // meanwhile may be missed.
+  template <typename Matches, typename Erased>
+  void EraseIf(const Matches& matches, const Erased& erased);
+
+  // Changes the number of buckets towards the number that fits `records` records. One call adds or removes a limited
+  // number of buckets. Returns true if the number of buckets now fits, or if the host has no memory for more buckets.
+  // Returns false if more calls are needed. If another thread is changing the number, does nothing and returns false.
+  bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
+
+ private:
+  struct Entry {
+    uint64_t id;  // 0: empty
+    uint64_t site_and_bytes;
+  };
+  static constexpr uint32_t kEntriesPerBucket = 3;
+  // What Bucket::fill can be, besides the bytes of the entries in use.
+  static constexpr uint32_t kFull = kEntriesPerBucket * sizeof(Entry);
+  static constexpr uint32_t kOverflows = kFull + sizeof(Entry);  // full, and has an overflow bucket
+  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child.
+  static uint32_t Locked() { return ~lock_generation.load(std::memory_order_relaxed); }
+  struct alignas(64) Bucket {
+    // The number of bytes of the entries in use, kOverflows or Locked(). One word says how full the bucket is and
+    // whether it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket
+    // is never locked.
+    std::atomic<uint32_t> fill;
+    uint32_t unused;
+    Bucket* overflow;
+    Entry entries[kEntriesPerBucket];
+
+    // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
+    // word if a thread of the parent process had locked it.
+    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
+    // `before`: what TryLock returned.
+    [[gnu::cold]] void UndoTryLock(uint32_t before) {
+      if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
+    }
+    uint32_t Lock() {
+      Backoff backoff;
+      for (;;) {
+        if (const uint32_t before = TryLock(); before != Locked()) return before <= kOverflows ? before : CountFill();
+        while (fill.load(std::memory_order_relaxed) == Locked()) backoff.Wait();
+      }
+    }
+    // Computes the fill from the entries.
+    [[gnu::cold]] uint32_t CountFill() const {
+      uint32_t count = 0;
+      while (count < kEntriesPerBucket && entries[count].id != 0) ++count;
+      return overflow != nullptr ? kOverflows : count * static_cast<uint32_t>(sizeof(Entry));
+    }
+    void Unlock(uint32_t new_fill) { fill.store(new_fill, std::memory_order_release); }
+    // The entry at this number of bytes from the first one.
+    Entry& EntryAt(uint32_t bytes) { return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(entries) + bytes); }
+    // Returns the entry with this id if there is one, else any entry. It has no branches, because the processor cannot
+    // predict which entry it is.
+    Entry* EntryWith(uint64_t id) {
+      Entry* entry = &entries[2];
+      if (entries[1].id == id) entry = &entries[1];
+      if (entries[0].id == id) entry = &entries[0];
+      asm("" : "+r"(entry));  // without this, the compiler uses branches
+      return entry;
+    }
+  };
+  static_assert(sizeof(Bucket) == 64, "one cache line");
+
+  // A bucket with its overflow buckets, locked as long as the object exists.
+  class LockedChain {
+   public:
+    LockedChain(const LiveTable& table, Bucket* first) : table_(table), first_(first), fill_(first->Lock()) {}
+    // The chain of `id`.
+    LockedChain(const LiveTable& table, uint64_t id);
+    ~LockedChain() { first_->Unlock(fill_); }
+    LockedChain(const LockedChain&) = delete;
+    LockedChain& operator=(const LockedChain&) = delete;
+
+    // Returns null if there is no such entry.
+    Entry* Find(uint64_t id) const;
+    // Returns false if there is no memory for an overflow bucket.
+    bool Append(const Entry& entry);
+    // Removes an entry. Another one takes its place.
+    void Remove(Entry* entry);
+    void Clear();
+    template <typename Visit>
+    void ForEach(const Visit& visit) const {
+      for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
+        for (const Entry& entry : bucket->entries) {
+          if (entry.id != 0) visit(entry);
+        }
+      }
+    }
+
+   private:
+    const LiveTable& table_;
+    Bucket* first_;
+    uint32_t fill_;
+  };
+
+  // Segment s has the buckets from 2^s on, up to 2^(s+1). The table always has the buckets of the first one at least.
+  static constexpr size_t kFirstSegment = 6;
+  static constexpr size_t kSegments = 32;
+  static constexpr size_t kMinBuckets = size_t{1} << kFirstSegment;
+
+  // The highest bit is set, so that the index of a bucket, which is the highest bits of a hash, begins with 1. The
+  // lowest six bits are set for StateOf. With this factor, the highest bits of the products of most arithmetic
+  // progressions of ids are distributed more evenly than random numbers.
+  static uint64_t HashOf(uint64_t id) { return id * 0xcaf3c0b1593a49bd | uint64_t{1} << 63 | 63; }
+  static size_t SegmentOf(size_t index) { return size_t{63} - static_cast<size_t>(__builtin_clzll(index)); }
+  static size_t SegmentBuckets(size_t segment) { return size_t{1} << segment; }
+  // Returns the split state of a table of `buckets` buckets (at least kMinBuckets): the number of bits by which a hash
+  // is shifted to give an index, plus the lowest hash for which this is so. Lower hashes are shifted by one bit less.
+  // Since the lowest six bits of a hash are set, a hash is below that one exactly if it is below the state.
+  static uint64_t StateOf(size_t buckets) {
+    const size_t shift = 63 - SegmentOf(buckets);
+    return (uint64_t{buckets} << shift) + shift;
+  }
+  // The index of the bucket of a hash in a table with that state. It has no branch, because the processor could not
+  // predict it.
+  static size_t IndexOf(uint64_t hash, uint64_t state) {
+    return hash >> ((state - static_cast<uint64_t>(hash < state)) & 63);
+  }
+  Bucket* BucketAt(size_t index) const {
+    return reinterpret_cast<Bucket*>(origins_[SegmentOf(index)].load(std::memory_order_acquire) +
+                                     index * sizeof(Bucket));
+  }
+
+  Position PositionOf(uint64_t id) const {
+    Position position;
+    position.state = state_.load(std::memory_order_acquire);
+    position.bucket = BucketAt(IndexOf(HashOf(id), position.state));
+    return position;
+  }
+  // Insert, with packed records. If `replaced` is null, an existing record stays.
+  Inserted InsertSlow(uint64_t id, uint64_t record, uint64_t* replaced);
+  bool Fits(int64_t records) const {
+    return records <= grow_above_.load(std::memory_order_relaxed) &&
+           records >= shrink_below_.load(std::memory_order_relaxed);
+  }
+  [[gnu::cold]] bool ResizeSlow(int64_t records);
+  // Sets the number of buckets and what depends on it.
+  void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  // These three return false if there is no memory; then nothing changes. Split adds a bucket, Merge removes one.
+  bool MapSegment(size_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  // Returns the memory of buckets that are not in use to the kernel.
+  void Discard(size_t first, size_t count);
+  // Returns null if there is no memory.
+  Bucket* NewOverflowBucket() const;
+  void FreeOverflowBucket(Bucket* bucket) const;
+
+  // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped. It is the
+  // first member, so that an access to it needs no addition.
+  std::atomic<uintptr_t> origins_[kSegments] = {};
+  std::atomic<uint64_t> state_;
+  // The number of buckets fits if the number of records is between these two. (The number of records may be out of
+  // date, and therefore negative.)
+  std::atomic<int64_t> grow_above_;
+  std::atomic<int64_t> shrink_below_;
+  mutable SpinLock resize_lock_;
+  size_t buckets_ ABSL_GUARDED_BY(resize_lock_);
+  mutable SpinLock overflow_lock_;
+  mutable Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
+  mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
+  Bucket first_segment_[kMinBuckets] = {};
+};
+
+template <typename Visit>
+void LiveTable::ForEach(const Visit& visit) const {
+  SpinLockHolder hold_size(resize_lock_);
+  for (size_t index = buckets_; index < 2 * buckets_; ++index) {
+    const LockedChain chain(*this, BucketAt(index));
+    chain.ForEach([&](const Entry& entry) { visit(entry.id, Unpack(entry.site_and_bytes)); });
+  }
+}
+
+template <typename Matches, typename Erased>
+void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
+  constexpr int kAtOnce = 32;  // a small stack has space for them
+  std::pair<uint64_t, LiveRecord> gone[kAtOnce];
+  size_t buckets = 0;
+  size_t index = 0;
+  int count;
+  do {
+    count = 0;
+    {
+      SpinLockHolder hold_size(resize_lock_);
+      if (buckets != buckets_) {
+        // Records have moved between buckets, so the search begins again.
+        buckets = buckets_;
+        index = buckets;
+      }
+      for (; index < 2 * buckets; ++index) {
+        LockedChain chain(*this, BucketAt(index));
+        const int before = count;
+        chain.ForEach([&](const Entry& entry) {
+          const LiveRecord record = Unpack(entry.site_and_bytes);
+          if (count < kAtOnce && matches(entry.id, record)) gone[count++] = {entry.id, record};
+        });
+        for (int i = before; i < count; ++i) chain.Remove(chain.Find(gone[i].first));
+        if (count == kAtOnce) break;
+      }
+    }
+    for (int i = 0; i < count; ++i) erased(gone[i].first, gone[i].second);
+  } while (count == kAtOnce);
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_

@@ -1,0 +1,208 @@
+// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, which never
+// changes.
+//
+// Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
+// lock while its record is made.
+//
+// The block size is part of a site, so that profiles can show it. When a stack has kExactSites sites, the sizes of its
+// further sites are rounded up to a power of two. This bounds the number of sites per stack.
+#ifndef HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
+#define HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "hbmprof/allocation.h"
+#include "src/base/hash.h"
+#include "src/base/intern_table.h"
+#include "src/base/pages.h"
+#include "src/capture/capture.h"
+#include "src/core/tables/tags.h"
+
+namespace hbmprof::internal {
+
+using SiteId = uint32_t;
+inline constexpr SiteId kNoSite = ~SiteId{0};
+
+inline constexpr int kMaxAllocators = 256;
+inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
+
+// One memory space of one device.
+using AccountId = int;
+constexpr AccountId AccountOf(DeviceId device, MemorySpace space) {
+  return static_cast<int>(device) * kMemorySpaceCount + static_cast<int>(space);
+}
+constexpr AccountId AccountOf(const Attributes& attributes) {
+  return AccountOf(attributes.device, SpaceOf(attributes.kind));
+}
+
+// Gives every distinct return address a small number. Thread safety: all methods may be called from any thread.
+class PcTable {
+ public:
+  PcTable() = default;
+  ~PcTable();
+  PcTable(const PcTable&) = delete;
+  PcTable& operator=(const PcTable&) = delete;
+
+  static constexpr uint32_t kNoNumber = ~uint32_t{0};
+  // Returns kNoNumber if there is no memory.
+  uint32_t NumberOf(uintptr_t pc);
+  // `number` comes from NumberOf.
+  uintptr_t At(uint32_t number) const {
+    // Few programs have more addresses than segment 0 can hold.
+    const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
+    return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
+  }
+
+ private:
+  static constexpr uint32_t kFirstBits = 13;
+  static constexpr uint32_t kSegments = 18;
+
+  // Segment 0 has 2^kFirstBits addresses. Each later segment has as many as all segments before it together.
+  static uint32_t SegmentOf(uint32_t number) {
+    return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
+  }
+  static uint32_t StartOf(uint32_t segment) { return segment == 0 ? 0 : 1u << (kFirstBits + segment - 1); }
+  static size_t BytesOf(uint32_t segment) {
+    return (size_t{1} << (segment == 0 ? kFirstBits : kFirstBits + segment - 1)) * sizeof(uintptr_t);
+  }
+  uint32_t Find(uint64_t hash, uintptr_t pc) const;
+
+  InternTable numbers_;
+  uint32_t size_ ABSL_GUARDED_BY(numbers_.lock()) = 0;
+  std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
+};
+
+// A distinct call stack. Immutable, except `sites`. The numbers of its return addresses (PcTable) follow `truncated` in
+// memory, innermost first. Each byte has 7 bits of a number, the lowest bits first. The highest bit is set in each byte
+// of a number except the last.
+struct StackRecord {
+  const uint8_t* numbers() const {
+    return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
+  }
+
+  uint64_t hash;
+  std::atomic<uint32_t> sites;  // number of sites with this stack
+  uint16_t depth;
+  bool truncated;
+};
+
+// Everything that identifies a site. `in_pool` is true for declared segments (of kind kPool), and for blocks whose
+// bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators
+// below kMaxAllocators.
+struct SiteKey {
+  const StackRecord* stack = nullptr;
+  uint64_t block_bytes = 0;
+  Attributes attributes;
+  uint32_t tags = 0;  // TagSetId
+  bool in_pool = false;
+};
+
+// Returns the attributes that PackAttributes has packed.
+constexpr Attributes UnpackAttributes(uint64_t packed) {
+  return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
+}
+
+// A SiteKey without its stack, in two words that are built and compared in registers.
+struct SiteWords {
+  // `attributes` comes from PackAttributes.
+  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, bool in_pool)
+      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{in_pool} << kInPoolShift), attributes(attributes) {}
+  explicit SiteWords(const SiteKey& key)
+      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.in_pool) {}
+
+  SiteKey WithStack(const StackRecord* stack) const {
+    return {stack, block_bytes(), UnpackAttributes(attributes),
+            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
+  }
+  uint64_t block_bytes() const { return block & ((uint64_t{1} << kTagsShift) - 1); }
+  bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
+
+  uint64_t block;       // size, tags and in_pool
+  uint64_t attributes;  // at most 32 bits
+
+ private:
+  static constexpr int kTagsShift = 41;
+  static constexpr int kInPoolShift = kTagsShift + 16;
+  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
+};
+
+// A site: its key, and values computed from it. Immutable.
+struct alignas(32) Site {
+  explicit Site(const SiteKey& key)
+      : words(key),
+        stack(key.stack),
+        account(static_cast<uint8_t>(AccountOf(key.attributes))),
+        is_pool(key.attributes.kind == MemoryKind::kPool),
+        is_segment(is_pool && key.in_pool),
+        is_block(!is_pool && key.in_pool),
+        is_plain(!is_pool && !key.in_pool) {}
+  SiteKey key() const { return words.WithStack(stack); }
+
+  const SiteWords words;
+  const StackRecord* const stack;
+  const uint8_t account;  // an AccountId
+  const bool is_pool;     // of kind kPool
+  const bool is_segment;  // a declared segment
+  const bool is_block;    // in a segment
+  const bool is_plain;    // neither of kind kPool nor in a pool
+};
+static_assert(sizeof(Site) == 32, "two to a cache line");
+static_assert(kAccounts <= 256, "an account fits in a byte");
+
+class SiteTable {
+ public:
+  static constexpr SiteId kMaxSites = SiteId{1} << 22;
+
+  // Holds at most `max_sites` sites, and at most kMaxSites.
+  explicit SiteTable(int64_t max_sites);
+  ~SiteTable();
+
+  static Hash128 HashOf(const CapturedStack& stack) {
+    return {stack.hash.low ^ stack.truncated, stack.hash.high ^ stack.truncated};
+  }
+  // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
+  // and there is no memory for it or max_sites is reached.
+  StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
+  // Returns the return addresses of a stack, innermost first. `stack` comes from InternStack of the same table.
+  std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
+
+  // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
+  // reached or there is no memory.
+  SiteId InternSite(const SiteKey& key);
+
+  // `site` must come from this table.
+  const Site& At(SiteId site) const {
+    return chunks_[site >> kChunkBits].load(std::memory_order_acquire)[site & ((1u << kChunkBits) - 1)];
+  }
+  SiteKey Key(SiteId site) const { return At(site).key(); }
+  // Sites 0 to size()-1 exist.
+  SiteId size() const { return size_.load(std::memory_order_acquire); }
+
+  SiteId max_sites() const { return max_sites_; }
+
+ private:
+  static constexpr uint32_t kChunkBits = 10;
+  static constexpr uint32_t kExactSites = 256;
+
+  // Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
+  template <typename Visit>
+  bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
+  SiteId FindSite(uint64_t hash, const SiteKey& key) const;
+  SiteId AddSite(uint64_t hash, const SiteKey& key);
+
+  const SiteId max_sites_;
+  PcTable pcs_;
+  InternTable stacks_;
+  Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
+  InternTable sites_;
+  std::atomic<SiteId> size_{0};
+  // max_sites / 2^kChunkBits + 1 pointers. Each is set once, under sites_.lock().
+  std::atomic<Site*>* chunks_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
