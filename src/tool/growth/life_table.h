@@ -1,7 +1,7 @@
 // Judges from one dump whether a call site leaks: from the times at which its live buffers were born, and from the ages
 // that its freed buffers reached. Arithmetic only. docs/leaks.md describes the method.
-#ifndef HBMPROF_SRC_TOOL_LIFE_TABLE_H_
-#define HBMPROF_SRC_TOOL_LIFE_TABLE_H_
+#ifndef HBMPROF_SRC_TOOL_GROWTH_LIFE_TABLE_H_
+#define HBMPROF_SRC_TOOL_GROWTH_LIFE_TABLE_H_
 
 #include <vector>
 
@@ -50,4 +50,4 @@ double UsualAge(const LifeTable& table);
 
 }  // namespace hbmprof::tool
 
-#endif  // HBMPROF_SRC_TOOL_LIFE_TABLE_H_
+#endif  // HBMPROF_SRC_TOOL_GROWTH_LIFE_TABLE_H_

@@ -1,5 +1,5 @@
 // See life_table.h. docs/leaks.md explains the rules.
-#include "src/tool/life_table.h"
+#include "src/tool/growth/life_table.h"
 
 #include <algorithm>
 #include <cmath>
