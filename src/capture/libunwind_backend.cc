@@ -148,14 +148,13 @@ const char* LibunwindProblem() {
 
 // unw_backtrace is about 100 times faster than stepping (0.4 us instead of 46 us for 23 frames), because each thread
 // caches the frame layout of each code address for ever. So it would use the layout of an unloaded library for another
-// library that is loaded at the same addresses. Therefore the result is checked: if it contains an address at which
-// several libraries were loaded one after the other, the stack is walked again by stepping. A signal handler that
-// interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
+// library that is loaded at the same addresses. Therefore stacks are walked by stepping if a library was ever unloaded.
+// A signal handler that interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.
   if (state.load(std::memory_order_acquire) != State::kLoaded || IsForkedChild()) return {pcs, 0, false};
-  if (!kMayUseBacktrace || in_libunwind) return StepWithLibunwind(caller, pcs, max_depth);
+  if (!kMayUseBacktrace || in_libunwind || UnloadCount() != 0) return StepWithLibunwind(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int capacity = max_depth + kOwnFrames + 1;
   const int saved_errno = errno;
@@ -179,7 +178,6 @@ const char* LibunwindProblem() {
     const uintptr_t address = is_interrupted ? *pc : *pc - 1;
     pcs[depth++] = address + 1;
     is_interrupted = FindRule(address, &objects).kind() == FrameRule::kSignal;
-    if (objects.passed_reused_addresses()) return StepWithLibunwind(caller, pcs, max_depth);
   }
   return {pcs, depth, false};
 }

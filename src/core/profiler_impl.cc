@@ -173,7 +173,9 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
       devices_("GPU:0", kMaxDevices),
-      allocators_("", kMaxAllocators) {}
+      allocators_("", kMaxAllocators) {
+  if (options.unwinder != Unwinder::kNone) WatchForPython();
+}
 
 ProfilerImpl::~ProfilerImpl() = default;
 
@@ -1012,9 +1014,10 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
 }
 
 void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
-  const PythonFinding python = FindPython();
-  snapshot->python.version = python.version;
-  if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
+  if (const PythonInterpreter* python = FoundPython()) {
+    snapshot->python.version = python->version;
+    snapshot->python.problem = reads_python_ ? python->problem.load(std::memory_order_acquire) : "turned off";
+  }
   // All named frames of the process, so that the words of stacks are their entries in the snapshot.
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();

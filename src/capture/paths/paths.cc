@@ -26,7 +26,7 @@ class PathBuilder {
   void AddObject(PackedRule rule, int frame) {
     const auto id = static_cast<uint16_t>(rule.object());
     if (id == 0) return;
-    if (id == PackedRule::kUnidentified) return Unsupported();
+    if (id == kUnidentifiedObject) return Unsupported();
     for (uint32_t i = 0; i < objects_; ++i) {
       if (object_[i].id == id) return;
     }

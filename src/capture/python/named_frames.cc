@@ -5,6 +5,7 @@
 
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
+#include "src/base/never_destroyed.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 
@@ -81,25 +82,18 @@ class NamedFrames {
   std::atomic<const NamedFrame**> chunks_[kChunks] = {};
 };
 
-// Never destroyed: threads may capture until the process ends.
-union NamedFramesMemory {
-  constexpr NamedFramesMemory() : frames() {}
-  ~NamedFramesMemory() {}
-  NamedFrames frames;
-};
-NamedFramesMemory named_frames_memory;
-NamedFrames& named_frames() { return named_frames_memory.frames; }
+NeverDestroyed<NamedFrames> named_frames;  // threads may capture until the process ends
 
 }  // namespace
 
 const NamedFrame* NamedFrameOf(uint64_t word) {
-  return IsNamedFrameWord(word) ? named_frames().At(static_cast<uint32_t>(word)) : nullptr;
+  return IsNamedFrameWord(word) ? named_frames->At(static_cast<uint32_t>(word)) : nullptr;
 }
 
-uint32_t NamedFrameCount() { return named_frames().count(); }
+uint32_t NamedFrameCount() { return named_frames->count(); }
 
 uint64_t InternNamedFrame(std::string_view function, std::string_view file, int32_t line, int32_t first_line) {
-  return named_frames().Intern(function, file, line, first_line);
+  return named_frames->Intern(function, file, line, first_line);
 }
 
 }  // namespace hbmprof::internal
