@@ -34,7 +34,7 @@
 #include "benchmarks/workload.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof::benchmarks {

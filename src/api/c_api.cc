@@ -26,8 +26,8 @@
 #include "src/api/out_of_memory.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
-#include "src/core/injected.h"
-#include "src/core/tags.h"
+#include "src/core/joined/injected.h"
+#include "src/core/tables/tags.h"
 #include "src/export/device_use.h"
 
 namespace {

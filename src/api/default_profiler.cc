@@ -32,7 +32,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 #include "src/capture/libunwind_backend.h"
-#include "src/core/joined.h"
+#include "src/core/joined/joined.h"
 
 namespace hbmprof {
 namespace {

@@ -24,7 +24,7 @@
 #include "src/api/recorder.h"
 #include "src/base/background_thread.h"
 #include "src/base/message.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
 

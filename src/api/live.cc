@@ -7,7 +7,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
 #include "src/base/descriptor.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/metrics.h"
 #include "src/export/stats_json.h"

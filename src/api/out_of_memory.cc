@@ -34,10 +34,10 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
-#include "src/core/injected.h"
-#include "src/core/joined.h"
+#include "src/core/joined/injected.h"
+#include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 #include "src/export/out_of_memory_report.h"
 #include "src/export/recording.h"
 

@@ -27,8 +27,8 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
-#include "src/core/joined.h"
-#include "src/core/tags.h"
+#include "src/core/joined/joined.h"
+#include "src/core/tables/tags.h"
 #include "src/export/recording.h"
 
 namespace hbmprof::internal {

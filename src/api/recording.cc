@@ -27,8 +27,8 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/write_all.h"
-#include "src/core/injected.h"
-#include "src/core/joined.h"
+#include "src/core/joined/injected.h"
+#include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
 

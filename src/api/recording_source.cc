@@ -12,7 +12,7 @@
 #include "src/base/descriptor.h"
 #include "src/base/spin_lock.h"
 #include "src/capture/modules.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "src/core/event_log.h"
-#include "src/core/ledger.h"
+#include "src/core/ledger/event_log.h"
+#include "src/core/ledger/ledger.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 

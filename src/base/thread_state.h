@@ -17,7 +17,7 @@ struct ThreadState {
   uint32_t number;    // 0: none yet
   bool inside;        // an event of this thread is being recorded
   bool is_scoped;     // a ScopedCaller is in effect (core/scoped_caller.h)
-  uint16_t recorded;  // its number in recordings (core/event_log.h); 0: none yet
+  uint16_t recorded;  // its number in recordings (core/ledger/event_log.h); 0: none yet
   uint32_t calls;     // the number of wrapped calls of the CUDA driver in progress (nested ones count)
   uint32_t probes;    // the number of calls of device probes in progress
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "src/capture/walk.h"
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 

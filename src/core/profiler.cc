@@ -13,7 +13,7 @@
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
-#include "src/core/joined.h"
+#include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {

@@ -25,7 +25,7 @@
 #include "src/capture/python/named_frames.h"
 #include "src/capture/stack_memory.h"
 #include "src/core/option_limits.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -24,14 +24,14 @@
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
-#include "src/core/ledger.h"
-#include "src/core/live_table.h"
-#include "src/core/pools.h"
+#include "src/core/ledger/ledger.h"
+#include "src/core/ledger/trace.h"
+#include "src/core/pools/pools.h"
 #include "src/core/scoped_caller.h"
-#include "src/core/site_cache.h"
-#include "src/core/site_table.h"
-#include "src/core/tags.h"
-#include "src/core/trace.h"
+#include "src/core/tables/live_table.h"
+#include "src/core/tables/site_cache.h"
+#include "src/core/tables/site_table.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 namespace hbmprof::internal {
 

@@ -9,7 +9,7 @@
 #include "src/api/default_profiler.h"
 #include "src/api/exit_writer.h"
 #include "src/backends/cuda/driver_shim.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/deep_bind.h"
 #include "src/inject/tensorflow_blocks.h"

@@ -1,5 +1,5 @@
-// The injected library's side of core/injected.h: the program can link a copy of hbmprof. That copy records into the
-// injected library's profiler, which also records the driver's calls.
+// The injected library's side of core/joined/injected.h: the program can link a copy of hbmprof. That copy records into
+// the injected library's profiler, which also records the driver's calls.
 //
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
@@ -24,11 +24,11 @@
 #include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
+#include "src/core/joined/snapshot_bytes.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/scoped_caller.h"
-#include "src/core/snapshot_bytes.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 #include "src/inject/driver_blocks.h"
 
 namespace hbmprof::internal {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "src/base/message.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 #include "src/inject/nvtx_abi.h"
 
 namespace hbmprof::internal {

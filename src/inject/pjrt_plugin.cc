@@ -23,7 +23,7 @@
 #include "src/base/completes.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 namespace hbmprof::internal::pjrt {
 

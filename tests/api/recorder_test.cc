@@ -27,7 +27,7 @@
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
 #include "src/api/live.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 #include "tests/support/sanitized.h"

@@ -1,6 +1,6 @@
 // The functions of core for a copy of the library that has joined the injected library's profiler: snapshots as bytes,
 // refined records, replaceable probes. Tests with the two copies in one process: tests/inject/joined_test.cc.
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 #include <atomic>
 #include <chrono>
@@ -11,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
+#include "src/core/joined/snapshot_bytes.h"
 #include "src/core/profiler_impl.h"
-#include "src/core/snapshot_bytes.h"
 
 namespace hbmprof::internal {
 namespace {

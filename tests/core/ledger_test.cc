@@ -3,7 +3,7 @@
 // Events come from one thread at a time, so that the model knows their order; which thread it is decides through which
 // shard an event goes. Events that truly race are in tests/stress.
 
-#include "src/core/ledger.h"
+#include "src/core/ledger/ledger.h"
 
 #include <algorithm>
 #include <atomic>

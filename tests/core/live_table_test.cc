@@ -1,6 +1,6 @@
 // The live table against std::unordered_map, and from many threads at once.
 
-#include "src/core/live_table.h"
+#include "src/core/tables/live_table.h"
 
 #include <algorithm>
 #include <atomic>

@@ -29,7 +29,7 @@
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "tests/support/resident_bytes.h"
 

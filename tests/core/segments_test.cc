@@ -1,6 +1,6 @@
 // The map of segments alone. pools_test tests the bytes that blocks take from segments.
 
-#include "src/core/segments.h"
+#include "src/core/pools/segments.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The site cache: each site that it finds is the right one, also after it has replaced entries.
 
-#include "src/core/site_cache.h"
+#include "src/core/tables/site_cache.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Sites: one number per distinct call stack with its labels.
 
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Tag scopes and their limits. The registry belongs to the process, so tests that exhaust it run in their own
 // processes.
 
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/core/trace.h"
+#include "src/core/ledger/trace.h"
 
 namespace hbmprof {
 namespace {

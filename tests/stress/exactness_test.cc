@@ -26,7 +26,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/simulated_device.h"
 #include "hbmprof/tag.h"
-#include "src/core/trace.h"
+#include "src/core/ledger/trace.h"
 #include "tests/support/sanitized.h"
 
 namespace hbmprof {

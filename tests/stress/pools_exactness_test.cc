@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/core/trace.h"
+#include "src/core/ledger/trace.h"
 #include "tests/support/interval_model.h"
 #include "tests/support/sanitized.h"
 

@@ -29,7 +29,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
 #include "src/api/recorder.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"
 #include "tests/support/temporary_directory.h"

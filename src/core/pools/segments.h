@@ -11,8 +11,8 @@
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
 //    it.
 // 3. idle_bytes = the segment's bytes minus the bytes that were taken from it or reserved (Ledger::SegmentView).
-#ifndef HBMPROF_SRC_CORE_SEGMENTS_H_
-#define HBMPROF_SRC_CORE_SEGMENTS_H_
+#ifndef HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
+#define HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@
 #include <cstdint>
 
 #include "src/base/pages.h"
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 
@@ -176,4 +176,4 @@ class SegmentMap {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_SEGMENTS_H_
+#endif  // HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_

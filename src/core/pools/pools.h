@@ -41,8 +41,8 @@
 //   in the segment map without a record. If another event removes the segment first, RemoveSegment does nothing.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
-#ifndef HBMPROF_SRC_CORE_POOLS_H_
-#define HBMPROF_SRC_CORE_POOLS_H_
+#ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
+#define HBMPROF_SRC_CORE_POOLS_POOLS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -51,10 +51,10 @@
 #include <vector>
 
 #include "hbmprof/allocation.h"
-#include "src/core/ledger.h"
-#include "src/core/live_table.h"
-#include "src/core/segments.h"
-#include "src/core/site_table.h"
+#include "src/core/ledger/ledger.h"
+#include "src/core/pools/segments.h"
+#include "src/core/tables/live_table.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 
@@ -377,4 +377,4 @@ inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_POOLS_H_
+#endif  // HBMPROF_SRC_CORE_POOLS_POOLS_H_

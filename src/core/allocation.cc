@@ -1,7 +1,7 @@
-// The names of allocation.h. In a file of their own, because the command needs them without the profiler.
-#include <string_view>
-
+// The functions of hbmprof/allocation.h. The command uses them without the profiler.
 #include "hbmprof/allocation.h"
+
+#include <string_view>
 
 namespace hbmprof {
 

@@ -1,4 +1,4 @@
-#include "src/core/ledger.h"
+#include "src/core/ledger/ledger.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "src/core/segments.h"
+#include "src/core/pools/segments.h"
 
 #include <cstring>
 #include <new>

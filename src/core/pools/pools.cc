@@ -1,9 +1,9 @@
-#include "src/core/pools.h"
+#include "src/core/pools/pools.h"
 
 #include <algorithm>
 
 #include "src/base/pages.h"
-#include "src/core/trace.h"
+#include "src/core/ledger/trace.h"
 
 namespace hbmprof::internal {
 

@@ -17,8 +17,8 @@
 // The times of the events of one shard never decrease. If a thread enters an event under the locks of several shards,
 // the time of this event is later than the times of all earlier events of these shards, and earlier than the times of
 // all later ones (Ledger::TimeOfInstant). So the events can be entered again, one by one, in the order of their times.
-#ifndef HBMPROF_SRC_CORE_EVENT_LOG_H_
-#define HBMPROF_SRC_CORE_EVENT_LOG_H_
+#ifndef HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
+#define HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
 
 #include <time.h>
 
@@ -224,4 +224,4 @@ class EventLog {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_EVENT_LOG_H_
+#endif  // HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_

@@ -19,8 +19,8 @@
 // 4. An overflow bucket is reached only through its chain, whose first bucket is locked.
 // 5. A chain has no free entry before a used one. Only its first overflow bucket, or if there is none its first bucket,
 //    may have free entries. The id of a free entry is 0.
-#ifndef HBMPROF_SRC_CORE_LIVE_TABLE_H_
-#define HBMPROF_SRC_CORE_LIVE_TABLE_H_
+#ifndef HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
+#define HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -29,7 +29,7 @@
 
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 
@@ -384,4 +384,4 @@ void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_LIVE_TABLE_H_
+#endif  // HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_

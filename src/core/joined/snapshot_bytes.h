@@ -1,8 +1,8 @@
 // Snapshots and their parts as bytes. The injected library's profiler passes them to a copy of this library that has
 // joined it (injected.h). Both have the same version and are in one process, so numbers are in the byte order of the
 // process.
-#ifndef HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
-#define HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
+#ifndef HBMPROF_SRC_CORE_JOINED_SNAPSHOT_BYTES_H_
+#define HBMPROF_SRC_CORE_JOINED_SNAPSHOT_BYTES_H_
 
 #include <string>
 #include <string_view>
@@ -26,4 +26,4 @@ bool FromBytes(std::string_view bytes, FoundBuffer* buffer);
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_SNAPSHOT_BYTES_H_
+#endif  // HBMPROF_SRC_CORE_JOINED_SNAPSHOT_BYTES_H_

@@ -1,4 +1,4 @@
-#include "src/core/joined.h"
+#include "src/core/joined/joined.h"
 
 #include <new>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "src/base/completes.h"
-#include "src/core/snapshot_bytes.h"
+#include "src/core/joined/snapshot_bytes.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -6,8 +6,8 @@
 //
 // The block size is part of a site, so that profiles can show it. When a stack has kExactSites sites, the sizes of its
 // further sites are rounded up to a power of two. This bounds the number of sites per stack.
-#ifndef HBMPROF_SRC_CORE_SITE_TABLE_H_
-#define HBMPROF_SRC_CORE_SITE_TABLE_H_
+#ifndef HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
+#define HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -19,7 +19,7 @@
 #include "src/base/intern_table.h"
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
 
@@ -205,4 +205,4 @@ class SiteTable {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_SITE_TABLE_H_
+#endif  // HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_

@@ -1,4 +1,4 @@
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "src/core/live_table.h"
+#include "src/core/tables/live_table.h"
 
 #include <algorithm>
 

@@ -5,15 +5,15 @@
 // hash of everything that identifies the site. If these bits are equal, the site counts as found; its key is not
 // compared. (The probability that two of a million sites have the same hash is 2^-65.) An entry that is read while
 // another thread replaces it does not match.
-#ifndef HBMPROF_SRC_CORE_SITE_CACHE_H_
-#define HBMPROF_SRC_CORE_SITE_CACHE_H_
+#ifndef HBMPROF_SRC_CORE_TABLES_SITE_CACHE_H_
+#define HBMPROF_SRC_CORE_TABLES_SITE_CACHE_H_
 
 #include <atomic>
 #include <cstdint>
 
 #include "src/base/hash.h"
 #include "src/base/pages.h"
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 
@@ -104,4 +104,4 @@ class SiteCache {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_SITE_CACHE_H_
+#endif  // HBMPROF_SRC_CORE_TABLES_SITE_CACHE_H_

@@ -5,8 +5,8 @@
 //
 // This file declares the table and the search for it. Not in this file: the functions of the table
 // (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
-#ifndef HBMPROF_SRC_CORE_INJECTED_H_
-#define HBMPROF_SRC_CORE_INJECTED_H_
+#ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
+#define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 
 #include <atomic>
 #include <cstddef>
@@ -16,7 +16,7 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/core/live_table.h"
+#include "src/core/tables/live_table.h"
 
 namespace hbmprof::internal {
 
@@ -182,4 +182,4 @@ class ProfilerAccess {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_INJECTED_H_
+#endif  // HBMPROF_SRC_CORE_JOINED_INJECTED_H_

@@ -1,8 +1,8 @@
 // Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). Each calls the
 // injected profiler's function of the same name. There is no state on this side, so there are no locks. If a signal
 // handler interrupts the injected profiler and records here, that profiler's own re-entry guard detects it.
-#ifndef HBMPROF_SRC_CORE_JOINED_H_
-#define HBMPROF_SRC_CORE_JOINED_H_
+#ifndef HBMPROF_SRC_CORE_JOINED_JOINED_H_
+#define HBMPROF_SRC_CORE_JOINED_JOINED_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 namespace hbmprof::internal {
 
@@ -92,4 +92,4 @@ class Joined {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_JOINED_H_
+#endif  // HBMPROF_SRC_CORE_JOINED_JOINED_H_

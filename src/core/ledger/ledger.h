@@ -43,8 +43,8 @@
 // locks. A snapshot, and an event that makes a peak, hold the locks of all shards while they read the clock. So a
 // replay in the order of the times gives the ledger's state at each instant: because of invariant 1, in_use stays at or
 // below the peak in every order of the events between two such instants.
-#ifndef HBMPROF_SRC_CORE_LEDGER_H_
-#define HBMPROF_SRC_CORE_LEDGER_H_
+#ifndef HBMPROF_SRC_CORE_LEDGER_LEDGER_H_
+#define HBMPROF_SRC_CORE_LEDGER_LEDGER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -53,10 +53,10 @@
 #include "absl/base/thread_annotations.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
-#include "src/core/event_log.h"
-#include "src/core/segments.h"
-#include "src/core/site_table.h"
-#include "src/core/trace.h"
+#include "src/core/ledger/event_log.h"
+#include "src/core/ledger/trace.h"
+#include "src/core/pools/segments.h"
+#include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
 
@@ -575,4 +575,4 @@ inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* ce
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_LEDGER_H_
+#endif  // HBMPROF_SRC_CORE_LEDGER_LEDGER_H_

@@ -1,6 +1,6 @@
 // Hooks with which tests observe an event and act between its steps. Without HBMPROF_TRACE_LEDGER they do nothing.
-#ifndef HBMPROF_SRC_CORE_TRACE_H_
-#define HBMPROF_SRC_CORE_TRACE_H_
+#ifndef HBMPROF_SRC_CORE_LEDGER_TRACE_H_
+#define HBMPROF_SRC_CORE_LEDGER_TRACE_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ inline void TraceStep(EventStep) {}
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_TRACE_H_
+#endif  // HBMPROF_SRC_CORE_LEDGER_TRACE_H_

@@ -1,4 +1,4 @@
-#include "src/core/event_log.h"
+#include "src/core/ledger/event_log.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "src/core/snapshot_bytes.h"
+#include "src/core/joined/snapshot_bytes.h"
 
 #include <cstdint>
 #include <cstring>

@@ -3,8 +3,8 @@
 // They belong to the process, since a tag scope belongs to a thread and not to a profiler. Sets are never removed; the
 // limits below bound them. Thread safety: all functions may be called from any thread. ExtendTags takes no lock if it
 // was called with the same arguments before.
-#ifndef HBMPROF_SRC_CORE_TAGS_H_
-#define HBMPROF_SRC_CORE_TAGS_H_
+#ifndef HBMPROF_SRC_CORE_TABLES_TAGS_H_
+#define HBMPROF_SRC_CORE_TABLES_TAGS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -67,4 +67,4 @@ int64_t DroppedTagValues();
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_TAGS_H_
+#endif  // HBMPROF_SRC_CORE_TABLES_TAGS_H_

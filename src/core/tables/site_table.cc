@@ -1,4 +1,4 @@
-#include "src/core/site_table.h"
+#include "src/core/tables/site_table.h"
 
 #include <algorithm>
 #include <cstddef>

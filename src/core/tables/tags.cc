@@ -1,4 +1,4 @@
-#include "src/core/tags.h"
+#include "src/core/tables/tags.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
-#include "src/core/injected.h"
+#include "src/core/joined/injected.h"
 
 namespace hbmprof::internal {
 namespace {
