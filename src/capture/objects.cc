@@ -276,8 +276,8 @@ class Objects {
   }
 
   // Reads the build id of the object at `start`, if it is in the first page. (If another object is found at the same
-  // address later, only its first page is certain to be mapped.)
-  static BuildId BuildIdOf(uintptr_t start, bool may_be_unmapped) {
+  // address later, only its first page is certain to be mapped.) Not inlined, because of its large frame.
+  [[gnu::noinline]] static BuildId BuildIdOf(uintptr_t start, bool may_be_unmapped) {
     BuildId result = {};
     const Headers headers(start, may_be_unmapped);
     for (unsigned i = 0; i < headers.count(); ++i) {

@@ -332,7 +332,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 [[gnu::noinline]] bool ProfilerImpl::AllocateAtNewSite(Caller caller, const Path* path, BufferId id,
                                                        SiteWords words) noexcept {
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   const SiteId site = has_names ? SiteWithNames(caller, words) : SiteOfSlow(caller, path, words);
   CountTruncated();
   const auto bytes = static_cast<int64_t>(words.block_bytes());
@@ -433,7 +433,7 @@ void ProfilerImpl::CountTruncated() {
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
   const Caller& start = StartOfStack(caller);
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
 

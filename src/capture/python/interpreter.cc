@@ -12,7 +12,6 @@
 #include "src/base/exports.h"
 #include "src/base/pages.h"
 #include "src/base/python_versions.h"
-#include "src/base/traceback.h"
 #include "src/capture/architecture.h"
 #include "src/capture/objects.h"
 
@@ -183,7 +182,6 @@ void LookForPython(const link_map* object, bool is_permanent) {
   }
   if (*found->problem.load() != '\0') return;
   readable_python.store(found);
-  may_have_named_frames.store(true, std::memory_order_relaxed);
   if (*found->problem.load() != '\0') readable_python.store(nullptr);  // another thread has rejected it
 }
 

@@ -77,7 +77,7 @@ struct PythonInterpreter {
 
 // The interpreter of this process. Null until an interpreter is found whose frames can be read, and null for ever after
 // RejectPython.
-extern std::atomic<const PythonInterpreter*> readable_python;
+extern std::atomic<const PythonInterpreter*> readable_python __attribute__((visibility("hidden")));
 
 // Returns whether there is such an interpreter.
 inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
