@@ -26,7 +26,7 @@ target_compile_options(hbmprof_build_flags INTERFACE
   # Designated initializers omit members with default values.
   -Wno-missing-field-initializers)
 
-# Exported names are marked (src/api/exported.h).
+# Exported names are marked (src/api/public/exported.h).
 target_compile_options(hbmprof_build_flags INTERFACE
   -fvisibility=hidden $<$<COMPILE_LANGUAGE:CXX>:-fvisibility-inlines-hidden>)
 

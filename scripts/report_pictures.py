@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""Draws the pictures of the report in docs/ again. Needs chromium.
+"""Draws the pictures of the report and of the live page in docs/ again. Needs chromium.
 
 usage: scripts/report_pictures.py [BUILD]    BUILD: build/dev; it must have the command and examples/llm_server
 
 report-*.png show five artificial profiles of a server with two devices, which this script writes. report-timeline-*.png
-show a recording of the example server with a leak. Look at the pictures before you commit them.
+show a recording of the example server with a leak. serve-*.png show two example servers that `hbmprof serve` watches for
+half a minute. Look at the pictures before you commit them.
 """
 
+import base64
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -142,6 +148,66 @@ def draw(page, name, choices, width, height):
   print(f"docs/{name}.png")
 
 
+def chromium_picture(url, name, theme, width, height, seconds):
+  """Like draw(), but of a page that has been open for a number of seconds. Talks to chromium over its debugging pipe."""
+  to_chromium, commands = os.pipe()
+  answers, from_chromium = os.pipe()
+  with tempfile.TemporaryDirectory() as state:
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec chromium "$@" 3<&{to_chromium} 4>&{from_chromium}', "sh", "--headless=new", "--no-sandbox",
+         "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={state}", f"--window-size={width},{height}",
+         "--remote-debugging-pipe", url], pass_fds=(to_chromium, from_chromium), stderr=subprocess.DEVNULL)
+    os.close(to_chromium)
+    os.close(from_chromium)
+    messages = os.fdopen(answers, "rb")
+
+    def call(number, method, session=None, **parameters):
+      message = {"id": number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+      os.write(commands, json.dumps(message).encode() + b"\0")
+      while True:
+        text = bytearray()
+        while (byte := messages.read(1)) != b"\0":
+          text += byte
+        answer = json.loads(text)
+        if answer.get("id") == number:
+          return answer["result"]
+
+    pages = [target for target in call(1, "Target.getTargets")["targetInfos"] if target["type"] == "page"]
+    session = call(2, "Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
+    call(3, "Emulation.setDeviceMetricsOverride", session, width=width, height=height, deviceScaleFactor=1, mobile=False)
+    time.sleep(seconds)
+    call(4, "Runtime.evaluate", session, expression=f"document.documentElement.dataset.theme = '{theme}'")
+    picture = call(5, "Page.captureScreenshot", session)["data"]
+    process.terminate()
+    process.wait()
+  with open(f"{ROOT}/docs/{name}.png", "wb") as file:
+    file.write(base64.b64decode(picture))
+  print(f"docs/{name}.png")
+
+
+def draw_live_pages(build, hbmprof, folder, prompts):
+  """Two servers, of which one leaks, and `hbmprof serve`."""
+  sockets = f"{folder}/sockets"
+  shutil.copy(f"{build}/examples/llm_server", f"{folder}/chat_api")
+  processes = []
+  for program, *options in ((f"{build}/examples/llm_server", "--leak", "--memory-mib", "256"),
+                            (f"{folder}/chat_api", "--memory-mib", "16")):
+    processes.append(subprocess.Popen([program, *options, "--dumps", "9999", "--dump-dir", folder, prompts],
+                                      stdout=subprocess.DEVNULL, env={**os.environ, "HBMPROF_SOCKET_DIR": sockets}))
+  time.sleep(2)
+  serve = subprocess.Popen([hbmprof, "serve", "--port", "0", "--interval", "1s"], stdout=subprocess.PIPE, text=True,
+                           env={**os.environ, "HBMPROF_SOCKET_DIR": sockets})
+  url = re.search("http://[^ ]*", serve.stdout.readline()).group()
+  try:
+    chromium_picture(url, "serve-light", "light", 1200, 640, 30)
+    chromium_picture(url, "serve-dark", "dark", 1200, 640, 5)
+    chromium_picture(url, "serve-phone", "light", 500, 1000, 5)
+  finally:
+    for process in [serve, *processes]:
+      process.kill()
+      process.wait()
+
+
 def main():
   build = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else f"{ROOT}/build/dev")
   hbmprof = f"{build}/src/tool/hbmprof"
@@ -162,6 +228,7 @@ def main():
     draw(f"{folder}/timeline.html", "report-timeline-light", "theme=light", 1400, 760)
     draw(f"{folder}/timeline.html", "report-timeline-dark", "theme=dark", 1400, 760)
     draw(f"{folder}/timeline.html", "report-timeline-phone", "theme=light", 500, 1100)
+    draw_live_pages(build, hbmprof, folder, prompts)
 
 
 if __name__ == "__main__":

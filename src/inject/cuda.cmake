@@ -10,11 +10,11 @@ endif()
 
 # The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, two functions of its own, and those
 # by which PyTorch and TensorFlow report blocks.
-set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_calls.inc)
+set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
 set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler
-  # Of PyTorch and TensorFlow (report_hooks.cc).
+  # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
 foreach(_line IN LISTS _lines)
@@ -57,23 +57,23 @@ HBMPROF {
 
 hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports.map
   cuda_preload.cc
-  deep_bind.cc
-  dynamic_linker.cc
+  linker/deep_bind.cc
+  linker/dynamic_linker.cc
   end_calls_exported.cc
-  frameworks.cc
+  frameworks/frameworks.cc
   injected_profiler.cc
-  nvtx.cc
-  report_hooks.cc
-  tensorflow_blocks.cc
-  torch_blocks.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/adapter.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_adapter.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_memory.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_queries.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_ranges.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_shim.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver_table.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/nvml.cc)
+  frameworks/nvtx.cc
+  linker/report_hooks.cc
+  frameworks/tensorflow_blocks.cc
+  frameworks/torch_blocks.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/adapter.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_shim.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 # driver_table.cc must call the C library's dlsym, not the one of this library.
 target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym HBMPROF_EXPORTS_DLSYM)

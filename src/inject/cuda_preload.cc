@@ -1,19 +1,19 @@
 // libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
-// src/backends/cuda/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
+// src/backends/cuda/driver/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which
 // belong to the program. Instead:
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
-#include "src/api/default_profiler.h"
-#include "src/api/exit_writer.h"
-#include "src/backends/cuda/driver_shim.h"
+#include "src/api/output/exit_writer.h"
+#include "src/api/public/default_profiler.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/inject/deep_bind.h"
-#include "src/inject/tensorflow_blocks.h"
-#include "src/inject/torch_blocks.h"
+#include "src/inject/frameworks/tensorflow_blocks.h"
+#include "src/inject/frameworks/torch_blocks.h"
+#include "src/inject/linker/deep_bind.h"
 
 namespace hbmprof::internal {
 

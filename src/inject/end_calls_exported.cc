@@ -1,6 +1,6 @@
 // _exit, _Exit and the exec functions of this preloaded library, which all objects of the process call. Each jumps to
-// its replacement (src/api/end_calls.h).
-#include "src/api/end_calls.h"
+// its replacement (src/api/output/end_calls.h).
+#include "src/api/output/end_calls.h"
 
 #if defined(__x86_64__)
 #define HBMPROF_JUMP "endbr64\n    jmp"

@@ -16,11 +16,11 @@
 
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
-#include "src/api/default_profiler.h"
-#include "src/api/exit_writer.h"
-#include "src/api/recorder.h"
-#include "src/backends/cuda/driver_ranges.h"
-#include "src/backends/cuda/driver_shim.h"
+#include "src/api/output/exit_writer.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/recording/recorder.h"
+#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
@@ -29,7 +29,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/tables/tags.h"
-#include "src/inject/driver_blocks.h"
+#include "src/inject/frameworks/driver_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -38,7 +38,7 @@ namespace {
 // calls. Such a record is never restored. A FreedRecord keeps 24 bits of it.
 constexpr uint32_t kDriverRecordSite = LiveTable::kMaxSites - 1;
 static_assert(kDriverRecordSite > SiteTable::kMaxSites);
-constexpr InjectedRecord kNoRecord = {0, -1, 0};
+constexpr InjectedRecord kNoRecord = {0, -1, 0, 0};
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
@@ -188,7 +188,7 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
   if (ends_block && Impl().FindBlock(buffer).has_value()) {
     return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
   }
-  if (is_start) return {id, memory->live.bytes, kDriverRecordSite};
+  if (is_start) return {id, memory->live.bytes, kDriverRecordSite, 0};
   return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
 }
 

@@ -29,7 +29,7 @@ def main():
   # Strong definitions: functions that public headers declare, or functions that were left in a public namespace.
   for kind, name in symbols("-g", static):
     if kind in "TDBR" and is_public(name) and name not in exported:
-      problems.append(f"{name} is not exported: see src/api/exported.h, or move it to hbmprof::internal")
+      problems.append(f"{name} is not exported: see src/api/public/exported.h, or move it to hbmprof::internal")
 
   with open(header, encoding="utf-8") as file:
     text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL)

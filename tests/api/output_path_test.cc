@@ -1,6 +1,6 @@
 // Patterns in the paths of profiles.
 
-#include "src/api/output_path.h"
+#include "src/api/output/output_path.h"
 
 #include <unistd.h>
 

@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
-#include "src/api/output_file.h"
+#include "src/api/output/output_file.h"
 #include "src/export/recording.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"

@@ -1,5 +1,5 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
-#include "src/api/recorder.h"
+#include "src/api/recording/recorder.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
-#include "src/api/live.h"
+#include "src/api/control/live.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/shared/adapter.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver_adapter.h"
+#include "src/backends/cuda/driver/driver_adapter.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -15,7 +15,7 @@
 #include "hbmprof/c_api.h"
 #include "hbmprof/cuda.h"
 #include "hbmprof/hbmprof.h"
-#include "src/backends/cuda/adapter.h"
+#include "src/backends/cuda/shared/adapter.h"
 #include "tests/backends/cuda_per_thread_calls.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/fake_cudart/fake_cuda.h"

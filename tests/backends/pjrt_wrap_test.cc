@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/pjrt.h"
-#include "src/api/live.h"
+#include "src/api/control/live.h"
 #include "src/backends/pjrt/plugin.h"
 #include "src/base/message.h"
 #include "tests/python/python_programs.h"

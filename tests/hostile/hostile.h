@@ -20,7 +20,7 @@
 #if defined(HOSTILE_LINKED)
 #include "hbmprof/c_api.h"
 #elif defined(HOSTILE_DRIVER)
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 
 extern "C" {
 hbmprof::internal::cuda_driver::CUresult cuInit(unsigned);

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal::cuda_driver {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <type_traits>
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 #include "tests/support/check.h"
 #include "tests/support/mini_runtime/mini_runtime.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <thread>
 
-#include "src/inject/nvtx_abi.h"
+#include "src/inject/frameworks/nvtx_abi.h"
 #include "tests/inject/driver_calls.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types and calls

@@ -28,7 +28,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/api/recorder.h"
+#include "src/api/recording/recorder.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/recording.h"

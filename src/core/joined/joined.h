@@ -67,7 +67,7 @@ class Joined {
   void ResetPeak(DeviceId device) const { injected_.reset_peak(static_cast<uint32_t>(device)); }
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const;
 
-  // RecordFailure of src/api/recorder.h, and the functions of recording.h.
+  // RecordFailure of src/api/recording/recorder.h, and the functions of recording.h.
   void RecordFailure(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) const {
     injected_.record_failure(&caller, static_cast<uint32_t>(device), static_cast<uint32_t>(space), bytes);
   }

@@ -92,7 +92,7 @@ struct SiteWords {
   static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
 };
 
-// A site: its key, and values computed from it. Immutable.
+// A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
       : words(key),
@@ -106,11 +106,12 @@ struct alignas(32) Site {
 
   const SiteWords words;
   const StackRecord* const stack;
-  const uint8_t account;  // an AccountId
-  const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared segment
-  const bool is_block;    // in a segment
-  const bool is_plain;    // neither of kind kPool nor in a pool
+  const uint8_t account;                        // an AccountId
+  const bool is_pool : 1;                       // of kind kPool
+  const bool is_segment : 1;                    // a declared segment
+  const bool is_block : 1;                      // in a segment
+  const bool is_plain : 1;                      // neither of kind kPool nor in a pool
+  mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
 static_assert(kAccounts <= 256, "an account fits in a byte");

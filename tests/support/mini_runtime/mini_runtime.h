@@ -5,7 +5,7 @@
 #ifndef HBMPROF_TESTS_SUPPORT_MINI_RUNTIME_MINI_RUNTIME_H_
 #define HBMPROF_TESTS_SUPPORT_MINI_RUNTIME_MINI_RUNTIME_H_
 
-#include "src/backends/cuda/driver_abi.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 
 namespace mini_runtime {
 using namespace hbmprof::internal::cuda_driver;  // NOLINT

@@ -1,0 +1,529 @@
+#include "src/api/control/control_server.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "hbmprof/hbmprof.h"
+#include "hbmprof/version.h"
+#include "src/api/control/live.h"
+#include "src/base/background_thread.h"
+#include "src/base/control_protocol.h"
+#include "src/base/descriptor.h"
+#include "src/export/device_use.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxClients = 32;
+constexpr int kMaxNames = 100;                   // sockets of processes with one process id (in several containers)
+constexpr int kLowestDescriptor = 500;           // above the numbers that a program may expect for its own
+constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
+constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
+constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
+// While all kMaxClients connections are in use and another client waits, one of them is ended that has not sent its
+// request, or has taken nothing of its answer, for this time.
+constexpr std::chrono::milliseconds kRequestGrace{20};
+constexpr std::chrono::milliseconds kAnswerGrace{1000};
+// The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
+// that, and the socket stays open in the kernel until the poll ends.
+constexpr std::chrono::seconds kCheckInterval{2};
+
+// A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
+// its number may now belong to another file. A forked child may call Close, also if the fork interrupted another
+// function: then the socket may stay open.
+class OwnSocket {
+ public:
+  // Moves `fd` to a high number. REQUIRES: there is no socket.
+  void Open(int fd) {
+    const int high = fcntl(fd, F_DUPFD_CLOEXEC, kLowestDescriptor);
+    if (high >= 0) close(fd);
+    const int own = high >= 0 ? high : fd;
+    struct stat info;
+    inode_.store(fstat(own, &info) == 0 ? info.st_ino : 0);
+    fd_.store(own);
+  }
+  // Returns the descriptor; -1 if there is no socket.
+  int get() const { return fd_.load(); }
+  bool IsStillOurs() const {
+    struct stat info;
+    return get() >= 0 && fstat(get(), &info) == 0 && S_ISSOCK(info.st_mode) && info.st_ino == inode_.load();
+  }
+  void Close() {
+    if (IsStillOurs()) close(get());
+    fd_.store(-1);
+  }
+
+ private:
+  std::atomic<int> fd_{-1};
+  std::atomic<ino_t> inode_{0};
+};
+
+// A connection, if it has a socket.
+struct Client {
+  OwnSocket socket;
+  Clock::time_point deadline;
+  Clock::time_point replaceable;  // when it may be ended for another client
+  std::string request;
+  std::string answer;
+  size_t sent = 0;  // bytes of the answer
+  bool is_answering = false;
+};
+
+// The state of the server. One per process; never destroyed.
+struct Server {
+  OwnSocket listener;
+  sockaddr_un address = {};
+  // Of the socket's file.
+  dev_t device = 0;
+  ino_t inode = 0;
+  pid_t process = 0;
+  Clock::time_point start = Clock::now();
+  // No connection is accepted before this time. It is later than now after accept4 has failed for a lack of descriptors
+  // or memory: the connection then stays in the queue, so poll would return at once.
+  Clock::time_point next_accept = start;
+  Client clients[kMaxClients];
+};
+std::atomic<Server*> running{nullptr};
+
+// --- Answers ---
+
+int64_t SecondsSinceStart(const Server& server) {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
+}
+
+// Returns `name` as a part of a line.
+std::string InLine(std::string name) {
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  return name;
+}
+
+std::string Info(const Server& server) {
+  std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
+                                  HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(server), "\n");
+  for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      const DeviceStats& stats = device.spaces[space];
+      if (!IsUsed(stats)) continue;
+      const std::string_view name = MemorySpaceName(static_cast<MemorySpace>(space));
+      absl::StrAppend(&text, "memory ", absl::string_view(name.data(), name.size()), " ", stats.bytes_in_use, " ",
+                      stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", InLine(device.name), "\n");
+    }
+  }
+  return text;
+}
+
+// Removes the first word of `text`, with the space after it, and returns the word.
+std::string_view TakeWord(std::string_view* text) {
+  const std::string_view word = text->substr(0, text->find(' '));
+  text->remove_prefix(std::min(word.size() + 1, text->size()));
+  return word;
+}
+
+absl::StatusOr<std::string> Profile(std::string_view arguments) {
+  PprofOptions options;
+  while (!arguments.empty()) {
+    const std::string_view argument = TakeWord(&arguments);
+    const size_t equals = std::min(argument.find('='), argument.size());
+    const std::string_view value = argument.substr(std::min(equals + 1, argument.size()));
+    const absl::Status status = ReadPprofLimit(argument.substr(0, equals), value, &options);
+    if (!status.ok()) return status;
+  }
+  return device_memory_profile(options);
+}
+
+absl::StatusOr<std::string> Metrics(std::string_view arguments) {
+  constexpr std::string_view kTags = "tags=";
+  if (arguments.empty()) return LiveMetrics(std::nullopt);
+  if (arguments.substr(0, kTags.size()) == kTags) return LiveMetrics(arguments.substr(kTags.size()));
+  return absl::InvalidArgumentError("the argument of metrics is tags=KEY,KEY,...");
+}
+
+// Returns an answer of 0 bytes, or the error.
+absl::StatusOr<std::string> Empty(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return std::string();
+}
+
+absl::StatusOr<std::string> Tracking(std::string_view argument) {
+  if (argument != "on" && argument != "off") {
+    return absl::InvalidArgumentError("the argument of tracking is on or off");
+  }
+  SetTracking(argument == "on");
+  return std::string();
+}
+
+absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view request) {
+  std::string_view arguments = request;
+  const std::string_view name = TakeWord(&arguments);
+  if (name == "profile") return Profile(arguments);
+  if (name == "metrics") return Metrics(arguments);
+  if (name == "record") return Empty(ControlRecording(arguments));
+  if (name == "tag") return Empty(SetProcessTag(arguments));
+  if (name == "tracking") return Tracking(arguments);
+  if (request == "info") return Info(server);
+  if (request == "stats") return LiveStats(SecondsSinceStart(server));
+  if (request == "reset-peak") {
+    ResetPeaks();
+    return std::string();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("hbmprof ", HBMPROF_VERSION_STRING, " in this process does not know the request"));
+}
+
+void Answer(const Server& server, Client* client) {
+  const size_t end = client->request.find('\n');
+  absl::StatusOr<std::string> answer = absl::ResourceExhaustedError("the process has no host memory for the answer");
+  try {
+    answer = AnswerTo(server, std::string_view(client->request).substr(0, end));
+  } catch (const std::exception&) {
+    // The answer is the message above.
+  }
+  const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
+  client->answer = absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
+  client->is_answering = true;
+  client->deadline = Clock::now() + kAnswerTime;
+  client->replaceable = Clock::now() + kAnswerGrace;
+}
+
+// --- Clients ---
+
+// Returns whether the process at the other end may send requests: its user is root or the user of this process. In a
+// user namespace, users who have no number there, such as the root of the host, have the overflow id. One of them is
+// allowed if the permissions of the socket's file let only its owner and privileged users connect.
+bool IsAllowedClient(const Server& server, int fd) {
+  constexpr uid_t kOverflow = 65534;
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  struct stat file;
+  return peer.uid == geteuid() || peer.uid == 0 ||
+         (peer.uid == kOverflow && lstat(server.address.sun_path, &file) == 0 && file.st_ino == server.inode &&
+          (file.st_mode & 077) == 0);
+}
+
+// REQUIRES: `client` has no socket.
+void Accept(Server* server, Client* client) {
+  const int fd = accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  if (fd < 0) {
+    const bool lacks_resources = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+    if (lacks_resources) server->next_accept = Clock::now() + kAcceptPause;
+    return;
+  }
+  if (!IsAllowedClient(*server, fd)) {
+    close(fd);
+    return;
+  }
+  client->deadline = Clock::now() + kRequestTime;
+  client->replaceable = Clock::now() + kRequestGrace;
+  client->socket.Open(fd);
+}
+
+// Reads the bytes of the request that have arrived; answers if the request is complete. Returns false if the connection
+// is to be closed.
+bool ReadRequest(const Server& server, Client* client) {
+  char bytes[512];
+  const ssize_t count = RetryOnSignal([&] { return recv(client->socket.get(), bytes, sizeof(bytes), 0); });
+  if (count < 0) return errno == EAGAIN;
+  if (count == 0) return false;
+  client->request.append(bytes, static_cast<size_t>(count));
+  if (client->request.find('\n') != std::string::npos) Answer(server, client);
+  return client->request.size() <= kMaxControlRequestBytes;
+}
+
+// Sends as much of the answer as the socket accepts now. Returns false if the connection is to be closed.
+bool SendAnswer(Client* client) {
+  const ssize_t count = RetryOnSignal([&] {
+    const std::string_view rest = std::string_view(client->answer).substr(client->sent);
+    return send(client->socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+  });
+  if (count < 0) return errno == EAGAIN;
+  client->sent += static_cast<size_t>(count);
+  client->replaceable = Clock::now() + kAnswerGrace;
+  return client->sent < client->answer.size();
+}
+
+// Ends the connection, also if a forked child has a copy of its descriptor. Frees the memory of the answer.
+void End(Client* client) {
+  if (client->socket.IsStillOurs()) shutdown(client->socket.get(), SHUT_RDWR);
+  client->socket.Close();
+  client->request = std::string();
+  client->answer = std::string();
+  client->sent = 0;
+  client->is_answering = false;
+}
+
+// Reads from the client or writes to it. Closes the connection if it has ended.
+void Serve(const Server& server, Client* client, int events) {
+  bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
+  if (goes_on && events != 0) goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
+  if (!goes_on) End(client);
+}
+
+// Returns the place for the next connection: one without a socket, else the one that may be replaced first.
+Client* NextPlace(Server* server) {
+  Client* next = server->clients;
+  for (Client& client : server->clients) {
+    if (client.socket.get() < 0) return &client;
+    if (client.replaceable < next->replaceable) next = &client;
+  }
+  return next;
+}
+
+// Returns the time from which on a connection can be accepted.
+Clock::time_point AcceptTime(Server* server) {
+  const Client& place = *NextPlace(server);
+  return place.socket.get() < 0 ? server->next_accept : std::max(server->next_accept, place.replaceable);
+}
+
+int MillisToWait(const Server& server, Clock::time_point accept_time) {
+  auto next = Clock::now() + kCheckInterval;
+  if (accept_time > Clock::now()) next = std::min(next, accept_time);
+  for (const Client& client : server.clients) {
+    if (client.socket.get() >= 0) next = std::min(next, client.deadline);
+  }
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
+  return static_cast<int>(std::max<int64_t>(left, 0));
+}
+
+// Waits for events, a deadline or the check interval, and handles all clients once. Returns false if the server must
+// end: the program has closed the listening socket, or poll has failed.
+bool ServeOnce(Server* server) {
+  // Has no entries without a descriptor: poll refuses more entries than the process may have descriptors.
+  pollfd polled[kMaxClients + 1];
+  Client* clients[kMaxClients];
+  size_t count = 0;
+  for (Client& client : server->clients) {
+    if (client.socket.get() < 0) continue;
+    const short events = client.is_answering ? POLLOUT : POLLIN;
+    clients[count] = &client;
+    polled[count++] = {client.socket.get(), events, 0};
+  }
+  const Clock::time_point accept_time = AcceptTime(server);
+  pollfd& listener = polled[count];
+  listener = {Clock::now() >= accept_time ? server->listener.get() : -1, POLLIN, 0};  // poll ignores the descriptor -1
+  if (poll(polled, count + 1, MillisToWait(*server, accept_time)) < 0 && errno != EINTR) {
+    for (size_t i = 0; i < count; ++i) End(clients[i]);
+    return count > 0;
+  }
+  if (!server->listener.IsStillOurs()) return false;
+  for (size_t i = 0; i < count; ++i) Serve(*server, clients[i], polled[i].revents);
+  if ((listener.revents & POLLIN) == 0 || AcceptTime(server) > Clock::now()) return true;
+  Client* const place = NextPlace(server);
+  End(place);
+  Accept(server, place);
+  return true;
+}
+
+// Removes the socket's file, unless another process has replaced it. Async-signal-safe.
+void RemoveFile(const Server& server) {
+  struct stat info;
+  if (lstat(server.address.sun_path, &info) != 0) return;
+  if (info.st_dev == server.device && info.st_ino == server.inode) unlink(server.address.sun_path);
+}
+
+void* ServeForEver(void* argument) {
+  auto* const server = static_cast<Server*>(argument);
+  bool goes_on = true;
+  while (goes_on) {
+    try {
+      goes_on = ServeOnce(server);
+    } catch (const std::exception&) {
+      // The host has no memory: the clients get no answer.
+      for (Client& client : server->clients) End(&client);
+    }
+  }
+  RemoveFile(*server);
+  return nullptr;
+}
+
+// --- Start and end ---
+
+absl::Status SystemError(absl::string_view what, absl::string_view path) {
+  const int error = errno;
+  const std::string text = absl::StrCat("no control channel: ", what, " ", path, ": ", std::strerror(error));
+  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(text);
+  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
+  if (error == EMFILE || error == ENFILE || error == ENOSPC || error == ENOMEM || error == EAGAIN) {
+    return absl::ResourceExhaustedError(text);
+  }
+  return absl::InternalError(text);
+}
+
+absl::Status CheckDirectory(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return SystemError("mkdir", directory);
+  struct stat info;
+  if (lstat(directory.c_str(), &info) != 0) return SystemError("stat", directory);
+  if (IsSafeControlDirectory(info, geteuid())) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("no control channel: ", directory,
+                                                  " must be a directory that belongs to the process's user or to root "
+                                                  "and that no other user may write to"));
+}
+
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return address;
+}
+
+// If no process listens at `address`, because the process that made the socket was killed, removes the socket's file.
+// Returns whether there is no file at `address` now.
+bool RemoveIfDead(const sockaddr_un& address) {
+  struct stat info;
+  if (lstat(address.sun_path, &info) != 0) return errno == ENOENT;
+  if (!S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return false;
+  const FileDescriptor probe(
+      AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
+  const bool is_dead =
+      connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 && errno == ECONNREFUSED;
+  return is_dead && unlink(address.sun_path) == 0;
+}
+
+absl::Status CheckLength(const std::string& path) {
+  constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() <= kMostBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
+                                                 " bytes; a socket path may have at most ", kMostBytes));
+}
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Removes the sockets with temporary names (ListenAtTemporaryName) that killed processes have left. A socket that is
+// bound and does not listen yet looks the same, so only files that are older than a minute are removed.
+void RemoveDeadTemporaries(const std::string& directory) {
+  constexpr time_t kLeastSeconds = 60;
+  FileDescriptor fd(
+      AboveStandard([&] { return open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK); }));
+  const std::unique_ptr<DIR, CloseDirectory> entries(fd.get() < 0 ? nullptr : fdopendir(fd.get()));
+  if (entries == nullptr) return;
+  fd.Release();
+  while (const dirent* const entry = readdir(entries.get())) {
+    unsigned process;
+    unsigned number;
+    int end = 0;
+    if (std::sscanf(entry->d_name, ".%u.%u%n", &process, &number, &end) != 2 || entry->d_name[end] != '\0') continue;
+    const std::string path = absl::StrCat(directory, "/", entry->d_name);
+    struct stat info;
+    if (!CheckLength(path).ok() || lstat(path.c_str(), &info) != 0) continue;
+    if (time(nullptr) - info.st_mtime > kLeastSeconds) RemoveIfDead(AddressOf(path));
+  }
+}
+
+std::string PathOf(const std::string& directory, int number) {
+  const std::string suffix = number == 0 ? "" : absl::StrCat(".", number);
+  return absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), suffix, kControlSocketSuffix);
+}
+
+// Binds to the first free temporary name, which `hbmprof ps` ignores, and listens. Sets `*path` to the name, which is
+// shorter than PathOf.
+absl::Status ListenAtTemporaryName(int fd, const std::string& directory, std::string* path) {
+  for (int i = 0; i < kMaxNames; ++i) {
+    *path = absl::StrCat(directory, "/.", getpid(), ".", i);
+    const sockaddr_un address = AddressOf(*path);
+    if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      if (listen(fd, SOMAXCONN) == 0) return absl::OkStatus();
+      const absl::Status status = SystemError("listen", *path);
+      unlink(path->c_str());
+      return status;
+    }
+    if (errno != EADDRINUSE) return SystemError("bind", *path);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
+}
+
+// Adds the first name that is free to the socket at `temporary`.
+absl::Status AddName(const std::string& temporary, const std::string& directory, sockaddr_un* address) {
+  for (int i = 0; i < kMaxNames; ++i) {
+    const std::string path = PathOf(directory, i);
+    if (const absl::Status status = CheckLength(path); !status.ok()) return status;
+    *address = AddressOf(path);
+    if (link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+    if (errno != EEXIST) return SystemError("link", path);
+    if (RemoveIfDead(*address) && link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
+}
+
+// A socket that is bound and does not listen yet looks like one of a killed process, which others remove. So the
+// socket gets its name after it listens.
+absl::Status Listen(const std::string& directory, Server* server) {
+  if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+  if (const absl::Status status = CheckLength(PathOf(directory, 0)); !status.ok()) return status;
+  FileDescriptor fd(AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
+  if (fd.get() < 0) return SystemError("socket", "");
+  fchmod(fd.get(), 0600);  // the permissions that bind gives the file
+  RemoveDeadTemporaries(directory);
+  std::string temporary;
+  if (const absl::Status status = ListenAtTemporaryName(fd.get(), directory, &temporary); !status.ok()) return status;
+  struct stat info;
+  absl::Status status = lstat(temporary.c_str(), &info) == 0 ? AddName(temporary, directory, &server->address)
+                                                             : SystemError("stat", temporary);
+  unlink(temporary.c_str());
+  if (!status.ok()) return status;
+  server->device = info.st_dev;
+  server->inode = info.st_ino;
+  server->listener.Open(fd.Release());
+  server->process = getpid();
+  return absl::OkStatus();
+}
+
+// The child has no server thread. It closes its copies of the sockets, so that no client waits for the child.
+void CloseInChild() {
+  Server* const server = running.exchange(nullptr);
+  if (server == nullptr) return;
+  server->listener.Close();
+  for (Client& client : server->clients) client.socket.Close();
+}
+
+}  // namespace
+
+void RemoveControlSocket() {
+  const Server* const server = running.load();
+  if (server != nullptr && server->process == getpid()) RemoveFile(*server);
+}
+
+absl::Status StartControlServer(const std::string& directory) {
+  static std::atomic<bool> is_started{false};
+  if (is_started.exchange(true)) return absl::OkStatus();
+  auto server = std::make_unique<Server>();
+  if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
+  running.store(server.get());
+  pthread_atfork(nullptr, nullptr, &CloseInChild);
+  std::atexit(&RemoveControlSocket);
+  if (!StartBackgroundThread(&ServeForEver, server.get())) {
+    RemoveFile(*server);
+    server->listener.Close();
+    running.store(nullptr);
+    return absl::ResourceExhaustedError("no control channel: no thread could be started");
+  }
+  server.release();
+  return absl::OkStatus();
+}
+
+}  // namespace hbmprof::internal

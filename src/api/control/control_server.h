@@ -1,0 +1,28 @@
+// The control channel of this process (base/control_protocol.h): a socket and the thread that serves it.
+#ifndef HBMPROF_SRC_API_CONTROL_CONTROL_SERVER_H_
+#define HBMPROF_SRC_API_CONTROL_CONTROL_SERVER_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hbmprof::internal {
+
+// Listens in `directory`, which is made with the permissions 0700 if it does not exist, and starts a thread that
+// answers requests about Profiler::Default() until the process exits. The thread has all signals blocked and holds no
+// lock while it waits for a client. Only processes of the same user and of root are answered. The socket has the
+// permissions 0600 and is removed at exit. A forked child has no control channel.
+//
+// Call it after Profiler::Default() was made; a second call does nothing. Errors: kInvalidArgument (the path is too
+// long), kPermissionDenied (the directory belongs to another user, or other users may write to it and its sticky bit is
+// not set, or it is no directory), kNotFound (its parent directory does not exist), kResourceExhausted (descriptors,
+// threads), kInternal. Throws std::bad_alloc.
+absl::Status StartControlServer(const std::string& directory);
+
+// Removes the socket. Call it before the process ends. Does nothing if there is no socket, and in a forked child.
+// Async-signal-safe.
+void RemoveControlSocket();
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_CONTROL_CONTROL_SERVER_H_

@@ -1,0 +1,274 @@
+#include "src/api/output/end_calls.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include "src/api/output/exit_writer.h"
+#include "src/base/fork.h"
+#include "src/base/references.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// The C library's functions.
+struct Real {
+  void (*exit)(int) = nullptr;
+  int (*execv)(const char*, char* const*) = nullptr;
+  int (*execve)(const char*, char* const*, char* const*) = nullptr;
+  int (*execvp)(const char*, char* const*) = nullptr;
+  int (*execvpe)(const char*, char* const*, char* const*) = nullptr;
+  int (*execveat)(int, const char*, char* const*, char* const*, int) = nullptr;
+  int (*fexecve)(int, char* const*, char* const*) = nullptr;
+};
+Real real;
+
+bool IsExecutable(const char* path) {
+  struct stat info;
+  return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
+}
+
+// Returns whether a directory of the variable PATH has the executable file `name`.
+bool IsExecutableInPath(std::string_view name) {
+  const char* const variable = std::getenv("PATH");
+  std::string_view rest = variable == nullptr ? "/bin:/usr/bin" : variable;
+  char path[PATH_MAX];
+  while (true) {
+    const std::string_view directory = rest.substr(0, rest.find(':'));
+    if (directory.size() + name.size() + 2 <= sizeof(path)) {
+      size_t size = directory.copy(path, directory.size());
+      if (size != 0) path[size++] = '/';
+      size += name.copy(path + size, name.size());
+      path[size] = '\0';
+      if (IsExecutable(path)) return true;
+    }
+    if (directory.size() == rest.size()) return false;
+    rest.remove_prefix(directory.size() + 1);
+  }
+}
+
+// Writes the profile if `can_succeed`; then calls the C library's exec function.
+template <typename... Arguments>
+int Exec(bool can_succeed, int (*Real::*function)(Arguments...), Arguments... arguments) {
+  if (real.*function == nullptr) FindRealEndCalls();  // called by a constructor that runs before that of this library
+  if (real.*function == nullptr) {
+    errno = ENOSYS;
+    return -1;
+  }
+  if (can_succeed) WriteBeforeExec();
+  return (real.*function)(arguments...);
+}
+
+// Calls call(array) with the arguments of a function such as execl: `first`, `*rest` up to the null pointer, and the
+// null pointer. `*rest` then stands behind that pointer.
+template <typename Call>
+int WithArguments(const char* first, va_list* rest, const Call& call) {
+  va_list counted;
+  va_copy(counted, *rest);
+  size_t count = 1;
+  if (first != nullptr) {
+    do {
+      ++count;
+    } while (va_arg(counted, char*) != nullptr);
+  }
+  va_end(counted);
+  auto** const arguments = static_cast<char**>(__builtin_alloca(count * sizeof(char*)));
+  arguments[0] = const_cast<char*>(first);
+  for (size_t i = 1; i < count; ++i) arguments[i] = va_arg(*rest, char*);
+  return call(arguments);
+}
+
+}  // namespace
+
+// The replacements have no C++ names, because the injected library exports them under the names of the C library.
+extern "C" {
+
+void hbmprof_internal_exit(int status) {
+  WriteByExitWriter();
+  if (real.exit != nullptr) real.exit(status);
+  while (true) syscall(SYS_exit_group, status);
+}
+
+int hbmprof_internal_execve(const char* path, char* const* arguments, char* const* environment) {
+  return Exec(IsExecutable(path), &Real::execve, path, arguments, environment);
+}
+
+int hbmprof_internal_execv(const char* path, char* const* arguments) {
+  return Exec(IsExecutable(path), &Real::execv, path, arguments);
+}
+
+int hbmprof_internal_execvp(const char* file, char* const* arguments) {
+  const bool is_path = std::strchr(file, '/') != nullptr;
+  return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvp, file, arguments);
+}
+
+int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* const* environment) {
+  const bool is_path = std::strchr(file, '/') != nullptr;
+  return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvpe, file, arguments, environment);
+}
+
+int hbmprof_internal_execveat(int directory, const char* path, char* const* arguments, char* const* environment,
+                              int flags) {
+  const bool is_file = path != nullptr && (*path == '\0' || faccessat(directory, path, X_OK, 0) == 0);
+  return Exec(is_file, &Real::execveat, directory, path, arguments, environment, flags);
+}
+
+int hbmprof_internal_fexecve(int file, char* const* arguments, char* const* environment) {
+  struct stat info;
+  const bool is_executable = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0111) != 0;
+  return Exec(is_executable, &Real::fexecve, file, arguments, environment);
+}
+
+int hbmprof_internal_execl(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result =
+      WithArguments(first, &rest, [path](char* const* arguments) { return hbmprof_internal_execv(path, arguments); });
+  va_end(rest);
+  return result;
+}
+
+int hbmprof_internal_execlp(const char* file, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result =
+      WithArguments(first, &rest, [file](char* const* arguments) { return hbmprof_internal_execvp(file, arguments); });
+  va_end(rest);
+  return result;
+}
+
+int hbmprof_internal_execle(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result = WithArguments(first, &rest, [path, &rest](char* const* arguments) {
+    return hbmprof_internal_execve(path, arguments, va_arg(rest, char* const*));
+  });
+  va_end(rest);
+  return result;
+}
+}  // extern "C"
+
+namespace {
+
+struct Replacement {
+  const char* name;
+  void* function;
+};
+const Replacement kReplacements[] = {
+    {"_exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
+    {"_Exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
+    {"execl", reinterpret_cast<void*>(&hbmprof_internal_execl)},
+    {"execle", reinterpret_cast<void*>(&hbmprof_internal_execle)},
+    {"execlp", reinterpret_cast<void*>(&hbmprof_internal_execlp)},
+    {"execv", reinterpret_cast<void*>(&hbmprof_internal_execv)},
+    {"execve", reinterpret_cast<void*>(&hbmprof_internal_execve)},
+    {"execvp", reinterpret_cast<void*>(&hbmprof_internal_execvp)},
+    {"execvpe", reinterpret_cast<void*>(&hbmprof_internal_execvpe)},
+    {"execveat", reinterpret_cast<void*>(&hbmprof_internal_execveat)},
+    {"fexecve", reinterpret_cast<void*>(&hbmprof_internal_fexecve)},
+};
+
+void* ReplacementOf(const char* name) {
+  if (name[0] != '_' && std::strncmp(name, "exec", 4) != 0 && std::strcmp(name, "fexecve") != 0) return nullptr;
+  for (const Replacement& replacement : kReplacements) {
+    if (std::strcmp(name, replacement.name) == 0) return replacement.function;
+  }
+  return nullptr;
+}
+
+// Returns whether the dynamic linker has made this page of the object read-only. If its read-only part ends inside a
+// page, the rest of that page can have data that the program changes, so the dynamic linker leaves the page writable.
+bool IsReadOnly(const dl_phdr_info& object, uintptr_t page, uintptr_t page_size) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = object.dlpi_phdr[i];
+    const uintptr_t begin = object.dlpi_addr + header.p_vaddr;
+    if (header.p_type == PT_GNU_RELRO && page + page_size > begin && page + page_size <= begin + header.p_memsz) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns whether the dynamic linker has relocated the object at this address. Before that it still writes to the pages
+// that it makes read-only afterwards. dl_iterate_phdr also visits such an object, which this thread or another one is
+// loading. With a glibc before 2.35 the result is always true.
+bool IsRelocated([[maybe_unused]] void** slot) {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+  dl_find_object object;
+  return _dl_find_object(slot, &object) == 0;
+#else
+  return true;
+#endif
+}
+
+void Write(const dl_phdr_info& object, void** slot, void* function) {
+  if (!IsRelocated(slot)) return;
+  const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t page_start = reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1);
+  void* const page = reinterpret_cast<void*>(page_start);
+  const bool is_read_only = IsReadOnly(object, page_start, page_size);
+  if (is_read_only && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
+  __atomic_store_n(slot, function, __ATOMIC_RELEASE);
+  if (is_read_only) mprotect(page, page_size, PROT_READ);
+}
+
+// Calls visit(object, slot, replacement) for each reference of a loaded object to one of the functions.
+template <typename Visit>
+void ForEachEndCall(const Visit& visit) {
+  const auto of_object = [](dl_phdr_info* object, size_t, void* argument) {
+    const ElfW(Dyn)* dynamic = nullptr;
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = object->dlpi_phdr[i];
+      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
+    }
+    ForEachReference(object->dlpi_addr, dynamic, [&](const char* name, void** slot, bool) {
+      if (void* const replacement = ReplacementOf(name))
+        (*static_cast<const Visit*>(argument))(*object, slot, replacement);
+    });
+    return 0;
+  };
+  // A fork waits until the search has ended. Otherwise the child could find the dynamic linker's lock held.
+  EnterMutexSection();
+  dl_iterate_phdr(of_object, const_cast<Visit*>(&visit));
+  LeaveMutexSection();
+}
+
+}  // namespace
+
+void FindRealEndCalls() {
+  const auto set = [](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_NEXT, name));
+  };
+  set(real.exit, "_exit");
+  set(real.execv, "execv");
+  set(real.execve, "execve");
+  set(real.execvp, "execvp");
+  set(real.execvpe, "execvpe");
+  set(real.execveat, "execveat");
+  set(real.fexecve, "fexecve");
+}
+
+void ReplaceEndCalls() {
+  bool has_any = false;
+  ForEachEndCall([&has_any](const dl_phdr_info&, void**, void*) { has_any = true; });
+  // dlsym cannot be used in a static program. It must not be called in dl_iterate_phdr, because it takes a lock that
+  // dlopen takes first.
+  if (!has_any) return;
+  FindRealEndCalls();
+  ForEachEndCall([](const dl_phdr_info& object, void** slot, void* replacement) { Write(object, slot, replacement); });
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,298 @@
+#include "src/api/output/exit_writer.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+
+#include "src/api/public/enough_stack.h"
+#include "src/base/background_thread.h"
+#include "src/base/delayed_signals.h"
+#include "src/base/fork.h"
+#include "src/base/forked_child.h"
+#include "src/base/message.h"
+#include "src/base/thread_state.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMaxWait = 5 * kSecond;
+constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
+// How long, and in which steps, a signal is delayed because its thread may hold a lock that the exit writer needs.
+constexpr int64_t kMaxDelay = kSecond;
+constexpr long kDelayStep = 200'000;
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+
+// The requests to write a profile in a process that may continue.
+struct Writes {
+  std::atomic<uint64_t> requested{0};  // their number
+  std::atomic<uint64_t> completed{0};  // the number of those that are completed
+};
+
+ExitWriterOptions writer;                // set before `is_registered`
+std::atomic<bool> is_registered{false};  // the exit handler
+std::atomic<pid_t> thread_process{0};    // the process that has the thread
+std::atomic<bool> needs_thread{false};   // whether this process is a forked child that gets the thread on request
+std::atomic<bool> starts_in_children{false};
+sem_t requested;                     // posted for each request
+std::atomic<uint32_t> completed{0};  // a futex: the number of completed requests
+Writes before_exec;
+Writes at_ignored_signal;
+std::atomic<int> delayed_signal{0};   // a signal that the thread sends to the process again; 0: none
+std::atomic<int64_t> first_delay{0};  // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
+static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+
+// The end of this process. A forked child has an end of its own.
+std::atomic<int64_t> ending{0};        // twice the id of the process whose end has begun, plus 1 if it is by exit
+std::atomic<int64_t> end_deadline{0};  // the time until which the threads that end the process wait
+std::atomic<void*> context_at_exit{nullptr};  // of the first thread in exit
+std::atomic<pid_t> ended_process{0};          // the process in which write_at_end has returned
+
+bool IsEnding() { return ending.load() / 2 == getpid(); }
+
+int64_t Now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// Returns whether write_at_end has returned, or has taken too long.
+bool IsEnded() { return ended_process.load() == getpid() || (IsEnding() && Now() >= end_deadline.load()); }
+
+void Complete() {
+  completed.fetch_add(1);
+  syscall(SYS_futex, &completed, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+void* WriteAtEnd(void*) {
+  const bool is_exit = ending.load() % 2 != 0;
+  writer.write_at_end({is_exit, is_exit ? context_at_exit.load() : nullptr});
+  ended_process.store(getpid());
+  Complete();
+  return nullptr;
+}
+
+// Completes the requests that were made before this call. The profile at the end must remain the last one.
+void Serve(Writes& writes, void (*write)()) {
+  const uint64_t number = writes.requested.load();
+  if (number == writes.completed.load()) return;
+  if (!IsEnded()) write();
+  writes.completed.store(number);
+  Complete();
+}
+
+void* WaitAndWrite(void*) {
+  while (true) {
+    while (sem_wait(&requested) != 0) continue;
+    if (IsEnding() && ended_process.load() != getpid()) WriteAtEnd(nullptr);
+    Serve(at_ignored_signal, writer.write_and_continue);
+    Serve(before_exec, writer.write_before_exec);
+    if (const int number = delayed_signal.exchange(0); number != 0) {
+      const timespec step = {0, kDelayStep};
+      nanosleep(&step, nullptr);
+      kill(getpid(), number);
+    }
+  }
+}
+
+// Waits until is_done(), or until `deadline`.
+template <typename IsDone>
+void WaitUntil(int64_t deadline, const IsDone& is_done) {
+  const timespec until = {deadline / kSecond, deadline % kSecond};
+  // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
+  for (uint32_t seen = completed.load(); !is_done(); seen = completed.load()) {
+    const long result =
+        syscall(SYS_futex, &completed, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+    if (result != 0 && errno == ETIMEDOUT) break;
+  }
+}
+
+// Requests a write, and waits until it is completed, until the profile at the end is written, or for five seconds.
+void RequestWrite(Writes& writes) {
+  const uint64_t number = writes.requested.fetch_add(1) + 1;
+  sem_post(&requested);
+  WaitUntil(Now() + kMaxWait, [&] { return writes.completed.load() >= number || IsEnded(); });
+}
+
+// Returns whether this call is the first one of this process. Async-signal-safe.
+bool BeginEnd(bool is_exit) {
+  const int64_t own = int64_t{2} * getpid();
+  int64_t before = ending.load();
+  if (before / 2 == getpid()) return false;
+  end_deadline.store(Now() + kMaxWait);
+  return ending.compare_exchange_strong(before, own + (is_exit ? 1 : 0));
+}
+
+void EndByExit() {
+  if (IsEnded()) return;
+  // Another thread in exit also finds this handler. And the C library, if it has a handler more when this one returns,
+  // reads its list from the start, because that thread may have freed the part in which this handler was.
+  std::atexit(&EndByExit);
+  // A handler of a signal would wait for the write.
+  const DelayedSignals delayed;
+  if (const DriverContext* const driver = driver_context.load(); driver != nullptr && !IsEnding()) {
+    context_at_exit.store(driver->get());
+  }
+  if (!BeginEnd(/*is_exit=*/true)) {
+    WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+    sleep(1);
+    return;
+  }
+  if (thread_process.load() == getpid()) {
+    sem_post(&requested);
+  } else if (!writer.starts_thread_at_exit || IsForkedChild() || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
+    // In such a child pthread_create could wait forever for a lock of the dynamic linker.
+    if (WithEnoughStack([] { WriteAtEnd(nullptr); })) return;
+    PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
+    ended_process.store(getpid());
+  }
+  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  if (ended_process.load() != getpid()) {
+    PrintMessage("hbmprof: the process ends before its profile or recording is complete: writing took over 5 seconds");
+  }
+}
+
+// Returns whether the thread may hold a lock that the exit writer needs.
+bool MayHoldLock() {
+  return thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || fork_state.mutexes != 0;
+}
+
+// Makes the exit writer send the signal to the process again a little later, or after the profile at the end, if it is
+// being written. Returns false if it does not, because a signal was first delayed kMaxDelay ago. A process can continue
+// after a delayed signal, if it has set its own handler meanwhile. So a delay that began long ago does not count.
+bool Delay(int number) {
+  const int64_t now = Now();
+  int64_t first = first_delay.load();
+  const bool is_new = first == 0 || (now - first > 2 * kMaxDelay && delayed_signal.load() == 0);
+  if (is_new && first_delay.compare_exchange_strong(first, now)) first = now;
+  if (!IsEnding() && now - first > kMaxDelay) return false;
+  // If another signal is delayed already, that one has the same effect.
+  int none = 0;
+  if (delayed_signal.compare_exchange_strong(none, number)) sem_post(&requested);
+  return true;
+}
+
+void EndBySignal(int number, siginfo_t* info, void*) {
+  const int error = errno;
+  // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
+  // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
+  const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
+  const bool is_sent = !can_be_fault || info->si_code <= 0;
+  // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread;
+  // it sends the signal with tgkill.
+  const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
+  const bool has_writer = thread_process.load() == getpid() && !IsEnded();
+  if (can_return && has_writer && MayHoldLock() && Delay(number)) {
+    errno = error;
+    return;
+  }
+  if (can_return && getpid() == kFirstProcess) {
+    // Without this handler, the kernel would ignore the signal.
+    first_delay.store(0);
+    if (has_writer) RequestWrite(at_ignored_signal);
+    errno = error;
+    return;
+  }
+  WriteByExitWriter();
+  struct sigaction by_default = {};
+  by_default.sa_handler = SIG_DFL;
+  sigaction(number, &by_default, nullptr);
+  if (is_sent) raise(number);
+  errno = error;
+}
+
+void HandleSignals() {
+  struct sigaction action = {};
+  action.sa_sigaction = &EndBySignal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigfillset(&action.sa_mask);
+  for (const int number : kSignals) {
+    struct sigaction present = {};
+    const bool is_default = sigaction(number, nullptr, &present) == 0 && (present.sa_flags & SA_SIGINFO) == 0 &&
+                            present.sa_handler == SIG_DFL;
+    if (is_default) sigaction(number, &action, nullptr);
+  }
+}
+
+bool StartThread() {
+  sem_init(&requested, 0, 0);
+  if (!StartBackgroundThread(&WaitAndWrite, nullptr)) return false;
+  thread_process.store(getpid());
+  return true;
+}
+
+// A fork handler of the child.
+void StartInChild() {
+#if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
+  needs_thread.store(true);
+  if (starts_in_children.load()) StartExitWriterInChild();
+#endif
+}
+
+}  // namespace
+
+void WriteAtExit(const ExitWriterOptions& options) {
+  static std::atomic<bool> is_called{false};
+  if (is_called.exchange(true)) return;
+  writer = options;
+  std::atexit(&EndByExit);
+  is_registered.store(true);
+}
+
+void WriteBeforeOlderExitHandlers() {
+  if (is_registered.load()) std::atexit(&EndByExit);
+}
+
+bool StartExitWriter(bool in_children) {
+  static std::atomic<bool> is_started{false};
+  if (is_started.exchange(true)) return true;
+  if (in_children) starts_in_children.store(true);
+  if (!StartThread()) return false;
+  pthread_atfork(nullptr, nullptr, &StartInChild);
+  at_quick_exit(&WriteByExitWriter);
+  HandleSignals();
+  return true;
+}
+
+void StartExitWriterInChild() {
+  if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
+  const int error = errno;
+  before_exec.completed.store(before_exec.requested.load());
+  at_ignored_signal.completed.store(at_ignored_signal.requested.load());
+  delayed_signal.store(0);
+  first_delay.store(0);
+  StartThread();
+  errno = error;
+}
+
+void StartExitWriterInAllChildren() {
+  starts_in_children.store(true);
+  StartExitWriterInChild();
+}
+
+void WriteByExitWriter() {
+  if (thread_process.load() != getpid()) return;
+  const int error = errno;
+  BeginEnd(/*is_exit=*/false);
+  sem_post(&requested);
+  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  errno = error;
+}
+
+void WriteBeforeExec() {
+  if (thread_process.load() != getpid()) return;
+  const int error = errno;
+  RequestWrite(before_exec);
+  errno = error;
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,363 @@
+#include "hbmprof/out_of_memory.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "src/api/output/kept_profiles.h"
+#include "src/api/output/out_of_memory.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/public/enough_stack.h"
+#include "src/api/recording/recorder.h"
+#include "src/base/completes.h"
+#include "src/base/descriptor.h"
+#include "src/base/hash.h"
+#include "src/base/lazy.h"
+#include "src/base/lines.h"
+#include "src/base/message.h"
+#include "src/base/mutex.h"
+#include "src/base/no_cancellation.h"
+#include "src/core/joined/injected.h"
+#include "src/core/joined/joined.h"
+#include "src/core/profiler_impl.h"
+#include "src/core/tables/tags.h"
+#include "src/export/out_of_memory_report.h"
+#include "src/export/recording.h"
+
+namespace hbmprof {
+namespace internal {
+namespace {
+
+constexpr size_t kReserveBytes = size_t{2} << 20;
+constexpr std::chrono::minutes kInterval{1};
+
+// Reserved host memory. It is unmapped before a report, so that malloc can use it.
+std::atomic<void*> reserve{nullptr};
+
+void TakeReserve() {
+  void* const memory =
+      mmap(nullptr, kReserveBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) return;
+  void* expected = nullptr;
+  if (!reserve.compare_exchange_strong(expected, memory)) munmap(memory, kReserveBytes);
+}
+
+// Returns false if nothing is reserved.
+bool GiveBackReserve() {
+  void* const memory = reserve.exchange(nullptr);
+  return memory != nullptr && munmap(memory, kReserveBytes) == 0;
+}
+
+// The last report of each device.
+struct Limiter {
+  std::atomic<uint64_t> key{0};         // a hash of the profiler and the device; 0: unused
+  std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
+  std::atomic<int64_t> unreported{0};
+};
+Limiter limiters[64];
+
+// A forked child has reported nothing.
+[[gnu::constructor]] void ClearLimitersInChildren() {
+  pthread_atfork(nullptr, nullptr, [] {
+    for (Limiter& limiter : limiters) {
+      limiter.key.store(0);
+      limiter.next_millis.store(0);
+      limiter.unreported.store(0);
+    }
+  });
+}
+
+Limiter* LimiterOf(const Profiler& profiler, DeviceId device) {
+  const uint64_t words[] = {reinterpret_cast<uintptr_t>(&profiler), static_cast<uint64_t>(device)};
+  const uint64_t key = HashWords(words, std::size(words)) | 1;
+  for (Limiter& limiter : limiters) {
+    uint64_t found = limiter.key.load(std::memory_order_acquire);
+    if (found == 0 && limiter.key.compare_exchange_strong(found, key)) return &limiter;
+    if (found == key) return &limiter;
+  }
+  return nullptr;
+}
+
+// Returns the device that has the most bytes of `space` in use.
+DeviceId LargestDevice(const Profiler& profiler, MemorySpace space) {
+  DeviceId largest = kDefaultDevice;
+  int64_t most = -1;
+  for (int i = 0; i < kMaxDevices; ++i) {
+    const auto device = static_cast<DeviceId>(i);
+    const int64_t in_use = profiler.Stats(device, space).bytes_in_use;
+    if (in_use > most) largest = device;
+    most = std::max(most, in_use);
+  }
+  return largest;
+}
+
+// Returns whether to report this failure. If so, no other failure of the device is reported for a minute, and
+// `*unreported` is set to the number of failures since the last report.
+bool MayReport(const Profiler& profiler, DeviceId device, int64_t* unreported) {
+  Limiter* const limiter = LimiterOf(profiler, device);
+  if (limiter == nullptr) return false;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const int64_t millis = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  int64_t next = limiter->next_millis.load();
+  const int64_t later = millis + std::chrono::milliseconds(kInterval).count();
+  if (millis < next || !limiter->next_millis.compare_exchange_strong(next, later)) {
+    limiter->unreported.fetch_add(1);
+    return false;
+  }
+  *unreported = limiter->unreported.exchange(0);
+  return true;
+}
+
+// For each call stack and memory space: the bytes in use in the last written profile. Sorted by HolderKey.
+struct LastProfile {
+  std::vector<std::pair<uint64_t, int64_t>> bytes;
+};
+struct LastProfileSlot {
+  Mutex mutex;
+  std::shared_ptr<const LastProfile> profile ABSL_GUARDED_BY(mutex);
+};
+Lazy<LastProfileSlot> last_profile;
+
+std::optional<int64_t> BytesBefore(const LastProfile& profile, uint64_t key) {
+  const auto found = std::lower_bound(profile.bytes.begin(), profile.bytes.end(), std::make_pair(key, INT64_MIN));
+  return found != profile.bytes.end() && found->first == key ? found->second : 0;
+}
+
+// Returns the tags of the calling thread, such as "model=llama, phase=decode".
+std::string ThreadTags() {
+  std::string text;
+  for (const auto& [key, value] : TagsOf(current_tags)) {
+    text.append(text.empty() ? "" : ", ").append(key).append("=").append(value);
+  }
+  return text;
+}
+
+std::optional<int64_t> NumberIn(const std::string& path) {
+  const std::string text = ReadProcFile(path.c_str());
+  int64_t number = 0;
+  const bool is_number = std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc();
+  return is_number ? std::optional<int64_t>(number) : std::nullopt;
+}
+
+// Returns the soft limit of a resource of this process; nullopt if there is none.
+std::optional<int64_t> LimitOf(__rlimit_resource_t resource) {
+  rlimit limit;
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
+}
+
+// Reads the limits of the process and of the host that apply to the failure's memory space. The limit of a control
+// group is read only for the process's own group of version 2.
+void ReadLimits(OutOfMemory* failure) {
+  failure->address_space_limit = LimitOf(RLIMIT_AS);
+  if (failure->address_space_limit) {
+    if (const std::optional<int64_t> pages = NumberIn("/proc/self/statm")) {
+      failure->address_space_in_use = *pages * sysconf(_SC_PAGESIZE);
+    }
+  }
+  if (failure->space == MemorySpace::kDevice) return;
+  if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
+    failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
+  }
+  ForEachLine(ReadProcFile("/proc/self/cgroup"), [failure](const std::string& line) {
+    if (line.rfind("0::", 0) != 0) return;
+    const std::string group = "/sys/fs/cgroup" + line.substr(3);
+    failure->cgroup_limit = NumberIn(group + "/memory.max");
+    failure->cgroup_in_use = NumberIn(group + "/memory.current");
+  });
+}
+
+// Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see
+// more.
+std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options) {
+  static Lazy<KeptProfiles> profiles;
+  if (options.oom_output.empty()) {
+    return "  more       with HBMPROF_OOM_OUTPUT=oom.%p.%n.pb.gz, each report writes a profile for `hbmprof top`\n";
+  }
+  const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(snapshot, options.oom_output, options);
+  if (kept.ok()) {
+    return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n") +
+           "  more       hbmprof top " + kept->path + "\n";
+  }
+  const absl::string_view why = kept.status().message();
+  return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
+}
+
+// Returns the index of the device with this name in the snapshot; nullopt if there is none.
+std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name) {
+  for (size_t i = 0; i < snapshot.devices.size(); ++i) {
+    if (snapshot.devices[i].name == name) return static_cast<uint32_t>(i);
+  }
+  return std::nullopt;
+}
+
+// Returns the name of the process; "" if it is not known.
+std::string NameOfProcess(int64_t pid) {
+  std::string name = ReadProcFile(("/proc/" + std::to_string(pid) + "/comm").c_str());
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
+// Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
+std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const DefaultOptions& options) {
+  const ScopedMark mark(std::string(kReportMark).append(failure.call));
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  std::shared_ptr<const LastProfile> before;
+  {
+    LastProfileSlot& slot = last_profile.Get();
+    MutexLock hold(slot.mutex);
+    before = slot.profile;
+  }
+  std::function<std::optional<int64_t>(uint64_t)> bytes_before;
+  if (before != nullptr) bytes_before = [&](uint64_t key) { return BytesBefore(*before, key); };
+  std::string text;
+  if (const std::optional<uint32_t> device = DeviceIn(snapshot, failure.device)) {
+    text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
+    text += OutOfMemoryStacks(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
+  }
+  return text + WriteProfile(snapshot, options);
+}
+
+std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
+  if (!bytes) return std::nullopt;
+  return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
+}
+
+// Completes and writes the report about a failure on `device`. `failure` has the values that can be read only in the
+// thread of the failed call.
+void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device, Profiler& profiler,
+            int64_t unreported, const DefaultOptions& options) {
+  failure.call = failed.call;
+  failure.requested = Clamped(failed.bytes);
+  failure.pool_limit = Clamped(failed.pool_limit);
+  failure.pool_in_use = Clamped(failed.pool_in_use);
+  std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
+  if (name.empty()) name = "unknown";  // nothing was recorded on any device
+  failure.device = name;
+  failure.space = failed.space;
+  failure.unreported_failures = unreported;
+  ReadLimits(&failure);
+  std::string text = OutOfMemorySummary(failure);
+  try {
+    text.append(SnapshotText(failure, profiler, options));
+  } catch (const std::exception&) {
+    text.append("  call stacks: the host has no memory to list them\n");
+  }
+  text.pop_back();  // PrintMessage adds a line feed
+  PrintMessage(text);
+}
+
+void PrintNoReport() { PrintMessage("hbmprof: out of device memory, and the host has no memory to report it"); }
+
+// Throws std::bad_alloc.
+void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
+                           const DefaultOptions& options) {
+  OutOfMemory failure;
+  failure.stats = profiler.Stats(device, failed.space);  // the device's numbers are those of the thread's context
+  failure.tags = ThreadTags();
+  const auto report = [&] {
+    if (!Completes([&] { Report(std::move(failure), failed, device, profiler, unreported, options); })) PrintNoReport();
+  };
+  if (!WithEnoughStack(report)) {
+    PrintMessage("hbmprof: out of device memory; no report, because the stack is small and no thread can be started");
+  }
+}
+
+// Adds the failure to the recording. A size that is not known is recorded as 0.
+void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, DeviceId device, Profiler& profiler) {
+  const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
+  if (const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler); joined != nullptr) {
+    return Joined(*joined).RecordFailure(caller, device, failure.space, bytes);
+  }
+  RecordFailure(ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
+}
+
+}  // namespace
+
+void ReserveForOutOfMemoryReports() { TakeReserve(); }
+
+std::string DeviceName(Profiler& profiler, DeviceId device) {
+  for (const Snapshot::Device& known : profiler.TakeSnapshot().devices) {
+    if (profiler.Device(known.name) == device) return known.name;
+  }
+  return "";
+}
+
+void RememberProfile(const Snapshot& snapshot) noexcept {
+  try {
+    auto profile = std::make_shared<LastProfile>();
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      if (sample.inuse_bytes != 0) {
+        profile->bytes.emplace_back(HolderKey(snapshot, sample.stack, sample.device, SpaceOf(sample.kind)),
+                                    sample.inuse_bytes);
+      }
+    }
+    std::sort(profile->bytes.begin(), profile->bytes.end());
+    auto last = profile->bytes.begin();
+    for (auto next = last; next != profile->bytes.end(); ++next) {
+      if (next == last) continue;
+      if (next->first == last->first) {
+        last->second += next->second;
+      } else {
+        *++last = *next;
+      }
+    }
+    if (last != profile->bytes.end()) profile->bytes.erase(last + 1, profile->bytes.end());
+    std::shared_ptr<const LastProfile> kept = std::move(profile);
+    LastProfileSlot& slot = last_profile.Get();
+    MutexLock hold(slot.mutex);
+    slot.profile.swap(kept);
+  } catch (const std::exception&) {
+    // The next report compares with an older profile.
+  }
+}
+
+}  // namespace internal
+
+[[gnu::noinline]] bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
+  const Caller caller = Caller::OfThisFunction();
+  thread_local bool reporting = false;
+  if (reporting || !profiler.enabled()) return false;
+  const int error = errno;
+  const internal::NoCancellation no_cancellation;
+  reporting = true;
+  bool had_reserve = false;
+  bool is_reported = false;
+  try {
+    const DeviceId device =
+        failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
+    internal::RecordFailureOf(failure, caller, device, profiler);
+    int64_t unreported = 0;
+    if (internal::MayReport(profiler, device, &unreported)) {
+      had_reserve = internal::GiveBackReserve();
+      const DefaultOptions options = Profiler::OptionsOfDefault();
+      is_reported = options.oom_report;
+      if (is_reported) internal::ReportWithEnoughStack(failure, device, profiler, unreported, options);
+    }
+  } catch (const std::exception&) {
+    internal::PrintNoReport();
+  }
+  if (had_reserve) internal::TakeReserve();
+  reporting = false;
+  errno = error;
+  return is_reported;
+}
+
+}  // namespace hbmprof

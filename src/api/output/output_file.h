@@ -1,0 +1,75 @@
+// The files of profiles. Their names come from patterns; a file of another process is not replaced.
+#ifndef HBMPROF_SRC_API_OUTPUT_OUTPUT_FILE_H_
+#define HBMPROF_SRC_API_OUTPUT_OUTPUT_FILE_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "src/api/output/output_path.h"
+#include "src/base/atomic_file.h"
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+
+// Writes `bytes` to the file that `pattern` (output_path.h) names. With "%n" it makes a new file, with the next number
+// for which there is none; otherwise an existing file is replaced. `mode` is the permissions of a new file. Sets
+// `path`, if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
+absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
+
+// The output file of one process, which may be written several times. A file is replaced only if this process wrote it,
+// or if the pattern has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise a number
+// for which there is no file is put before ".pb.gz", and a line on standard error says so. Thread-safe.
+class OutputFile {
+ public:
+  // `pattern` and `mode` as for WriteToPattern.
+  OutputFile(std::string_view pattern, mode_t mode);
+  // Returns a new object with the same pattern for the calling process, which is a forked child of this object's
+  // process. The caller owns it.
+  OutputFile* NewForChild() const;
+
+  pid_t process() const { return process_; }
+
+  // Creates the file, empty, and keeps it open for WriteLast. Errors: those of WriteFileAtomically.
+  absl::Status OpenEarly();
+  bool is_early() const { return early_.get() >= 0; }
+
+  // Writes the file. Does nothing after WriteLast, because the profile is older than that one. Errors: those of
+  // WriteFileAtomically.
+  absl::Status Write(std::string_view bytes);
+  // Like Write, but into the file that OpenEarly created, if it did. It can write that file only once; a later call
+  // then does nothing.
+  absl::Status WriteLast(std::string_view bytes);
+
+  // Returns the path of the file that was written last; "" if there is none.
+  std::string path() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock hold(mutex_);
+    return own_path_;
+  }
+
+  // Returns a sentence that says what to do about an error; "" if nothing is known.
+  const char* Advice(const absl::Status& status) const;
+
+ private:
+  OutputFile(const OutputFile& parent, pid_t process);
+
+  absl::Status WriteFile(std::string_view bytes, FileDescriptor* keep_open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const OutputPattern pattern_;
+  const mode_t mode_;
+  const pid_t process_;
+  const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
+  const bool was_writable_;      // whether the directory was writable at the start
+  FileDescriptor early_;         // set before other threads have this object
+  Mutex mutex_;
+  bool has_last_ ABSL_GUARDED_BY(mutex_) = false;  // WriteLast has written the file
+  std::string own_path_ ABSL_GUARDED_BY(mutex_);   // the file that was written last
+  FileIdentity own_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_OUTPUT_OUTPUT_FILE_H_

@@ -1,0 +1,619 @@
+#include "hbmprof/c_api.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
+#include "hbmprof/hbmprof.h"
+#include "hbmprof/http.h"
+#include "hbmprof/options.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/recording.h"
+#include "src/api/output/out_of_memory.h"
+#include "src/api/public/default_profiler.h"
+#include "src/base/thread_state.h"
+#include "src/capture/given_stack.h"
+#include "src/core/joined/injected.h"
+#include "src/core/tables/tags.h"
+#include "src/export/device_use.h"
+
+namespace {
+
+constexpr int kOrdinals = 63;      // the numbers 0 to 62: "GPU:N"
+constexpr int kFirstNamed = 64;    // hbmprof_device() returns this plus the DeviceId
+constexpr int kNamedDevices = 64;  // the largest number of devices of a profiler
+constexpr int kMaxTagDepth = 64;
+
+// The tags of a thread before each of its pushes. It lies in the static TLS block, so that it needs no malloc, also if
+// the library is part of a plugin. It is small, because plugins share the little space that is left in that block.
+struct TagStack {
+  int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
+  uint32_t outer[kMaxTagDepth];
+};
+__thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
+
+// The text of the thread's last error, null if there was none. The first error of the thread allocates it, so that it
+// takes no memory of the static TLS block. If the host has no memory for it, hbmprof_last_error returns "".
+__thread char* last_error __attribute__((tls_model("initial-exec"))) = nullptr;
+constexpr size_t kMaxErrorBytes = 1024;
+
+// Its destructor frees the text when the thread ends. If a call fails after that, the text is allocated again.
+pthread_key_t error_key;
+bool has_error_key = false;
+[[gnu::constructor]] void MakeErrorKey() {
+  const auto free_text = [](void* text) {
+    last_error = nullptr;
+    std::free(text);
+  };
+  has_error_key = pthread_key_create(&error_key, free_text) == 0;
+}
+// Also runs when a plugin that contains this library is unloaded. Threads must not call free_text after that.
+[[gnu::destructor]] void DeleteErrorKey() {
+  if (has_error_key) pthread_key_delete(error_key);
+}
+
+// `prefix` may be empty.
+void SetLastError(std::string_view prefix, std::string_view message) {
+  if (last_error == nullptr) {
+    auto* const text = static_cast<char*>(std::malloc(kMaxErrorBytes));
+    if (text == nullptr || !has_error_key || pthread_setspecific(error_key, text) != 0) {
+      std::free(text);
+      return;
+    }
+    last_error = text;
+  }
+  const size_t prefix_bytes = prefix.copy(last_error, kMaxErrorBytes - 1);
+  const size_t message_bytes = message.copy(last_error + prefix_bytes, kMaxErrorBytes - 1 - prefix_bytes);
+  last_error[prefix_bytes + message_bytes] = '\0';
+}
+
+// The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that belong to no
+// device.
+std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
+
+bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
+bool IsDevice(int device) { return IsNamed(device) || (device >= 0 && device < kOrdinals); }
+
+hbmprof::DeviceId DeviceNumber(int device) {
+  if (IsNamed(device)) return hbmprof::DeviceId(device - kFirstNamed);
+  const int index = IsDevice(device) ? device : kOrdinals;
+  std::atomic<uint32_t>& known = known_devices[index];
+  uint32_t id_plus_one = known.load(std::memory_order_relaxed);
+  if (id_plus_one == 0) {
+    // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
+    // of the names.
+    if (!hbmprof::internal::ReentryGuard().entered()) return hbmprof::kDefaultDevice;
+    char name[16] = "unknown";
+    if (index < kOrdinals) std::snprintf(name, sizeof(name), "GPU:%d", index);
+    id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
+    known.store(id_plus_one, std::memory_order_relaxed);
+  }
+  return hbmprof::DeviceId(id_plus_one - 1);
+}
+
+int Fail(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  SetLastError({}, {message.data(), message.size()});
+  return static_cast<int>(status.code());
+}
+
+int Status(const absl::Status& status) { return status.ok() ? HBMPROF_OK : Fail(status); }
+
+int InvalidArgument(const char* function, const std::string& problem) {
+  return Fail(absl::InvalidArgumentError(function + (": " + problem)));
+}
+
+int NoHostMemory(const char* function) {
+  SetLastError(function, ": the host has no memory");
+  return HBMPROF_RESOURCE_EXHAUSTED;
+}
+
+// The bytes of a caller's struct up to the end of its field.
+#define HBMPROF_END_OF(type, field) (offsetof(type, field) + sizeof(type::field))
+
+template <typename Struct>
+bool HasBytes(const Struct* given, size_t least) {
+  return given != nullptr && given->struct_size >= least;
+}
+
+// Writes the fields that the caller's struct has.
+template <typename Struct>
+void Fill(Struct* given, Struct all) {
+  all.struct_size = given->struct_size;
+  std::memcpy(given, &all, std::min(given->struct_size, sizeof(all)));
+}
+
+// Returns `all`, in which the fields that the caller's struct has are replaced by the caller's values.
+template <typename Struct>
+Struct Overlay(Struct all, const Struct* given) {
+  std::memcpy(&all, given, std::min(given->struct_size, sizeof(all)));
+  return all;
+}
+
+// `text` is the value of the environment variable, or empty. The result is valid until the variable changes.
+const char* CopyForProcess(const std::string& text, const char* variable) {
+  const char* const value = secure_getenv(variable);
+  return value != nullptr && text == value ? value : "";
+}
+
+hbmprof_options FromEnvironment() {
+  std::vector<std::string> problems;
+  const hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
+  hbmprof::internal::PrintOptionProblems(problems);
+  hbmprof_options all = {};
+  all.enabled = options.enabled ? 1 : 0;
+  all.max_stack_depth = options.max_stack_depth;
+  all.unwinder = static_cast<int>(options.unwinder);
+  all.output_early = options.output_early ? 1 : 0;
+  all.max_live_buffers = options.max_live_buffers;
+  all.max_sites = options.max_sites;
+  all.max_host_bytes = options.max_host_bytes;
+  all.output = CopyForProcess(options.output, "HBMPROF_OUTPUT");
+  all.oom_output = CopyForProcess(options.oom_output, "HBMPROF_OOM_OUTPUT");
+  all.output_mode = options.output_mode;
+  all.output_on_signals = options.output_on_signals ? 1 : 0;
+  all.oom_report = options.oom_report ? 1 : 0;
+  all.socket_dir = CopyForProcess(options.socket_dir, "HBMPROF_SOCKET_DIR");
+  all.python = options.python ? 1 : 0;
+  all.record = CopyForProcess(options.record, "HBMPROF_RECORD");
+  all.record_max_bytes = options.record_max_bytes;
+  all.flight_events = options.flight_events;
+  all.flight_seconds = options.flight_seconds;
+  all.log = CopyForProcess(options.log, "HBMPROF_LOG");
+  return all;
+}
+
+// If `given` is null, all attributes are zero.
+hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
+  hbmprof_attributes all = {};
+  if (given != nullptr) all = Overlay(all, given);
+  hbmprof::Attributes attributes;
+  attributes.device = DeviceNumber(all.device);
+  if (all.kind >= 0 && all.kind < hbmprof::kMemoryKindCount) attributes.kind = hbmprof::MemoryKind(all.kind);
+  if (all.allocator >= 0 && all.allocator <= UINT16_MAX) attributes.allocator = hbmprof::AllocatorId(all.allocator);
+  return attributes;
+}
+
+// Calls use(profiler) and returns its result: 1 for true. Returns 0 if the host has no memory for the profiler.
+template <typename Use>
+int WithDefault(const Use& use) try {
+  return use(hbmprof::Profiler::Default()) ? 1 : 0;
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
+// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (that
+// allocation counts as dropped).
+template <typename Use>
+int WithAttributes(const hbmprof_attributes* given, const Use& use) {
+  return WithDefault([&](hbmprof::Profiler& profiler) {
+    if (!profiler.enabled()) return false;
+    if (given != nullptr && !HasBytes(given, HBMPROF_END_OF(hbmprof_attributes, device))) {
+      profiler.RecordDropped(0);
+      return false;
+    }
+    return use(profiler, ToAttributes(given));
+  });
+}
+
+int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
+  const hbmprof::internal::InjectedRecord parts = hbmprof::internal::ProfilerAccess::Of(record);
+  hbmprof_freed_record all = {};
+  all.private_id = parts.id;
+  all.private_bytes = parts.bytes;
+  all.private_site = parts.site | uint64_t{parts.age} << 32;
+  Fill(freed, all);
+  return record ? 1 : 0;
+}
+
+// Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
+// if the host has no memory.
+template <typename Find>
+int NumberOf(const Find& find) try {
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
+  return static_cast<int>(find(hbmprof::Profiler::Default()));
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
+// Returns N if `name` is "GPU:N" and N is the number of a device. Otherwise returns -1.
+int OrdinalOf(const char* name) {
+  int ordinal = -1;
+  const bool is_number = name != nullptr && std::strncmp(name, "GPU:", 4) == 0 && absl::SimpleAtoi(name + 4, &ordinal);
+  if (!is_number || ordinal < 0 || ordinal >= kOrdinals) return -1;
+  return name == "GPU:" + std::to_string(ordinal) ? ordinal : -1;  // not "GPU:07"
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* hbmprof_last_error(void) { return last_error != nullptr ? last_error : ""; }
+
+int hbmprof_options_from_environment(hbmprof_options* options) try {
+  if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {
+    return InvalidArgument(__func__, "options is null or its struct_size is not set");
+  }
+  Fill(options, FromEnvironment());
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+int hbmprof_init(const hbmprof_options* options) try {
+  if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {
+    return InvalidArgument(__func__, "options is null or its struct_size is not set");
+  }
+  const hbmprof_options all = Overlay(FromEnvironment(), options);
+  if (all.unwinder < 0 || all.unwinder > HBMPROF_UNWINDER_NONE) {
+    return InvalidArgument(__func__, "unwinder is " + std::to_string(all.unwinder) + ", not 0 to 3");
+  }
+  // The options that the struct does not have are those of the environment. FromEnvironment has printed the problems.
+  std::vector<std::string> problems;
+  hbmprof::DefaultOptions chosen = hbmprof::OptionsFromEnvironment(&problems);
+  chosen.enabled = all.enabled != 0;
+  chosen.max_stack_depth = all.max_stack_depth;
+  chosen.unwinder = hbmprof::Unwinder(all.unwinder);
+  chosen.python = all.python != 0;
+  chosen.max_live_buffers = all.max_live_buffers;
+  chosen.max_sites = all.max_sites;
+  chosen.max_host_bytes = all.max_host_bytes;
+  chosen.output = all.output != nullptr ? all.output : "";
+  chosen.output_early = all.output_early != 0;
+  chosen.output_mode = all.output_mode;
+  chosen.output_on_signals = all.output_on_signals != 0;
+  chosen.oom_report = all.oom_report != 0;
+  chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
+  chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
+  chosen.record = all.record != nullptr ? all.record : "";
+  chosen.record_max_bytes = all.record_max_bytes;
+  chosen.flight_events = all.flight_events;
+  chosen.flight_seconds = all.flight_seconds;
+  chosen.log = all.log != nullptr ? all.log : "";
+  const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
+  return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+void hbmprof_set_enabled(int enabled) {
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.SetEnabled(enabled != 0);
+    return true;
+  });
+}
+
+int hbmprof_enabled(void) {
+  return WithDefault([](const hbmprof::Profiler& profiler) { return profiler.enabled(); });
+}
+
+int hbmprof_device(const char* name) {
+  if (const int ordinal = OrdinalOf(name); ordinal >= 0) return ordinal;
+  const int number = NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Device(name); });
+  return number < 0 ? number : kFirstNamed + number;
+}
+
+int hbmprof_devices(int* devices, int capacity) try {
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
+  int count = 0;
+  for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+    if (std::none_of(std::begin(device.spaces), std::end(device.spaces), hbmprof::internal::IsUsed)) continue;
+    const int number = hbmprof_device(device.name.c_str());
+    if (number < 0) return -1;
+    if (devices != nullptr && count < capacity) devices[count] = number;
+    ++count;
+  }
+  return count;
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
+int hbmprof_device_name(int device, char* name, size_t capacity) try {
+  if (!hbmprof::internal::ReentryGuard().entered()) return -1;
+  std::string found;
+  if (IsDevice(device) && !IsNamed(device)) {
+    found = "GPU:" + std::to_string(device);
+  } else {
+    for (const hbmprof::Snapshot::Device& of_snapshot : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+      if (hbmprof_device(of_snapshot.name.c_str()) == device) found = of_snapshot.name;
+    }
+    if (found.empty()) return -1;
+  }
+  if (name != nullptr && capacity > 0) name[found.copy(name, capacity - 1)] = '\0';
+  return static_cast<int>(found.size());
+} catch (const std::bad_alloc&) {
+  return -1;
+}
+
+int hbmprof_allocator(const char* name) {
+  return NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Allocator(name); });
+}
+
+const void* hbmprof_handle(int name_space, uint64_t handle) {
+  constexpr int kNameSpaces = 64;
+  constexpr int kHandleBits = 57;
+  static_assert(sizeof(void*) == sizeof(uint64_t), "a pointer holds a name space and a handle");
+  if (name_space <= 0 || name_space >= kNameSpaces || handle >> kHandleBits != 0) return nullptr;
+  return reinterpret_cast<const void*>(hbmprof::BufferId::Handle(static_cast<uint8_t>(name_space), handle).value());
+}
+
+// Each function that captures a stack is not inlined, so that the stack begins at its caller.
+
+[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  if (!profiler.enabled()) return 0;
+  hbmprof::Attributes attributes;
+  attributes.device = DeviceNumber(device);
+  return profiler.RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
+} catch (const std::bad_alloc&) {  // the host has no memory for the profiler
+  return 0;
+}
+
+[[gnu::noinline]] int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordAllocFrom(caller, ptr, bytes, with);
+  });
+}
+
+int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
+                               const uintptr_t* return_addresses, size_t count) {
+  if (return_addresses == nullptr || count == 0) return hbmprof_record_alloc_with(ptr, bytes, attributes);
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
+  });
+}
+
+[[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordSegmentFrom(caller, address, bytes, with);
+  });
+}
+
+[[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+    return profiler.RecordBlockFrom(caller, address, bytes, with);
+  });
+}
+
+int hbmprof_record_free(const void* ptr) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordFree(ptr)); });
+}
+
+int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordFree(ptr), freed); });
+}
+
+int hbmprof_record_block_free(const void* address) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockFree(address)); });
+}
+
+int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return 0;
+  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordBlockFree(address), freed); });
+}
+
+void hbmprof_restore_record(const hbmprof_freed_record* freed) {
+  if (!HasBytes(freed, sizeof(*freed))) return;
+  const hbmprof::internal::InjectedRecord parts = {freed->private_id, freed->private_bytes,
+                                                   static_cast<uint32_t>(freed->private_site),
+                                                   static_cast<uint32_t>(freed->private_site >> 32)};
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::From(parts));
+    return true;
+  });
+}
+
+int hbmprof_record_resize(const void* ptr, size_t bytes) {
+  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordResize(ptr, bytes)); });
+}
+
+int hbmprof_record_block_resize(const void* address, size_t bytes) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockResize(address, bytes)); });
+}
+
+int hbmprof_split_segment(const void* address, size_t bytes) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.SplitSegment(address, bytes)); });
+}
+
+int hbmprof_merge_segments(const void* first, const void* second) {
+  return WithDefault(
+      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.MergeSegments(first, second)); });
+}
+
+void hbmprof_drop_device(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.DropDevice(DeviceNumber(device));
+    return true;
+  });
+}
+
+void hbmprof_tag_push(const char* key, const char* value) {
+  if (tag_stack.depth++ >= kMaxTagDepth) return;
+  tag_stack.outer[tag_stack.depth - 1] = hbmprof::internal::BeginTag(key, value);
+}
+
+void hbmprof_tag_pop(void) {
+  if (tag_stack.depth == 0) return;
+  if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::EndTag(tag_stack.outer[tag_stack.depth]);
+}
+
+void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
+
+int hbmprof_start_recording(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null") : Status(hbmprof::StartRecording(path));
+}
+int hbmprof_stop_recording(void) { return Status(hbmprof::StopRecording()); }
+int hbmprof_save_flight_recording(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null") : Status(hbmprof::SaveFlightRecording(path));
+}
+void hbmprof_log_memory(const char* label) { hbmprof::LogMemory(label == nullptr ? "" : label); }
+
+// `function` is the name of the caller, for messages.
+static int GetStats(const char* function, int device, int space, hbmprof_stats* stats) try {
+  if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_stats, bytes_in_use))) {
+    return InvalidArgument(function, "stats is null or its struct_size is not set");
+  }
+  if (!IsDevice(device)) {
+    return InvalidArgument(function, "device " + std::to_string(device) +
+                                         " is neither 0 to 62 nor a number that hbmprof_device() returned");
+  }
+  if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
+    return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
+  }
+  const hbmprof::DeviceStats of_device =
+      hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
+  const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
+  hbmprof_stats all = {};
+  all.bytes_in_use = of_device.bytes_in_use;
+  all.peak_bytes_in_use = of_device.peak_bytes_in_use;
+  all.num_allocs = of_device.num_allocs;
+  all.num_live = of_device.num_live;
+  all.largest_alloc_size = of_device.largest_alloc_size;
+  all.pool_bytes = of_device.pool_bytes;
+  all.bytes_reserved = of_device.bytes_reserved;
+  all.bytes_limit = known(of_device.bytes_limit);
+  all.largest_free_block_bytes = known(of_device.largest_free_block_bytes);
+  all.driver_bytes_in_use = known(of_device.driver_bytes_in_use);
+  all.driver_peak_bytes_in_use = known(of_device.driver_peak_bytes_in_use);
+  all.driver_cache_bytes = known(of_device.driver_cache_bytes);
+  all.unaccounted = known(of_device.unaccounted);
+  all.baseline = known(of_device.baseline);
+  all.driver_is_process = of_device.driver_scope == hbmprof::DriverScope::kProcess ? 1 : 0;
+  Fill(stats, all);
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(function);
+}
+
+int hbmprof_get_stats(int device, hbmprof_stats* stats) {
+  return GetStats(__func__, device, HBMPROF_SPACE_DEVICE, stats);
+}
+
+int hbmprof_get_space_stats(int device, int space, hbmprof_stats* stats) {
+  return GetStats(__func__, device, space, stats);
+}
+
+int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
+  if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_tracker_stats, foreign_frees))) {
+    return InvalidArgument(__func__, "stats is null or its struct_size is not set");
+  }
+  const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
+  hbmprof_tracker_stats all = {};
+  all.foreign_frees = of_tracker.foreign_frees;
+  all.replaced_records = of_tracker.replaced_records;
+  all.dropped_records = of_tracker.dropped_records;
+  all.dropped_bytes = of_tracker.dropped_bytes;
+  all.reentrant_events = of_tracker.reentrant_events;
+  all.truncated_stacks = of_tracker.truncated_stacks;
+  all.dropped_tag_values = of_tracker.dropped_tag_values;
+  all.live_records = of_tracker.live_records;
+  all.sites = of_tracker.sites;
+  all.host_bytes = of_tracker.host_bytes;
+  all.max_host_bytes = of_tracker.max_host_bytes;
+  Fill(stats, all);
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+void hbmprof_reset_peak(int device) {
+  if (!IsDevice(device)) return;
+  WithDefault([&](hbmprof::Profiler& profiler) {
+    profiler.ResetPeak(DeviceNumber(device));
+    return true;
+  });
+}
+
+[[gnu::noinline]] int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {
+  const hbmprof::ScopedCaller scope;
+  const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
+  if (!is_valid) return 0;
+  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+  const std::string name =
+      IsNamed(device) ? hbmprof::internal::DeviceName(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
+  if (name.empty()) return 0;
+  hbmprof::FailedAllocation failure;
+  failure.call = call;
+  if (bytes >= 0) failure.bytes = static_cast<size_t>(bytes);
+  failure.device = name;
+  failure.space = hbmprof::MemorySpace(space);
+  return hbmprof::ReportOutOfMemory(failure, profiler) ? 1 : 0;
+} catch (const std::bad_alloc&) {
+  return 0;
+}
+
+int hbmprof_save_device_memory_profile(const char* path) {
+  return path == nullptr ? InvalidArgument(__func__, "path is null")
+                         : Status(hbmprof::save_device_memory_profile(path));
+}
+
+int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size) {
+  if (bytes == nullptr || size == nullptr) return InvalidArgument(__func__, "bytes or size is null");
+  *bytes = nullptr;
+  *size = 0;
+  const absl::StatusOr<std::string> profile = hbmprof::device_memory_profile();
+  if (!profile.ok()) return Fail(profile.status());
+  auto* const copy = static_cast<uint8_t*>(std::malloc(profile->size()));
+  if (copy == nullptr) return NoHostMemory(__func__);
+  std::memcpy(copy, profile->data(), profile->size());
+  *bytes = copy;
+  *size = profile->size();
+  return HBMPROF_OK;
+}
+
+void hbmprof_free_profile(uint8_t* bytes) { std::free(bytes); }
+
+int hbmprof_answer_http_get(const char* target, hbmprof_http_answer* answer) try {
+  if (target == nullptr || !HasBytes(answer, HBMPROF_END_OF(hbmprof_http_answer, size))) {
+    return InvalidArgument(__func__, "target or answer is null, or its struct_size is not set");
+  }
+  hbmprof_http_answer all = {};
+  Fill(answer, all);
+  const hbmprof::HttpAnswer made = hbmprof::AnswerHttpGet(target);
+  // One block: the body, and the content type behind it.
+  const size_t body_size = made.body.size() + 1;
+  const size_t type_size = made.content_type.size() + 1;
+  auto* const block = static_cast<char*>(std::malloc(body_size + type_size));
+  if (block == nullptr) return NoHostMemory(__func__);
+  std::memcpy(block, made.body.c_str(), body_size);
+  std::memcpy(block + body_size, made.content_type.c_str(), type_size);
+  all.status = made.status;
+  all.content_type = block + body_size;
+  all.body = block;
+  all.size = made.body.size();
+  Fill(answer, all);
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return NoHostMemory(__func__);
+}
+
+void hbmprof_free_http_answer(hbmprof_http_answer* answer) {
+  if (!HasBytes(answer, HBMPROF_END_OF(hbmprof_http_answer, size))) return;
+  std::free(const_cast<char*>(answer->body));
+  answer->body = nullptr;
+  answer->content_type = nullptr;
+  answer->size = 0;
+}
+
+}  // extern "C"

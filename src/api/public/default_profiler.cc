@@ -1,0 +1,332 @@
+// Profiler::Default() and InitDefault(): the profiler of the process, and the profile that it writes at exit.
+#include "src/api/public/default_profiler.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hbmprof/hbmprof.h"
+#include "hbmprof/options.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/profiler.h"
+#include "src/api/control/control_server.h"
+#include "src/api/control/dump_triggers.h"
+#include "src/api/output/end_calls.h"
+#include "src/api/output/exit_writer.h"
+#include "src/api/output/out_of_memory.h"
+#include "src/api/output/output_file.h"
+#include "src/api/public/enough_stack.h"
+#include "src/api/recording/recorder.h"
+#include "src/api/recording/recording.h"
+#include "src/base/delayed_signals.h"
+#include "src/base/message.h"
+#include "src/base/no_cancellation.h"
+#include "src/base/thread_state.h"
+#include "src/capture/libunwind_backend.h"
+#include "src/core/joined/joined.h"
+
+namespace hbmprof {
+namespace {
+
+using internal::OutputFile;
+using internal::PrintMessage;
+
+// The process's own profiler and the options that it was made with. Never destroyed.
+struct DefaultProfiler {
+  explicit DefaultProfiler(const DefaultOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
+  DefaultProfiler(const internal::InjectedProfiler& injected, const DefaultOptions& with)
+      : profiler(internal::ProfilerAccess::Joined(injected, with.enabled)), options(with) {}
+
+  Profiler profiler;
+  const DefaultOptions options;
+};
+std::atomic<DefaultProfiler*> default_profiler{nullptr};
+std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, because late exit handlers use it
+const char* output_variable = nullptr;          // null: HBMPROF_OUTPUT
+const char* interval_variable = nullptr;        // null: HBMPROF_OUTPUT_INTERVAL
+
+struct OfProcess {
+  pid_t process;
+  Snapshot snapshot;
+};
+std::atomic<const OfProcess*> exit_snapshot{nullptr};
+// Returns null if no profile is written.
+OutputFile* Output() {
+  OutputFile* file = output_file.load(std::memory_order_acquire);
+  if (file == nullptr || file->process() == getpid()) return file;
+  // This is a forked child: the parent's object may be locked by a thread that the child does not have.
+  std::unique_ptr<OutputFile> own(file->NewForChild());
+  return output_file.compare_exchange_strong(file, own.get(), std::memory_order_acq_rel) ? own.release() : file;
+}
+
+std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
+
+void WriteLastProfile(const internal::ProcessEnd& end) try {
+  const OutputFile* const inherited = output_file.load(std::memory_order_acquire);
+  const bool is_child = inherited != nullptr && inherited->process() != getpid();
+  OutputFile* const file = Output();
+  if (file == nullptr) return;
+  // A process that has recorded nothing, such as most forked children, writes no profile.
+  if ((is_child || !end.is_exit) && internal::ExitSnapshot().samples.empty()) return;
+  // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
+  // profile then has no names.
+  const absl::StatusOr<std::string> bytes =
+      SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
+  const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
+  if (!status.ok()) return PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
+  if (!file->is_early()) internal::SaveFlightBeside(file->path());
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
+}
+
+// Returns the default path of the profiles of failed allocations and of triggers: the file `name` in the directory of
+// `output`.
+std::string BesideOutput(const std::string& output, const char* name) {
+  const size_t slash = output.rfind('/');
+  return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
+}
+
+// Writes a profile that a later one replaces.
+void WriteProfileNow() try {
+  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
+  const absl::Status status = internal::WriteOutput();
+  if (!status.ok()) return PrintMessage("hbmprof: no profile: ", Text(status));
+  if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile: the host has no memory to build it");
+}
+
+// The profile comes first, because the process waits for five seconds at most, and StopRecordingAtExit can take ten on
+// a disk that hangs. A recording that is not stopped has all events but those of about the last 0.1 seconds.
+void EndProcess(const internal::ProcessEnd& end) {
+  internal::RemoveControlSocket();
+  const internal::ProbeLimit limit(end.context);
+  WriteLastProfile(end);
+  internal::StopRecordingAtExit();
+}
+
+// Called when a signal comes that the kernel ignores by default, so that the process continues.
+void WriteAndContinue() try {
+  const internal::ProbeLimit limit;
+  // WriteLastProfile would keep a snapshot without samples for the end of the process.
+  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
+  // A file that was opened early can be written once only, and SIGKILL may end the process next.
+  OutputFile* const file = Output();
+  file != nullptr && file->is_early() ? WriteLastProfile({}) : WriteProfileNow();
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile: the host has no memory to build it");
+}
+
+// Called before exec replaces the program.
+void BeforeExec() {
+  const internal::ProbeLimit limit;
+  WriteProfileNow();
+  internal::StopRecordingAtExit();
+}
+
+void EndWithProcess(const DefaultOptions& options) {
+  internal::WriteAtExit({&EndProcess, &BeforeExec, &WriteAndContinue, !options.output_early});
+}
+
+void StartOutput(const DefaultOptions& options) try {
+  auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
+  if (options.output_early) {
+    const absl::Status status = file->OpenEarly();
+    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; hbmprof tries again at exit");
+  }
+  output_file.store(file.release(), std::memory_order_release);
+  EndWithProcess(options);
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
+}
+
+// Does nothing if options.output_on_signals is false.
+void StartExitWriterIfWanted(const DefaultOptions& options) {
+  if (!options.output_on_signals) return;
+  EndWithProcess(options);
+  // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
+  // they get the thread only when they record an event.
+  const bool is_injected = output_variable != nullptr;
+  if (!internal::StartExitWriter(/*in_children=*/!is_injected)) {
+    return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
+  }
+  if (!is_injected) internal::ReplaceEndCalls();
+}
+
+// May change errno.
+void StartThreadsNow(const DefaultOptions& options) try {
+  if (!options.output.empty()) StartExitWriterIfWanted(options);
+  internal::StartRecordingOfOptions(options);
+  internal::StartDumpTriggers(options);
+  if (options.socket_dir.empty()) return;
+  const absl::Status status = internal::StartControlServer(options.socket_dir);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
+}
+
+// Makes the process's own profiler. Returns false if another thread has made it meanwhile. The calling thread must be
+// inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when the process forks.
+// Throws std::bad_alloc.
+bool Make(const DefaultOptions& options) {
+  std::unique_ptr<DefaultProfiler> made;
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
+    if (injected->start() == 0) throw std::bad_alloc();
+    made = std::make_unique<DefaultProfiler>(*injected, options);
+  } else {
+    made = std::make_unique<DefaultProfiler>(options);
+  }
+  DefaultProfiler* none = nullptr;
+  if (!default_profiler.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel)) return false;
+  const DefaultProfiler& own = *made.release();
+  if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
+  if (!own.options.output.empty() && own.options.enabled) StartOutput(own.options);
+  // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->start();
+  const bool is_injected = output_variable != nullptr;
+  if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
+  return true;
+}
+
+// Returns null if the thread is inside the tracker. That happens while this function runs: an operator new that
+// records, or a signal handler, can call it again on the same thread.
+DefaultProfiler* MakeFromEnvironment() {
+  const internal::NoCancellation no_cancellation;
+  const internal::ReentryGuard guard;
+  if (!guard.entered()) return nullptr;
+  std::vector<std::string> problems;
+  DefaultOptions options = OptionsFromEnvironment(&problems);
+  if (output_variable != nullptr) {
+    const char* output = secure_getenv(output_variable);
+    options.output = output == nullptr ? "" : output;
+    options.output_interval = 0;
+    internal::ReadOutputInterval(interval_variable, &problems, &options.output_interval);
+    const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
+    options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
+    const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
+    if (oom_output == nullptr || *oom_output == '\0') {
+      options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
+    }
+    if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
+  }
+  const bool lacks_libunwind = options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind();
+  if (!Make(options)) return default_profiler.load(std::memory_order_acquire);
+  internal::PrintOptionProblems(problems);
+  if (lacks_libunwind && internal::JoinedProfiler() == nullptr) {
+    PrintMessage("hbmprof: HBMPROF_UNWINDER=libunwind: ", internal::LibunwindProblem(), "; using auto");
+  }
+  return default_profiler.load(std::memory_order_acquire);
+}
+
+// Returns null in the same case as MakeFromEnvironment.
+DefaultProfiler* FindOrMake() {
+  DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
+  return found != nullptr ? found : MakeFromEnvironment();
+}
+
+absl::Status MadeAlready() {
+  return absl::FailedPreconditionError(
+      "Profiler::InitDefault: the process's profiler exists already. Call InitDefault before anything else of hbmprof, "
+      "at the start of main(): the first use of Profiler::Default(), of hbmprof.h, of c_api.h or of a wrapper makes "
+      "the profiler, also in the constructor of a static variable");
+}
+
+// Runs before main, so that no thread waits for the dynamic linker's lock during an event.
+[[gnu::constructor]] void LoadLibunwindEarly() {
+  std::vector<std::string> problems;
+  if (OptionsFromEnvironment(&problems).unwinder == Unwinder::kLibunwind) internal::LoadLibunwind();
+}
+
+}  // namespace
+
+void internal::SetOutputVariables(const char* path, const char* interval) {
+  output_variable = path;
+  interval_variable = interval;
+}
+
+void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
+  static std::atomic<bool> has_printed{false};
+  if (problems.empty() || JoinedProfiler() != nullptr || has_printed.exchange(true)) return;
+  for (const std::string& problem : problems) PrintMessage(problem);
+}
+
+void internal::StartThreads() {
+  const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
+  if (made == nullptr || !made->options.enabled) return;
+  const NoCancellation no_cancellation;
+  const int error = errno;
+  StartThreadsNow(made->options);
+  errno = error;
+}
+
+void internal::EndRecordingWithProcess() {
+  const DefaultOptions options = Profiler::OptionsOfDefault();
+  EndWithProcess(options);
+  StartExitWriterIfWanted(options);
+}
+
+absl::Status internal::WriteOutput() try {
+  Profiler& profiler = Profiler::Default();
+  OutputFile* const file = Output();
+  if (file == nullptr) return absl::OkStatus();
+  const ScopedMark mark(Profiler::OptionsOfDefault().output);
+  const absl::StatusOr<std::string> bytes = SerializePprof(profiler.TakeSnapshot(), &ElfSymbolizer());
+  return bytes.ok() ? file->Write(*bytes) : bytes.status();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory to build it");
+}
+
+const Snapshot& internal::ExitSnapshot() {
+  const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
+  if (found != nullptr && found->process == getpid()) return found->snapshot;
+  const Profiler& profiler = Profiler::Default();
+  const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
+  auto taken = std::make_unique<OfProcess>();
+  const ScopedMark mark("exit");
+  const ProbeLimit limit;
+  taken->process = getpid();
+  taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  // Several threads may exit at the same time: the first snapshot is used.
+  const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
+  return is_first ? taken.release()->snapshot : found->snapshot;
+}
+
+Profiler& Profiler::Default() {
+  DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
+  if (found != nullptr) return found->profiler;
+  DefaultProfiler* const made = MakeFromEnvironment();
+  return made != nullptr ? made->profiler : Off();
+}
+
+absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
+  const internal::NoCancellation no_cancellation;
+  if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
+  const internal::ReentryGuard guard;
+  if (!guard.entered()) {
+    return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");
+  }
+  if (default_profiler.load(std::memory_order_acquire) != nullptr) return MadeAlready();
+  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
+    return absl::FailedPreconditionError(std::string("Profiler::InitDefault: Unwinder::kLibunwind: ") +
+                                         internal::LibunwindProblem());
+  }
+  return Make(options) ? absl::OkStatus() : MadeAlready();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("Profiler::InitDefault: the host has no memory for the profiler");
+}
+
+DefaultOptions Profiler::OptionsOfDefault() {
+  const DefaultProfiler* const made = FindOrMake();
+  return made != nullptr ? made->options : DefaultOptions();
+}
+
+}  // namespace hbmprof

@@ -1,0 +1,52 @@
+// The profile that Profiler::Default() writes at exit, and how an injected library changes its path.
+#ifndef HBMPROF_SRC_API_PUBLIC_DEFAULT_PROFILER_H_
+#define HBMPROF_SRC_API_PUBLIC_DEFAULT_PROFILER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "hbmprof/options.h"
+#include "hbmprof/snapshot.h"
+
+namespace hbmprof::internal {
+
+// Makes Profiler::Default() read its output path and interval from these environment variables instead of
+// HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which are for the program's own copy of the library. REQUIRES:
+// Profiler::Default() was not called yet; the names are never freed.
+void SetOutputVariables(const char* path, const char* interval);
+
+// Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.
+// Prints nothing in a program that has joined the injected library, which has printed them.
+void PrintOptionProblems(const std::vector<std::string>& problems);
+
+// Starts what the options of Profiler::Default() require: the threads for output_on_signals (exit_writer.h), for the
+// triggers (dump_triggers.h) and for socket_dir (control_server.h), the recording and the flight recorder
+// (recording.h). An injected library calls it with the first tracked allocation; a linked library calls it when it
+// makes Profiler::Default(). Does not change errno.
+void StartThreads();
+
+// Called when a recording starts. The recording then ends properly when the process exits. If
+// DefaultOptions::output_on_signals is set, also when a signal or quick_exit ends the process. Throws std::bad_alloc.
+void EndRecordingWithProcess();
+
+// Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
+// from the start. Any thread may call it. Errors: those of save_device_memory_profile.
+absl::Status WriteOutput();
+
+// Returns the snapshot for the profiles at exit. The first call takes it; later calls in the same process return the
+// same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws
+// std::bad_alloc.
+const Snapshot& ExitSnapshot();
+
+// Sets `*seconds` to DefaultOptions::output_interval of the environment variable `name`. If its value is bad, adds a
+// line to `problems` instead. Does nothing if it is not set. Throws std::bad_alloc.
+void ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds);
+
+// Returns kInvalidArgument for the first field whose value is outside its range, else OK. The message names the field,
+// the value and the range. This is what InitDefault requires of its options.
+absl::Status ValidateOptions(const DefaultOptions& options);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_PUBLIC_DEFAULT_PROFILER_H_

@@ -1,0 +1,815 @@
+#include "src/api/recording/recorder.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/api/recording/recording_source.h"
+#include "src/base/background_thread.h"
+#include "src/base/completes.h"
+#include "src/base/delayed_signals.h"
+#include "src/base/lazy.h"
+#include "src/base/message.h"
+#include "src/base/mutex.h"
+#include "src/base/thread_state.h"
+#include "src/core/joined/joined.h"
+#include "src/core/tables/tags.h"
+#include "src/export/recording.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using Mode = EventLog::Mode;
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMillisecond;
+// The pause after a round: kShortWait if the round found a full buffer, otherwise kLongWait.
+constexpr int64_t kShortWait = 5 * kMillisecond;
+constexpr int64_t kLongWait = 50 * kMillisecond;
+constexpr int64_t kStopWait = 10 * kSecond;
+// After a loss a new file begins when no event was lost for this time.
+constexpr int64_t kQuietTime = kSecond;
+constexpr size_t kMaxLiveListed = size_t{1} << 22;
+constexpr size_t kMaxMarks = 100'000;
+constexpr size_t kMostUnflushed = size_t{1} << 22;  // events between two flushes of a flight recording
+constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
+constexpr char kOldSuffix[] = ".old";
+
+absl::Status NoHostMemory() { return absl::ResourceExhaustedError("the host has no memory for the recording"); }
+
+void Sleep(int64_t nanoseconds) {
+  timespec time = {nanoseconds / kSecond, nanoseconds % kSecond};
+  nanosleep(&time, nullptr);
+}
+
+// The names of the marks of this process.
+class Marks {
+ public:
+  // Returns the number of the new mark plus 1; 0 if there are too many.
+  uint64_t Add(std::string_view name) {
+    MutexLock hold(mutex_);
+    if (names_.size() == kMaxMarks) return 0;
+    names_.emplace_back(name);
+    return names_.size();
+  }
+  // Returns the names of the marks from number `first` on.
+  std::vector<std::string> From(size_t first) {
+    MutexLock hold(mutex_);
+    return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
+};
+Lazy<Marks> marks;
+
+// The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
+std::atomic<pid_t> log_process{0};
+std::atomic<ProfilerImpl*> logged_profiler{nullptr};
+// The process that has a flight recorder, and its number of buffers; 0: there is none.
+std::atomic<pid_t> flight_process{0};
+std::atomic<size_t> flight_buffers{0};
+std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
+std::atomic<int64_t> flight_knot{0};   // the time at which the flight recorder was started, in ticks and in nanoseconds
+std::atomic<int64_t> flight_knot_nanos{0};
+std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on, in ticks
+
+ProfilerImpl* LoggedProfiler() {
+  return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
+                                                                 : nullptr;
+}
+
+void ObserveTags(TagSetId tags) {
+  ProfilerImpl* const profiler = LoggedProfiler();
+  const ReentryGuard guard;
+  if (profiler == nullptr || !guard.entered()) return;
+  profiler->ledger().LogOnly(RecordedKind::kTags, tags, kNoRecordedSite, 0);
+}
+
+void SetLogged(ProfilerImpl* profiler) {
+  logged_profiler.store(profiler, std::memory_order_release);
+  log_process.store(getpid(), std::memory_order_release);
+  tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
+}
+
+// While an object exists, its thread is the only one that starts or stops the log or copies the events of the flight
+// recorder. Signals of the thread are delayed.
+class LogUse {
+ public:
+  LogUse() {
+    for (pid_t none = 0; !user.compare_exchange_strong(none, getpid(), std::memory_order_acq_rel); none = 0) {
+      if (none != getpid()) {  // a thread of the parent had it when this process was forked
+        user.compare_exchange_strong(none, 0, std::memory_order_acq_rel);
+      } else {
+        Sleep(kMillisecond);
+      }
+    }
+  }
+  ~LogUse() { user.store(0, std::memory_order_release); }
+  LogUse(const LogUse&) = delete;
+  LogUse& operator=(const LogUse&) = delete;
+
+ private:
+  static std::atomic<pid_t> user;
+  const DelayedSignals delayed_;  // ends after ~LogUse
+};
+std::atomic<pid_t> LogUse::user{0};
+
+// Switches the flight recorder on if it is wanted (at its start, and after each recording). Otherwise records that no
+// log is on.
+void ResumeFlight(ProfilerImpl& profiler) {
+  EventLog& log = profiler.ledger().log();
+  const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
+  if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
+  flight_knot.store(log.clock().NowInOrder());
+  flight_knot_nanos.store(EventClock::Monotonic());
+  flight_start.store(INT64_MAX);  // a save that begins before the instant is known has no events
+  flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
+  SetLogged(&profiler);
+}
+
+// Switches the log off, and returns the instant. Allocates no memory.
+int64_t SwitchOff(ProfilerImpl& profiler) { return profiler.ledger().SetLogMode(Mode::kOff); }
+
+// The process that has a recording in progress; 0: none.
+std::atomic<pid_t> recording_process{0};
+
+// A recording in progress. After Begin, only the thread of the recording uses it, except for the methods that other
+// threads may call.
+class Recorder {
+ public:
+  Recorder(ProfilerImpl& profiler, std::string path, const RecordingOptions& options)
+      : profiler_(profiler),
+        ledger_(profiler.ledger()),
+        path_(std::move(path)),
+        options_(options),
+        ticks_(ledger_.log().clock()) {
+    sem_init(&wakes_, 0, 0);
+  }
+
+  pid_t process() const { return process_; }
+
+  // Opens the file and switches the log on. The log's buffers are allocated. kAlreadyExists: `must_be_new` is true, and
+  // the file exists.
+  absl::Status Begin(bool must_be_new);
+  // Writes events until Stop is called.
+  void Run();
+  // Called by other threads: ends Run, and waits until it has ended. Returns false if that takes too long.
+  bool Stop() {
+    stops_.store(true, std::memory_order_release);
+    sem_post(&wakes_);
+    const int64_t end = EventClock::Monotonic() + kStopWait;
+    while (!is_done_.load(std::memory_order_acquire)) {
+      if (EventClock::Monotonic() > end) return false;
+      Sleep(kMillisecond / 2);
+    }
+    return true;
+  }
+  bool is_done() const { return is_done_.load(std::memory_order_acquire); }
+  // REQUIRES: is_done().
+  absl::Status status() const { return has_memory_ ? status_ : NoHostMemory(); }
+
+ private:
+  // One file.
+  struct File {
+    explicit File(ProfilerImpl& profiler) : source(profiler) {}
+    std::unique_ptr<RecordingWriter> writer;
+    RecordingSource source;
+    // Used until the live buffers at the start of the file are known: `resolver` has the events since the start,
+    // `listed` the live table.
+    std::optional<LiveResolver> resolver;
+    std::vector<RecordingTables::Live> listed;
+    bool has_listed = false;
+    bool is_exact = true;    // no event was lost
+    int64_t start_size = 0;  // in bytes, with the tables of the start
+  };
+
+  absl::Status Open(File* file, bool must_be_new);
+  absl::Status BeginFile(File* file, const LedgerState& state);
+  // Writes the events that the log has. If `next` is not null, events later than `split` are written to `next`.
+  absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
+  absl::Status WriteBuffers(EventBuffer* list, File* next, int64_t split);
+  absl::Status WriteEvents(File* file, RecordedEvent* events, size_t count);
+  void ListLive();
+  absl::Status ResolveLive();
+  absl::Status NextFile();
+  absl::Status WriteSample();
+  absl::Status End();
+  absl::Status RunRounds();
+  // Prints the error with which the recording has ended, and the number of lost events.
+  void PrintEnd() const;
+
+  ProfilerImpl& profiler_;
+  Ledger& ledger_;
+  std::string path_;  // changes only in Begin
+  const RecordingOptions options_;
+  const pid_t process_ = getpid();
+  TickConverter ticks_;
+  LedgerState start_;  // until the tables of the first file are written
+  std::unique_ptr<File> file_;
+  std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: a change whose last part is not read yet
+  bool found_full_ = false;                                    // the last round found a full buffer
+  int64_t lost_events_ = 0;
+  int64_t last_loss_ = 0;  // nanoseconds
+  int64_t next_sample_ = 0;
+  int64_t written_until_ = 0;  // all events up to this time, in nanoseconds, are written
+  int files_ = 1;
+  sem_t wakes_;
+  std::atomic<bool> stops_{false};
+  std::atomic<bool> is_done_{false};
+  bool has_memory_ = true;
+  absl::Status status_;
+};
+
+absl::Status Recorder::Open(File* file, bool must_be_new) {
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path_, must_be_new);
+  if (!writer.ok()) return writer.status();
+  file->writer = *std::move(writer);
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::Begin(bool must_be_new) {
+  file_ = std::make_unique<File>(profiler_);
+  if (absl::Status status = Open(file_.get(), must_be_new); !status.ok()) return status;
+  // If the path is a symbolic link, the files of the recording lie where the link leads.
+  if (char* const real = realpath(path_.c_str(), nullptr); real != nullptr) {
+    const std::unique_ptr<char, decltype(&std::free)> owned(real, &std::free);
+    path_ = real;
+  }
+  ticks_.AddKnot();
+  const Mode mode = Mode::kStream;
+  start_ = RecordingSource::ReadLedger(profiler_, &mode);
+  ticks_.AddKnot();
+  written_until_ = ticks_.ToNanos(start_.instant);
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
+  file->resolver.emplace();
+  file->source.Begin(state, ticks_.ToNanos(state.instant));
+  absl::Status status = file->writer->AddTables(file->source.tables());
+  file->start_size = file->writer->size();
+  return status;
+}
+
+absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t count) {
+  if (count == 0) return absl::OkStatus();
+  const size_t tag_sets = file->source.tables().tag_sets.size();
+  const size_t devices = file->source.tables().names.devices.size();
+  for (size_t i = 0; i < count; ++i) {
+    file->source.Translate(ticks_, &events[i]);
+    if (file->resolver.has_value()) file->resolver->AddEvent(events[i]);
+  }
+  const RecordingTables& tables = file->source.tables();
+  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices) {
+    if (absl::Status status = file->writer->AddTables(tables); !status.ok()) return status;
+  }
+  return file->writer->AddEvents(events, count);
+}
+
+absl::Status Recorder::WriteBuffers(EventBuffer* list, File* next, int64_t split) {
+  absl::Status status;
+  for (EventBuffer* buffer = list; buffer != nullptr; buffer = list) {
+    std::vector<RecordedEvent>& events = incomplete_[buffer->shard];
+    events.insert(events.end(), buffer->events, buffer->events + buffer->count);
+    list = buffer->next;
+    buffer->next = nullptr;
+    ledger_.log().Return(buffer);
+    size_t whole = events.size();
+    while (whole > 0 && events[whole - 1].is_continued) --whole;
+    const auto later = [&](int64_t time, const RecordedEvent& event) { return time < event.time; };
+    const auto end = events.begin() + static_cast<std::ptrdiff_t>(whole);
+    const auto before = static_cast<size_t>(std::upper_bound(events.begin(), end, split, later) - events.begin());
+    if (status.ok()) status = WriteEvents(file_.get(), events.data(), before);
+    if (status.ok()) status = WriteEvents(next, events.data() + before, whole - before);
+    events.erase(events.begin(), end);
+  }
+  return status;
+}
+
+absl::Status Recorder::Round(File* next, int64_t split) {
+  File* const last = next != nullptr ? next : file_.get();
+  const bool resolves = last->has_listed;
+  const int64_t until = ledger_.CollectEvents();
+  EventBuffer* const list = ledger_.log().TakeFull();
+  const LostTimes lost = ledger_.log().TakeLost();
+  found_full_ = list != nullptr && list->count == EventBuffer::kEvents;
+  ticks_.AddKnot();
+  for (File* file : {file_.get(), next}) {
+    if (file == nullptr || list == nullptr) continue;
+    file->source.Update(marks.Get().From(file->source.tables().marks.size()));
+    if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
+      ledger_.log().Return(list);
+      return status;
+    }
+  }
+  absl::Status status = WriteBuffers(list, next, split);
+  if (lost.count > 0) {
+    if (lost_events_ == 0) {
+      PrintMessage("hbmprof: the recording ", path_,
+                   " loses events, because they are recorded faster than they can be written");
+    }
+    lost_events_ += lost.count;
+    last_loss_ = EventClock::Monotonic();
+    last->is_exact = false;
+    incomplete_.clear();
+    if (status.ok()) {
+      status = last->writer->AddLost({ticks_.ToNanos(lost.from), ticks_.ToNanos(lost.to), lost.count});
+    }
+  }
+  if (until != 0) written_until_ = ticks_.ToNanos(until) - 1;
+  if (status.ok() && list != nullptr) status = last->writer->Flush(written_until_);
+  if (status.ok() && resolves) status = ResolveLive();
+  return status;
+}
+
+void Recorder::ListLive() {
+  file_->has_listed = true;
+  if (!RecordingSource::ListLive(profiler_, kMaxLiveListed, &file_->listed)) {
+    file_->resolver.reset();
+    file_->listed = {};
+  }
+}
+
+absl::Status Recorder::ResolveLive() {
+  file_->has_listed = false;
+  if (!file_->resolver.has_value()) return absl::OkStatus();
+  RecordingTables& tables = file_->source.tables();
+  tables.live = file_->resolver->Resolve(file_->listed);
+  tables.live_is_complete = file_->is_exact;
+  file_->resolver.reset();
+  file_->listed = {};
+  const int64_t before = file_->writer->size();
+  absl::Status status = file_->writer->AddTables(tables);
+  file_->start_size += file_->writer->size() - before;
+  return status;
+}
+
+absl::Status Recorder::WriteSample() {
+  const int64_t now = EventClock::Monotonic();
+  if (now < next_sample_) return absl::OkStatus();
+  next_sample_ = now + options_.sample_interval.count() * kMillisecond;
+  const DriverSample sample = file_->source.Sample();
+  if (absl::Status status = file_->writer->AddTables(file_->source.tables()); !status.ok()) return status;
+  if (absl::Status status = file_->writer->AddSample(sample); !status.ok()) return status;
+  return file_->writer->Flush(written_until_);
+}
+
+absl::Status Recorder::NextFile() {
+  const std::string old = path_ + kOldSuffix;
+  if (rename(path_.c_str(), old.c_str()) != 0) {
+    const std::string problem = strerror(errno);
+    return absl::InternalError("cannot rename " + path_ + " to " + old + ": " + problem);
+  }
+  auto next = std::make_unique<File>(profiler_);
+  if (absl::Status status = Open(next.get(), /*must_be_new=*/false); !status.ok()) return status;
+  const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
+  ticks_.AddKnot();
+  const int64_t time = ticks_.ToNanos(state.instant);
+  next->source.tables().functions = file_->source.tables().functions;
+  next->source.tables().names.warnings.push_back(
+      "The recording was started earlier. Its part before this one is in " + old +
+      (files_ == 1 ? "." : ", and older parts were removed, because its size is limited or events were lost."));
+  if (absl::Status status = BeginFile(next.get(), state); !status.ok()) return status;
+  if (absl::Status status = Round(next.get(), state.instant); !status.ok()) return status;
+  if (absl::Status status = file_->writer->Finish(time); !status.ok()) return status;
+  file_ = std::move(next);
+  ++files_;
+  ListLive();
+  return absl::OkStatus();
+}
+
+absl::Status Recorder::End() {
+  const int64_t instant = SwitchOff(profiler_);
+  absl::Status status = Round();
+  if (!status.ok()) return status;
+  written_until_ = ticks_.ToNanos(instant);
+  next_sample_ = 0;
+  const ProbeLimit limit;  // the process may be ending
+  if (status = WriteSample(); !status.ok()) return status;
+  return file_->writer->Finish(written_until_);
+}
+
+absl::Status Recorder::RunRounds() {
+  if (absl::Status status = BeginFile(file_.get(), start_); !status.ok()) return status;
+  start_ = {};
+  ListLive();
+  while (!stops_.load(std::memory_order_acquire)) {
+    if (absl::Status status = Round(); !status.ok()) return status;
+    if (absl::Status status = WriteSample(); !status.ok()) return status;
+    // Even if the tables at its start are large, a file also gets events of a quarter of max_bytes.
+    const int64_t size = file_->writer->size();
+    const bool is_large =
+        options_.max_bytes != 0 && size >= options_.max_bytes / 2 && size - file_->start_size >= options_.max_bytes / 4;
+    const bool is_quiet = !file_->is_exact && EventClock::Monotonic() - last_loss_ > kQuietTime;
+    if (is_large || is_quiet) {
+      if (absl::Status status = NextFile(); !status.ok()) return status;
+    }
+    timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t nanos = until.tv_nsec + (found_full_ ? kShortWait : kLongWait);
+    until.tv_sec += nanos / kSecond;
+    until.tv_nsec = nanos % kSecond;
+    sem_clockwait(&wakes_, CLOCK_MONOTONIC, &until);
+  }
+  return End();
+}
+
+void Recorder::PrintEnd() const {
+  if (!has_memory_) {
+    PrintMessage("hbmprof: the recording ", path_, " has ended: the host has no memory");
+  } else if (!status_.ok()) {
+    const absl::string_view why = status_.message();
+    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
+  }
+  if (lost_events_ > 0) {
+    PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
+  }
+}
+
+void Recorder::Run() {
+  // Host memory that this thread allocates is not recorded, if the profiler records the host's allocator.
+  const ReentryGuard guard;
+  try {
+    status_ = RunRounds();
+  } catch (const std::bad_alloc&) {
+    has_memory_ = false;
+  }
+  // From here on nothing allocates memory, except to print.
+  if (!has_memory_ || !status_.ok()) SwitchOff(profiler_);
+  try {
+    PrintEnd();
+  } catch (const std::bad_alloc&) {
+    PrintMessage("hbmprof: a recording has ended, and the host has no memory to say why");
+  }
+  file_.reset();
+  ledger_.log().Free();
+  ResumeFlight(profiler_);
+  recording_process.store(0, std::memory_order_release);
+  is_done_.store(true, std::memory_order_release);
+}
+
+// The recording of this process. Never destroyed while its thread runs.
+std::atomic<Recorder*> recorder{nullptr};
+
+Recorder* OwnRecorder() {
+  Recorder* const found = recorder.load(std::memory_order_acquire);
+  return found != nullptr && found->process() == getpid() ? found : nullptr;
+}
+
+absl::Status Validate(const RecordingOptions& options) {
+  const auto problem = [](const char* field, int64_t value, const char* range) {
+    return absl::InvalidArgumentError(std::string("StartRecording: the option ") + field + " is " +
+                                      std::to_string(value) + ", not " + range);
+  };
+  if (options.max_bytes != 0 && options.max_bytes < 1 << 20) {
+    return problem("max_bytes", options.max_bytes, "0 or at least 1048576");
+  }
+  if (options.buffer_bytes < 2 << 20 || options.buffer_bytes > kMaxBufferBytes) {
+    return problem("buffer_bytes", options.buffer_bytes, "2097152 to 536870912");
+  }
+  if (options.sample_interval.count() < 10 || options.sample_interval.count() > 3'600'000) {
+    return problem("sample_interval", options.sample_interval.count(), "10 to 3600000 milliseconds");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                      bool must_be_new) {
+  EventLog& log = profiler.ledger().log();
+  Recorder* const before = recorder.load(std::memory_order_acquire);
+  const bool is_own = before != nullptr && before->process() == getpid();
+  if (is_own && !before->is_done()) {
+    return absl::FailedPreconditionError("StartRecording: there is a recording already; StopRecording ends it");
+  }
+  auto own = std::make_unique<Recorder>(profiler, path, options);
+  if (log.mode() == Mode::kRing) SwitchOff(profiler);
+  if (log.mode() != Mode::kOff) {
+    return absl::FailedPreconditionError(
+        "StartRecording: this process was forked inside one of hbmprof's functions; it cannot be recorded");
+  }
+  log.Return(log.TakeFull());
+  log.Free();
+  log.clock().Choose();
+  // Each shard that is in use keeps one buffer.
+  const size_t least = size_t{2} * Ledger::kShards;
+  if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
+    ResumeFlight(profiler);
+    return NoHostMemory();
+  }
+  absl::Status status;
+  const bool has_memory = Completes([&] { status = own->Begin(must_be_new); });
+  const auto run = [](void* argument) -> void* {
+    static_cast<Recorder*>(argument)->Run();
+    return nullptr;
+  };
+  recording_process.store(getpid(), std::memory_order_release);
+  const bool has_begun = has_memory && status.ok();
+  const bool is_started = has_begun && StartBackgroundThread(run, own.get());
+  if (!is_started) {
+    recording_process.store(0, std::memory_order_release);
+    SwitchOff(profiler);
+    log.Return(log.TakeFull());
+    log.Free();
+    ResumeFlight(profiler);
+    if (!has_memory) return NoHostMemory();
+    return has_begun ? absl::ResourceExhaustedError("no thread can be started for the recording") : status;
+  }
+  SetLogged(&profiler);
+  recorder.store(own.release(), std::memory_order_release);
+  if (is_own) delete before;
+  return status;
+}
+
+// --- The flight recorder ---
+
+struct FlightEvents {
+  LedgerState state;
+  int64_t start = 0;  // in ticks: all events after it are in the list
+  std::vector<std::vector<RecordedEvent>> shards;
+  std::vector<RecordingTables::Live> listed;
+  bool live_is_complete = true;
+  bool is_overrun = false;  // there are no events: those up to `state` were removed before they were copied
+};
+
+// Sets `start` and `shards` to the events of the flight recorder, which keeps them.
+void CopyFlightEvents(Ledger& ledger, FlightEvents* flight) {
+  EventLog& log = ledger.log();
+  // Copies the events of the open buffers first, then those of the buffers that were full at that time.
+  flight->shards.assign(Ledger::kShards, {});
+  std::vector<std::vector<RecordedEvent>> open(Ledger::kShards);
+  std::vector<uint64_t> serials(Ledger::kShards);
+  std::vector<RecordedEvent> events(EventBuffer::kEvents);
+  for (uint32_t shard = 0; shard < Ledger::kShards; ++shard) {
+    const uint32_t count = ledger.CopyOpenEvents(shard, events.data(), &serials[shard]);
+    open[shard].assign(events.data(), events.data() + count);
+  }
+  struct Unpinner {
+    ~Unpinner() { log.Unpin(); }
+    EventLog& log;
+  };
+  const Unpinner unpinner{log};
+  while (const EventBuffer* const buffer = log.PinNext()) {
+    if (buffer->serial > serials[buffer->shard]) continue;
+    std::vector<RecordedEvent>& copy = flight->shards[buffer->shard];
+    copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
+  }
+  flight->start = std::max(log.removed_until(), flight_start.load());
+  for (size_t shard = 0; shard < open.size(); ++shard) {
+    flight->shards[shard].insert(flight->shards[shard].end(), open[shard].begin(), open[shard].end());
+  }
+}
+
+// Copies the events of the flight recorder and the state after them. Threads go on recording meanwhile. Throws
+// std::bad_alloc.
+FlightEvents CopyFlight(ProfilerImpl& profiler) {
+  FlightEvents flight;
+  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
+  CopyFlightEvents(profiler.ledger(), &flight);
+  if (flight.start <= flight.state.instant) return flight;
+  // Meanwhile all events up to the instant were removed. The list takes most of the time, so it is left out.
+  flight = {};
+  flight.live_is_complete = false;
+  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  CopyFlightEvents(profiler.ledger(), &flight);
+  flight.is_overrun = flight.start > flight.state.instant;
+  if (flight.is_overrun) {
+    flight.start = flight.state.instant;
+    flight.shards.clear();
+  }
+  return flight;
+}
+
+// Undoes the events between the start and the instant. If the peak of an account was reached after the start, the
+// earlier peak is not known. Then the peak at the start is set to the bytes in use at the start.
+void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
+  LedgerState& state = flight->state;
+  const auto has_new_peak = [&](AccountId account) {
+    return state.accounts[static_cast<size_t>(account)].peak_time > flight->start;
+  };
+  for (const std::vector<RecordedEvent>& events : flight->shards) {
+    for (size_t i = events.size(); i-- > 0;) {
+      const bool is_last = !events[i].is_continued || i + 1 == events.size();
+      if (events[i].time > state.instant) continue;
+      UndoEvent(profiler.sites(), events[i], is_last ? nullptr : &events[i + 1], &state);
+    }
+  }
+  for (size_t site = 0; site < state.sites.size(); ++site) {
+    SiteTotals& totals = state.sites[site];
+    if (!has_new_peak(profiler.sites().At(static_cast<SiteId>(site)).account)) continue;
+    totals.peak_objects = totals.inuse_objects;
+    totals.peak_bytes = totals.inuse_bytes;
+  }
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
+    if (has_new_peak(account)) totals.peak_bytes_in_use = totals.bytes_in_use;
+  }
+}
+
+// Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
+// or if there are no events, else "".
+std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
+  if (flight->is_overrun) {
+    return "The flight recorder has no events: during the save there were more events than it keeps. Set "
+           "HBMPROF_FLIGHT "
+           "to a higher number.";
+  }
+  const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
+  if (nanos == 0) return "";
+  const int64_t end = ticks.ToNanos(flight->state.instant);
+  const int64_t limit = ticks.ToTicks(std::max(end - nanos, flight_knot_nanos.load()));
+  if (flight->start <= limit || flight->start == flight_start.load()) {
+    flight->start = std::max(flight->start, limit);
+    return "";
+  }
+  char text[200];
+  std::snprintf(text, sizeof(text),
+                "The flight recorder has only the last %.3g of %.3g seconds: there were more events than it "
+                "keeps. Set HBMPROF_FLIGHT to a higher number.",
+                static_cast<double>(end - ticks.ToNanos(flight->start)) / kSecond,
+                static_cast<double>(nanos) / kSecond);
+  return text;
+}
+
+// Writes the events, and flushes after about every kMostUnflushed of them, because a reader needs memory for all events
+// between two flushes.
+absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& shards, RecordingWriter& writer) {
+  constexpr size_t kEventsPerTime = 4096;
+  constexpr size_t kTimesPerFlush = kMostUnflushed / kEventsPerTime;
+  std::vector<int64_t> times;
+  for (const std::vector<RecordedEvent>& events : shards) {
+    for (size_t i = kEventsPerTime; i < events.size(); i += kEventsPerTime) times.push_back(events[i].time);
+  }
+  std::sort(times.begin(), times.end());
+  std::vector<size_t> written(shards.size());
+  for (size_t next = kTimesPerFlush;; next += kTimesPerFlush) {
+    const int64_t until = next < times.size() ? times[next] : INT64_MAX;
+    const auto is_later = [](int64_t time, const RecordedEvent& event) { return time < event.time; };
+    for (size_t shard = 0; shard < shards.size(); ++shard) {
+      const auto begin = shards[shard].begin() + static_cast<std::ptrdiff_t>(written[shard]);
+      const auto count = static_cast<size_t>(std::upper_bound(begin, shards[shard].end(), until, is_later) - begin);
+      if (count == 0) continue;
+      if (absl::Status status = writer.AddEvents(&*begin, count); !status.ok()) return status;
+      written[shard] += count;
+    }
+    if (until == INT64_MAX) return absl::OkStatus();
+    if (absl::Status status = writer.Flush(until); !status.ok()) return status;
+  }
+}
+
+absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
+  FlightEvents flight = CopyFlight(profiler);
+  const int64_t end = flight.state.instant;
+  TickConverter ticks(profiler.ledger().log().clock());
+  ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
+  ticks.AddKnot();
+  const std::string warning = LimitFlight(ticks, &flight);
+  // Removes the events up to the start, because the log no longer has all events of that time.
+  for (std::vector<RecordedEvent>& events : flight.shards) {
+    events.erase(std::remove_if(events.begin(), events.end(),
+                                [&](const RecordedEvent& event) { return event.time <= flight.start; }),
+                 events.end());
+  }
+  UndoFlight(profiler, &flight);
+  flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
+  if (!writer.ok()) return writer.status();
+  RecordingSource source(profiler);
+  source.Begin(flight.state, ticks.ToNanos(flight.start));
+  source.Update(marks.Get().From(0));
+  if (!warning.empty()) source.tables().names.warnings.push_back(warning);
+  LiveResolver resolver;
+  for (std::vector<RecordedEvent>& events : flight.shards) {
+    for (const RecordedEvent& event : events) resolver.AddEvent(event);
+    while (!events.empty() && events.back().time > end) events.pop_back();
+    for (RecordedEvent& event : events) source.Translate(ticks, &event);
+  }
+  if (flight.live_is_complete) source.tables().live = resolver.Resolve(flight.listed);
+  source.tables().live_is_complete = flight.live_is_complete;
+  const DriverSample sample = source.Sample();
+  absl::Status status = (*writer)->AddTables(source.tables());
+  if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
+  if (status.ok()) status = (*writer)->AddSample(sample);
+  if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
+  // An incomplete file is of no use, and it can take the last space of the disk.
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
+}  // namespace
+
+absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
+                           bool must_be_new) try {
+  if (absl::Status status = Validate(options); !status.ok()) return status;
+  const LogUse use;
+  const ReentryGuard guard;
+  return StartNow(profiler, path, options, must_be_new);
+} catch (const std::exception&) {
+  return NoHostMemory();
+}
+
+absl::Status StopRecorder() try {
+  const LogUse use;
+  Recorder* const own = OwnRecorder();
+  if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
+  if (!own->Stop()) {
+    return absl::DeadlineExceededError("StopRecording: the recording was not written within ten seconds");
+  }
+  recorder.store(nullptr, std::memory_order_release);
+  const std::unique_ptr<Recorder> owned(own);
+  return own->status();
+} catch (const std::bad_alloc&) {
+  return NoHostMemory();
+}
+
+bool IsRecorderRunning() { return recording_process.load(std::memory_order_acquire) == getpid(); }
+
+bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
+  const LogUse use;
+  const ReentryGuard guard;
+  EventLog& log = profiler.ledger().log();
+  if (!IsRecorderRunning()) log.clock().Choose();
+  // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
+  flight_buffers.store(events / EventBuffer::kEvents + 2 + Ledger::kShards);
+  flight_process.store(getpid());
+  flight_nanos.store(nanos);
+  if (IsRecorderRunning()) return true;
+  ResumeFlight(profiler);
+  return log.mode() == Mode::kRing;
+}
+
+bool IsFlightRecorderOn() {
+  ProfilerImpl* const profiler = LoggedProfiler();
+  return profiler != nullptr && profiler->ledger().log().mode() == Mode::kRing;
+}
+
+void StopFlightRecorder() {
+  const LogUse use;
+  const ReentryGuard guard;
+  flight_buffers.store(0);
+  if (!IsFlightRecorderOn()) return;
+  ProfilerImpl& profiler = *LoggedProfiler();
+  SetLogged(nullptr);
+  SwitchOff(profiler);
+  profiler.ledger().log().Free();
+}
+
+absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
+  const LogUse use;
+  if (!IsFlightRecorderOn()) {
+    return absl::FailedPreconditionError(
+        IsRecorderRunning() ? "SaveFlightRecording: a recording is in progress; it contains the events"
+                            : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
+                              "HBMPROF_FLIGHT_SECONDS=SECONDS)");
+  }
+  const ReentryGuard guard;
+  return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
+} catch (const std::exception&) {
+  return NoHostMemory();
+}
+
+void BeginMark(std::string_view name) {
+  if (LoggedProfiler() == nullptr) return;
+  const ReentryGuard guard;
+  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
+}
+
+void EndMark() { EventLog::MarkOfThread() = 0; }
+
+ScopedMark::ScopedMark(std::string_view name) {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).BeginMark(name) : BeginMark(name);
+}
+
+ScopedMark::~ScopedMark() {
+  const InjectedProfiler* const joined = JoinedProfiler();
+  joined != nullptr ? Joined(*joined).EndMark() : EndMark();
+}
+
+void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {
+  if (LoggedProfiler() != &profiler) return;
+  const ReentryGuard guard;
+  if (!guard.entered()) return;
+  static_assert(kNoSite == kNoRecordedSite);
+  profiler.ledger().LogOnly(RecordedKind::kFailed, static_cast<uint64_t>(AccountOf(device, space)),
+                            profiler.SiteOfFailure(caller, device, space), bytes);
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,273 @@
+#include "hbmprof/recording.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <new>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "hbmprof/profiler.h"
+#include "src/api/output/output_path.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/recording/recorder.h"
+#include "src/api/recording/recording.h"
+#include "src/base/descriptor.h"
+#include "src/base/lazy.h"
+#include "src/base/message.h"
+#include "src/base/mutex.h"
+#include "src/base/write_all.h"
+#include "src/core/joined/injected.h"
+#include "src/core/joined/joined.h"
+#include "src/core/profiler_impl.h"
+#include "src/export/device_use.h"
+
+namespace hbmprof {
+namespace internal {
+namespace {
+
+constexpr int kMostNames = 100'000;
+// The capacity of the flight recorder if only flight_seconds is set.
+constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
+
+std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+// Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
+// has "%n" or `must_be_new` is true, the file must be a new one: if use() returns kAlreadyExists, calls it again with
+// the next name. For a pattern without "%n", a number is added to the name if the file exists.
+template <typename Use>
+absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
+  const OutputPattern pattern(path);
+  must_be_new = must_be_new || pattern.has_number();
+  for (int i = 0; i < kMostNames; ++i) {
+    std::string name = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
+    if (i > 0 && !pattern.has_number()) name += "." + std::to_string(i);
+    if (must_be_new && Exists(name)) continue;
+    const absl::Status status = use(name, must_be_new);
+    if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat(kMostNames, " files with names for ", std::string(path), " exist already"));
+}
+
+// Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
+const InjectedProfiler* JoinedByDefault() { return ProfilerAccess::JoinedBy(Profiler::Default()); }
+
+// Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it has
+// not joined another one.
+absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
+  Profiler& profiler = Profiler::Default();
+  if (!profiler.enabled()) return absl::FailedPreconditionError(std::string(caller) + ": the profiler is off");
+  return &ProfilerAccess::ImplOf(profiler);
+}
+
+// The paths of this process's recordings.
+struct RecordingPaths {
+  Mutex mutex;
+  std::set<std::string> paths ABSL_GUARDED_BY(mutex);
+};
+Lazy<RecordingPaths> recording_paths;
+
+std::string AbsolutePath(const std::string& path) {
+  char directory[PATH_MAX];
+  if (path.rfind('/', 0) == 0 || getcwd(directory, sizeof(directory)) == nullptr) return path;
+  return absl::StrCat(directory, "/", path);
+}
+
+void RememberRecording(const std::string& path) {
+  RecordingPaths& recordings = recording_paths.Get();
+  std::string absolute = AbsolutePath(path);
+  MutexLock hold(recordings.mutex);
+  recordings.paths.insert(std::move(absolute));
+}
+
+bool IsRecordingOfThisProcess(const std::string& path) {
+  RecordingPaths& recordings = recording_paths.Get();
+  const std::string absolute = AbsolutePath(path);
+  MutexLock hold(recordings.mutex);
+  return recordings.paths.count(absolute) != 0;
+}
+
+// As WriteFlight. Does not replace a recording of this process: kAlreadyExists.
+absl::Status WriteFlightTo(const std::string& path, bool must_be_new) {
+  if (!IsRecordingOfThisProcess(path)) return WriteFlight(path, must_be_new);
+  return absl::AlreadyExistsError(absl::StrCat(path, " is a recording of this process and is not replaced"));
+}
+
+absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
+  const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
+  if (!profiler.ok()) return profiler.status();
+  const absl::Status status = WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
+    const absl::Status started = StartRecorder(**profiler, name, options, is_new);
+    if (started.ok()) RememberRecording(name);
+    return started;
+  });
+  if (!status.ok()) return status;
+  EndRecordingWithProcess();
+  return status;
+}
+
+// --- LogMemory ---
+
+enum class LogState : int { kUnknown, kOff, kOn };
+std::atomic<LogState> log_state{LogState::kUnknown};
+
+// The bytes of device memory in use in the last line of each device.
+struct LastLines {
+  Mutex mutex;
+  std::map<std::string, int64_t> in_use ABSL_GUARDED_BY(mutex);
+};
+Lazy<LastLines> last_lines;
+
+std::string Size(int64_t bytes) {
+  constexpr double kUnit = 1024;
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while ((value >= kUnit || value <= -kUnit) && unit + 1 < std::size(units)) {
+    value /= kUnit;
+    ++unit;
+  }
+  char text[48];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  return text;
+}
+
+std::string LineOf(const Snapshot::Device& device, std::string_view label) {
+  const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
+  int64_t before = 0;
+  bool has_before = false;
+  {
+    LastLines& last = last_lines.Get();
+    MutexLock hold(last.mutex);
+    const auto [found, is_new] = last.in_use.try_emplace(device.name, stats.bytes_in_use);
+    has_before = !is_new;
+    before = std::exchange(found->second, stats.bytes_in_use);
+  }
+  std::string line = "hbmprof: ";
+  line.append(label).append(": ").append(device.name).append(" in use ").append(Size(stats.bytes_in_use));
+  const int64_t change = stats.bytes_in_use - before;
+  if (has_before) line.append(" (").append(change >= 0 ? "+" : "").append(Size(change)).append(")");
+  line.append(", peak ").append(Size(stats.peak_bytes_in_use));
+  if (stats.bytes_limit.has_value()) line.append(", limit ").append(Size(*stats.bytes_limit));
+  if (stats.largest_free_block_bytes.has_value()) {
+    line.append(", largest free ").append(Size(*stats.largest_free_block_bytes));
+  }
+  return line;
+}
+
+void WriteLine(const std::string& log, const std::string& line) {
+  if (log == "stderr") return PrintMessage(line);
+  const FileDescriptor file(AboveStandard(
+      [&] { return open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600); }));
+  const int error = file.get() < 0 ? errno : WriteAll(file.get(), line + "\n");
+  if (error == 0) return;
+  static std::atomic<bool> is_printed{false};
+  if (!is_printed.exchange(true)) PrintMessage("hbmprof: cannot write the log ", log, ": ", strerror(error));
+}
+
+[[gnu::noinline]] void Log(std::string_view label) try {
+  const DefaultOptions options = Profiler::OptionsOfDefault();
+  log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
+  if (options.log.empty()) return;
+  for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
+    if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) WriteLine(options.log, LineOf(device, label));
+  }
+} catch (const std::exception&) {
+  PrintMessage("hbmprof: no line in the log: the host has no memory for it");
+}
+
+}  // namespace
+
+void StartRecordingOfOptions(const DefaultOptions& options) {
+  const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
+  if (options.record.empty() && !has_flight) return;
+  // If the program has joined the injected library, the injected library starts the recording: it reads the same
+  // variables.
+  if (JoinedByDefault() != nullptr) return;
+  const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
+  if (!profiler.ok()) return;
+  if (has_flight) {
+    const int64_t events = options.flight_events > 0 ? options.flight_events : kDefaultFlightEvents;
+    const auto nanos = static_cast<int64_t>(options.flight_seconds * 1e9);
+    if (!StartFlightRecorder(**profiler, static_cast<size_t>(events), nanos)) {
+      PrintMessage("hbmprof: no flight recorder: the host has no memory for it");
+    }
+  }
+  if (options.record.empty()) return;
+  RecordingOptions recording;
+  recording.max_bytes = options.record_max_bytes;
+  const absl::Status status = Start(options.record, /*must_be_new=*/true, recording);
+  if (!status.ok()) PrintMessage("hbmprof: no recording: ", Text(status));
+}
+
+void StopRecordingAtExit() {
+  if (!IsRecorderRunning()) return;
+  const absl::Status status = StopRecorder();
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+}
+
+std::string SaveFlightBeside(std::string_view profile) {
+  const InjectedProfiler* const joined = JoinedByDefault();
+  if (joined == nullptr && !IsFlightRecorderOn()) return "";
+  constexpr std::string_view kProfile = ".pb.gz";
+  const size_t size = profile.size();
+  const bool has_ending = size > kProfile.size() && profile.substr(size - kProfile.size()) == kProfile;
+  const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
+  const absl::Status status = joined != nullptr
+                                  ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
+                                  : WriteFlightTo(path, /*must_be_new=*/false);
+  if (status.ok()) return path;
+  // The injected library's flight recorder is off.
+  if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
+  PrintMessage("hbmprof: no flight recording: ", Text(status));
+  return "";
+}
+
+}  // namespace internal
+
+absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path, options);
+  return internal::Start(path, /*must_be_new=*/false, options);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
+}
+
+absl::Status StopRecording() try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  return joined != nullptr ? internal::Joined(*joined).StopRecording() : internal::StopRecorder();
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
+}
+
+absl::Status SaveFlightRecording(std::string_view path) try {
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
+  const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
+  if (!profiler.ok()) return profiler.status();
+  return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlightTo);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the host has no memory for the recording");
+}
+
+void LogMemory(std::string_view label) {
+  if (internal::log_state.load(std::memory_order_relaxed) != internal::LogState::kOff) internal::Log(label);
+}
+
+}  // namespace hbmprof

@@ -1,0 +1,308 @@
+#include "src/api/recording/recording_source.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "hbmprof/pprof.h"
+#include "src/base/descriptor.h"
+#include "src/base/spin_lock.h"
+#include "src/capture/modules.h"
+#include "src/core/tables/tags.h"
+
+namespace hbmprof::internal {
+
+// --- Times ---
+
+void TickConverter::AddKnot() {
+  if (!clock_.uses_counter()) return;
+  // The counter is read before and after the clock. The attempt with the shortest time between the two reads is used.
+  constexpr int kAttempts = 5;
+  int64_t shortest = INT64_MAX;
+  Knot knot;
+  for (int i = 0; i < kAttempts; ++i) {
+    const int64_t before = clock_.NowInOrder();
+    const int64_t nanos = EventClock::Monotonic();
+    const int64_t after = clock_.NowInOrder();
+    if (after - before >= shortest) continue;
+    shortest = after - before;
+    knot = {before + shortest / 2, nanos};
+  }
+  AddKnot(knot.ticks, knot.nanos);
+}
+
+void TickConverter::AddKnot(int64_t ticks, int64_t nanos) {
+  if (count_ == kKnots) {
+    std::copy(knots_ + 1, knots_ + kKnots, knots_);
+    --count_;
+  }
+  knots_[count_++] = {ticks, nanos};
+}
+
+int64_t TickConverter::ToNanos(int64_t ticks) const {
+  if (!clock_.uses_counter()) return ticks / EventClock::kStep;
+  int segment = 0;
+  while (segment + 2 < count_ && ticks >= knots_[segment + 1].ticks) ++segment;
+  const Knot& from = knots_[segment];
+  const Knot& to = knots_[segment + 1];
+  const auto slope = static_cast<double>(to.nanos - from.nanos) / static_cast<double>(to.ticks - from.ticks);
+  return from.nanos + static_cast<int64_t>(std::floor(static_cast<double>(ticks - from.ticks) * slope));
+}
+
+int64_t TickConverter::ToTicks(int64_t nanos) const {
+  if (!clock_.uses_counter()) return nanos * EventClock::kStep;
+  const Knot& from = knots_[count_ - 2];
+  const Knot& to = knots_[count_ - 1];
+  const auto slope = static_cast<double>(to.ticks - from.ticks) / static_cast<double>(to.nanos - from.nanos);
+  return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
+}
+
+// --- Tables ---
+
+LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {
+  LedgerState state;
+  // This must be read before the call of Snapshot, which continues for some time after its instant.
+  state.unix_nanos =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.instant, mode);
+  return state;
+}
+
+uint32_t RecordingSource::IndexOf(DeviceId device) {
+  uint32_t& index = device_index_[static_cast<size_t>(device)];
+  if (index == UINT32_MAX) {
+    const auto number = static_cast<size_t>(device);
+    const std::vector<std::string> names = profiler_.devices().All();
+    index = static_cast<uint32_t>(devices_.size());
+    devices_.push_back(device);
+    tables_.names.devices.emplace_back().name =
+        number < names.size() ? names[number] : "unnamed:" + std::to_string(number);
+  }
+  return index;
+}
+
+void RecordingSource::Begin(const LedgerState& state, int64_t time) {
+  tables_.start_time = time;
+  tables_.start_unix_nanos = state.unix_nanos;
+  tables_.live_is_complete = false;
+  tables_.tag_sets.emplace_back();
+  tables_.threads.emplace_back();
+  profiler_.DescribeProcess(&tables_.names);
+  for (AccountId account = 0; account < kAccounts; ++account) {
+    const AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
+    if (!totals.is_used()) continue;
+    const auto device = static_cast<DeviceId>(account / kMemorySpaceCount);
+    const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
+    const uint32_t index = IndexOf(device);
+    tables_.names.devices[index].spaces[account % kMemorySpaceCount] = profiler_.ToStats(device, space, totals);
+  }
+  Update({});
+  for (size_t site = 0; site < state.sites.size(); ++site) {
+    const SiteTotals& totals = state.sites[site];
+    Snapshot::Sample& sample = tables_.sites[site];
+    sample.alloc_objects = totals.alloc_objects;
+    sample.alloc_bytes = totals.alloc_bytes;
+    sample.inuse_objects = totals.inuse_objects;
+    sample.inuse_bytes = totals.inuse_bytes;
+    sample.peak_objects = totals.peak_objects;
+    sample.peak_bytes = totals.peak_bytes;
+  }
+}
+
+void RecordingSource::Update(const std::vector<std::string>& marks) {
+  tables_.names.allocators = profiler_.allocators().All();
+  const size_t first_stack = tables_.names.stacks.size();
+  AddSites();
+  profiler_.AddPython(&tables_.names);
+  if (tables_.names.stacks.size() > first_stack) AddNames(first_stack);
+  AddThreads();
+  for (const std::string& mark : marks) tables_.marks.push_back({mark});
+}
+
+void RecordingSource::AddSites() {
+  const SiteTable& sites = profiler_.sites();
+  const SiteId count = sites.size();
+  if (tables_.sites.size() == count) return;
+  const std::vector<std::pair<std::string, std::string>> process_tags = profiler_.Tags();
+  for (auto site = static_cast<SiteId>(tables_.sites.size()); site < count; ++site) {
+    const SiteKey key = sites.Key(site);
+    const auto [stack, is_new] = stack_index_.emplace(key.stack, static_cast<uint32_t>(tables_.names.stacks.size()));
+    if (is_new) tables_.names.stacks.push_back({sites.PcsOf(*key.stack), key.stack->truncated});
+    Snapshot::Sample& sample = tables_.sites.emplace_back();
+    sample.stack = stack->second;
+    sample.device = IndexOf(key.attributes.device);
+    sample.kind = key.attributes.kind;
+    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
+    if (sample.allocator >= tables_.names.allocators.size()) sample.allocator = 0;
+    sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
+    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
+    tables_.site_kinds.push_back(sites.At(site).is_segment ? RecordingTables::SiteKind::kSegment
+                                 : sites.At(site).is_block ? RecordingTables::SiteKind::kBlock
+                                                           : RecordingTables::SiteKind::kPlain);
+  }
+}
+
+void RecordingSource::AddNames(size_t first_stack) {
+  std::vector<Snapshot::Module>& known = tables_.names.modules;
+  std::vector<Snapshot::Module> modules = LoadedModules();
+  for (Snapshot::Module& module : modules) {
+    const auto is_same = [&](const Snapshot::Module& other) {
+      return other.start == module.start && other.path == module.path;
+    };
+    if (std::none_of(known.begin(), known.end(), is_same)) known.push_back(module);
+  }
+  std::vector<uint64_t> addresses;
+  for (size_t stack = first_stack; stack < tables_.names.stacks.size(); ++stack) {
+    for (const uint64_t address : tables_.names.stacks[stack].return_addresses) {
+      if (address >> 32 == Snapshot::kNamedFrame >> 32) continue;
+      if (tables_.functions.try_emplace(address - 1).second) addresses.push_back(address - 1);
+    }
+  }
+  const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(modules, addresses);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (names[i].name.empty()) {
+      tables_.functions.erase(addresses[i]);
+    } else {
+      tables_.functions[addresses[i]] = {std::string(names[i].system_name), std::string(names[i].name)};
+    }
+  }
+}
+
+void RecordingSource::AddThreads() {
+  const uint32_t count = EventLog::ThreadCount();
+  while (tables_.threads.size() < count) {
+    int32_t id = 0;
+    // A thread that is taking its number sets its id next.
+    for (Backoff backoff; id == 0; backoff.Wait()) {
+      id = EventLog::ThreadOf(static_cast<uint16_t>(tables_.threads.size()));
+    }
+    std::string name = ReadProcFile(("/proc/self/task/" + std::to_string(id) + "/comm").c_str());
+    if (!name.empty() && name.back() == '\n') name.pop_back();
+    tables_.threads.push_back({id, std::move(name)});
+  }
+}
+
+void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event) {
+  event->time = ticks.ToNanos(event->time);
+  if (event->kind == RecordedKind::kResetPeak || event->kind == RecordedKind::kFailed) {
+    event->id = uint64_t{IndexOf(static_cast<DeviceId>(event->id / kMemorySpaceCount))} * kMemorySpaceCount +
+                event->id % kMemorySpaceCount;
+  } else if (event->kind == RecordedKind::kTags) {
+    while (tables_.tag_sets.size() <= event->id) {
+      tables_.tag_sets.push_back(TagsOf(static_cast<TagSetId>(tables_.tag_sets.size())));
+    }
+  }
+}
+
+DriverSample RecordingSource::Sample() {
+  DriverSample sample;
+  sample.time = EventClock::Monotonic();
+  for (uint32_t index = 0; index < devices_.size(); ++index) {
+    const DeviceStats stats = profiler_.Stats(devices_[index], MemorySpace::kDevice);
+    sample.devices.push_back({index, stats.driver_bytes_in_use, stats.bytes_free, stats.bytes_limit,
+                              stats.largest_free_block_bytes, stats.driver_cache_bytes});
+  }
+  long pages = 0;
+  if (std::sscanf(ReadProcFile("/proc/self/statm").c_str(), "%*d %ld", &pages) == 1) {
+    sample.host_resident_bytes = int64_t{pages} * sysconf(_SC_PAGESIZE);
+  }
+  sample.counters = profiler_.counters().All();
+  return sample;
+}
+
+bool RecordingSource::ListLive(const ProfilerImpl& profiler, size_t max, std::vector<RecordingTables::Live>* live) {
+  // Memory is allocated before the table is read: its locks are held while it is read.
+  for (size_t space = 1024;; space *= 2) {
+    live->clear();
+    live->reserve(std::min(space, max));
+    size_t count = 0;
+    profiler.live().ForEach([&](uint64_t id, const LiveRecord& record) {
+      if (++count <= live->capacity()) live->push_back({id, record.site, record.bytes});
+    });
+    if (count <= live->capacity()) return true;
+    if (space >= max) return false;
+    while (space < count) space *= 2;
+  }
+}
+
+// --- Live buffers ---
+
+void LiveResolver::AddEvent(const RecordedEvent& event) {
+  switch (event.kind) {
+    case RecordedKind::kAlloc:
+    case RecordedKind::kFree:
+    case RecordedKind::kUndoFree:
+    case RecordedKind::kMoveFrom:
+    case RecordedKind::kMoveTo:
+      break;
+    default:
+      return;
+  }
+  First& first = first_[event.id];
+  if (event.time >= first.time) return;
+  const bool was_live = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;
+  first = {event.time, was_live, event.site, event.bytes};
+}
+
+std::vector<RecordingTables::Live> LiveResolver::Resolve(const std::vector<RecordingTables::Live>& listed) const {
+  std::vector<RecordingTables::Live> live;
+  for (const RecordingTables::Live& one : listed) {
+    if (first_.count(one.id) == 0) live.push_back(one);
+  }
+  for (const auto& [id, first] : first_) {
+    if (first.was_live) live.push_back({id, first.site, first.bytes});
+  }
+  std::sort(live.begin(), live.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return live;
+}
+
+void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const RecordedEvent* next, LedgerState* state) {
+  if (event.site == kNoRecordedSite) return;
+  SiteTotals& site = state->sites[event.site];
+  AccountTotals& account = state->accounts[static_cast<size_t>(sites.At(event.site).account)];
+  const auto change = [&](int64_t alloc_objects, int64_t alloc_bytes, int64_t objects, int64_t bytes) {
+    site.alloc_objects -= alloc_objects;
+    site.alloc_bytes -= alloc_bytes;
+    site.inuse_objects -= objects;
+    site.inuse_bytes -= bytes;
+    account.bytes_in_use -= bytes;
+  };
+  const int64_t bytes = event.bytes;
+  switch (event.kind) {
+    case RecordedKind::kAlloc:
+      --account.num_allocs;
+      --account.num_live;
+      return change(1, bytes, 1, bytes);
+    case RecordedKind::kFree:
+      ++account.num_live;
+      return change(0, 0, -1, -bytes);
+    case RecordedKind::kUndoFree:
+      --account.num_live;
+      return change(0, 0, 1, bytes);
+    case RecordedKind::kAllocAndFree:
+      --account.num_allocs;
+      return change(1, bytes, 0, 0);
+    case RecordedKind::kCharge:
+      return change(0, 0, 0, -bytes);
+    case RecordedKind::kMoveFrom: {
+      change(-1, -bytes, -1, -bytes);
+      // The kMoveTo that follows counted the larger of both sizes; it was undone with its own size.
+      if (next == nullptr || next->bytes >= bytes) return;
+      state->sites[next->site].alloc_bytes -= bytes - next->bytes;
+      return;
+    }
+    case RecordedKind::kMoveTo:
+      return change(1, bytes, 1, bytes);
+    case RecordedKind::kFailed:
+    case RecordedKind::kTags:
+    case RecordedKind::kResetPeak:
+    case RecordedKind::kMark:
+      return;
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,122 @@
+// RecordingSource: makes the tables of a recording from the state of a profiler, and changes the events of the log so
+// that they refer to these tables (src/export/recording.h). TickConverter: turns the times of the event log into
+// nanoseconds.
+#ifndef HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
+#define HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "src/core/ledger/event_log.h"
+#include "src/core/ledger/ledger.h"
+#include "src/core/profiler_impl.h"
+#include "src/export/recording.h"
+
+namespace hbmprof::internal {
+
+// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. A knot is one instant in both clocks. Between two
+// knots the conversion is linear. So a later time never becomes an earlier one, and the result follows the adjustments
+// of CLOCK_MONOTONIC.
+class TickConverter {
+ public:
+  // `clock` must outlive the object.
+  explicit TickConverter(const EventClock& clock) : clock_(clock) {}
+  // Adds a knot whose values the caller has read before.
+  void AddKnot(int64_t ticks, int64_t nanos);
+  // Reads both clocks and adds a knot. Before ToNanos(ticks), two knots must have been added, the last one at or after
+  // `ticks`.
+  void AddKnot();
+  // REQUIRES: `ticks` is not earlier than the fourth-last knot (the first one, if there are fewer).
+  int64_t ToNanos(int64_t ticks) const;
+  // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
+  int64_t ToTicks(int64_t nanos) const;
+
+ private:
+  struct Knot {
+    int64_t ticks = 0;
+    int64_t nanos = 0;
+  };
+  const EventClock& clock_;
+  static constexpr int kKnots = 4;
+  Knot knots_[kKnots];
+  int count_ = 0;
+};
+
+// The ledger at one instant.
+struct LedgerState {
+  int64_t instant = 0;  // in the event log's clock
+  int64_t unix_nanos = 0;
+  std::vector<SiteTotals> sites;
+  std::vector<AccountTotals> accounts;
+};
+
+// Thread safety: one thread at a time. All methods may throw std::bad_alloc.
+class RecordingSource {
+ public:
+  explicit RecordingSource(ProfilerImpl& profiler) : profiler_(profiler) {}
+
+  // Reads the ledger; `mode` is for Ledger::Snapshot.
+  static LedgerState ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode);
+
+  const RecordingTables& tables() const { return tables_; }
+  RecordingTables& tables() { return tables_; }
+
+  // Fills the tables with the state at the start. `time` is the time of `state.instant` in nanoseconds.
+  void Begin(const LedgerState& state, int64_t time);
+  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, which the
+  // tables do not have, and the threads that were numbered. Must be called after the events that refer to them were
+  // taken from the log.
+  void Update(const std::vector<std::string>& marks);
+  // Changes the time, and the id of an account, a device or a set of tags, from the numbers of the profiler to those of
+  // the tables. Must be called after Update.
+  void Translate(const TickConverter& ticks, RecordedEvent* event);
+  // Returns the index of a device in the tables. Adds the device if the tables do not have it.
+  uint32_t IndexOf(DeviceId device);
+  // Returns the present values: those of the driver, the host memory of the process, and the counters of the program.
+  DriverSample Sample();
+
+  // Lists the records of the live table. The list is not that of one instant. Returns false if there are more than
+  // `max` records.
+  static bool ListLive(const ProfilerImpl& profiler, size_t max, std::vector<RecordingTables::Live>* live);
+
+ private:
+  void AddSites();
+  void AddNames(size_t first_stack);
+  void AddThreads();
+
+  ProfilerImpl& profiler_;
+  RecordingTables tables_;
+  std::unordered_map<const StackRecord*, uint32_t> stack_index_;
+  std::vector<uint32_t> device_index_ = std::vector<uint32_t>(kMaxDevices, UINT32_MAX);
+  std::vector<DeviceId> devices_;  // by index
+};
+
+// Finds the buffers that were live at an instant, from the events after it and a list of the live table that was made
+// later. A buffer whose first event is a free was live. A buffer without an event was live if it is in the list.
+class LiveResolver {
+ public:
+  // Must be called for all events after the instant, up to a time after the list was made.
+  void AddEvent(const RecordedEvent& event);
+  // Returns the buffers that were live.
+  std::vector<RecordingTables::Live> Resolve(const std::vector<RecordingTables::Live>& listed) const;
+
+ private:
+  struct First {
+    int64_t time = INT64_MAX;
+    bool was_live = false;
+    uint32_t site = 0;
+    int64_t bytes = 0;
+  };
+  std::unordered_map<uint64_t, First> first_;
+};
+
+// Undoes an event: changes the totals to those before it. Peaks and largest_alloc stay. For the parts of a change, call
+// it in reverse order. `next` is the event that followed it in its change; null if it was the last part.
+void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const RecordedEvent* next, LedgerState* state);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_

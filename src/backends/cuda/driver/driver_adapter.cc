@@ -1,0 +1,184 @@
+#include "src/backends/cuda/driver/driver_adapter.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "src/base/thread_state.h"
+
+namespace hbmprof::internal {
+
+TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_state.calls++ == 0), caller_(caller) {
+  if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+TrackedCudaCall::~TrackedCudaCall() {
+  --thread_state.calls;
+  if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::atomic<uint64_t> TrackedCudaCall::count_{0};
+
+Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
+  if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
+  return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
+}
+
+bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+  if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
+  const bool is_view = attributes.kind == MemoryKind::kAlias;
+  CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
+  return true;
+}
+
+void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
+  const Attributes attributes = OnCurrentDevice(buffer.kind);
+  const uint64_t resets_before = resets_.count();
+  const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
+  if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
+    // If the device was reset before the context owned the record, the reset has ended the record. It is made again.
+    if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
+  }
+  queries_.Recorded(attributes.device);
+}
+
+void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
+                                    const CudaDriverStream& stream) {
+  const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
+  const int device = pointer.device >= 0 ? pointer.device : queries_.CurrentDevice();
+  Attributes attributes{queries_.Device(device), pointer.kind, queries_.StreamOrderedAllocator()};
+  const CudaDriverQueries::Capture capture = queries_.CaptureOf(stream);
+  if (capture.active) attributes.kind = MemoryKind::kGraph;
+  if (capture.graph != nullptr) {
+    graphs_.AllocNodeMade(caller, capture.graph, BufferId(address), bytes, attributes);
+    return;
+  }
+  RecordRange(caller, BufferId(address), bytes, attributes);
+  queries_.Recorded(attributes.device);
+}
+
+void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
+  const auto* pointer = reinterpret_cast<const void*>(address);
+  const size_t bytes = queries_.AddressRangeBytes(pointer);
+  RecordOrDrop(profiler_, bytes, [&] {
+    Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
+    attributes.allocator = queries_.StreamOrderedAllocator();
+    RecordRange(caller, pointer, bytes, attributes);
+    queries_.Recorded(attributes.device);
+  });
+}
+
+void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
+                                        const cuda_driver::MemAllocNodeParams& params) {
+  Attributes attributes = At(params.pool.location);
+  attributes.kind = MemoryKind::kGraph;
+  attributes.allocator = queries_.StreamOrderedAllocator();
+  graphs_.AllocNodeMade(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
+}
+
+void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    const cuda_driver::ArrayMapInfo& info = list[i];
+    const BufferId array = info.resource_type == cuda_driver::kResourceMipmappedArray
+                               ? CudaMipmappedArrayId(info.resource)
+                               : CudaArrayId(info.resource);
+    CudaPhysicalMemory::Tiles tiles;
+    // An array with deferred mapping is mapped as a whole, with an extent of 0: it counts as one tile.
+    if (info.subresource_type == cuda_driver::kSubresourceMipTail) {
+      tiles = {~uint64_t{info.mip_tail.layer},
+               {info.mip_tail.offset, 0, 0},
+               {info.mip_tail.offset + std::max<uint64_t>(info.mip_tail.size, 1), 1, 1}};
+    } else {
+      tiles.subresource = uint64_t{info.sparse_level.level} << 32 | info.sparse_level.layer;
+      for (int d = 0; d < 3; ++d) {
+        tiles.begin[d] = info.sparse_level.offset[d];
+        tiles.end[d] = tiles.begin[d] + std::max(info.sparse_level.extent[d], 1u);
+      }
+    }
+    if (info.operation == cuda_driver::kOperationMap) {
+      physical_.MappedTiles(array, tiles, info.memory);
+    } else {
+      physical_.UnmappedTiles(array, tiles);
+    }
+  }
+}
+
+void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
+  const auto* pointer = reinterpret_cast<const void*>(address);
+  const size_t bytes = queries_.AddressRangeBytes(pointer);
+  RecordOrDrop(profiler_, bytes, [&] {
+    const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
+    shared_.Open(pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); });
+  });
+}
+
+CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
+  Removed removed;
+  if (id.is_null()) return removed;
+  removed.resets_before = resets_.count();
+  removed.range = CudaDriverRanges::Instance().Remove(id.value());
+  removed.owned = contexts_.Remove(id);
+  if (removed.owned) return removed;
+  removed.id = id;
+  removed.record = profiler_.RecordFree(id);
+  return removed;
+}
+
+void CudaDriverAdapter::PutBack(Removed removed) {
+  if (removed.owned) {
+    contexts_.PutBack(std::move(removed.owned));
+  } else if (removed.record) {
+    resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
+  }
+  CudaDriverRanges::Instance().PutBack(removed.range);
+}
+
+CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {
+  EndedContext ended;
+  ended.context = contexts_.End(context);
+  ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
+  CudaDriverRanges::Changed();
+  return ended;
+}
+
+void CudaDriverAdapter::PutBackContext(EndedContext ended) {
+  contexts_.PutBack(std::move(ended.context));
+  physical_.PutBack(std::move(ended.unmapped));
+  CudaDriverRanges::Changed();
+}
+
+void CudaDriverAdapter::DropPrimaryContext(int device) {
+  const DeviceId id = queries_.Device(device);
+  const auto is_elsewhere = [&](BufferId buffer) {
+    const auto live = profiler_.FindBuffer(buffer);
+    return !live.has_value() || live->attributes.device != id;
+  };
+  std::vector<BufferId> arrays = physical_.ArraysWithTiles();
+  arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
+  // The memory of other contexts keeps its records. They are not removed and restored, because another thread can free
+  // that memory at the same time.
+  std::vector<BufferId> kept = physical_.Live();
+  const std::vector<BufferId> owned = contexts_.AllBuffers();
+  kept.insert(kept.end(), owned.begin(), owned.end());
+  resets_.Reset(profiler_, id, queries_.StreamOrderedAllocator(), std::move(kept));
+  CudaPhysicalMemory::Taken unmapped;
+  for (const BufferId array : arrays) {
+    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
+  }
+  shared_.RemoveDevice(id);
+  CudaDriverRanges::Changed();
+}
+
+CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
+  if (!profiler_.enabled()) return {};
+  return {queries_.FreeBytes(), TrackedCudaCall::Count()};
+}
+
+size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
+  if (!before.free_bytes.has_value()) return 0;
+  const std::optional<int64_t> after = queries_.FreeBytes();
+  const bool alone = TrackedCudaCall::Count() == before.calls;
+  if (!after.has_value() || !alone) return 0;
+  return static_cast<size_t>(std::max<int64_t>(*before.free_bytes - *after, 0));
+}
+
+}  // namespace hbmprof::internal

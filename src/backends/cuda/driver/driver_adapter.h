@@ -1,0 +1,476 @@
+// The logic of tracking the driver's calls: for each type of call, a function that changes the records before or after
+// the real call and returns the real call's result unchanged. It includes no CUDA header: real calls are passed as
+// callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
+//
+// Not in this file: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
+// (adapter.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_memory.h"
+#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/cuda/shared/driver_abi.h"
+
+namespace hbmprof::internal {
+
+// Returns the estimated bytes of an array that the driver has created: see CudaArrayBytes.
+inline size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, 0, 0});
+}
+inline size_t CudaDriverArrayBytes(const cuda_driver::Array3dDescriptor& d) {
+  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags});
+}
+inline size_t CudaDriverMipmappedArrayBytes(const cuda_driver::Array3dDescriptor& d, unsigned levels) {
+  return CudaMipmappedArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags},
+                                 levels);
+}
+
+struct CudaDriverStream {
+  void* stream = nullptr;
+  bool per_thread_default = false;  // the null stream is the per-thread default stream
+};
+
+// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
+class CudaDriverQueries {
+ public:
+  struct Pointer {
+    int device = -1;  // -1: the driver does not report it
+    MemoryKind kind = MemoryKind::kDevice;
+  };
+  struct Capture {
+    bool active = false;
+    const void* graph = nullptr;  // the graph that the stream is captured into
+  };
+
+  virtual ~CudaDriverQueries() = default;
+  // Returns the ordinal of the calling thread's current device, -1 if it has none.
+  virtual int CurrentDevice() = 0;
+  virtual const void* CurrentContext() = 0;
+  virtual Pointer DescribePointer(const void* address) = 0;
+  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
+  virtual size_t AddressRangeBytes(const void* address) = 0;
+  virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
+  virtual bool PrimaryContextActive(int device) = 0;
+  // Returns the free bytes of the current device; nullopt if there is no current device.
+  virtual std::optional<int64_t> FreeBytes() = 0;
+  // Returns the profiler's id of a device.
+  virtual DeviceId Device(int ordinal) = 0;
+  // Returns the allocator that labels stream-ordered memory.
+  virtual AllocatorId StreamOrderedAllocator() = 0;
+  // Called after an allocation on this device was recorded.
+  virtual void Recorded(DeviceId device) = 0;
+};
+
+// One tracked call on the calling thread. Only the outermost call is recorded. A call that the driver, or a wrapper
+// above it, makes within a tracked call is not recorded.
+class TrackedCudaCall {
+ public:
+  explicit TrackedCudaCall(const Caller& caller);
+  ~TrackedCudaCall();
+  TrackedCudaCall(const TrackedCudaCall&) = delete;
+  TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
+
+  bool outermost() const { return outermost_; }
+  const Caller& caller() const { return caller_; }
+
+  // The number of starts and ends of outermost calls so far, on all threads.
+  static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  static std::atomic<uint64_t> count_;
+  const bool outermost_;
+  const Caller& caller_;
+};
+
+class CudaDriverAdapter {
+ public:
+  static constexpr int kNoDevice = -1;
+
+  CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
+      : profiler_(profiler), queries_(queries), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
+
+  static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
+  static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
+    return {BufferId(uint64_t{address}), bytes, kind};
+  }
+
+  // Records the CudaBuffer that `describe` returns, on the current device. `describe` is called only after a success.
+  template <typename Real, typename Describe>
+  int Allocate(const Caller& caller, const Real& real, const Describe& describe) {
+    const CudaContexts::Owner owner = CurrentOwner();
+    const int result = real();
+    if (!Succeeded(result)) return result;
+    const CudaBuffer buffer = describe();
+    RecordOrDrop(profiler_, buffer.bytes, [&] { Record(caller, buffer, owner); });
+    return result;
+  }
+
+  template <typename Real>
+  int AllocateAsync(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address, size_t bytes,
+                    const CudaDriverStream& stream) {
+    return ThenRecord(real, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
+  }
+  // Tracks an import of another process's memory, which is freed like stream-ordered memory.
+  template <typename Real>
+  int Import(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
+    return ThenRecord(real, 0, [&] { RecordImported(caller, *address); });
+  }
+
+  template <typename Real>
+  int Free(BufferId id, const Real& real) {
+    // The address can be used again after recording was turned on.
+    if (!profiler_.enabled()) contexts_.Remove(id);
+    return ThenCall(
+        real, [&] { return Remove(id); }, [&](Removed removed) { PutBack(std::move(removed)); });
+  }
+  // On a stream that is being captured, this adds a node to the graph that frees the memory.
+  template <typename Real>
+  int FreeAsync(const Real& real, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
+    const CudaDriverQueries::Capture capture =
+        graphs_.used() ? queries_.CaptureOf(stream) : CudaDriverQueries::Capture();
+    return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
+  }
+
+  // Returns the id of a device that is in use. The first call for a device sets its probe.
+  DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
+
+  // --- Pools. They have no records; their idle bytes are part of the device's numbers. The table is kept up to date
+  // also while recording is off. ---
+
+  template <typename Real>
+  int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
+    return ThenChange(real, [&] {
+      const bool is_on_device = properties->location.type == cuda_driver::kLocationDevice;
+      const int device = is_on_device ? properties->location.id : kNoDevice;
+      pools_.Created(*pool, device, properties->max_size);
+    });
+  }
+  template <typename Real>
+  int DestroyPool(const Real& real, void* pool) {
+    // A destroyed pool must not be queried.
+    CudaPools::Removed removed = pools_.Remove(pool);
+    const int result = real();
+    if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
+    return result;
+  }
+  // Calls `visit` for every pool that was created on a device and not destroyed. The pool is not destroyed during the
+  // call.
+  template <typename Visit>
+  void ForEachPool(int device, const Visit& visit) {
+    pools_.ForEach(device, visit);
+  }
+  // Calls visit(device, limit) if the program has created `pool` and has not destroyed it. `device`: kNoDevice if it is
+  // a pool of host memory. `limit`: the most bytes that the pool may have in use; 0 if it has no limit. The pool is not
+  // destroyed during the call.
+  template <typename Visitor>
+  void VisitPool(const void* pool, const Visitor& visit) {
+    pools_.Visit(pool, visit);
+  }
+
+  // --- Physical memory and mappings. ---
+
+  template <typename Real>
+  int CreatePhysical(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle,
+                     size_t bytes, const cuda_driver::MemAllocationProp* properties) {
+    return ThenRecord(real, bytes, [&] {
+      const Attributes attributes = At(properties->location);
+      physical_.Created(caller, *handle, bytes, attributes);
+      queries_.Recorded(attributes.device);
+    });
+  }
+  // A multicast object owns no memory; the memory that is bound to it has its own record.
+  template <typename Real>
+  int CreateMulticast(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+    return ThenRecord(real, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
+  }
+  template <typename Real>
+  int ImportPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+    return ThenRecord(real, 0, [&] { physical_.Imported(*handle); });
+  }
+  template <typename Real>
+  int RetainPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle, const void* address) {
+    return ThenRecord(real, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
+  }
+  template <typename Real>
+  int ReleasePhysical(const Real& real, cuda_driver::CUmemGenericAllocationHandle handle) {
+    return ThenCall(
+        real, [&] { return physical_.Release(handle); },
+        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
+  }
+  template <typename Real>
+  int Map(const Caller& caller, const Real& real, cuda_driver::CUdeviceptr address, size_t bytes,
+          cuda_driver::CUmemGenericAllocationHandle handle) {
+    return ThenRecord(
+        real, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
+  }
+  template <typename Real>
+  int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
+    return ThenCall(
+        real, [&] { return physical_.Unmap(address, bytes); },
+        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
+  }
+
+  bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+    return physical_.NameByAddress(address, rename);
+  }
+
+  // Tracks mappings of tiles of sparse arrays. A mapping counts from the return of the call, not from its execution in
+  // the stream.
+  template <typename Real>
+  int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
+    return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
+  }
+  template <typename Real>
+  int DestroyArray(BufferId id, const Real& real) {
+    return ThenCall(
+        real,
+        [&] {
+          RemovedArray removed;
+          physical_.UnmapArray(id, removed.tiles);
+          removed.array = Remove(id);
+          return removed;
+        },
+        [&](RemovedArray removed) {
+          PutBack(std::move(removed.array));
+          physical_.PutBack(std::move(removed.tiles));
+        });
+  }
+
+  // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is
+  // off. ---
+
+  template <typename Real>
+  int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
+    return ThenChange(real, [&] {
+      if (profiler_.enabled()) return RecordShared(caller, *address);
+      shared_.OpenUnrecorded(reinterpret_cast<const void*>(*address));
+    });
+  }
+  template <typename Real>
+  int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
+    const int result =
+        shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
+    CudaDriverRanges::Changed();
+    return result;
+  }
+
+  // --- Graphs. Memory of their nodes counts from a launch on: see CudaGraphMemory. ---
+
+  // A new graph can have the handle of an earlier one whose end was not seen, for example after a failed capture. The
+  // nodes of the earlier graph are removed.
+  template <typename Real>
+  int CreateGraph(const Real& real, void* const* graph) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess) graphs_.Remove(*graph);
+    return result;
+  }
+  template <typename Real>
+  int BeginCapture(const Real& real, const CudaDriverStream& stream) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
+    return result;
+  }
+  template <typename Real>
+  int AddAllocNode(const Caller& caller, const Real& real, const void* graph,
+                   const cuda_driver::MemAllocNodeParams* params) {
+    const int result = real();
+    if (Succeeded(result)) {
+      RecordOrDrop(profiler_, params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
+    }
+    return result;
+  }
+  template <typename Real>
+  int AddNode(const Caller& caller, const Real& real, const void* graph, const cuda_driver::GraphNodeParams* params) {
+    if (params != nullptr && params->type == cuda_driver::kGraphNodeMemAlloc) {
+      return AddAllocNode(caller, real, graph, &params->alloc);
+    }
+    if (params != nullptr && params->type == cuda_driver::kGraphNodeMemFree) {
+      return AddFreeNode(real, graph, params->freed);
+    }
+    return ThenRecord(real, 0, [&] {
+      if (params->type == cuda_driver::kGraphNodeGraph && params->child.ownership == cuda_driver::kOwnershipMove) {
+        graphs_.Moved(params->child.graph, graph);
+      }
+    });
+  }
+  template <typename Real>
+  int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
+    return ThenRecord(real, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
+  }
+  template <typename Real>
+  int Instantiate(const Real& real, const void* graph, void* const* executable) {
+    return ThenRecord(real, 0, [&] { graphs_.Instantiated(graph, *executable); });
+  }
+  template <typename Real>
+  int Launch(const Real& real, const void* executable) {
+    if (!graphs_.used()) return real();
+    CudaGraphMemory::Launched launched;
+    const int result = ThenCall(
+        real,
+        [&] {
+          launched = graphs_.Launch(executable);
+          CudaDriverRanges::Changed();
+          return true;
+        },
+        [&](bool) {
+          graphs_.UndoLaunch(launched);
+          CudaDriverRanges::Changed();
+        });
+    if (Succeeded(result)) {
+      RecordOrDrop(profiler_, 0, [&] {
+        for (const DeviceId device : launched.devices) queries_.Recorded(device);
+      });
+    }
+    return result;
+  }
+  // `graph` is a graph or an executable graph.
+  template <typename Real>
+  int DestroyGraph(const Real& real, const void* graph) {
+    CudaGraphMemory::Removed removed = graphs_.Remove(graph);
+    const int result = real();
+    if (result != cuda_driver::kSuccess) graphs_.PutBack(std::move(removed));
+    return result;
+  }
+  // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
+  int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
+
+  // --- Contexts. The table of created contexts is kept up to date also while recording is off. ---
+
+  template <typename Real>
+  int CreateContext(const Real& real, void* const* context) {
+    return ThenChange(real, [&] { contexts_.Created(*context); });
+  }
+  // Ends the records of all memory of the context, except stream-ordered and physical memory.
+  template <typename Real>
+  int DestroyContext(const Real& real, const void* context) {
+    EndedContext ended;
+    const int result = TakeThenCall(
+        profiler_, int{cuda_driver::kSuccess}, real,
+        [&] {
+          ended = EndContext(context);
+          return true;
+        },
+        [&](bool) { PutBackContext(std::move(ended)); });
+    if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
+    return result;
+  }
+  // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
+  template <typename Real>
+  int ResetPrimaryContext(const Real& real, int device) {
+    return ThenChange(real, [&] { DropPrimaryContext(device); });
+  }
+  // The last release resets the context.
+  template <typename Real>
+  int ReleasePrimaryContext(const Real& real, int device) {
+    return ThenChange(real, [&] {
+      if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
+    });
+  }
+
+  // --- Program code. ---
+  // Its size is measured as the decrease of the device's free memory. It is unknown if another call ran meanwhile.
+
+  template <typename Real, typename Name>
+  int Load(const Caller& caller, const Real& real, const Name& name) {
+    const CudaContexts::Owner owner = CurrentOwner();
+    const Measurement before = Measure();
+    const int result = real();
+    if (!Succeeded(result)) return result;
+    const size_t bytes = BytesSince(before);
+    if (bytes == 0) return result;
+    const CudaBuffer loaded = {name(), bytes, MemoryKind::kExecutable};
+    RecordOrDrop(profiler_, bytes, [&] { Record(caller, loaded, owner); });
+    return result;
+  }
+  template <typename Real>
+  int Unload(BufferId id, const Real& real) {
+    // Code whose size could not be measured has no record.
+    return profiler_.FindBuffer(id).has_value() ? Free(id, real) : real();
+  }
+
+ private:
+  // A record that a free removed: of a buffer of a created context, or of another buffer.
+  struct Removed {
+    CudaDriverRanges::Removed range;
+    CudaContexts::Removed owned;
+    BufferId id;
+    FreedRecord record;
+    uint64_t resets_before = 0;
+  };
+  struct RemovedArray {
+    Removed array;
+    CudaPhysicalMemory::Taken tiles;
+  };
+  struct EndedContext {
+    CudaContexts::Ended context;
+    CudaPhysicalMemory::Taken unmapped;  // tiles of its arrays
+  };
+  struct Measurement {
+    std::optional<int64_t> free_bytes;  // nullopt: not known
+    uint64_t calls = 0;
+  };
+
+  bool Succeeded(int result) const { return result == cuda_driver::kSuccess && profiler_.enabled(); }
+  template <typename Real, typename Record>
+  int ThenRecord(const Real& real, size_t bytes, const Record& record) {
+    return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, real, bytes, record);
+  }
+  // Changes a table after a success, also while recording is off.
+  template <typename Real, typename Change>
+  int ThenChange(const Real& real, const Change& change) {
+    const int result = real();
+    if (result == cuda_driver::kSuccess) RecordOrDrop(profiler_, 0, change);
+    return result;
+  }
+  template <typename Real, typename Take, typename PutBack>
+  int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {
+    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
+  }
+  Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
+  Attributes At(const cuda_driver::MemLocation& location);
+
+  // Returns the created context that an allocation of this thread belongs to. Called before the real call, because the
+  // context can end right after it.
+  CudaContexts::Owner CurrentOwner() {
+    return contexts_.used() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
+  }
+  // Records memory that the driver has allocated at `id`.
+  bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
+  void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
+  void RecordImported(const Caller& caller, uint64_t address);
+  void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
+  void RecordShared(const Caller& caller, uint64_t address);
+  void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
+  Removed Remove(BufferId id);
+  void PutBack(Removed removed);
+  EndedContext EndContext(const void* context);
+  void PutBackContext(EndedContext ended);
+  void DropPrimaryContext(int device);
+  Measurement Measure();
+  // Returns by how many bytes the device's free memory has decreased; 0 if that cannot be determined.
+  size_t BytesSince(const Measurement& before);
+
+  Profiler& profiler_;
+  CudaDriverQueries& queries_;
+  CudaPhysicalMemory physical_;
+  CudaGraphMemory graphs_;
+  SharedOpenings shared_;
+  CudaContexts contexts_;
+  CudaPools pools_;
+  CudaDeviceResets resets_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_

@@ -1,0 +1,507 @@
+#include "src/backends/cuda/driver/driver_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <set>
+
+#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/cuda/shared/adapter.h"
+#include "src/base/completes.h"
+
+namespace hbmprof::internal {
+
+std::shared_ptr<CudaPhysicalMemory::Physical> CudaPhysicalMemory::NewMemory() {
+  auto memory = std::make_shared<Physical>();
+  memory->id = CudaPhysicalId(++last_id_);
+  memory->references = 1;
+  return memory;
+}
+
+void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size_t bytes,
+                                 const Attributes& attributes) {
+  BufferId id;
+  {
+    MutexLock lock(mutex_);
+    const std::shared_ptr<Physical> memory = NewMemory();
+    memory->recorded = true;
+    handles_[handle] = memory;
+    id = memory->id;
+  }
+  // No other thread can release the handle before the call that returns it has returned.
+  profiler_.RecordAllocFrom(caller, id, bytes, attributes);
+}
+
+void CudaPhysicalMemory::Imported(DriverHandle handle) {
+  MutexLock lock(mutex_);
+  handles_[handle] = NewMemory();
+}
+
+void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
+  MutexLock lock(mutex_);
+  auto mapping = mappings_.upper_bound(address);
+  if (mapping == mappings_.begin()) return;
+  --mapping;
+  if (address - mapping->first >= mapping->second.first) return;
+  const std::shared_ptr<Physical>& memory = mapping->second.second;
+  handles_[handle] = memory;
+  ++memory->references;
+}
+
+void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle,
+                                const Attributes& attributes) {
+  BufferId first_mapped;
+  {
+    MutexLock lock(mutex_);
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return;
+    const std::shared_ptr<Physical>& memory = found->second;
+    mappings_[address] = {bytes, memory};
+    CudaDriverRanges::Instance().AddMapped(address, bytes, memory->id);
+    ++memory->mappings;
+    if (memory->recorded) return;
+    memory->recorded = true;
+    first_mapped = memory->id;
+  }
+  profiler_.RecordAllocFrom(caller, first_mapped, bytes, attributes);
+}
+
+void CudaPhysicalMemory::EndIfUnused(Physical& memory) {
+  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return;
+  memory.ended = profiler_.RecordFree(memory.id);
+}
+
+void CudaPhysicalMemory::RestoreRecordOf(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
+
+CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
+  MutexLock lock(mutex_);
+  Taken taken;
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) {
+    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id, so this counts a foreign free
+    return taken;
+  }
+  taken.released = found->second;
+  if (--taken.released->references == 0) taken.handle = handles_.extract(found);
+  EndIfUnused(*taken.released);
+  return taken;
+}
+
+CudaPhysicalMemory::Taken CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes) {
+  MutexLock lock(mutex_);
+  Taken taken;
+  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes &&
+                                                      mapping->second.first <= bytes - (mapping->first - address);) {
+    Physical& memory = *mapping->second.second;
+    --memory.mappings;
+    CudaDriverRanges::Instance().Remove(mapping->first);
+    EndIfUnused(memory);
+    taken.unmapped.insert(taken.unmapped.end(), mappings_.extract(mapping++));
+  }
+  return taken;
+}
+
+void CudaPhysicalMemory::PutBack(Taken taken) {
+  MutexLock lock(mutex_);
+  if (taken.released != nullptr) {
+    ++taken.released->references;
+    RestoreRecordOf(*taken.released);
+    if (!taken.handle.empty()) handles_.insert(std::move(taken.handle));
+  }
+  for (const auto& [address, mapping] : taken.unmapped) {
+    ++mapping.second->mappings;
+    CudaDriverRanges::Instance().AddMapped(address, mapping.first, mapping.second->id);
+    RestoreRecordOf(*mapping.second);
+  }
+  mappings_.merge(taken.unmapped);
+  for (const auto& [array, mappings] : taken.tiles) {
+    for (const TileMapping& mapping : mappings) {
+      ++mapping.memory->mappings;
+      RestoreRecordOf(*mapping.memory);
+    }
+  }
+  tiles_.merge(taken.tiles);
+}
+
+bool CudaPhysicalMemory::NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+  MutexLock lock(mutex_);
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end()) return false;
+  const auto& [bytes, memory] = found->second;
+  if (!memory->recorded || memory->mappings != 1) return false;
+  const BufferId id(address);
+  if (memory->id.is_handle()) {
+    const std::optional<LiveBuffer> live = profiler_.FindBuffer(memory->id);
+    if (!live.has_value() || live->bytes != static_cast<int64_t>(bytes)) return false;
+    if (!rename(memory->id, id)) return false;
+    memory->id = id;
+  }
+  if (memory->id.value() != address) return false;
+  CudaDriverRanges::Instance().Add(id, bytes, false);
+  return true;
+}
+
+void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory) {
+  const auto meets = [&](const TileMapping& mapping) {
+    bool meets = mapping.tiles.subresource == tiles.subresource;
+    for (int d = 0; d < 3; ++d) {
+      meets = meets && mapping.tiles.begin[d] < tiles.end[d] && tiles.begin[d] < mapping.tiles.end[d];
+    }
+    return meets;
+  };
+  std::vector<TileMapping>& mappings = tiles_[array.value()];
+  std::vector<TileMapping> added;
+  for (const TileMapping& mapping : mappings) {
+    if (!meets(mapping)) continue;
+    Tiles inside = mapping.tiles;  // shrinks to the part that is removed
+    const auto keep = [&](int d, uint64_t begin, uint64_t end) {
+      if (begin >= end) return;
+      TileMapping& kept = added.emplace_back(TileMapping{inside, mapping.memory});
+      kept.tiles.begin[d] = begin;
+      kept.tiles.end[d] = end;
+    };
+    for (int d = 0; d < 3; ++d) {
+      keep(d, inside.begin[d], tiles.begin[d]);
+      keep(d, tiles.end[d], inside.end[d]);
+      inside.begin[d] = std::max(inside.begin[d], tiles.begin[d]);
+      inside.end[d] = std::min(inside.end[d], tiles.end[d]);
+    }
+  }
+  if (memory != nullptr) added.push_back({tiles, memory});
+  const size_t most = mappings.size() + added.size();
+  if (mappings.capacity() < most) mappings.reserve(std::max(most, 2 * mappings.capacity()));
+
+  // From here on nothing can fail. New mappings are counted first, so that memory that stays mapped does not end.
+  for (const TileMapping& mapping : added) ++mapping.memory->mappings;
+  const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
+  for (auto mapping = first_cut; mapping != mappings.end(); ++mapping) {
+    --mapping->memory->mappings;
+    EndIfUnused(*mapping->memory);
+  }
+  mappings.erase(first_cut, mappings.end());
+  mappings.insert(mappings.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
+  if (mappings.empty()) tiles_.erase(array.value());
+}
+
+void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) {
+  has_tiles_.store(true, std::memory_order_relaxed);
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  SetTiles(array, tiles, found == handles_.end() ? nullptr : found->second);
+}
+
+void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
+  if (!has_tiles_.load(std::memory_order_relaxed)) return;
+  MutexLock lock(mutex_);
+  SetTiles(array, tiles, nullptr);
+}
+
+std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
+  std::vector<BufferId> arrays;
+  MutexLock lock(mutex_);
+  for (const auto& [array, mappings] : tiles_) arrays.push_back(BufferId(array));
+  return arrays;
+}
+
+void CudaPhysicalMemory::UnmapArray(BufferId array, Taken& taken) {
+  if (!has_tiles_.load(std::memory_order_relaxed)) return;
+  MutexLock lock(mutex_);
+  const auto found = tiles_.find(array.value());
+  if (found == tiles_.end()) return;
+  for (const TileMapping& mapping : found->second) {
+    --mapping.memory->mappings;
+    EndIfUnused(*mapping.memory);
+  }
+  taken.tiles.insert(tiles_.extract(found));
+}
+
+std::vector<BufferId> CudaPhysicalMemory::Live() const {
+  MutexLock lock(mutex_);
+  std::set<uint64_t> ids;
+  const auto add = [&](const Physical& memory) {
+    if (memory.recorded) ids.insert(memory.id.value());
+  };
+  for (const auto& [handle, memory] : handles_) add(*memory);
+  for (const auto& [address, mapping] : mappings_) add(*mapping.second);
+  for (const auto& [array, mappings] : tiles_) {
+    for (const TileMapping& mapping : mappings) add(*mapping.memory);
+  }
+  return std::vector<BufferId>(ids.begin(), ids.end());
+}
+
+std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
+  std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
+  if (live.has_value() && live->attributes.kind != MemoryKind::kGraph) live.reset();
+  return live;
+}
+
+void CudaGraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
+                                    const Attributes& attributes) {
+  used_.store(true, std::memory_order_relaxed);
+  const FreedRecord record = profiler_.PrepareRecordFrom(caller, id, bytes, attributes);
+  MutexLock lock(mutex_);
+  graphs_[graph].allocated.push_back({id, record});
+}
+
+void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
+  const auto own = std::find_if(nodes.allocated.begin(), nodes.allocated.end(),
+                                [&](const Node& node) { return node.id.value() == id.value(); });
+  if (own != nodes.allocated.end()) {
+    nodes.allocated.erase(own);
+  } else {
+    nodes.freed.push_back(id);
+  }
+}
+
+void CudaGraphMemory::FreeNodeMade(Graph graph, BufferId id) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  AddFree(graphs_[graph], id);
+}
+
+void CudaGraphMemory::Moved(Graph graph, Graph parent) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  const auto found = graphs_.find(graph);
+  if (found == graphs_.end()) return;
+  const Nodes& from = found->second;
+  Nodes& to = graphs_[parent];
+  to.freed.reserve(to.freed.size() + from.freed.size());
+  to.allocated.reserve(to.allocated.size() + from.allocated.size());
+  // From here on nothing can fail.
+  for (const BufferId id : from.freed) AddFree(to, id);
+  to.allocated.insert(to.allocated.end(), from.allocated.begin(), from.allocated.end());
+  graphs_.erase(found);
+}
+
+void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  graphs_.erase(executable);  // the nodes of an earlier graph with this handle
+  const auto found = graphs_.find(graph);
+  if (found != graphs_.end()) graphs_.emplace(executable, found->second);
+}
+
+CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
+  Launched launched;
+  if (!used()) return launched;
+  MutexLock lock(mutex_);
+  const auto found = graphs_.find(executable);
+  if (found == graphs_.end()) return launched;
+  const Nodes& nodes = found->second;
+  launched.freed.reserve(nodes.freed.size());
+  launched.allocated.reserve(nodes.allocated.size());
+  launched.devices.reserve(nodes.allocated.size());
+  for (const Node& node : nodes.allocated) launched_.insert(node.id.value());
+  // From here on nothing can fail.
+  for (const BufferId id : nodes.freed) {
+    if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
+  }
+  for (const Node& node : nodes.allocated) {
+    // The memory is still live since an earlier launch. A graph that was instantiated to free its memory at each launch
+    // allocates it again.
+    if (Find(node.id).has_value()) continue;
+    profiler_.RestoreRecord(node.record);
+    const std::optional<LiveBuffer> live = Find(node.id);
+    if (!live.has_value()) continue;
+    CudaDriverRanges::Instance().Add(node.id, static_cast<size_t>(live->bytes), true);
+    launched.allocated.push_back(node.id);
+    launched.devices.push_back(live->attributes.device);
+  }
+  return launched;
+}
+
+void CudaGraphMemory::UndoLaunch(const Launched& launched) {
+  MutexLock lock(mutex_);
+  for (const BufferId id : launched.allocated) {
+    if (Find(id).has_value()) profiler_.RecordFree(id);
+  }
+  for (const FreedRecord& record : launched.freed) profiler_.RestoreRecord(record);
+}
+
+CudaGraphMemory::Removed CudaGraphMemory::Remove(Graph graph) {
+  if (!used()) return {};
+  MutexLock lock(mutex_);
+  return graphs_.extract(graph);
+}
+
+void CudaGraphMemory::PutBack(Removed removed) {
+  if (removed.empty()) return;
+  MutexLock lock(mutex_);
+  graphs_.insert(std::move(removed));
+}
+
+int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
+  if (!used()) return 0;
+  MutexLock lock(mutex_);
+  int64_t bytes = 0;
+  for (auto id = launched_.begin(); id != launched_.end();) {
+    const std::optional<LiveBuffer> live = Find(BufferId(*id));
+    if (live.has_value() && live->attributes.device == device) bytes += live->bytes;
+    id = live.has_value() ? std::next(id) : launched_.erase(id);
+  }
+  return bytes;
+}
+
+void CudaContexts::Created(const void* handle) {
+  used_.store(true, std::memory_order_relaxed);
+  auto context = std::make_shared<Context>();
+  MutexLock lock(mutex_);
+  handles_[handle] = std::move(context);
+}
+
+CudaContexts::Owner CudaContexts::Find(const void* handle) {
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  return found == handles_.end() ? nullptr : found->second;
+}
+
+bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
+  MutexLock lock(mutex_);
+  Buffers::node_type node;
+  bool tied = false;
+  const bool completed = Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto entry = buffers_.insert_or_assign(id.value(), Owned{owner, {}}).first;
+    tied = owner->state == Context::State::kAlive;
+    if (!tied) node = buffers_.extract(entry);
+  });
+  if (tied) return true;
+  // A record that is not added to its context must not live longer than the context.
+  const FreedRecord record = profiler_.RecordFree(id);
+  if (!completed) {
+    profiler_.RecordDropped(static_cast<size_t>(record.bytes().value_or(0)));
+  } else {
+    node.mapped().record = record;
+    PutBackNode(std::move(node));
+  }
+  return false;
+}
+
+CudaContexts::Removed CudaContexts::Remove(BufferId id) {
+  Removed removed;
+  if (!used()) return removed;
+  MutexLock lock(mutex_);
+  const auto found = buffers_.find(id.value());
+  if (found == buffers_.end()) return removed;
+  removed.node_ = buffers_.extract(found);
+  removed.node_.mapped().record = profiler_.RecordFree(id);
+  return removed;
+}
+
+void CudaContexts::PutBack(Removed removed) {
+  MutexLock lock(mutex_);
+  if (!removed.node_.empty()) PutBackNode(std::move(removed.node_));
+}
+
+void CudaContexts::PutBackNode(Buffers::node_type node) {
+  Context& context = *node.mapped().owner;
+  if (context.state == Context::State::kEnding) {
+    context.late.insert(std::move(node));
+  } else if (context.state == Context::State::kAlive && node.mapped().record) {
+    profiler_.RestoreRecord(node.mapped().record);
+    buffers_.insert(std::move(node));
+  }
+}
+
+CudaContexts::Ended CudaContexts::End(const void* handle) {
+  Ended ended;
+  if (!used()) return ended;
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return ended;
+  const Owner owner = found->second;
+  owner->state = Context::State::kEnding;
+  ended.handle_ = handles_.extract(found);
+  for (auto buffer = buffers_.begin(); buffer != buffers_.end();) {
+    const auto next = std::next(buffer);
+    if (buffer->second.owner == owner) {
+      buffer->second.record = profiler_.RecordFree(BufferId(buffer->first));
+      ended.buffers_.insert(ended.buffers_.end(), buffers_.extract(buffer));
+    }
+    buffer = next;
+  }
+  return ended;
+}
+
+void CudaContexts::HasEnded(Ended ended) {
+  if (!ended) return;
+  Buffers late;
+  MutexLock lock(mutex_);
+  Context& context = *ended.handle_.mapped();
+  context.state = Context::State::kEnded;
+  late.swap(context.late);  // the buffers own the context: this ends the cycle
+}
+
+void CudaContexts::PutBack(Ended ended) {
+  if (!ended) return;
+  MutexLock lock(mutex_);
+  Context& context = *ended.handle_.mapped();
+  context.state = Context::State::kAlive;
+  for (Buffers* buffers : {&ended.buffers_, &context.late}) {
+    while (!buffers->empty()) PutBackNode(buffers->extract(buffers->begin()));
+  }
+  handles_.insert(std::move(ended.handle_));
+}
+
+std::vector<BufferId> CudaContexts::AllBuffers() const {
+  std::vector<BufferId> all;
+  if (!used()) return all;
+  MutexLock lock(mutex_);
+  all.reserve(buffers_.size());
+  for (const auto& [id, owned] : buffers_) all.push_back(BufferId(id));
+  return all;
+}
+
+void CudaPools::Created(const void* pool, int device, size_t limit) {
+  MutexLock lock(mutex_);
+  pools_.erase(pool);
+  pools_.try_emplace(pool, device, limit);
+}
+
+CudaPools::Removed CudaPools::Remove(const void* pool) {
+  Removed removed;
+  {
+    MutexLock lock(mutex_);
+    removed = pools_.extract(pool);
+  }
+  if (removed.empty()) return removed;
+  const Pool& destroyed = removed.mapped();
+  while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) usleep(100);
+  return removed;
+}
+
+void CudaPools::PutBack(Removed removed) {
+  MutexLock lock(mutex_);
+  if (!removed.empty()) pools_.insert(std::move(removed));
+}
+
+void CudaPools::AddReader(Pool& pool) {
+  if (pool.process != getpid()) {
+    pool.process = getpid();
+    pool.readers.store(0, std::memory_order_relaxed);
+  }
+  pool.readers.fetch_add(1, std::memory_order_relaxed);
+}
+
+CudaPools::Pool* CudaPools::Find(const void* pool) {
+  MutexLock lock(mutex_);
+  const auto found = pools_.find(pool);
+  if (found == pools_.end()) return nullptr;
+  AddReader(found->second);
+  return &found->second;
+}
+
+CudaPools::Pool* CudaPools::Next(int device, const void** last) {
+  MutexLock lock(mutex_);
+  for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
+    if (pool->second.device != device) continue;
+    AddReader(pool->second);
+    *last = pool->first;
+    return &pool->second;
+  }
+  return nullptr;
+}
+
+}  // namespace hbmprof::internal

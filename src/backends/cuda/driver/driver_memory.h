@@ -1,0 +1,346 @@
+// Tables for memory of the driver that is not simply one address range with one owner: physical memory with its handles
+// and mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
+//
+// Functions that change a table before a real call return what they removed, and a function PutBack() restores that if
+// the real call fails. The removed object keeps the nodes of the tables, so neither step allocates host memory.
+// CudaGraphMemory::Launch is an exception: it allocates before it changes a record.
+//
+// Not in this file: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+#include "src/base/mutex.h"
+
+namespace hbmprof::internal {
+
+// Physical memory (cuMemCreate). It counts from its creation until its last handle is released and its last mapping is
+// unmapped. The driver can reuse the value of a released handle while its memory is still mapped.
+class CudaPhysicalMemory {
+ public:
+  using DriverHandle = uint64_t;
+
+  // A box in one level and layer of a sparse array, or a range of its mip tail.
+  struct Tiles {
+    uint64_t subresource = 0;
+    uint64_t begin[3] = {};
+    uint64_t end[3] = {};
+  };
+
+  // Handles and mappings that a function removed.
+  class Taken;
+
+  explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
+
+  // Call after `handle` was created.
+  void Created(const Caller& caller, DriverHandle handle, size_t bytes, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after `handle` was imported from another process. Its size is known when it is mapped.
+  void Imported(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after the driver has returned `handle` for the memory that is mapped at `address`.
+  void Retained(DriverHandle handle, uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after [address, address+bytes) was mapped to `handle`'s memory. `attributes` is used if that memory was
+  // imported.
+  void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before `handle` is released. An unknown handle counts as a foreign free.
+  Taken Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before the range is unmapped. Removes every mapping that lies inside the range.
+  Taken Unmap(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call after tiles of the sparse array `array` were mapped to `handle`'s memory. Earlier mappings of them end.
+  void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after tiles were unmapped.
+  void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before an array is destroyed. Moves all its mappings to `taken`.
+  void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Finds the record of the physical memory that is mapped at exactly `address`, and changes its id to `address` for
+  // the rest of its life, so that the memory can become a segment. `rename` changes the id of a live record, and
+  // returns whether it did. Returns false and changes nothing if the memory has no record of exactly the mapped bytes,
+  // if it is mapped more than once, or if `rename` fails.
+  bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns the records of all live physical memory.
+  std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Physical {
+    BufferId id;
+    int64_t references = 0;  // handles that are not released
+    int64_t mappings = 0;
+    bool recorded = false;
+    FreedRecord ended;  // its record, after the last reference and mapping has ended
+  };
+  struct TileMapping {
+    Tiles tiles;
+    std::shared_ptr<Physical> memory;
+  };
+  using Handles = std::map<DriverHandle, std::shared_ptr<Physical>>;
+  using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
+  using TilesOfArrays = std::map<uint64_t, std::vector<TileMapping>>;
+
+ public:
+  class Taken {
+    friend class CudaPhysicalMemory;
+    std::shared_ptr<Physical> released;
+    Handles::node_type handle;  // if the release was the last one
+    Mappings unmapped;
+    TilesOfArrays tiles;
+  };
+
+ private:
+  // Maps the tiles `tiles` of the array to `memory`; null: unmaps them. An older box that overlaps `tiles` is cut into
+  // up to six boxes.
+  void SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RestoreRecordOf(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Profiler& profiler_;
+  // Not held while a call stack is captured.
+  mutable Mutex mutex_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  Handles handles_ ABSL_GUARDED_BY(mutex_);
+  Mappings mappings_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_tiles_{false};
+  TilesOfArrays tiles_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Memory that graphs allocate. The call that creates a node reserves the address. The recorded stack is the stack of
+// that call. The memory is in use from a launch until it is freed outside of the graph or by the launch of another
+// graph. Destroying a graph does not free it. Memory that a graph frees itself is in use only while the graph runs, and
+// is not counted. While no graph allocates memory, each function costs one relaxed load.
+class CudaGraphMemory {
+  struct Node {
+    BufferId id;
+    FreedRecord record;  // made with the node, restored at each launch
+  };
+  struct Nodes {
+    std::vector<Node> allocated;
+    std::vector<BufferId> freed;  // allocated by other graphs
+  };
+
+ public:
+  using Graph = const void*;  // a graph or an executable graph
+  using Graphs = std::map<Graph, Nodes>;
+  using Removed = Graphs::node_type;
+  // The changes that a launch made to the records.
+  struct Launched {
+    std::vector<FreedRecord> freed;  // memory of other graphs
+    std::vector<BufferId> allocated;
+    std::vector<DeviceId> devices;  // the devices of `allocated`
+  };
+
+  explicit CudaGraphMemory(Profiler& profiler) : profiler_(profiler) {}
+
+  // Returns whether any node was recorded so far.
+  bool used() const { return used_.load(std::memory_order_relaxed); }
+
+  // Call after a node of `graph` that allocates `id` was created. It counts as an allocation with no bytes in use.
+  void AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after a node of `graph` that frees `id` was created.
+  void FreeNodeMade(Graph graph, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after `graph` became a part of `parent`.
+  void Moved(Graph graph, Graph parent) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after `executable` was instantiated from `graph`. Later nodes of `graph` do not belong to it.
+  void Instantiated(Graph graph, Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before a launch, because another thread can free the memory before the launch call returns, for example if a
+  // host function of the graph notifies it. Call UndoLaunch if the launch fails.
+  Launched Launch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  void UndoLaunch(const Launched& launched) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before `graph` is destroyed.
+  Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns the bytes of graphs in use on a device.
+  int64_t BytesInUse(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Adds a node that frees `id`. If the same graph allocates `id`, removes that node instead.
+  static void AddFree(Nodes& nodes, BufferId id);
+  // Returns the live buffer `id` if it is memory of a graph.
+  std::optional<LiveBuffer> Find(BufferId id) const;
+
+  Profiler& profiler_;
+  std::atomic<bool> used_{false};
+  Mutex mutex_;
+  Graphs graphs_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids in use, and some that have ended
+};
+
+// The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a
+// device's primary context or to no context. While no context was created, each function costs one relaxed load.
+class CudaContexts {
+ public:
+  struct Context;
+  using Owner = std::shared_ptr<Context>;
+
+ private:
+  struct Owned {
+    Owner owner;
+    FreedRecord record;  // while the buffer is removed
+  };
+  using Buffers = std::map<uint64_t, Owned>;  // by BufferId
+  using Handles = std::map<const void*, Owner>;
+
+ public:
+  // A removed buffer; false if no created context owned it.
+  class Removed {
+   public:
+    explicit operator bool() const { return !node_.empty(); }
+
+   private:
+    friend class CudaContexts;
+    Buffers::node_type node_;
+  };
+  // A context that is about to be destroyed, with all its buffers; false if its creation was not recorded.
+  class Ended {
+   public:
+    explicit operator bool() const { return !handle_.empty(); }
+    template <typename Visit>
+    void ForEachBuffer(const Visit& visit) const {
+      for (const auto& [id, owned] : buffers_) visit(BufferId(id));
+    }
+
+   private:
+    friend class CudaContexts;
+    Handles::node_type handle_;
+    Buffers buffers_;
+  };
+
+  explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
+
+  // Returns whether any context was created.
+  bool used() const { return used_.load(std::memory_order_relaxed); }
+  // Call after `handle` was created.
+  void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the context of this handle; null if its creation was not recorded, or if it is ending.
+  Owner Find(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after a record of `id` was made in the context `owner`. Ends the record if the context is ending or has ended,
+  // or if the host has no memory. Returns whether the record is live.
+  bool Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before a buffer is freed. Removes the buffer and its record if a context owns it.
+  Removed Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after the free failed. A buffer of a context that has ended meanwhile is not restored.
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before a context is destroyed. Removes all its buffers and their records.
+  Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call HasEnded after the context was destroyed, PutBack if that failed.
+  void HasEnded(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Returns the buffers of all contexts.
+  std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void PutBackNode(Buffers::node_type node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Profiler& profiler_;
+  std::atomic<bool> used_{false};
+  mutable Mutex mutex_;
+  Handles handles_ ABSL_GUARDED_BY(mutex_);
+  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct CudaContexts::Context {
+  enum class State { kAlive, kEnding, kEnded };
+  // Guarded by CudaContexts::mutex_.
+  State state = State::kAlive;
+  Buffers late;  // put back while the context was ending
+};
+
+// The pools that the program has created. ForEach and Visit keep a pool from being destroyed while it is queried.
+class CudaPools {
+  struct Pool {
+    Pool(int on, size_t bytes) : device(on), limit(bytes) {}
+    const int device;
+    const size_t limit;  // the most bytes that it may have in use; 0: no limit
+    // Calls of ForEach and Visit that use the pool now, in the process `process`. A forked child has none of its
+    // parent's threads, so it begins with no readers.
+    std::atomic<int> readers{0};
+    pid_t process = 0;  // guarded by CudaPools::mutex_, and not changed after the pool was removed
+  };
+  using Pools = std::map<const void*, Pool>;
+
+  // Counts a reader until its end, also if the thread is cancelled.
+  class Reader {
+   public:
+    explicit Reader(Pool* pool) : pool_(pool) {}
+    ~Reader() { pool_->readers.fetch_sub(1, std::memory_order_release); }
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+   private:
+    Pool* const pool_;
+  };
+
+ public:
+  using Removed = Pools::node_type;
+
+  // `device`: an ordinal, or a negative number that no device has. `limit`: the most bytes that the pool may have in
+  // use; 0 if it has no limit.
+  void Created(const void* pool, int device, size_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it.
+  Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call if the pool could not be destroyed.
+  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
+  template <typename Visit>
+  void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const void* last = nullptr;
+    while (Pool* pool = Next(device, &last)) {
+      const Reader reader(pool);
+      visit(last);
+    }
+  }
+  // Calls visit(device, limit) with the arguments of Created if `pool` is one of the pools. No lock is held during the
+  // call, and the pool is not destroyed.
+  template <typename Visitor>
+  void Visit(const void* pool, const Visitor& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    Pool* const found = Find(pool);
+    if (found == nullptr) return;
+    const Reader reader(found);
+    visit(found->device, found->limit);
+  }
+
+ private:
+  // Returns null if `pool` is not known. The caller is counted as a reader of the pool.
+  Pool* Find(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the first pool of the device after `*last`, and sets `*last` to it; null if there is none. The caller is
+  // counted as a reader of the pool.
+  Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void AddReader(Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Mutex mutex_;
+  Pools pools_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_

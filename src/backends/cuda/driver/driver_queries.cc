@@ -1,0 +1,236 @@
+#include "src/backends/cuda/driver/driver_queries.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "src/backends/cuda/driver/driver_table.h"
+#include "src/backends/cuda/shared/nvml.h"
+#include "src/base/completes.h"
+#include "src/base/no_cancellation.h"
+#include "src/base/thread_state.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using cuda_driver::CUdevice;
+using cuda_driver::CUdeviceptr;
+using cuda_driver::Handle;
+using cuda_driver::kSuccess;
+namespace query = cuda_driver::query;
+
+CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+bool HasActivePrimaryContext(CUdevice device) {
+  unsigned flags = 0;
+  int active = 0;
+  return query::cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess && active != 0;
+}
+
+// The bytes that `pool` has reserved on the device and that no allocation uses; 0 if the driver does not report it.
+int64_t IdleBytes(Handle pool) {
+  uint64_t reserved = 0;
+  uint64_t used = 0;
+  if (query::cuMemPoolGetAttribute(pool, cuda_driver::kPoolReservedCurrent, &reserved) != kSuccess ||
+      query::cuMemPoolGetAttribute(pool, cuda_driver::kPoolUsedCurrent, &used) != kSuccess) {
+    return 0;
+  }
+  return static_cast<int64_t>(reserved) - static_cast<int64_t>(used);
+}
+
+// The bytes that graphs have reserved on the device and do not use; 0 if the driver or the adapter does not report it.
+int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
+  uint64_t reserved = 0;
+  if (!adapter.graph_bytes ||
+      query::cuDeviceGetGraphMemAttribute(device, cuda_driver::kGraphsReservedCurrent, &reserved) != kSuccess) {
+    return 0;
+  }
+  return std::max<int64_t>(static_cast<int64_t>(reserved) - adapter.graph_bytes(id), 0);
+}
+
+// The idle bytes of the device's pools and graphs; no value if the driver has no pools.
+std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
+  Handle default_pool = nullptr;
+  if (cuda_driver::DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
+      query::cuDeviceGetDefaultMemPool(&default_pool, device) != kSuccess) {
+    return std::nullopt;
+  }
+  int64_t idle = IdleBytes(default_pool) + IdleGraphBytes(device, id, adapter);
+  if (adapter.pools) {
+    adapter.pools(ordinal, [&](void* pool) { idle += IdleBytes(pool); });
+  }
+  return idle;
+}
+
+// Adds what the driver reports about the device of the calling thread's current context.
+void AddContextFigures(DeviceProbe& probe) {
+  size_t free = 0;
+  size_t total = 0;
+  if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return;
+  probe.bytes_limit = static_cast<int64_t>(total);
+  probe.bytes_free = static_cast<int64_t>(free);
+  probe.driver_bytes_in_use = static_cast<int64_t>(total - free);
+  probe.driver_scope = DriverScope::kDevice;
+}
+
+// Adds what NVML reports about this process, and about the device if the driver did not report it.
+void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
+  char bus_id[32] = "";
+  if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
+  NvmlMemory memory = QueryNvml(bus_id);
+  probe.uuid = std::move(memory.uuid);
+  probe.processes = std::move(memory.processes);
+  if (!probe.bytes_limit.has_value()) probe.bytes_limit = memory.total_bytes;
+  bool is_used_known = false;
+  if (memory.total_bytes.has_value() && memory.used_bytes.has_value()) {
+    // For a part of a device (MIG), NVML reports the figures of the whole device.
+    is_used_known = *memory.total_bytes - *probe.bytes_limit <= *memory.total_bytes / 8;
+  }
+  if (!probe.bytes_free.has_value() && is_used_known) probe.bytes_free = *memory.total_bytes - *memory.used_bytes;
+  if (memory.process_bytes.has_value()) {
+    probe.driver_bytes_in_use = memory.process_bytes;
+    probe.driver_scope = DriverScope::kProcess;
+  } else if (!probe.driver_bytes_in_use.has_value() && is_used_known) {
+    probe.driver_bytes_in_use = memory.used_bytes;
+    probe.driver_scope = DriverScope::kDevice;
+  }
+}
+
+int CurrentDevice() {
+  CUdevice device = -1;
+  return query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
+}
+
+// The unaccounted bytes of each device after its first allocation was recorded. By DeviceId.
+struct Baseline {
+  std::atomic<bool> taken{false};
+  std::atomic<bool> known{false};
+  std::atomic<int64_t> bytes{0};
+};
+Baseline baselines[kMaxDevices];
+
+const DriverContext kCudaContext = {[] {
+                                      Handle context = nullptr;
+                                      return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
+                                    },
+                                    [](void* context) { query::cuCtxSetCurrent(context); }};
+
+DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
+  DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
+  const Baseline& baseline = baselines[static_cast<int>(device)];
+  if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
+  return probe;
+}
+
+}  // namespace
+
+std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal); }
+
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
+  static std::atomic<int> known[kMaxDevices];  // id + 1, by ordinal
+  if (ordinal < 0) return Profiler::Default().Device("unknown");
+  const bool cached = ordinal < kMaxDevices;
+  if (cached) {
+    if (const int id = known[ordinal].load(std::memory_order_acquire)) return DeviceId{static_cast<uint16_t>(id - 1)};
+  }
+  Profiler& profiler = Profiler::Default();
+  const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
+  if (!cached) return device;
+  // The probe takes host memory. If the program's own operator new makes a wrapped call, that call gets here again,
+  // inside the tracker. It does not set the probe; a call outside of the tracker does.
+  const ReentryGuard guard;
+  if (guard.entered()) {
+    driver_context.store(&kCudaContext);
+    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
+    known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
+  }
+  return device;
+}
+
+AllocatorId CudaStreamOrderedAllocator() {
+  static std::atomic<int> known{-1};
+  int allocator = known.load(std::memory_order_relaxed);
+  if (allocator < 0) {
+    allocator = static_cast<int>(Profiler::Default().Allocator("cudaMallocAsync"));
+    known.store(allocator, std::memory_order_relaxed);
+  }
+  return AllocatorId{static_cast<uint8_t>(allocator)};
+}
+
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adapter) {
+  DeviceProbe probe;
+  CUdevice device = 0;
+  if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
+  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
+  // the program's last release of it, or it would be created again.
+  if (CurrentDevice() == device) AddContextFigures(probe);
+  size_t total = 0;
+  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
+      query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
+    probe.bytes_limit = static_cast<int64_t>(total);
+  }
+  AddNvmlFigures(device, probe);
+  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
+  return probe;
+}
+
+size_t CudaAddressRangeBytes(const void* ptr) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  return query::cuMemGetAddressRange_v2(&base, &bytes, Address(ptr)) == kSuccess ? bytes : 0;
+}
+
+int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
+
+const void* CudaDriverInProcess::CurrentContext() { return kCudaContext.get(); }
+
+CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
+  Pointer pointer;
+  const auto get = [&](int attribute, auto* answer) {
+    return query::cuPointerGetAttribute(answer, attribute, Address(address)) == kSuccess;
+  };
+  int device = -1;
+  int managed = 0;
+  unsigned type = 0;
+  if (get(cuda_driver::kPointerDeviceOrdinal, &device)) pointer.device = device;
+  if (get(cuda_driver::kPointerIsManaged, &managed) && managed != 0) {
+    pointer.kind = MemoryKind::kManaged;
+  } else if (get(cuda_driver::kPointerMemoryType, &type) && type == cuda_driver::kMemoryTypeHost) {
+    pointer.kind = MemoryKind::kPinnedHost;
+  }
+  return pointer;
+}
+
+size_t CudaDriverInProcess::AddressRangeBytes(const void* address) { return CudaAddressRangeBytes(address); }
+
+CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
+  const auto get_info =
+      stream.per_thread_default ? &query::cuStreamGetCaptureInfo_v2_ptsz : &query::cuStreamGetCaptureInfo_v2;
+  int status = 0;
+  uint64_t id = 0;
+  Handle graph = nullptr;
+  const bool answered = get_info(stream.stream, &status, &id, &graph, nullptr, nullptr) == kSuccess;
+  return answered && status == cuda_driver::kCaptureActive ? Capture{true, graph} : Capture{};
+}
+
+bool CudaDriverInProcess::PrimaryContextActive(int device) { return HasActivePrimaryContext(device); }
+
+std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
+  size_t free = 0;
+  size_t total = 0;
+  if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return std::nullopt;
+  return static_cast<int64_t>(free);
+}
+
+void CudaDriverInProcess::Recorded(DeviceId device) {
+  Baseline& baseline = baselines[static_cast<int>(device)];
+  if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
+  const NoCancellation no_cancellation;  // the probe loads NVML
+  DeviceStats stats;
+  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
+  baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);
+  baseline.known.store(true, std::memory_order_release);
+}
+
+}  // namespace hbmprof::internal

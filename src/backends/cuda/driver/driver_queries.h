@@ -1,0 +1,76 @@
+// Queries to the CUDA driver. They need no CUDA header, and call the process's own libcuda if the process has loaded it
+// (driver_table.h). Nothing here creates a context, changes the current context of a thread of the program, or changes
+// the runtime's last-error state. Everything here is thread-safe.
+//
+// Not in this file: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_adapter.h"
+
+namespace hbmprof::internal {
+
+// Returns "GPU:<ordinal>".
+std::string CudaDeviceName(int ordinal);
+
+// Queries about a device that only the adapter can answer. Both functions are called in the device's probe, so they
+// must not call CudaDeviceId. Each function can be empty.
+struct CudaAdapterQueries {
+  // Calls visit(pool) for each pool of the device except its default pool.
+  std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
+  // Returns the bytes that graphs have in use on the device.
+  std::function<int64_t(DeviceId id)> graph_bytes;
+};
+
+// Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". The first
+// call for a device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after a
+// call that allocates on it, even if that call has failed.
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
+
+// Returns the allocator of Profiler::Default() that labels stream-ordered memory.
+AllocatorId CudaStreamOrderedAllocator();
+
+// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not report it.
+size_t CudaAddressRangeBytes(const void* ptr);
+
+// Returns what the driver and NVML report about a device:
+//   - its size and its UUID, and the processes that have memory of it (NVML);
+//   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
+//     is the calling thread's current one;
+//   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
+// Unknown values stay unset. `id` is passed to `adapter`. Never retains a context.
+DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});
+
+// Queries the process's driver, for an adapter that records into Profiler::Default().
+class CudaDriverInProcess : public CudaDriverQueries {
+ public:
+  int CurrentDevice() override;
+  const void* CurrentContext() override;
+  Pointer DescribePointer(const void* address) override;
+  size_t AddressRangeBytes(const void* address) override;
+  Capture CaptureOf(const CudaDriverStream& stream) override;
+  bool PrimaryContextActive(int device) override;
+  std::optional<int64_t> FreeBytes() override;
+  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
+  AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
+  void Recorded(DeviceId device) override;
+
+  // REQUIRES: no call was tracked before.
+  void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }
+
+ private:
+  CudaAdapterQueries adapter_queries_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_

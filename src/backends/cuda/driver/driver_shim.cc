@@ -1,0 +1,253 @@
+// Defines the wrappers from driver_calls.inc. They have the driver's own names.
+#include "src/backends/cuda/driver/driver_shim.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_adapter.h"
+#include "src/backends/cuda/driver/driver_queries.h"
+#include "src/backends/cuda/driver/driver_table.h"
+#include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/cuda/shared/driver_abi.h"
+#include "src/backends/cuda/shared/made_tracker.h"
+#include "src/base/completes.h"
+#include "src/base/message.h"
+#include "src/base/no_cancellation.h"
+
+namespace hbmprof::internal::cuda_driver {
+namespace {
+
+#define CALL(name, parameters, arguments, action) using Type_##name = CUresult parameters;
+#include "src/backends/cuda/driver/driver_calls.inc"
+
+}  // namespace
+
+extern "C" {
+#define CALL(name, parameters, arguments, action) \
+  [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
+#include "src/backends/cuda/driver/driver_calls.inc"
+}
+
+namespace {
+
+// By Entry.
+void* const kWrappers[] = {
+#define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
+#include "src/backends/cuda/driver/driver_calls.inc"
+};
+
+// The adapter and its queries.
+struct ProcessTracker {
+  CudaDriverInProcess queries;
+  CudaDriverAdapter adapter{Profiler::Default(), queries};
+};
+
+// Called inside the tracker.
+std::unique_ptr<ProcessTracker> MakeProcessTracker() {
+  auto tracker = std::make_unique<ProcessTracker>();
+  CudaDriverAdapter* const adapter = &tracker->adapter;
+  tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                                        adapter->ForEachPool(ordinal,
+                                                             [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                                      },
+                                      [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+  return tracker;
+}
+
+std::unique_ptr<ProcessTracker> MakeTracker() {
+  const NoCancellation no_cancellation;
+  PrepareCudaTracking();
+  Profiler::Default();
+  return MakeInsideTracker(&MakeProcessTracker);
+}
+
+// The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
+// written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
+CudaDriverAdapter* Tracker() {
+  static MadeTracker<ProcessTracker> made;
+  bool is_new = false;
+  ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
+  is_new ? CudaTrackingStarts() : CudaCallIsTracked();
+  return tracker == nullptr ? nullptr : &tracker->adapter;
+}
+
+template <typename Real>
+CUresult HandOutWrapper(const Real& real, void** function) {
+  const CUresult result = real();
+  if (result == kSuccess && function != nullptr) *function = CudaWrapperOf(*function);
+  return result;
+}
+
+// Returns the bytes that a wrapped call requests: its second argument, or for pitched memory the width times the
+// height. Returns nullopt for calls whose second argument is neither.
+template <typename... Arguments>
+std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
+  const std::tuple<const Arguments&...> all(arguments...);
+  if constexpr (sizeof...(Arguments) >= 2) {
+    using Second = std::decay_t<decltype(std::get<1>(all))>;
+    if constexpr (std::is_same_v<Second, size_t>) return std::get<1>(all);
+    if constexpr (std::is_same_v<Second, size_t*>) return CudaPitchedBytes(std::get<2>(all), std::get<3>(all));
+  }
+  return std::nullopt;
+}
+
+// The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
+// driver does not report its bytes in use.
+struct PoolFigures {
+  std::optional<int> device;  // no value: the call does not use a pool that the program has created on a device
+  bool is_on_host = false;
+  std::optional<size_t> limit;
+  std::optional<size_t> in_use;
+};
+
+template <typename... Arguments>
+PoolFigures PoolOf(const Arguments&... arguments) {
+  PoolFigures figures;
+  // The arguments of cuMemAllocFromPoolAsync.
+  if constexpr (std::is_same_v<std::tuple<Arguments...>, std::tuple<CUdeviceptr*, size_t, Handle, Handle>>) {
+    const Handle pool = std::get<2>(std::tie(arguments...));
+    CudaDriverAdapter* const tracker = Tracker();
+    if (tracker == nullptr) return figures;
+    tracker->VisitPool(pool, [&](int device, size_t limit) {
+      figures.is_on_host = device == CudaDriverAdapter::kNoDevice;
+      if (!figures.is_on_host) figures.device = device;
+      uint64_t used = 0;
+      if (limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
+      figures.limit = limit;
+      figures.in_use = used;
+    });
+  }
+  return figures;
+}
+
+// Returns the device of a wrapped call: for physical memory the device in its properties, else the current device.
+template <typename... Arguments>
+int DeviceOf(const Arguments&... arguments) {
+  int device = CudaDriverInProcess().CurrentDevice();
+  const auto look_at = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
+      if (argument->location.type == kLocationDevice) device = argument->location.id;
+    }
+  };
+  (look_at(arguments), ...);
+  return device;
+}
+
+// Returns whether a wrapped call requests physical memory on the host.
+template <typename... Arguments>
+bool RequestsHostMemory(const Arguments&... arguments) {
+  const auto is_on_host = [](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
+      return IsOnHost(argument->location);
+    }
+    return false;
+  };
+  return (is_on_host(arguments) || ...);
+}
+
+MemorySpace SpaceOfCall(std::string_view name, bool is_on_host) {
+  if (is_on_host || name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
+  return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
+}
+
+// Reports a wrapped call that has failed with kErrorOutOfMemory.
+template <typename... Arguments>
+void ReportFailure(const Caller& caller, std::string_view name, const Arguments&... arguments) {
+  const bool is_reported = Completes([&] {
+    const PoolFigures pool = PoolOf(arguments...);
+    const int ordinal = pool.device.value_or(DeviceOf(arguments...));
+    const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
+    // Sets the probe of the device if this is its first allocation.
+    if (CudaDriverAdapter* const tracker = Tracker()) tracker->Device(ordinal);
+    const MemorySpace space = SpaceOfCall(name, pool.is_on_host || RequestsHostMemory(arguments...));
+    CudaAllocationFailed({name, RequestedBytes(arguments...), device, space, pool.limit, pool.in_use}, caller);
+  });
+  if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
+}
+
+}  // namespace
+
+// `real` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
+#define TRACK(...)                                             \
+  [&] {                                                        \
+    CudaDriverAdapter* const tracker = Tracker();              \
+    return tracker == nullptr ? real() : tracker->__VA_ARGS__; \
+  }()
+#define ALLOCATE(id, bytes, kind) \
+  TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
+#define UNPACKED(...) __VA_ARGS__
+#define REPORT(name, ...) ReportFailure(caller, #name, __VA_ARGS__)
+#define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
+
+extern "C" {
+#define CALL(name, parameters, arguments, action)                                           \
+  CUresult name parameters {                                                                \
+    const Caller here = Caller::OfThisFunction();                                           \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name)); \
+    if (driver_function == nullptr) return kErrorNotFound;                                  \
+    const auto real = [&]() -> CUresult { return driver_function arguments; };              \
+    const TrackedCudaCall call(here);                                                       \
+    if (!call.outermost()) return real();                                                   \
+    [[maybe_unused]] const Caller& caller = call.caller();                                  \
+    const CUresult result = action;                                                         \
+    if (result == kErrorOutOfMemory) REPORT(name, UNPACKED arguments);                      \
+    return result;                                                                          \
+  }
+#include "src/backends/cuda/driver/driver_calls.inc"
+}
+#undef REPORT
+#undef UNPACKED
+#undef LOAD
+#undef ALLOCATE
+#undef TRACK
+
+}  // namespace hbmprof::internal::cuda_driver
+
+namespace hbmprof::internal {
+
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  return tracker != nullptr && tracker->NameMappingByAddress(address, rename);
+}
+
+void* CudaWrapperByName(std::string_view name) {
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];
+  }
+  return nullptr;
+}
+
+bool IsCudaDriver(const link_map& library) { return std::strstr(library.l_name, "/libcuda.so") != nullptr; }
+
+void* CudaWrapperOf(void* function) {
+  Dl_info info;
+  if (dladdr(function, &info) == 0 || info.dli_saddr != function) return function;
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    if (std::strcmp(info.dli_sname, cuda_driver::kEntryNames[i]) != 0) continue;
+    return cuda_driver::FunctionToCall(i) == function ? cuda_driver::kWrappers[i] : function;
+  }
+  return function;
+}
+
+void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
+  void* library = CudaDriverLibrary();
+  const auto has = [&](const char* name) { return library != nullptr && FindSymbol(library, name) != nullptr; };
+#define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
+#define NOT_WRAPPED(name, why)                                   \
+  if (has(#name)) visit(#name, "passed through", why, argument); \
+  if (!has(#name)) visit(#name, "absent", "", argument);
+#include "src/backends/cuda/driver/driver_calls.inc"
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,50 @@
+// The wrappers of the functions that driver_calls.inc lists as wrapped. The functions below find the wrapper for a name
+// or for a function of the driver, and list the functions that the driver has. Everything here is thread-safe.
+//
+// Not in this file: how the calls of programs reach the wrappers (src/inject).
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_
+
+#include <link.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+
+namespace hbmprof::internal {
+
+// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
+// Profiler::Default(), possibly in several threads at the same time, CudaTrackingStarts once, after that, and
+// CudaCallIsTracked in each later tracked call.
+void PrepareCudaTracking();
+void CudaTrackingStarts();
+void CudaCallIsTracked();
+// The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
+// wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
+void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);
+
+// See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
+bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
+
+// Returns the wrapper of the driver's function `name`, null if that is not wrapped.
+void* CudaWrapperByName(std::string_view name);
+
+// Returns whether this is the driver's library.
+bool IsCudaDriver(const link_map& library);
+
+// Returns the wrapper that calls `function`; `function` itself if there is none, as for a function of another copy of
+// the driver (dlmopen). The driver can still be unloaded after that.
+void* CudaWrapperOf(void* function);
+
+// Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc, in that order. The
+// state is "tracked", "passed through", or "absent" if this driver does not have the function. The reason is empty
+// unless the state is "passed through".
+using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* reason, void* argument);
+void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_

@@ -1,0 +1,211 @@
+// Sizes of pitched memory, arrays and mipmapped arrays; device resets; openings of shared memory.
+#include "src/backends/cuda/shared/adapter.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace hbmprof::internal {
+namespace {
+
+size_t SaturatingMultiply(size_t a, size_t b) {
+  size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
+size_t SaturatingAdd(size_t a, size_t b) {
+  size_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
+}
+
+// Returns the number of blocks of `block` texels that cover `texels` texels; 0 texels count as 1.
+size_t Blocks(size_t texels, size_t block) {
+  const size_t covered = std::max<size_t>(texels, 1);
+  return covered / block + (covered % block != 0);
+}
+
+bool OwnsMemory(const CudaArrayShape& shape) {
+  return (shape.flags & (kCudaArraySparse | kCudaArrayDeferredMapping)) == 0;
+}
+
+bool HasLayers(const CudaArrayShape& shape) { return (shape.flags & (kCudaArrayLayered | kCudaArrayCubemap)) != 0; }
+
+}  // namespace
+
+size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices) {
+  return SaturatingMultiply(SaturatingMultiply(pitch, rows), slices);
+}
+
+TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind) {
+  if (format_kind >= kCudaFormatFirstBlockCompressed && format_kind <= kCudaFormatLastBlockCompressed) {
+    const bool half =
+        format_kind < kCudaFormatFirstBlockCompressed2 ||  // BC1 and BC4: 4 bits a texel, others 8
+        (format_kind >= kCudaFormatFirstBlockCompressed4 && format_kind < kCudaFormatFirstBlockCompressed5);
+    return {4, 4, half ? size_t{8} : size_t{16}};
+  }
+  const auto bytes = [](int bits) { return static_cast<size_t>(std::max(bits, 0) + 7) / 8; };
+  // Four luma samples share one sample of each of the two chroma planes.
+  if (format_kind == kCudaFormatNv12) return {2, 2, 4 * bytes(x) + bytes(y) + bytes(z)};
+  return {1, 1, bytes(std::max(x, 0) + std::max(y, 0) + std::max(z, 0) + std::max(w, 0))};
+}
+
+TexelBlock CudaDriverTexelBlock(int format, unsigned channels) {
+  if (format >= 0x91 && format <= 0x9e) {  // BC1 to BC7, in two forms each
+    const bool half = format <= 0x92 || format == 0x97 || format == 0x98;
+    return {4, 4, half ? size_t{8} : size_t{16}};
+  }
+  const auto texel = [](size_t bytes) { return TexelBlock{1, 1, bytes}; };
+  switch (format) {
+    case 0x01:
+    case 0x08:  // 8-bit integers
+      return texel(channels);
+    case 0x02:
+    case 0x09:
+    case 0x10:  // 16-bit integers, half
+      return texel(2 * size_t{channels});
+    case 0x03:
+    case 0x0a:
+    case 0x20:  // 32-bit integers, float
+      return texel(4 * size_t{channels});
+    case 0xc0:
+    case 0xc6:  // normalized, the channels in the format's name: 8X1
+      return texel(1);
+    case 0xc1:
+    case 0xc7:
+    case 0xc3:
+    case 0xc9:  // 8X2, 16X1
+      return texel(2);
+    case 0xc2:
+    case 0xc8:
+    case 0xc4:
+    case 0xca:  // 8X4, 16X2
+      return texel(4);
+    case 0xc5:
+    case 0xcb:  // 16X4
+      return texel(8);
+    case 0x50:
+    case 0xa8:
+    case 0xa9:  // 10:10:10:2, AYUV, Y410
+      return texel(4);
+    case 0xb1:  // Y416
+      return texel(8);
+    case 0xb2:
+    case 0xb4:  // 4:4:4 in 8 bits
+      return texel(3);
+    case 0xb3:
+    case 0xb5:  // 4:4:4 in 10 and 16 bits
+      return texel(6);
+    case 0xb0:  // NV12: 4:2:0
+      return {2, 2, 6};
+    case 0x9f:
+    case 0xa1:  // P010, P016
+      return {2, 2, 12};
+    case 0xa2:
+    case 0xa5:  // NV16, YUY2: 4:2:2
+      return {2, 1, 4};
+    case 0xa3:
+    case 0xa4:
+    case 0xa6:
+    case 0xa7:  // P210, P216, Y210, Y216
+      return {2, 1, 8};
+    default:
+      return texel(0);
+  }
+}
+
+size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape) {
+  if (!OwnsMemory(shape) || shape.width == 0) return 0;
+  const size_t plane = SaturatingMultiply(Blocks(shape.width, block.width), Blocks(shape.height, block.height));
+  return SaturatingMultiply(SaturatingMultiply(plane, std::max<size_t>(shape.depth, 1)), block.bytes);
+}
+
+size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& shape, unsigned levels) {
+  const size_t shrinking_depth = HasLayers(shape) ? 0 : shape.depth;
+  size_t largest = std::max({shape.width, shape.height, shrinking_depth});
+  CudaArrayShape level = shape;
+  size_t total = 0;
+  for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
+    total = SaturatingAdd(total, CudaArrayBytes(block, level));
+    largest >>= 1;
+    // A dimension that is not 0 does not shrink below one texel.
+    const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };
+    level.width = halve(level.width);
+    level.height = halve(level.height);
+    if (!HasLayers(shape)) level.depth = halve(level.depth);
+  }
+  return total;
+}
+
+void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept) {
+  {
+    MutexLock lock(mutex_);
+    const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
+    last_[static_cast<size_t>(device) % kMaxDevices] = number;
+    survivor_ = survivor;
+    count_.store(number, std::memory_order_release);
+  }
+  // This also drops a record that PutBack has restored before. After this, PutBack does not restore records that were
+  // removed before the reset.
+  profiler.DropDevice(device, survivor, std::move(kept));
+}
+
+bool CudaDeviceResets::WasReset(DeviceId device, uint64_t before) {
+  MutexLock lock(mutex_);
+  return last_[static_cast<size_t>(device) % kMaxDevices] > before;
+}
+
+void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) {
+  MutexLock lock(mutex_);
+  profiler.RestoreRecord(record);
+  if (count() == before) return;
+  // The device of a record can be read only while the record is live.
+  const std::optional<LiveBuffer> live = profiler.FindBuffer(id);
+  if (!live.has_value() || live->attributes.allocator == survivor_) return;
+  if (last_[static_cast<size_t>(live->attributes.device) % kMaxDevices] > before) profiler.RecordFree(id);
+}
+
+bool SharedOpenings::IsFirst(const void* address, DeviceId device) {
+  MutexLock lock(mutex_);
+  Opening& opening = openings_[address];
+  opening.device = device;
+  return ++opening.count == 1;
+}
+
+void SharedOpenings::OpenUnrecorded(const void* address) {
+  MutexLock lock(mutex_);
+  ++openings_[address].count;
+}
+
+SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
+  MutexLock lock(mutex_);
+  Closed closed;
+  const auto found = openings_.find(address);
+  closed.was_open = found != openings_.end();
+  if (closed.was_open) {
+    closed.device = found->second.device;
+    if (--found->second.count > 0) return closed;
+    openings_.erase(found);
+  }
+  closed.record = profiler.RecordFree(address);
+  return closed;
+}
+
+void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed,
+                             uint64_t before) {
+  MutexLock lock(mutex_);
+  if (closed.was_open) {
+    if (resets.WasReset(closed.device, before)) return;
+    Opening& opening = openings_[address];
+    opening.device = closed.device;
+    if (++opening.count > 1) return;
+  }
+  resets.PutBack(profiler, address, closed.record, before);
+}
+
+void SharedOpenings::RemoveDevice(DeviceId device) {
+  MutexLock lock(mutex_);
+  for (auto opening = openings_.begin(); opening != openings_.end();) {
+    opening = opening->second.device == device ? openings_.erase(opening) : std::next(opening);
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,52 @@
+#include "src/inject/frameworks/frameworks.h"
+
+#include "hbmprof/profiler.h"
+#include "src/base/completes.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Returns whether the innermost frame outside of the CUDA runtime and driver is in `library`.
+bool IsStackFrom(std::string_view library, const Snapshot& snapshot, const Snapshot::Stack& stack) {
+  for (const uint64_t address : stack.return_addresses) {
+    std::string_view file;
+    for (const Snapshot::Module& module : snapshot.modules) {
+      if (address > module.start && address <= module.limit) file = FileName(module.path);
+    }
+    if (const CallFrom call = IsCallFrom(library, file); call != CallFrom::kUndecided) return call == CallFrom::kYes;
+  }
+  return false;
+}
+
+}  // namespace
+
+AllocatorId FrameworkLabel::Get() {
+  int label = known_.load(std::memory_order_relaxed);
+  if (label < 0) {
+    const auto find = [&] { label = static_cast<int>(Profiler::Default().Allocator(name_)); };
+    if (!Completes(find)) return AllocatorId{};
+    known_.store(label, std::memory_order_relaxed);
+  }
+  return AllocatorId{static_cast<uint8_t>(label)};
+}
+
+std::string_view FileName(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+CallFrom IsCallFrom(std::string_view library, std::string_view file) {
+  if (file.rfind(library, 0) == 0) return CallFrom::kYes;
+  const bool is_cuda = file.rfind("libcuda.so", 0) == 0 || file.rfind("libcudart.so", 0) == 0;
+  return is_cuda ? CallFrom::kUndecided : CallFrom::kNo;
+}
+
+bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot) {
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
+                            snapshot.allocators[sample.allocator] != "cudaMallocAsync";
+    if (is_segment && sample.alloc_objects > 0 && IsStackFrom(library, snapshot, snapshot.stacks[sample.stack])) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,222 @@
+// NVTX ranges as tags: what a thread allocates inside a range that it has pushed gets the label `nvtx`. A program that
+// uses NVTX 3 loads the library that NVTX_INJECTION64_PATH names and calls InitializeInjectionNvtx2 in it, once for
+// each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library.
+//
+// Environment: HBMPROF_NVTX=innermost|outermost|path selects the ranges that the label names.
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "src/base/message.h"
+#include "src/core/tables/tags.h"
+#include "src/inject/frameworks/nvtx_abi.h"
+
+namespace hbmprof::internal {
+namespace {
+
+enum class Shown : uint8_t { kInnermost, kOutermost, kPath };
+std::atomic<Shown> shown{Shown::kInnermost};  // set before the program gets the functions of this file
+std::atomic_flag has_read_environment = ATOMIC_FLAG_INIT;
+
+constexpr std::string_view kLabel = "nvtx";
+constexpr int kMaxRanges = 32;
+
+// The pushed ranges of a thread, of all domains. Ranges beyond kMaxRanges are only counted.
+struct Range {
+  const void* domain;
+  TagSetId tags_before;
+  uint16_t path_size_before;
+};
+struct ThreadRanges {
+  int count;
+  uint16_t path_size;
+  Range ranges[kMaxRanges];
+  char path[kMaxTagBytes];  // the texts of all ranges, with '/' between them, as far as they fit
+};
+__thread ThreadRanges thread_ranges __attribute__((tls_model("initial-exec"))) = {};
+
+// Returns `text` without the parts that differ at each call: PyTorch's emit_nvtx adds numbers and sizes to an
+// operator's name.
+std::string_view WithoutNumbers(std::string_view text) {
+  for (const std::string_view start : {", seq = ", ", op_id = ", ", sizes = "}) {
+    text = text.substr(0, text.find(start));
+  }
+  return text;
+}
+
+void AddToPath(ThreadRanges& of_thread, std::string_view text) {
+  const auto add = [&](std::string_view part) {
+    part = part.substr(0, sizeof(of_thread.path) - of_thread.path_size);
+    std::memcpy(of_thread.path + of_thread.path_size, part.data(), part.size());
+    of_thread.path_size = static_cast<uint16_t>(of_thread.path_size + part.size());
+  };
+  if (of_thread.path_size != 0) add("/");
+  add(text);
+}
+
+// Returns the number of pushed ranges of the domain.
+int LevelOf(const ThreadRanges& of_thread, const void* domain) {
+  int level = 0;
+  for (int i = 0; i < of_thread.count && i < kMaxRanges; ++i) level += of_thread.ranges[i].domain == domain ? 1 : 0;
+  return level;
+}
+
+// Begins a range. Returns its level in its domain, from 0.
+int Push(const void* domain, std::string_view text) {
+  ThreadRanges& of_thread = thread_ranges;
+  const int level = LevelOf(of_thread, domain);
+  if (of_thread.count++ >= kMaxRanges) return level;
+  of_thread.ranges[of_thread.count - 1] = {domain, current_tags, of_thread.path_size};
+  text = WithoutNumbers(text);
+  const Shown choice = shown.load(std::memory_order_relaxed);
+  if (choice == Shown::kPath) {
+    AddToPath(of_thread, text);
+    text = {of_thread.path, of_thread.path_size};
+  }
+  const bool is_shown = choice != Shown::kOutermost || of_thread.count == 1;
+  if (is_shown && !text.empty()) internal::SetCurrentTags(ExtendTags(current_tags, kLabel, text));
+  return level;
+}
+
+// Ends the innermost range of the domain. Returns its level, -1 if there is none.
+int Pop(const void* domain) {
+  ThreadRanges& of_thread = thread_ranges;
+  const int level = LevelOf(of_thread, domain) - 1;
+  if (of_thread.count > kMaxRanges) {
+    --of_thread.count;
+    return level;
+  }
+  int ended = of_thread.count - 1;
+  while (ended >= 0 && of_thread.ranges[ended].domain != domain) --ended;
+  if (ended < 0) return -1;
+  const Range range = of_thread.ranges[ended];
+  if (ended == of_thread.count - 1) {
+    internal::SetCurrentTags(range.tags_before);
+    of_thread.path_size = range.path_size_before;
+  } else {
+    // A range of another domain that began inside this range is still pushed. When that range ends, it restores the
+    // tags from before both ranges.
+    of_thread.ranges[ended + 1].tags_before = range.tags_before;
+    of_thread.ranges[ended + 1].path_size_before = range.path_size_before;
+    std::memmove(of_thread.ranges + ended, of_thread.ranges + ended + 1,
+                 static_cast<size_t>(of_thread.count - 1 - ended) * sizeof(Range));
+  }
+  --of_thread.count;
+  return level;
+}
+
+// A text as UTF-8, cut at the longest value of a tag.
+class Utf8 {
+ public:
+  explicit Utf8(const wchar_t* wide) {
+    for (; wide != nullptr && *wide != L'\0' && size_ + 4 <= sizeof(bytes_); ++wide) Add(static_cast<uint32_t>(*wide));
+  }
+  std::string_view text() const { return {bytes_, size_}; }
+
+ private:
+  void Add(uint32_t code) {
+    if (code < 0x80) return Put(code);
+    if (code < 0x800) {
+      Put(0xC0 | code >> 6);
+    } else {
+      if (code < 0x10000) {
+        Put(0xE0 | code >> 12);
+      } else {
+        Put(0xF0 | (code >> 18 & 7));
+        Put(0x80 | (code >> 12 & 0x3F));
+      }
+      Put(0x80 | (code >> 6 & 0x3F));
+    }
+    Put(0x80 | (code & 0x3F));
+  }
+  void Put(uint32_t byte) { bytes_[size_++] = static_cast<char>(byte); }
+
+  size_t size_ = 0;
+  char bytes_[kMaxTagBytes];
+};
+
+std::string_view Text(const char* text) { return text == nullptr ? std::string_view() : text; }
+
+int PushEvent(const void* domain, const nvtx::EventAttributes* event) {
+  if (event == nullptr || event->message == nullptr) return Push(domain, {});
+  switch (event->message_type) {
+    case nvtx::kAscii:
+    case nvtx::kRegistered:
+      return Push(domain, Text(static_cast<const char*>(event->message)));
+    case nvtx::kUnicode:
+      return Push(domain, Utf8(static_cast<const wchar_t*>(event->message)).text());
+    default:
+      return Push(domain, {});
+  }
+}
+
+// A registered string is a copy of its text. It lives as long as the program; without host memory, it is null.
+char* Copy(std::string_view text) {
+  text = text.substr(0, kMaxTagBytes);
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) return nullptr;
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+// --- The functions that programs call. ---
+
+int RangePushEx(const nvtx::EventAttributes* event) { return PushEvent(nullptr, event); }
+int RangePushA(const char* text) { return Push(nullptr, Text(text)); }
+int RangePushW(const wchar_t* text) { return Push(nullptr, Utf8(text).text()); }
+int RangePop() { return Pop(nullptr); }
+int DomainRangePushEx(const void* domain, const nvtx::EventAttributes* event) { return PushEvent(domain, event); }
+int DomainRangePop(const void* domain) { return Pop(domain); }
+void* DomainRegisterStringA(const void* /*domain*/, const char* text) { return Copy(Text(text)); }
+void* DomainRegisterStringW(const void* /*domain*/, const wchar_t* text) { return Copy(Utf8(text).text()); }
+// A domain is identified by its address only.
+void* DomainCreateA(const char* name) { return Copy(Text(name)); }
+void* DomainCreateW(const wchar_t* name) { return Copy(Utf8(name).text()); }
+
+void ReadEnvironment() {
+  if (has_read_environment.test_and_set()) return;
+  const char* const value = secure_getenv("HBMPROF_NVTX");
+  const std::string_view name = Text(value);
+  if (name == "outermost") {
+    shown.store(Shown::kOutermost, std::memory_order_relaxed);
+  } else if (name == "path") {
+    shown.store(Shown::kPath, std::memory_order_relaxed);
+  } else if (!name.empty() && name != "innermost") {
+    PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost or path; using innermost");
+  }
+}
+
+template <typename Signature>
+void Take(nvtx::FunctionTable table, unsigned size, unsigned number, Signature* function) {
+  if (number < size && table[number] != nullptr) *table[number] = reinterpret_cast<nvtx::Function*>(function);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
+
+// Called by a program's copy of NVTX when it is first used. Replaces the functions of that copy by the functions above;
+// its other functions still do nothing. Returns 1, or 0 if the copy has none of these functions.
+extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
+    hbmprof::internal::nvtx::GetExportTable* get_export_table) {
+  using namespace hbmprof::internal;  // NOLINT: its functions
+  const auto* callbacks = static_cast<const nvtx::Callbacks*>(get_export_table(nvtx::kCallbacks));
+  if (callbacks == nullptr || callbacks->struct_size < sizeof(nvtx::Callbacks)) return 0;
+  ReadEnvironment();
+  nvtx::FunctionTable table = nullptr;
+  unsigned size = 0;
+  if (callbacks->get_module_function_table(nvtx::kCore, &table, &size) == 0) return 0;
+  Take(table, size, nvtx::kRangePushEx, &RangePushEx);
+  Take(table, size, nvtx::kRangePushA, &RangePushA);
+  Take(table, size, nvtx::kRangePushW, &RangePushW);
+  Take(table, size, nvtx::kRangePop, &RangePop);
+  if (callbacks->get_module_function_table(nvtx::kCore2, &table, &size) == 0) return 1;
+  Take(table, size, nvtx::kDomainRangePushEx, &DomainRangePushEx);
+  Take(table, size, nvtx::kDomainRangePop, &DomainRangePop);
+  Take(table, size, nvtx::kDomainRegisterStringA, &DomainRegisterStringA);
+  Take(table, size, nvtx::kDomainRegisterStringW, &DomainRegisterStringW);
+  Take(table, size, nvtx::kDomainCreateA, &DomainCreateA);
+  Take(table, size, nvtx::kDomainCreateW, &DomainCreateW);
+  return 1;
+}

@@ -1,0 +1,277 @@
+#include "src/inject/frameworks/torch_blocks.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "hbmprof/profiler.h"
+#include "src/base/completes.h"
+#include "src/capture/capture.h"
+#include "src/inject/frameworks/driver_blocks.h"
+#include "src/inject/frameworks/frameworks.h"
+#include "src/inject/linker/report_hooks.h"
+
+namespace hbmprof::internal {
+namespace {
+
+enum class State : uint8_t {
+  kUnused,  // nothing was reported
+  kShown,
+  kForked,  // the process is a forked child: its tables are empty
+  // In all states below, the reports are not used, because they contradict each other or the records.
+  kOtherTotal,     // PyTorch's total says `reported` bytes allocated, the sum of its reports is `counted`
+  kMoreThanTotal,  // `reported` bytes are reserved, which is less than the `counted` bytes that are allocated
+  kUnknownFree,    // PyTorch frees a block that it did not report, or `reported` bytes where it reported `counted`
+  kLiveTwice,
+  kOutside,
+  kOtherDevice,
+};
+
+// The reports about one device. PyTorch reports the blocks of a device one at a time. Snapshots can read this object
+// meanwhile.
+struct Device {
+  bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
+
+  std::atomic<State> state{State::kUnused};
+  std::atomic<int64_t> live_bytes{0};
+  // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
+  // error.
+  std::atomic<bool> has_dropped{false};
+  std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
+  std::atomic<int64_t> reported{0};
+  std::atomic<int64_t> counted{0};
+  // PyTorch's out-of-memory errors: their number, and the values of the last one.
+  std::atomic<int64_t> failures{0};
+  std::atomic<int64_t> requested{0};
+  std::atomic<int64_t> allocated{0};
+  std::atomic<int64_t> reserved{0};
+};
+
+constexpr int kMaxTorchDevices = 64;
+Device devices[kMaxTorchDevices];
+std::atomic<bool> is_started{false};
+std::atomic<bool> has_report{false};
+std::atomic<bool> has_unknown_device{false};
+
+[[gnu::constructor]] void FollowForks() {
+  pthread_atfork(nullptr, nullptr, [] {
+    for (Device& device : devices) {
+      if (device.state.load(std::memory_order_relaxed) != State::kUnused) device.state.store(State::kForked);
+    }
+  });
+}
+
+FrameworkLabel label("pytorch");
+
+// From now on the reports of the device are not used, and its blocks are not shown.
+void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted = 0) {
+  device.reported.store(reported, std::memory_order_relaxed);
+  device.counted.store(counted, std::memory_order_relaxed);
+  device.state.store(reason, std::memory_order_release);
+  const int id = device.id.load(std::memory_order_relaxed);
+  if (id >= 0) EndDriverBlocks(DeviceId(id), label.Get());
+}
+
+// --- Failures of the driver's calls that PyTorch repeats. ---
+
+// The failure of the thread's last call, until PyTorch reports its out-of-memory error or allocates.
+struct LeftFailure {
+  enum class State : uint8_t {
+    kNone,
+    kLeft,      // not reported yet: PyTorch may succeed when it tries again
+    kReported,  // reported when the call failed, because it is not known that PyTorch made it
+  };
+  State state = State::kNone;
+  std::string_view call;
+  std::optional<size_t> bytes;
+  char device[32] = {};
+};
+thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")));
+
+constexpr char kLibrary[] = "libc10_cuda.so";
+
+bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
+
+void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
+  std::optional<DeviceId> id;
+  if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
+  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
+  if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
+  switch (block) {
+    case DriverBlock::kRecorded:
+      return;
+    case DriverBlock::kDropped:
+      return device.has_dropped.store(true, std::memory_order_relaxed);
+    case DriverBlock::kLive:
+      return Refuse(device, State::kLiveTwice);
+    case DriverBlock::kOutside:
+      return Refuse(device, State::kOutside);
+    case DriverBlock::kOtherDevice:
+      return Refuse(device, State::kOtherDevice);
+  }
+}
+
+// `live_before`: the bytes of the live blocks, as PyTorch has reported them before this free.
+void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_before) {
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
+  if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
+  // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
+  // have ended then, and PyTorch frees the blocks later.
+  // Other allocators of the program can have blocks on the device, so only PyTorch's own are counted.
+  const int id = device.id.load(std::memory_order_relaxed);
+  if (!freed.has_value() && id >= 0) {
+    const std::optional<int64_t> live = DriverBlockBytes(DeviceId(id), label.Get());
+    if (live.value_or(0) < live_before) return device.has_dropped.store(true, std::memory_order_relaxed);
+  }
+  Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
+}
+
+}  // namespace
+
+void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
+
+void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
+                        TorchDevice torch_device, const Caller& caller) {
+  if (torch_device.type != TorchDevice::kCuda || !is_started.load(std::memory_order_acquire)) return;
+  if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
+  if (torch_device.index < 0 || torch_device.index >= kMaxTorchDevices) {
+    has_unknown_device.store(true, std::memory_order_relaxed);
+    return;
+  }
+  Device& device = devices[torch_device.index];
+  // Default() throws if the host has no memory for the profiler.
+  if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
+  device.state.store(State::kShown, std::memory_order_relaxed);
+  const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  const auto reported = static_cast<int64_t>(total_allocated);
+  const auto reserved = static_cast<int64_t>(total_reserved);
+  if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
+  if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
+  if (bytes > 0) {
+    left_failure.state = LeftFailure::State::kNone;
+    HandedOut(device, caller, address, bytes);
+  }
+  if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);
+}
+
+void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
+                             TorchDevice torch_device) {
+  if (torch_device.type != TorchDevice::kCuda || torch_device.index < 0 || torch_device.index >= kMaxTorchDevices) {
+    return;
+  }
+  Device& device = devices[torch_device.index];
+  device.requested.store(bytes, std::memory_order_relaxed);
+  device.allocated.store(static_cast<int64_t>(total_allocated), std::memory_order_relaxed);
+  device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
+  device.failures.fetch_add(1, std::memory_order_release);
+  // Default() throws if the host has no memory for the profiler.
+  if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
+  LeftFailure& failure = left_failure;
+  switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
+    case LeftFailure::State::kLeft:
+      ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+      return;
+    case LeftFailure::State::kNone: {
+      // No call of the driver has failed: the limit that the program has set for PyTorch is reached.
+      char name[16];
+      std::snprintf(name, sizeof(name), "GPU:%d", torch_device.index);
+      ReportOutOfMemory({"CUDACachingAllocator", static_cast<size_t>(bytes), name, MemorySpace::kDevice});
+      return;
+    }
+    case LeftFailure::State::kReported:
+      return;
+  }
+}
+
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
+  // Without a report of a block, it is not known that PyTorch calls the functions of report_hooks.h.
+  const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
+                            failure.space == MemorySpace::kDevice &&
+                            failure.device.size() < sizeof(LeftFailure::device);
+  LeftFailure& left = left_failure;
+  left.state = LeftFailure::State::kReported;
+  if (!may_be_torch) return false;
+  static const StackCapture capture(Unwinder::kAuto);
+  constexpr int kFrames = 16;
+  uintptr_t buffer[kFrames];
+  const CapturedStack stack = capture.Capture(caller, buffer, kFrames);
+  CallFrom call = CallFrom::kUndecided;
+  for (int i = 0; i < stack.depth && call == CallFrom::kUndecided; ++i) {
+    dl_find_object object;
+    const bool found = _dl_find_object(reinterpret_cast<void*>(stack.pcs[i] - 1), &object) == 0;
+    call = IsCallFrom(kLibrary, found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
+  }
+  if (call != CallFrom::kYes) return false;
+  left.call = failure.call;
+  left.bytes = failure.bytes;
+  left.device[failure.device.copy(left.device, sizeof(left.device) - 1)] = '\0';
+  left.state = LeftFailure::State::kLeft;
+  return true;
+}
+
+// --- Warnings in snapshots. ---
+
+namespace {
+
+std::string WhyNotShown(const Device& device) {
+  const int64_t reported = device.reported.load(std::memory_order_relaxed);
+  const int64_t counted = device.counted.load(std::memory_order_relaxed);
+  switch (device.state.load(std::memory_order_acquire)) {
+    case State::kUnused:
+    case State::kShown:
+    case State::kForked:
+      break;
+    case State::kOtherTotal:
+      return absl::StrCat("its total is ", reported, " bytes, the sum of its reports ", counted, " bytes");
+    case State::kMoreThanTotal:
+      return absl::StrCat("it reports ", counted, " bytes allocated, but ", reported, " bytes reserved");
+    case State::kUnknownFree:
+      return absl::StrCat("it frees ", reported, " bytes at an address where it has reported ", counted, " bytes");
+    case State::kLiveTwice:
+      return "it reports an allocation at the address of a live block";
+    case State::kOutside:
+      return "it reports a block outside of the memory that was recorded as the driver's";
+    case State::kOtherDevice:
+      return "it reports a block that lies on another device";
+  }
+  return "";
+}
+
+}  // namespace
+
+void AddTorchWarnings(Snapshot* snapshot) {
+  std::vector<std::string>& warnings = snapshot->warnings;
+  for (int i = 0; i < kMaxTorchDevices; ++i) {
+    const Device& device = devices[i];
+    if (const std::string reason = WhyNotShown(device); !reason.empty()) {
+      warnings.push_back(absl::StrCat("PyTorch's blocks on GPU:", i, " are not shown, only its segments: ", reason));
+    }
+    if (const int64_t failures = device.failures.load(std::memory_order_acquire); failures > 0) {
+      warnings.push_back(absl::StrCat("PyTorch ran out of memory on GPU:", i, ", ", failures,
+                                      failures == 1 ? " time" : " times", "; the last request was ",
+                                      device.requested.load(std::memory_order_relaxed), " bytes, with ",
+                                      device.allocated.load(std::memory_order_relaxed), " bytes allocated and ",
+                                      device.reserved.load(std::memory_order_relaxed), " bytes reserved"));
+    }
+  }
+  if (has_unknown_device.load(std::memory_order_relaxed)) {
+    warnings.push_back("PyTorch's blocks are not shown on a device whose number is not from 0 to 63");
+  }
+  // PyTorch does not report memory that it does not cache.
+  if (!has_report.load(std::memory_order_relaxed) && !IsCacheOff() && HasSegmentsFrom(kLibrary, *snapshot)) {
+    warnings.push_back("PyTorch's blocks are not shown, only its segments: it reports no blocks");
+  }
+}
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,27 @@
+// A library that is loaded with RTLD_DEEPBIND looks for a function in its own dependencies first. So it finds the C
+// library's dlsym and the driver's functions, not the preloaded ones. The functions here change its references after it
+// is loaded.
+#ifndef HBMPROF_SRC_INJECT_LINKER_DEEP_BIND_H_
+#define HBMPROF_SRC_INJECT_LINKER_DEEP_BIND_H_
+
+namespace hbmprof::internal {
+
+// Hides the wrappers of the functions that the driver lacks from the dynamic linker (dynamic_linker.cc), if the process
+// has a driver. Returns whether it has one.
+bool HideLackingFunctions();
+
+// Writes a pointer whose page can be read-only. The page stays writable.
+void WriteProtected(void** slot, void* value);
+
+// Changes the references of the library `handle`, which the C library's dlopen returned, and of all its dependencies:
+// references to the C library's dlsym and to the driver's functions become references to this library's dlsym and
+// wrappers. A second call for the same library has no effect. Thread-safe.
+void SetReferencesOf(void* handle);
+
+// Like dlopen, for a `file` that is a path and for `flags` with RTLD_DEEPBIND. Also calls SetReferencesOf for the
+// library.
+void* OpenDeepBound(const char* file, int flags);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_INJECT_LINKER_DEEP_BIND_H_

@@ -1,0 +1,295 @@
+// The stubs are written in assembly: they keep all argument registers and leave by a jump. So the real functions get
+// all arguments and return to the caller of the stub, whatever their signature is. The stubs have unwind information.
+//
+// The real functions are searched in the symbol tables of the loaded objects. dlsym cannot find them: Python loads
+// the libraries with RTLD_LOCAL. dlsym also must not be called here: it takes the lock under which dlopen runs
+// constructors, and a constructor may allocate.
+#include "src/inject/linker/report_hooks.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "src/base/exports.h"
+#include "src/base/fork.h"
+#include "src/base/forked_child.h"
+
+#define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+#define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
+#define HBMPROF_ADD_TRACE_ME _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll
+#define HBMPROF_TEXT_OF(name) #name
+#define HBMPROF_TEXT(name) HBMPROF_TEXT_OF(name)
+
+extern "C" {
+// The stubs. Only the frameworks know the types of their arguments.
+void HBMPROF_REPORT_MEMORY();
+void HBMPROF_REPORT_OUT_OF_MEMORY();
+void HBMPROF_ADD_TRACE_ME();
+}
+
+namespace hbmprof::internal {
+namespace {
+
+// Returns the address of the function `name` that this object defines; 0 if it defines none.
+uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name) {
+  const Exports::Symbol symbol = Exports(base, dynamic).Find(name);
+  return symbol.is_function ? symbol.address : 0;
+}
+
+// Returns the link map of the object that contains `address`; null if there is none. Takes no lock that dlopen holds
+// while it runs constructors.
+const link_map* LibraryOf(uintptr_t address) {
+  dl_find_object object;
+  if (address == 0 || _dl_find_object(reinterpret_cast<void*>(address), &object) != 0) return nullptr;
+  return object.dlfo_link_map;
+}
+
+// One of the functions, as the last search found it.
+class RealFunction {
+ public:
+  constexpr RealFunction(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
+
+  // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded.
+  uintptr_t Get() {
+    const uintptr_t function = function_.load(std::memory_order_relaxed);
+    if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
+    if (IsForkedChild()) return 0;
+    Search search = {this, 0};
+    // A fork waits until the search has ended. Otherwise the child could find the dynamic linker's lock held.
+    EnterMutexSection();
+    dl_iterate_phdr(&Visit, &search);
+    LeaveMutexSection();
+    library_.store(LibraryOf(search.found), std::memory_order_relaxed);
+    function_.store(search.found, std::memory_order_relaxed);
+    return search.found;
+  }
+
+  // Returns its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no
+  // lock that dlopen holds while it runs constructors.
+  uintptr_t GetOfCaller(uintptr_t pc) {
+    const link_map* const library = LibraryOf(pc);
+    if (library == nullptr) return 0;
+    const uintptr_t known = function_.load(std::memory_order_relaxed);
+    if (known != 0 && LibraryOf(known) == library) return known;
+    const uintptr_t found = FunctionIn(library->l_addr, library->l_ld, name_);
+    function_.store(found, std::memory_order_relaxed);
+    return found;
+  }
+
+ private:
+  struct Search {
+    const RealFunction* wanted;
+    uintptr_t found;
+  };
+  static int Visit(dl_phdr_info* object, size_t /*size*/, void* argument) {
+    auto& search = *static_cast<Search*>(argument);
+    const ElfW(Dyn)* dynamic = nullptr;
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = object->dlpi_phdr[i];
+      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
+    }
+    const uintptr_t found = FunctionIn(object->dlpi_addr, dynamic, search.wanted->name_);
+    if (found == 0 || found == reinterpret_cast<uintptr_t>(search.wanted->stub_)) return 0;
+    search.found = found;
+    return 1;
+  }
+  const char* const name_;
+  void (*const stub_)();
+  std::atomic<uintptr_t> function_{0};
+  std::atomic<const void*> library_{nullptr};
+};
+
+constexpr char kReportMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_MEMORY);
+constexpr char kReportOutOfMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY);
+constexpr char kAddTraceMe[] = HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME);
+RealFunction real_report_memory(kReportMemory, &HBMPROF_REPORT_MEMORY);
+RealFunction real_report_out_of_memory(kReportOutOfMemory, &HBMPROF_REPORT_OUT_OF_MEMORY);
+RealFunction real_add_trace_me(kAddTraceMe, &HBMPROF_ADD_TRACE_ME);
+
+}  // namespace
+
+void* TorchHookByName(const char* name) {
+  if (name[0] != '_') return nullptr;
+  if (std::strcmp(name, kReportMemory) == 0) return reinterpret_cast<void*>(&HBMPROF_REPORT_MEMORY);
+  if (std::strcmp(name, kReportOutOfMemory) == 0) return reinterpret_cast<void*>(&HBMPROF_REPORT_OUT_OF_MEMORY);
+  return nullptr;
+}
+
+}  // namespace hbmprof::internal
+
+extern "C" {
+
+// The stubs call these functions, with their own six integer arguments and with the registers of their caller. A
+// function returns the address to which the stub jumps. If the address is 0, the stub returns to its caller.
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
+                                                                        uint64_t allocated, uint64_t reserved,
+                                                                        uint64_t device, uint64_t /*unused*/,
+                                                                        const hbmprof::Caller* caller) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
+                                        *caller);
+  const uintptr_t real = hbmprof::internal::real_report_memory.Get();
+  errno = saved_errno;
+  return real;
+}
+
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
+                                                                               uint64_t reserved,
+                                                                               uint64_t device) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
+  const uintptr_t real = hbmprof::internal::real_report_out_of_memory.Get();
+  errno = saved_errno;
+  return real;
+}
+
+// A std::string_view is passed as its length and its pointer. The function is private, so its caller is in the library
+// that defines it. (A process can contain several copies of TensorFlow's allocator, of different versions.)
+[[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_tensorflow_memory(uint64_t /*allocator*/, uint64_t length,
+                                                                             const char* event, uint64_t address,
+                                                                             int64_t requested, int64_t bytes,
+                                                                             const hbmprof::Caller* caller) noexcept {
+  const int saved_errno = errno;
+  hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
+  const uintptr_t real = hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
+  errno = saved_errno;
+  return real;
+}
+}
+
+#if defined(__x86_64__)
+// The frame: the seventh argument of the called function at 0, eight vector registers from 16, then a Caller (pc, sp,
+// fp) at 144, then the integer registers.
+asm(R"(
+    .macro hbmprof_report_stub name record
+    .text
+    .p2align 4
+    .globl \name
+    .type \name, @function
+\name:
+    .cfi_startproc
+    endbr64
+    pushq   %rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbp, 0
+    movq    %rsp, %rbp
+    .cfi_def_cfa_register %rbp
+    subq    $224, %rsp
+    movups  %xmm0, 16(%rsp)
+    movups  %xmm1, 32(%rsp)
+    movups  %xmm2, 48(%rsp)
+    movups  %xmm3, 64(%rsp)
+    movups  %xmm4, 80(%rsp)
+    movups  %xmm5, 96(%rsp)
+    movups  %xmm6, 112(%rsp)
+    movups  %xmm7, 128(%rsp)
+    movq    %rdi, 168(%rsp)
+    movq    %rsi, 176(%rsp)
+    movq    %rdx, 184(%rsp)
+    movq    %rcx, 192(%rsp)
+    movq    %r8, 200(%rsp)
+    movq    %r9, 208(%rsp)
+    movq    %rax, 216(%rsp)
+    movq    8(%rbp), %rax
+    movq    %rax, 144(%rsp)
+    leaq    16(%rbp), %rax
+    movq    %rax, 152(%rsp)
+    movq    (%rbp), %rax
+    movq    %rax, 160(%rsp)
+    leaq    144(%rsp), %rax
+    movq    %rax, (%rsp)
+    call    \record
+    movq    %rax, %r11
+    movups  16(%rsp), %xmm0
+    movups  32(%rsp), %xmm1
+    movups  48(%rsp), %xmm2
+    movups  64(%rsp), %xmm3
+    movups  80(%rsp), %xmm4
+    movups  96(%rsp), %xmm5
+    movups  112(%rsp), %xmm6
+    movups  128(%rsp), %xmm7
+    movq    168(%rsp), %rdi
+    movq    176(%rsp), %rsi
+    movq    184(%rsp), %rdx
+    movq    192(%rsp), %rcx
+    movq    200(%rsp), %r8
+    movq    208(%rsp), %r9
+    movq    216(%rsp), %rax
+    leave
+    .cfi_def_cfa %rsp, 8
+    .cfi_restore %rbp
+    testq   %r11, %r11
+    je      1f
+    jmp     *%r11
+1:
+    ret
+    .cfi_endproc
+    .size \name, .-\name
+    .endm
+)");
+#elif defined(__aarch64__)
+// The frame: the frame record, eight vector registers, then a Caller (pc, sp, fp) at 144, then x0 to x8.
+asm(R"(
+    .macro hbmprof_report_stub name record
+    .text
+    .p2align 4
+    .globl \name
+    .type \name, %function
+\name:
+    .cfi_startproc
+    hint    #34                 // bti c
+    stp     x29, x30, [sp, #-256]!
+    .cfi_def_cfa_offset 256
+    .cfi_rel_offset x29, 0
+    .cfi_rel_offset x30, 8
+    mov     x29, sp
+    stp     q0, q1, [sp, #16]
+    stp     q2, q3, [sp, #48]
+    stp     q4, q5, [sp, #80]
+    stp     q6, q7, [sp, #112]
+    stp     x0, x1, [sp, #176]
+    stp     x2, x3, [sp, #192]
+    stp     x4, x5, [sp, #208]
+    stp     x6, x7, [sp, #224]
+    str     x8, [sp, #240]
+    add     x9, sp, #256
+    ldr     x10, [sp]
+    stp     x30, x9, [sp, #144]
+    str     x10, [sp, #160]
+    add     x6, sp, #144
+    bl      \record
+    mov     x16, x0
+    ldp     q0, q1, [sp, #16]
+    ldp     q2, q3, [sp, #48]
+    ldp     q4, q5, [sp, #80]
+    ldp     q6, q7, [sp, #112]
+    ldp     x0, x1, [sp, #176]
+    ldp     x2, x3, [sp, #192]
+    ldp     x4, x5, [sp, #208]
+    ldp     x6, x7, [sp, #224]
+    ldr     x8, [sp, #240]
+    ldp     x29, x30, [sp], #256
+    .cfi_restore x29
+    .cfi_restore x30
+    .cfi_def_cfa_offset 0
+    cbz     x16, 1f
+    br      x16
+1:
+    ret
+    .cfi_endproc
+    .size \name, .-\name
+    .endm
+)");
+#else
+#error "The stubs are not written for this processor"
+#endif
+
+asm(R"(
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
+    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME) R"( hbmprof_tensorflow_memory
+)");
