@@ -78,6 +78,35 @@ class Library {
   int (*call_)(void (*)()) = nullptr;
 };
 
+// Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned. This test
+// is the first one, because the other tests make the rules of the library known.
+const Library* new_library;
+std::atomic<int> watchers;
+void WaitForAnotherWatcher(const link_map* object, bool is_permanent) {
+  dl_find_object expected;
+  if (is_permanent || _dl_find_object(reinterpret_cast<void*>(new_library->address()), &expected) != 0 ||
+      expected.dlfo_link_map != object) {
+    return;
+  }
+  watchers.fetch_add(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (watchers < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+[[gnu::noinline]] void CaptureByRules() { Capture(Auto(), Caller::OfThisFunction()); }
+TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
+  Auto();
+  const Library other(FRAME_LIBRARY_LARGE);
+  new_library = &other;
+  watchers = 0;
+  WatchObjects(&WaitForAnotherWatcher);
+  std::thread one([] { new_library->Call(CaptureByRules); });
+  std::thread two([] { new_library->Call(CaptureByRules); });
+  one.join();
+  two.join();
+  EXPECT_EQ(watchers.load(), 2);
+  WatchObjects([](const link_map*, bool) {});
+}
+
 [[gnu::noinline]] void ProbeAgainstGlibc() {
   const Caller caller = Caller::OfThisFunction();
   const Stack expected = GlibcStack(caller);
@@ -343,33 +372,6 @@ TEST(UnloadingTest, CapturesDoNotWaitForDlopen) {
   runs = 0;
   RunInConstructorWhileAnotherThreadDoes([] { unseen->Call(CaptureOnly); });
   EXPECT_EQ(runs.load(), 2);
-}
-
-// Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned.
-std::atomic<int> watchers;
-void WaitForAnotherWatcher(const link_map* object, bool is_permanent) {
-  dl_find_object expected;
-  if (is_permanent || _dl_find_object(reinterpret_cast<void*>(unseen->address()), &expected) != 0 ||
-      expected.dlfo_link_map != object) {
-    return;
-  }
-  watchers.fetch_add(1);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (watchers < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
-}
-[[gnu::noinline]] void CaptureByRules() { Capture(Auto(), Caller::OfThisFunction()); }
-TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
-  Auto();
-  const Library other(FRAME_LIBRARY_LARGE);
-  unseen = &other;
-  watchers = 0;
-  WatchObjects(&WaitForAnotherWatcher);
-  std::thread one([] { unseen->Call(CaptureByRules); });
-  std::thread two([] { unseen->Call(CaptureByRules); });
-  one.join();
-  two.join();
-  EXPECT_EQ(watchers.load(), 2);
-  WatchObjects([](const link_map*, bool) {});
 }
 
 TEST(ModulesTest, AreListedWhileAnotherThreadIsInDlopen) {
