@@ -3,8 +3,9 @@
 
 usage: check_layers.py [ROOT]
 
-Prints one line per include or name that the tables do not allow, and exits 1 if there is any; exits 2 if a table is
-malformed or there is nothing to check. Only these tables define which module may include which.
+Prints one line per include or name that the tables do not allow, and per cycle of includes in the folders NO_CYCLES.
+Exits 1 if there is any; exits 2 if a table is malformed or there is nothing to check. Only these tables define which
+module may include which.
 """
 
 import fnmatch
@@ -17,6 +18,9 @@ OUTSIDE_HEADING = "from outside"
 SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
 # Folders without rules: they may include anything. All other code must be in a module.
 UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
+
+# Folders in which files do not include each other in a circle. A header and the source file of its name count as one.
+NO_CYCLES = ("src/tool/",)
 
 INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
 TARGET = re.compile(r'^\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -140,6 +144,41 @@ def check_file(root, path, modules, outside):
           yield f"{path}:{code.count(chr(10), 0, match.start()) + 1}: {module} may not use {name}"
 
 
+def includes_of(root, path):
+  """Yields the paths, relative to `root`, of the project's files that `path` includes."""
+  with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+    text = file.read()
+  for line in blank_comments(text, strings_too=False).splitlines():
+    include = INCLUDE.match(line)
+    target = include and TARGET.match(include.group(1))
+    resolved = target and resolve(root, path, target.group(1) or target.group(2))
+    if resolved:
+      yield resolved
+
+
+def cycles(root, files):
+  """Yields one line for each cycle of includes that a search through `files` finds."""
+  def stem(path):
+    return os.path.join(os.path.dirname(path), os.path.basename(path).split(".")[0])
+
+  edges = {}
+  for path in files:
+    if path.startswith(NO_CYCLES):
+      edges.setdefault(stem(path), set()).update(stem(p) for p in includes_of(root, path) if stem(p) != stem(path))
+  done = set()
+
+  def search(node, trail):
+    if node in trail:
+      yield f"a cycle of includes: {' -> '.join(trail[trail.index(node):] + [node])}"
+    elif node not in done:
+      for other in sorted(edges.get(node, ())):
+        yield from search(other, trail + [node])
+      done.add(node)
+
+  for node in sorted(edges):
+    yield from search(node, [])
+
+
 def code_files(root):
   for folder, folders, files in os.walk(root):
     relative = os.path.relpath(folder, root)
@@ -162,10 +201,11 @@ def main(arguments):
     print(f"{root}: no code to check", file=sys.stderr)
     return 2
   problems = [line for path in files for line in check_file(root, path, modules, outside)]
+  problems += cycles(root, files)
   for line in problems:
     print(line, file=sys.stderr)
   if problems:
-    print(f"layers: {len(problems)} not allowed by the tables in src/README.md", file=sys.stderr)
+    print(f"layers: {len(problems)} not allowed by src/README.md", file=sys.stderr)
     return 1
   print(f"layers: {len(files)} files keep to src/README.md")
   return 0

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "src/tool/http.h"
+#include "src/tool/serve/http_server.h"
 
 namespace {
 

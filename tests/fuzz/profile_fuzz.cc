@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/tool/command.h"
+#include "src/tool/commands/command.h"
 
 namespace {
 

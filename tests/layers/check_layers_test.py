@@ -72,6 +72,18 @@ class CheckLayers(unittest.TestCase):
   def test_the_tool_may_not_see_the_inside(self):
     self.expect_refused("src/tool/bad.cc", '#include "src/core/sites.h"\n', "src/tool may not include")
 
+  def test_a_folder_of_the_tool_may_not_see_one_below_it(self):
+    self.write("src/tool/commands/command.h", "")
+    self.expect_refused("src/tool/profile/bad.cc", '#include "src/tool/commands/command.h"\n',
+                        "src/tool/profile may not include src/tool/commands/command.h (src/tool/commands)")
+
+  def test_a_cycle_of_includes_in_the_tool_is_refused(self):
+    self.write("src/tool/util/a.h", "")
+    self.write("src/tool/util/a.cc", '#include "src/tool/util/b.h"\n')
+    self.write("src/tool/util/b.h", '#include "src/tool/util/c.h"\n')
+    self.expect_refused("src/tool/util/c.cc", '#include "src/tool/util/a.h"\n',
+                        "a cycle of includes: src/tool/util/a -> src/tool/util/b -> src/tool/util/c -> src/tool/util/a")
+
   def test_the_library_may_not_see_the_tests(self):
     self.write("tests/support/fake.h", "")
     self.expect_refused("src/core/bad.cc", '#include "tests/support/fake.h"\n', "tests/support/fake.h (in no module)")

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/tool/advise_pool.h"
+#include "src/tool/advice/pool.h"
 #include "tests/support/made_recording.h"
 #include "tests/tool/tool.h"
 

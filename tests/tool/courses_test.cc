@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "src/tool/judge.h"
+#include "src/tool/growth/judge.h"
 #include "tests/tool/course_command.h"
 #include "tests/tool/tool.h"
 

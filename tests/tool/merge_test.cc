@@ -1,5 +1,5 @@
 // Sums and differences of profiles, metrics of several processes as one text, and the memory for their answers.
-#include "src/tool/merge.h"
+#include "src/tool/profile/merge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/control_client.h"
-#include "src/tool/metrics_text.h"
+#include "src/tool/serve/metrics_text.h"
+#include "src/tool/source/control_client.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/tool/text.h"
+#include "src/tool/util/text.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "src/symbolize/demangle.h"
-#include "src/tool/debug_files.h"
-#include "src/tool/memory_limit.h"
+#include "src/tool/symbols/debug_files.h"
+#include "src/tool/util/memory_limit.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"

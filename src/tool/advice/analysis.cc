@@ -1,0 +1,121 @@
+// See analysis.h.
+#include "src/tool/advice/analysis.h"
+
+#include <cstdio>
+
+namespace hbmprof::tool::advise {
+
+int64_t PercentOf(int64_t percent, int64_t value) { return value / 100 * percent + value % 100 * percent / 100; }
+
+std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
+
+std::string Nanos(int64_t nanos) {
+  const double value = static_cast<double>(nanos);
+  char text[32];
+  if (nanos < 1000) {
+    std::snprintf(text, sizeof(text), "%.0f ns", value);
+  } else if (nanos < 1000000) {
+    std::snprintf(text, sizeof(text), "%.1f us", value / 1e3);
+  } else if (nanos < 1000000000) {
+    std::snprintf(text, sizeof(text), "%.1f ms", value / 1e6);
+  } else {
+    std::snprintf(text, sizeof(text), "%.1f s", value / 1e9);
+  }
+  return text;
+}
+
+int PowerOf(int64_t value) {
+  int power = 0;
+  while (power < 62 && (int64_t{1} << power) < value) ++power;
+  return power;
+}
+
+Analysis::Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress)
+    : recording_(recording), tables_(recording.tables()), stacks_(stacks), progress_(progress) {
+  accounts_.resize(tables_.names.devices.size() * kMemorySpaceCount);
+  fragmentation_.resize(tables_.names.devices.size());
+  for (size_t d = 0; d < fragmentation_.size(); ++d) fragmentation_[d].device = d;
+  start_ = tables_.start_time;
+  nanos_ = std::max<int64_t>(recording.end_time() - start_, 1);
+  FindGroups();
+}
+
+AdviceReport Analysis::Run() {
+  ReadDriverSamples();
+  Survey();
+  PlanReplays();
+  Replay();
+  AdviceReport report;
+  report.seconds = static_cast<double>(nanos_) / 1e9;
+  AdviseNeverFreed(report);
+  for (const Fragmentation& device : fragmentation_) AdviseFragmentation(device, report);
+  AdvisePeaks(report);
+  for (size_t a = 0; a < accounts_.size(); ++a) {
+    const Account& account = accounts_[a];
+    if (account.peak == 0 && account.calls == 0) continue;
+    report.accounts.push_back(
+        {AccountName(tables_, a), account.peak, static_cast<double>(account.peak_time - start_) / 1e9, account.calls});
+    AdviseReuse(a, report);
+    AdviseChurn(a, report);
+    AdviseReallocated(a, report);
+    AdvisePool(a, report);
+  }
+  std::stable_sort(report.advice.begin(), report.advice.end(),
+                   [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
+  return report;
+}
+
+void Analysis::FindGroups() {
+  std::map<std::pair<std::string, size_t>, uint32_t> numbers;
+  group_of_.resize(tables_.sites.size());
+  for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
+    const Snapshot::Sample& sample = tables_.sites[site];
+    const size_t account = tool::AccountOf(sample);
+    const auto [entry, is_new] = numbers.try_emplace({stacks_.own_frame(sample.stack).name, account}, groups_.size());
+    if (is_new) {
+      groups_.emplace_back();
+      groups_.back().site = site;
+      groups_.back().account = account;
+    }
+    group_of_[site] = entry->second;
+  }
+}
+
+Advice::Site Analysis::SiteOf(uint32_t group, int64_t bytes, int64_t count) const {
+  const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[groups_[group].site].stack);
+  return {frame.name, frame.Position(), bytes, count};
+}
+
+std::string Analysis::Others(size_t count, const char* what) {
+  return count == 0 ? "" : Cat(" and ", count, " other ", what, count == 1 ? "" : "s");
+}
+
+std::string Analysis::Shorten(std::vector<Advice::Site>& sites, const char* what) {
+  std::stable_sort(sites.begin(), sites.end(), [](const Advice::Site& a, const Advice::Site& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.count > b.count;
+  });
+  std::string text = sites.empty() ? "" : sites[0].function + Others(sites.size() - 1, what);
+  if (sites.size() > kShownSites) sites.resize(kShownSites);
+  return text;
+}
+
+std::optional<int64_t> Analysis::LimitOf(size_t device, const DriverSample::Device* sample) const {
+  if (sample != nullptr && sample->bytes_limit.has_value()) return sample->bytes_limit;
+  return tables_.names.devices[device].spaces[static_cast<int>(MemorySpace::kDevice)].bytes_limit;
+}
+
+}  // namespace hbmprof::tool::advise
+
+namespace hbmprof::tool {
+
+const char* AdviceKindName(AdviceKind kind) {
+  constexpr const char* kNames[kAdviceKinds] = {"never_freed", "fragmentation", "peak", "reuse",
+                                                "churn",       "reallocated",   "pool"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+AdviceReport Advise(internal::RecordingReader& recording, const RecordedStacks& stacks, Progress& progress) {
+  return advise::Analysis(recording, stacks, progress).Run();
+}
+
+}  // namespace hbmprof::tool

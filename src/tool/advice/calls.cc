@@ -1,0 +1,126 @@
+// kChurn, kReallocated and kPool: fewer calls of the driver.
+#include "src/tool/advice/analysis.h"
+
+namespace hbmprof::tool::advise {
+
+bool Analysis::IsReallocation(const ThreadState& thread, const Buffer& buffer) const {
+  return thread.is_free && thread.freed.bytes == buffer.bytes &&
+         groups_[group_of_[thread.freed.site]].account == groups_[group_of_[buffer.site]].account;
+}
+
+int64_t Analysis::MedianLifetime(const Group& group) {
+  int64_t all = 0;
+  for (const int64_t count : group.lifetimes) all += count;
+  int64_t sum = 0;
+  for (size_t power = 0; power < group.lifetimes.size(); ++power) {
+    sum += group.lifetimes[power];
+    if (2 * sum >= all) return int64_t{1} << power;
+  }
+  return 0;
+}
+
+void Analysis::AdviseChurn(size_t a, AdviceReport& report) {
+  const Account& account = accounts_[a];
+  if (!account.kept.is_used) return;
+  Advice advice;
+  advice.kind = AdviceKind::kChurn;
+  advice.account = AccountName(tables_, a);
+  uint32_t most = 0;
+  int64_t buffers = 0;
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].account != a || !churns_[g]) continue;
+    if (buffers == 0 || groups_[g].short_lived > groups_[most].short_lived) most = g;
+    buffers += groups_[g].short_lived;
+    advice.bytes = Plus(advice.bytes, groups_[g].short_bytes);
+    advice.sites.push_back(SiteOf(g, groups_[g].short_bytes, groups_[g].short_lived));
+  }
+  std::stable_sort(advice.sites.begin(), advice.sites.end(),
+                   [](const Advice::Site& x, const Advice::Site& y) { return x.count > y.count; });
+  const size_t others = advice.sites.size() - 1;
+  if (advice.sites.size() > kShownSites) advice.sites.resize(kShownSites);
+  const std::string& first = advice.sites[0].function;
+  advice.text = Cat("Keep the buffers of ", first, Others(others, "function"), " instead of freeing them: ", buffers,
+                    " buffers are short-lived; half of ", others == 0 ? "them" : "those of " + first,
+                    " live for up to ", Nanos(MedianLifetime(groups_[most])), ".");
+  advice.how = Cat("Short-lived: freed within 1/", kShortLivedPart,
+                   " of the recording's length. The recording is replayed with a list of free buffers of each size for "
+                   "each of these functions.");
+  advice.replay = {{"driver_calls_before", account.calls},
+                   {"driver_calls_after", account.calls - account.kept.calls_saved},
+                   {"peak_before", account.peak},
+                   {"peak_after", account.kept.peak}};
+  report.advice.push_back(std::move(advice));
+}
+
+void Analysis::AdviseReallocated(size_t a, AdviceReport& report) {
+  const Account& account = accounts_[a];
+  if (!account.held.is_used) return;
+  Advice advice;
+  advice.kind = AdviceKind::kReallocated;
+  advice.account = AccountName(tables_, a);
+  for (const auto& [pair, count] : reallocated_) {
+    if (groups_[pair.first].account != a) continue;
+    Advice::Site site = SiteOf(pair.first, 0, count);
+    const std::string next = SiteOf(pair.second, 0, 0).function;
+    if (next != site.function) site.function += Cat(", then ", next);
+    advice.sites.push_back(std::move(site));
+  }
+  advice.text = Cat("Do not free buffers of ", Shorten(advice.sites, "pair"),
+                    " right before the allocation of equal ones: ", account.reallocated,
+                    " buffers are freed and allocated again by the next event of the thread.");
+  advice.how = "The recording is replayed without these frees and allocations.";
+  advice.replay = {{"driver_calls_before", account.calls},
+                   {"driver_calls_after", account.calls - account.held.calls_saved},
+                   {"peak_before", account.peak},
+                   {"peak_after", account.held.peak}};
+  report.advice.push_back(std::move(advice));
+}
+
+void Analysis::AdvisePool(size_t a, AdviceReport& report) {
+  const Account& account = accounts_[a];
+  const PoolSimulation* best = nullptr;
+  const auto calls_of = [&account](const PoolSimulation& pool) {
+    return account.calls - pool.calls_saved + pool.pool->segment_count();
+  };
+  for (const PoolSimulation& pool : account.pools) {
+    const int64_t more = pool.peak - account.peak;
+    if (more > std::max(kPoolPeakBytes, PercentOf(kPoolPeakPercent, account.peak))) continue;
+    if (2 * calls_of(pool) > account.calls) continue;
+    if (best == nullptr || calls_of(pool) < calls_of(*best)) best = &pool;
+  }
+  if (best == nullptr) return;
+  Advice advice;
+  advice.kind = AdviceKind::kPool;
+  advice.account = AccountName(tables_, a);
+  advice.bytes = best->pool->reserved_bytes();
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].account == a && groups_[g].short_lived >= kMinCalls) {
+      advice.sites.push_back(SiteOf(g, groups_[g].short_bytes, groups_[g].calls));
+    }
+  }
+  Shorten(advice.sites);
+  std::vector<std::pair<int64_t, int64_t>> sizes;  // (count, bytes)
+  for (const auto& [bytes, count] : account.size_counts) {
+    if (bytes <= best->limit) sizes.emplace_back(count, bytes);
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  std::string frequent;
+  for (size_t i = 0; i < sizes.size() && i < kShownSites; ++i) {
+    frequent += Cat(i == 0 ? "" : ", ", Bytes(sizes[i].second), " (", sizes[i].first, " times)");
+  }
+  advice.text = Cat("Serve sizes up to ", Bytes(best->limit), " from a pool of ", Bytes(advice.bytes),
+                    ": the calls of the driver fall from ", account.calls, " to ", calls_of(*best),
+                    ", and the peak changes from ", Bytes(account.peak), " to ", Bytes(best->peak), ".");
+  advice.how = Cat("The recording is replayed through a best-fit pool that splits and joins blocks and keeps its ",
+                   best->pool->segment_count(), " segments. The most frequent short-lived sizes: ", frequent, ".");
+  advice.replay = {{"pool_limit", best->limit},
+                   {"pool_bytes", advice.bytes},
+                   {"pool_segments", best->pool->segment_count()},
+                   {"driver_calls_before", account.calls},
+                   {"driver_calls_after", calls_of(*best)},
+                   {"peak_before", account.peak},
+                   {"peak_after", best->peak}};
+  report.advice.push_back(std::move(advice));
+}
+
+}  // namespace hbmprof::tool::advise

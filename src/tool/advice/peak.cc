@@ -1,0 +1,84 @@
+// kPeak: buffers that are live at a short peak and are freed after it.
+#include "src/tool/advice/analysis.h"
+
+namespace hbmprof::tool::advise {
+
+void Analysis::AdvisePeaks(AdviceReport& report) {
+  struct Candidate {
+    uint32_t group;
+    Simulation without;
+  };
+  std::vector<std::vector<Candidate>> candidates(accounts_.size());
+  bool any = false;
+  for (size_t a = 0; a < accounts_.size(); ++a) {
+    const Account& account = accounts_[a];
+    if (!account.peak_seen || account.high_nanos > PercentOf(kShortPeakPercent, nanos_)) continue;
+    for (const auto& [group, freed] : account.freed_early) {
+      if (freed.bytes < PercentOf(kMinFallPercent, account.peak)) continue;
+      candidates[a].push_back({group, {}});
+      any = true;
+    }
+    if (candidates[a].size() > kMaxCandidates) {
+      std::sort(candidates[a].begin(), candidates[a].end(), [&account](const Candidate& x, const Candidate& y) {
+        return account.freed_early.at(x.group).bytes > account.freed_early.at(y.group).bytes;
+      });
+      candidates[a].resize(kMaxCandidates);
+    }
+  }
+  if (!any) return;
+  std::vector<int64_t> in_use(accounts_.size());
+  // By account: the high use around the peak has begun, so the buffers of the candidates are not counted.
+  std::vector<bool> is_freed(accounts_.size());
+  const SiteTotals totals(tables_);
+  for (size_t a = 0; a < accounts_.size(); ++a) in_use[a] = totals.account(a).in_use;
+  recording_.Rewind();
+  RecordedEvent event;
+  while (recording_.Next(&event)) {
+    if (event.site >= tables_.sites.size()) continue;
+    const uint32_t group = group_of_[event.site];
+    const size_t a = groups_[group].account;
+    if (candidates[a].empty()) continue;
+    const bool begins = !is_freed[a] && event.time >= accounts_[a].peak_begin;
+    if (begins) is_freed[a] = true;
+    in_use[a] = Plus(in_use[a], SiteTotals::ChangeOf(event));
+    int64_t ended = 0;
+    if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) {
+      const auto freed = freed_keys_.find({a, event.id});
+      if (freed != freed_keys_.end() && freed->second == event.time) ended = event.bytes;
+    }
+    for (Candidate& candidate : candidates[a]) {
+      if (begins)
+        candidate.without.extra = Minus(candidate.without.extra, accounts_[a].freed_early.at(candidate.group).bytes);
+      if (candidate.group == group) candidate.without.extra = Plus(candidate.without.extra, ended);
+      if (!event.is_continued) candidate.without.Check(in_use[a]);
+    }
+  }
+  for (size_t a = 0; a < accounts_.size(); ++a) {
+    Account& account = accounts_[a];
+    Advice advice;
+    advice.kind = AdviceKind::kPeak;
+    advice.account = AccountName(tables_, a);
+    std::sort(candidates[a].begin(), candidates[a].end(),
+              [](const Candidate& x, const Candidate& y) { return x.without.peak < y.without.peak; });
+    for (const Candidate& candidate : candidates[a]) {
+      const int64_t fall = Minus(account.peak, candidate.without.peak);
+      if (fall < PercentOf(kMinFallPercent, account.peak) || advice.sites.size() == kShownSites) break;
+      advice.sites.push_back(SiteOf(candidate.group, fall, account.freed_early.at(candidate.group).count));
+    }
+    if (advice.sites.empty()) continue;
+    const Candidate& best = candidates[a][0];
+    const Account::Freed& freed = account.freed_early.at(best.group);
+    advice.bytes = advice.sites[0].bytes;
+    advice.text =
+        Cat("Free buffers of ", advice.sites[0].function, " before ", At(account.peak_begin), ": ", freed.count,
+            " buffers (", Bytes(freed.bytes), ") are live at the peak and are freed ",
+            Nanos(freed.last_time - account.peak_time), " after it. The peak falls by ", Bytes(advice.bytes), ".");
+    advice.how = Cat("More than ", kHighPercent, " % of the peak is in use for ", Nanos(account.high_nanos),
+                     " only. The recording is replayed without the buffers of one function that were allocated before "
+                     "this time and are freed after the peak. Bytes are the fall of the peak.");
+    advice.replay = {{"peak_before", account.peak}, {"peak_after", best.without.peak}};
+    report.advice.push_back(std::move(advice));
+  }
+}
+
+}  // namespace hbmprof::tool::advise

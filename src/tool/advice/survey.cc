@@ -1,0 +1,102 @@
+// The first pass: lifetimes, sizes and the peak of each account.
+#include "src/tool/advice/analysis.h"
+
+namespace hbmprof::tool::advise {
+
+void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
+  if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
+  Group& group = GroupOf(buffer.site);
+  Account& account = accounts_[group.account];
+  SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
+  size.live_bytes = Plus(size.live_bytes, buffer.bytes);
+  size.max_live_bytes = std::max(size.max_live_bytes, size.live_bytes);
+  if (event.kind != RecordedKind::kAlloc) return;
+  ++group.calls;
+  ++account.calls;
+  AddAddresses(event.id, buffer.bytes, buffer.site);
+  ThreadState& thread = threads_[event.thread];
+  ++thread.events;
+  if (IsReallocation(thread, buffer)) {
+    held_[static_cast<size_t>(thread.freed_ordinal)] = true;
+    ++account.reallocated;
+    ++reallocated_[{group_of_[thread.freed.site], group_of_[buffer.site]}];
+  }
+  thread.is_free = false;
+  thread.recent.push_back({event.id, buffer, thread.events});
+}
+
+void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
+  if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
+  Group& group = GroupOf(buffer.site);
+  Account& account = accounts_[group.account];
+  if (buffer.ordinal >= 0) {
+    SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
+    size.live_bytes = Minus(size.live_bytes, buffer.bytes);
+  }
+  if (event.kind != RecordedKind::kFree) return;
+  ++account.calls;
+  ThreadState& thread = threads_[event.thread];
+  ++thread.events;
+  if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
+    overlaps_[static_cast<size_t>(pair->buffer.ordinal)] = true;
+    ++account.overlaps;
+  }
+  thread.is_free = true;
+  thread.freed = buffer;
+  thread.freed_ordinal = ordinal_;
+  if (buffer.ordinal >= 0) CountLifetime(group, buffer.bytes, event.time - buffer.time);
+}
+
+void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
+  ++group.lifetimes[static_cast<size_t>(PowerOf(nanos))];
+  if (nanos > nanos_ / kShortLivedPart) return;
+  ++group.short_lived;
+  group.short_bytes = Plus(group.short_bytes, bytes);
+  Account& account = accounts_[group.account];
+  ++account.short_lived;
+  ++account.sizes[static_cast<size_t>(PowerOf(bytes))].short_lived;
+  constexpr size_t kMaxSizes = 4096;
+  if (account.size_counts.size() < kMaxSizes || account.size_counts.count(bytes) > 0) ++account.size_counts[bytes];
+}
+
+void Analysis::Survey() {
+  held_.assign(static_cast<size_t>(recording_.event_count()), false);
+  overlaps_.assign(static_cast<size_t>(recording_.event_count()), false);
+  threads_.assign(std::max<size_t>(tables_.threads.size(), 1), {});
+  courses_.resize(groups_.size());
+  SiteTotals totals(tables_);
+  for (const RecordingTables::Live& buffer : tables_.live) AddAddresses(buffer.id, buffer.bytes, buffer.site);
+  Live live;
+  for (size_t a = 0; a < accounts_.size(); ++a) accounts_[a].peak = totals.account(a).in_use;
+  ReadEvents(
+      live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
+      [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
+      [this, &totals](const RecordedEvent& event) {
+        AddCourse(totals, event.time - 1);
+        if (event.kind == RecordedKind::kAllocAndFree && !IsBlock(event.site) && event.bytes > 0) {
+          GroupOf(event.site).calls += 1;
+          AccountOf(event.site).calls += 2;
+          CountLifetime(GroupOf(event.site), event.bytes, 0);
+        }
+        ReadFreeBytes(event.time, totals);
+        if (event.kind == RecordedKind::kFailed) CountFailure(event, totals);
+        if (!totals.Apply(event)) return;
+        for (const size_t a : totals.changed_accounts()) {
+          if (totals.account(a).peak <= accounts_[a].peak) continue;
+          accounts_[a].peak = totals.account(a).peak;
+          accounts_[a].peak_time = event.time;
+          accounts_[a].peak_ordinal = ordinal_;
+        }
+      });
+  AddCourse(totals, start_ + nanos_ + 1);
+  for (Account& account : accounts_) {
+    if (account.peak_ordinal < 0) account.peak_time = start_;
+  }
+  for (const auto& [key, buffer] : live) {
+    if (buffer.ordinal < 0 || tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) continue;
+    ++GroupOf(buffer.site).kept_count;
+    GroupOf(buffer.site).kept_bytes = Plus(GroupOf(buffer.site).kept_bytes, buffer.bytes);
+  }
+}
+
+}  // namespace hbmprof::tool::advise

@@ -1,0 +1,81 @@
+// The interface between command_line.cc and the subcommands. Each subcommand is one file with one function
+// Add...Command, which is declared at the end of this header and listed in command_line.cc.
+#ifndef HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
+#define HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/tool/util/exit_code.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+
+struct Command {
+  // The options of the subcommand. They are bound to variables that `run` owns.
+  CLI::App* arguments;
+  // Runs the subcommand and returns the exit code. After an error, RunCommandLine prints the error's message to stderr
+  // and returns kUnusable.
+  std::function<absl::StatusOr<int>()> run;
+  // True if the subcommand only reads profiles. Then the size of the files limits its memory (memory_limit.h).
+  bool only_reads_profiles = false;
+};
+
+// The most that options such as --rows accept.
+constexpr int64_t kMaxCount = 1'000'000'000;
+
+// For CLI::Option::transform: accepts decimal whole numbers from `least` to `most`. CLI11 alone also accepts 0x10,
+// reads 010 as 8, and reads -1 as the greatest number of an unsigned type.
+inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
+  const auto read = [least, most](std::string& text) -> std::string {
+    int64_t number = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, number);
+    if (error != std::errc() || rest != end || text[0] == '-' || number < least || number > most) {
+      return Cat("'", text, "' is not a whole number from ", least, " to ", most);
+    }
+    text = std::to_string(number);
+    return "";
+  };
+  return {read, ""};
+}
+
+// Returns the options of a subcommand, and those of its option groups.
+inline std::vector<const CLI::Option*> OptionsOf(const CLI::App& arguments) {
+  std::vector<const CLI::Option*> options = arguments.get_options();
+  for (const CLI::App* group : arguments.get_subcommands(nullptr)) {
+    for (const CLI::Option* option : group->get_options()) options.push_back(option);
+  }
+  return options;
+}
+
+// Each of these functions adds its subcommand to the command line `tool`.
+Command AddRunCommand(CLI::App& tool);
+Command AddPsCommand(CLI::App& tool);
+Command AddDumpCommand(CLI::App& tool);
+Command AddRecordCommand(CLI::App& tool);
+Command AddServeCommand(CLI::App& tool);
+Command AddDoctorCommand(CLI::App& tool);
+Command AddTopCommand(CLI::App& tool);
+Command AddDiffCommand(CLI::App& tool);
+Command AddPeekCommand(CLI::App& tool);
+Command AddLeaksCommand(CLI::App& tool);
+Command AddSymbolizeCommand(CLI::App& tool);
+Command AddReportCommand(CLI::App& tool);
+Command AddAdviseCommand(CLI::App& tool);
+Command AddTimelineCommand(CLI::App& tool);
+Command AddAtCommand(CLI::App& tool);
+Command AddWhoCommand(CLI::App& tool);
+Command AddConvertCommand(CLI::App& tool);
+Command AddCheckCommand(CLI::App& tool);
+Command AddCompletionCommand(CLI::App& tool);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_

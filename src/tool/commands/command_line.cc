@@ -1,0 +1,266 @@
+// Parses the command line of `hbmprof` and runs one subcommand. Each subcommand is in the file of its name.
+#include "src/tool/commands/command_line.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "hbmprof/version.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// In the order of the help page.
+constexpr Command (*kCommands[])(CLI::App&) = {
+    AddRunCommand,       AddPsCommand,      AddDumpCommand,   AddRecordCommand,    AddServeCommand,
+    AddDoctorCommand,    AddTopCommand,     AddDiffCommand,   AddPeekCommand,      AddLeaksCommand,
+    AddSymbolizeCommand, AddReportCommand,  AddAdviseCommand, AddTimelineCommand,  AddAtCommand,
+    AddWhoCommand,       AddConvertCommand, AddCheckCommand,  AddCompletionCommand};
+
+// Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
+// number, and output would be written into that file. /dev/null is opened with the wrong access mode, so that reading
+// and writing fail as they do on a closed descriptor. Programs that this process starts do not inherit the descriptor.
+void OccupyClosedDescriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    // open returns the lowest free descriptor, which is `fd`, because all lower descriptors are in use.
+    open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+  }
+}
+
+// Prints the text of CLI11: help, the version, or an error in the arguments of `command`. The text of an error can
+// contain the user's arguments.
+int PrintUsage(const CLI::App& tool, const std::string& command, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {
+    std::ostringstream out;
+    tool.exit(error, out, out);
+    Print(out.str());
+    return kSuccess;
+  }
+  PrintError(command, error.what());
+  PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
+  return kUnusable;
+}
+
+// Returns the number of edits (insertions, deletions, changes, swaps of neighbours) that turn `a` into `b`.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> distance(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        distance[i][j] = i + j;
+        continue;
+      }
+      distance[i][j] = std::min(
+          {distance[i - 1][j] + 1, distance[i][j - 1] + 1, distance[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return distance[a.size()][b.size()];
+}
+
+// Returns "; did you mean 'X'?" with the candidate that is most similar to `name`, after `prefix`; "" if none is
+// similar.
+std::string DidYouMean(const std::string& name, const std::vector<std::string>& candidates,
+                       const std::string& prefix = "") {
+  constexpr size_t kMaxLength = 64;
+  const std::string* similar = nullptr;
+  size_t least = name.size() / 3 + 2;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = name.size() > kMaxLength ? least : EditDistance(name, candidate);
+    const bool abbreviated = !name.empty() && candidate.compare(0, name.size(), name) == 0;
+    if (distance >= least && !abbreviated) continue;
+    least = abbreviated ? 0 : distance;
+    similar = &candidate;
+  }
+  return similar == nullptr ? "" : Cat("; did you mean '", prefix, *similar, "'?");
+}
+
+// Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
+int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
+  std::vector<std::string> candidates;
+  std::string names;
+  for (const Command& command : commands) {
+    candidates.push_back(command.arguments->get_name());
+    names += (names.empty() ? "" : ", ") + candidates.back();
+  }
+  PrintError("", name.empty() ? "a command is missing"
+                              : Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
+  PrintErrorText(Cat("The commands are: ", names, ". Run hbmprof --help for more information.\n"));
+  return kUnusable;
+}
+
+// Explains which of the arguments after the subcommand is an option that it does not have. Returns whether there is
+// one.
+bool PrintUnknownOption(const Command& command, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") return false;
+    const std::string name = argument.substr(0, argument.find('='));
+    if (name.compare(0, 2, "--") != 0 || command.arguments->get_option_no_throw(name) != nullptr) continue;
+    std::vector<std::string> candidates;
+    for (const CLI::Option* option : OptionsOf(*command.arguments)) {
+      for (const std::string& candidate : option->get_lnames()) candidates.push_back(candidate);
+    }
+    const std::string command_name = command.arguments->get_name();
+    PrintError(command_name, Cat("there is no option '", name, "'", DidYouMean(name.substr(2), candidates, "--")));
+    PrintErrorText(Cat("Run hbmprof ", command_name, " --help for more information.\n"));
+    return true;
+  }
+  return false;
+}
+
+// Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
+// program are passed to the program. `arguments` are the arguments of the subcommand.
+void SeparateProgram(const Command& command, std::vector<std::string>& arguments) {
+  if (command.arguments->get_option_no_throw("PROGRAM") == nullptr) return;
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    if (arguments[i].empty() || arguments[i][0] != '-') {
+      arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i), "--");
+      return;
+    }
+    const CLI::Option* const option = command.arguments->get_option_no_throw(arguments[i]);
+    if (option != nullptr && option->get_items_expected_min() > 0) ++i;  // the next argument is its value
+  }
+}
+
+// Explains which option is given several times although it takes one value. Returns whether there is one.
+bool PrintRepeatedOption(const CLI::App& arguments) {
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const size_t count = option->results().size();
+    if (option->get_items_expected_max() != 1 || count < 2) continue;
+    PrintError(arguments.get_name(), Cat(option->get_name(), ": is given ", count, " times; give it once"));
+    PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
+    return true;
+  }
+  return false;
+}
+
+// Explains which option or argument has an empty value, as `--fail-over "$LIMIT"` has if the variable is not set.
+// Returns whether there is one. Without this, the option would have no effect, and nothing would say so.
+bool PrintEmptyValue(const CLI::App& arguments, const std::vector<std::string>& words) {
+  std::string empty;
+  // CLI11 would take the word after "--option=" as its value.
+  for (auto word = words.begin(); word != words.end() && *word != "--" && empty.empty(); ++word) {
+    const std::string name = word->substr(0, word->find('='));
+    if (word->size() != name.size() + 1 || word->compare(0, 2, "--") != 0) continue;
+    if (arguments.get_option_no_throw(name) != nullptr) empty = name;
+  }
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const std::vector<std::string>& values = option->results();
+    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
+  }
+  if (empty.empty()) return false;
+  PrintError(arguments.get_name(), Cat(empty, ": the value is empty"));
+  PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
+  return true;
+}
+
+// Explains that standard input is given as several inputs: the second one would be empty. Returns whether it is.
+bool PrintRepeatedInput(const CLI::App& arguments) {
+  std::ptrdiff_t inputs = 0;
+  for (const CLI::Option* option : OptionsOf(arguments)) {
+    const std::string name = option->get_name();
+    if (name != "FILE" && name != "BASE" && name != "--base") continue;
+    inputs += std::count(option->results().begin(), option->results().end(), "-");
+  }
+  if (inputs < 2) return false;
+  PrintError(arguments.get_name(), Cat("-: is given ", inputs, " times; standard input can be read once"));
+  return true;
+}
+
+absl::StatusOr<int> RunCommand(const Command& command) {
+  if (command.only_reads_profiles) {
+    if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+    EnforceMemoryLimit(command.arguments->get_name());
+    PageOutput();
+  }
+  return command.run();
+}
+
+// Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
+int Run(int argc, char** argv, std::string* command_name) {
+  CLI::App tool(
+      "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
+      "hbmprof");
+  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
+  tool.require_subcommand(1);
+  tool.get_formatter()->column_width(28);
+  tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
+  std::vector<Command> commands;
+  for (const auto add : kCommands) commands.push_back(add(tool));
+  const std::string first = argc > 1 ? argv[1] : "";
+  const auto named = std::find_if(commands.begin(), commands.end(),
+                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
+
+  // CLI11 leaves the name of a hidden option out of its error messages. So the hidden options are shown during the
+  // parsing and hidden again for the help.
+  std::vector<CLI::Option*> hidden;
+  for (const Command& command : commands) {
+    for (CLI::Option* const option : command.arguments->get_options()) {
+      if (!option->get_group().empty()) continue;
+      option->group("Options");
+      hidden.push_back(option);
+    }
+  }
+  std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
+  if (named != commands.end()) SeparateProgram(*named, arguments);
+  if (named != commands.end() && PrintEmptyValue(*named->arguments, arguments)) return kUnusable;
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  reversed.push_back(first);
+  try {
+    tool.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    for (CLI::Option* const option : hidden) option->group("");
+    const bool is_error = error.get_exit_code() != 0;
+    if (is_error && named != commands.end() && PrintUnknownOption(*named, arguments)) return kUnusable;
+    const bool is_mismatch = error.get_name() == "ArgumentMismatch";
+    if (is_mismatch && named != commands.end() && PrintRepeatedOption(*named->arguments)) return kUnusable;
+    return PrintUsage(tool, named != commands.end() ? first : "", error);
+  }
+  for (const Command& command : commands) {
+    if (!command.arguments->parsed()) continue;
+    *command_name = command.arguments->get_name();
+    if (PrintEmptyValue(*command.arguments, {}) || PrintRepeatedInput(*command.arguments)) return kUnusable;
+    const absl::StatusOr<int> code = RunCommand(command);
+    if (code.ok()) return *code;
+    PrintError(*command_name, std::string(code.status().message()));
+    return kUnusable;
+  }
+  return kUnusable;
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) {
+  OccupyClosedDescriptors();
+  std::string command;
+  int code = kUnusable;
+  try {
+    code = Run(argc, argv, &command);
+  } catch (const std::bad_alloc&) {
+    PrintError(command, "out of memory");
+  } catch (const std::exception& error) {
+    PrintError(command, error.what());
+  }
+  if (const absl::Status status = CloseOutput(); !status.ok()) {
+    PrintError(command, std::string(status.message()));
+    return kUnusable;
+  }
+  return code;
+}
+
+}  // namespace hbmprof::tool

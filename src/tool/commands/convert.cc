@@ -1,0 +1,233 @@
+// `hbmprof convert`: writes profiles in formats of other viewers.
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/convert/frame_texts.h"
+#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/table.h"
+#include "src/tool/source/profile_source.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/sums/sums_view.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/output.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct ConvertOptions : ViewOptions {
+  ConvertOptions() : ViewOptions(false) {}
+
+  std::vector<std::string> files;
+  std::string to;
+  std::string output;
+  std::string type;
+  std::vector<std::string> by;
+};
+
+// Returns the labels `by` as the outermost frames: "device=GPU:0".
+std::vector<std::string> LabelFrames(const ProfileSet& profiles, uint32_t labels, const std::vector<std::string>& by) {
+  std::vector<std::string> names;
+  for (const std::string& key : by) names.push_back(Cat(key, "=", profiles.LabelText(labels, key)));
+  return names;
+}
+constexpr char kNoStack[] = "[no stack]";
+
+// Brendan Gregg's format: one line per stack, outermost frame first.
+std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) {
+  // The separators of frames and lines must not be part of a name.
+  const auto write = [](std::string name) {
+    for (char& c : name) c = c == ';' || c == '\n' || c == '\r' ? ':' : c;
+    return Visible(name);
+  };
+  FrameTexts frames(profiles, ";", true, [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
+  std::map<std::string, int64_t> lines;
+  for (const ProfileSet::File& file : profiles.files()) {
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      const int64_t value = profiles.Value(file, s, type);
+      if (value == 0) continue;
+      std::string line;
+      for (const std::string& label : LabelFrames(profiles, file.samples[s].labels, by)) line += ";" + write(label);
+      frames.AppendStack(file.samples[s].stack, line);
+      if (line.empty()) line = Cat(";", kNoStack);
+      int64_t& sum = lines[line.substr(1)];
+      sum = Plus(sum, value);
+    }
+  }
+  std::string text;
+  for (const auto& [line, value] : lines) text += Cat(line, " ", value, "\n");
+  return text;
+}
+
+std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string>& by) {
+  std::string all_frames;
+  std::map<std::pair<std::string, std::string>, size_t> numbers;
+  const auto number_of = [&](const std::string& name, const std::string& position) {
+    const auto [entry, is_new] = numbers.try_emplace({name, position}, numbers.size());
+    if (is_new) {
+      Json json = {{"name", name}};
+      const size_t colon = position.rfind(':');
+      if (!position.empty()) json["file"] = position.substr(0, colon);
+      if (colon != std::string::npos) json["line"] = std::atoll(position.c_str() + colon + 1);
+      all_frames += entry->second == 0 ? "\n" : ",\n";
+      all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+    }
+    return std::to_string(entry->second);
+  };
+  FrameTexts frames(profiles, ",", true,
+                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
+  // For each sample of all files: the numbers of its stack's frames.
+  std::vector<std::string> stacks;
+  for (const ProfileSet::File& file : profiles.files()) {
+    for (const ProfileSet::Sample& sample : file.samples) {
+      std::string& stack = stacks.emplace_back();
+      for (const std::string& label : LabelFrames(profiles, sample.labels, by)) stack += "," + number_of(label, "");
+      frames.AppendStack(sample.stack, stack);
+      if (stack.empty()) stack = "," + number_of(kNoStack, "");
+    }
+  }
+  std::string views;
+  for (size_t type = 0; type < profiles.types().size(); ++type) {
+    std::string samples;
+    std::string weights;
+    int64_t total = 0;
+    size_t number = 0;
+    for (const ProfileSet::File& file : profiles.files()) {
+      for (size_t s = 0; s < file.samples.size(); ++s, ++number) {
+        const int64_t value = profiles.Value(file, s, type);
+        if (value <= 0) continue;  // the viewer shows a value as a width
+        samples += samples.empty() ? "[" : ",[";
+        samples.append(stacks[number], 1).append("]");
+        weights += Cat(weights.empty() ? "" : ",", value);
+        total = Plus(total, value);
+      }
+    }
+    const SampleType& of = profiles.types()[type];
+    views += Cat(type == 0 ? "" : ",", "\n{\"type\":\"sampled\",\"name\":", Quoted(of.type), ",\"unit\":\"",
+                 of.unit == "bytes" ? "bytes" : "none", "\",\"startValue\":0,\"endValue\":", total, ",\n\"samples\":[",
+                 samples, "],\n\"weights\":[", weights, "]}");
+  }
+  return Cat("{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\n\"name\":",
+             Quoted(profiles.files()[0].path), ",\"exporter\":\"hbmprof\",\n\"shared\":{\"frames\":[", all_frames,
+             "]},\n\"profiles\":[", views, "]}\n");
+}
+
+std::string LabelsAsJson(const ProfileSet& profiles, uint32_t set) {
+  std::vector<std::pair<std::string, Json>> entries;
+  for (const ProfileSet::Label& label : profiles.labels(set)) {
+    entries.emplace_back(profiles.text(label.key),
+                         label.text != 0 ? Json(profiles.text(label.text)) : Json(label.number));
+  }
+  return VisibleJson(ObjectOf(std::move(entries)).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+std::string AllAsJson(const ProfileSet& profiles) {
+  std::string text = Cat("{\"version\":", kJsonVersion, ",\"types\":[");
+  std::vector<std::string> type_names;
+  for (const SampleType& type : profiles.types()) {
+    text += Cat(type_names.empty() ? "" : ",", "{\"type\":", Quoted(type.type), ",\"unit\":", Quoted(type.unit), "}");
+    type_names.push_back(Cat(type_names.empty() ? "" : ",", Quoted(type.type), ":"));
+  }
+  text += "],\n\"files\":[";
+  FrameTexts frames(profiles, ",", false, [](const ProfileSet::ShownFrame& frame) {
+    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.position), "}");
+  });
+  for (const ProfileSet::File& file : profiles.files()) {
+    text += Cat(text.back() == '[' ? "" : ",", "\n{\"path\":", Quoted(file.path), ",\"time\":\"",
+                FormatTime(file.time_nanos), "\",\n\"comments\":[");
+    for (const std::string& comment : file.comments) text += (text.back() == '[' ? "" : ",") + Quoted(comment);
+    text += "],\n\"samples\":[";
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      text += s == 0 ? "\n{\"values\":{" : ",\n{\"values\":{";
+      for (size_t t = 0; t < type_names.size(); ++t) text += Cat(type_names[t], profiles.Value(file, s, t));
+      text += Cat("},\"labels\":", LabelsAsJson(profiles, file.samples[s].labels), ",\"stack\":[");
+      const size_t begin = text.size();
+      frames.AppendStack(file.samples[s].stack, text);
+      if (text.size() > begin) text.erase(begin, 1);  // the first separator
+      text += "]}";
+    }
+    text += "]}";
+  }
+  return text + "]}\n";
+}
+
+absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
+  const std::optional<TableFormat> table = TableFormatNamed(options.to);
+  if (IsRecordingFormat(options.to) || (table.has_value() && IsRecordingFile(options.files[0]))) {
+    if (!options.by.empty() || !options.type.empty() || !options.where.empty() || options.own || options.has_filter()) {
+      return absl::InvalidArgumentError(
+          Cat("--to ", options.to,
+              " of a recording writes all events: of the options that select or group samples, only "
+              "--known applies"));
+    }
+    return ConvertRecording(options.files, options.to, options.output, options.known);
+  }
+  if (!options.type.empty() && options.to != "folded") {
+    return absl::InvalidArgumentError(
+        Cat("--type ", options.type, ": ", options.to, " contains all sample types; --type is for folded stacks"));
+  }
+  if (!options.by.empty() && options.to != "folded" && options.to != "speedscope") {
+    return absl::InvalidArgumentError(
+        Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
+  }
+  if (const absl::Status status = CheckIsNoInput(options.output, options.files); !status.ok()) return status;
+  if (table.has_value()) {
+    const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
+      return WriteSampleTable(*table, options.files, options, output);
+    });
+    if (!status.ok()) return status;
+    return kSuccess;
+  }
+  absl::StatusOr<ProfileSet> profiles = ReadProfiles(options.files);
+  if (!profiles.ok()) return profiles.status();
+  if (options.to != "json") KeepLastOfEachProcess("convert", 0, *profiles);
+  if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
+  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
+  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  const std::string text = options.to == "folded"       ? Folded(*profiles, *type, options.by)
+                           : options.to == "speedscope" ? Speedscope(*profiles, options.by)
+                                                        : AllAsJson(*profiles);
+  if (IsStandardOutput(options.output)) {
+    Print(text);
+  } else if (const absl::Status status = WriteOutput(options.output, text); !status.ok()) {
+    return status;
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddConvertCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("convert", "Write files for other viewers");
+  auto options = std::make_shared<ConvertOptions>();
+  arguments
+      ->add_option("FILE", options->files,
+                   "Profiles, combined into one (csv, json, ndjson: one after the other); or a recording")
+      ->required();
+  std::vector<std::string> formats = RecordingFormats();
+  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json"});
+  arguments
+      ->add_option("--to", options->to,
+                   "csv, ndjson, folded, speedscope, json; of a recording also xplane, perfetto, memory-viz")
+      ->required()
+      ->check(CLI::IsMember(formats));
+  arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");
+  arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
+  arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  AddViewOptions(*arguments, *options);
+  arguments->footer(kFilterHelp);
+  return {arguments, [options] { return RunConvert(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

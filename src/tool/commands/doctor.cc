@@ -1,0 +1,537 @@
+// `hbmprof doctor`: reports what `hbmprof run` can record on this machine and of a program.
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <gelf.h>
+#include <libelf.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hbmprof/cuda_coverage.h"
+#include "src/base/python_versions.h"
+#include "src/base/references.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/injection.h"
+#include "src/tool/util/read_file.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct DoctorOptions {
+  std::string library;
+  bool coverage_only = false;  // in the child process with the preloaded library
+  bool entry_points = false;
+  std::vector<std::string> command;
+};
+
+// Prints the findings. A problem means that some allocations cannot be recorded.
+class Findings {
+ public:
+  void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
+  void Problem(const std::string& topic, const std::string& text) {
+    Line("! ", topic, text);
+    has_problem_ = true;
+  }
+  bool has_problem() const { return has_problem_; }
+
+ private:
+  static void Line(const char* mark, const std::string& topic, const std::string& text) {
+    constexpr size_t kTopicWidth = 16;
+    Print(Cat(mark, topic, std::string(kTopicWidth - std::min(topic.size(), kTopicWidth), ' '), " ", Visible(text),
+              "\n"));
+  }
+  bool has_problem_ = false;
+};
+
+std::string FirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// --- The machine. ---
+
+// As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
+// this right they cannot, nor can the programs that they start.
+void KeepFromMakingDeviceFiles() {
+  if (geteuid() != 0 || access("/proc/driver/nvidia", F_OK) == 0) return;
+  prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0);
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, rights) != 0) return;
+  rights[CAP_TO_INDEX(CAP_MKNOD)].effective &= ~CAP_TO_MASK(CAP_MKNOD);
+  syscall(SYS_capset, &header, rights);
+}
+
+// Initializes the driver and reports on it. The initialization creates no context.
+void Driver(Findings& findings) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) {
+    findings.Problem("driver", "libcuda.so.1 is not found: no GPU here, or the container was started without it");
+    return;
+  }
+  const auto find = [&](const char* name) { return dlsym(driver, name); };
+  auto* init = reinterpret_cast<int (*)(unsigned)>(find("cuInit"));
+  auto* get_version = reinterpret_cast<int (*)(int*)>(find("cuDriverGetVersion"));
+  auto* get_count = reinterpret_cast<int (*)(int*)>(find("cuDeviceGetCount"));
+  Dl_info info = {};
+  const std::string path = init != nullptr && dladdr(reinterpret_cast<void*>(init), &info) != 0 ? info.dli_fname : "?";
+  const int error = init == nullptr ? -1 : init(0);
+  if (error != 0) {
+    auto* get_name = reinterpret_cast<int (*)(int, const char**)>(find("cuGetErrorName"));
+    const char* name = nullptr;
+    const bool has_name = get_name != nullptr && get_name(error, &name) == 0 && name != nullptr;
+    findings.Problem("driver", error == 34 ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
+                                           : Cat(path, " cannot be initialized: CUDA error ", error,
+                                                 has_name ? Cat(" (", name, ")") : ""));
+    return;
+  }
+  int version = 0;
+  int count = 0;
+  if (get_version != nullptr) get_version(&version);
+  if (get_count != nullptr) get_count(&count);
+  findings.Say("driver", Cat(path, ", CUDA ", version / 1000, ".", version % 1000 / 10, ", ", count,
+                             count == 1 ? " device" : " devices"));
+}
+
+void Nvml(Findings& findings) {
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
+  if (nvml == nullptr) {
+    findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
+    return;
+  }
+  auto* init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  auto* get_text = reinterpret_cast<const char* (*)(int)>(dlsym(nvml, "nvmlErrorString"));
+  if (const int error = init == nullptr ? -1 : init(); error != 0) {
+    findings.Say("NVML", Cat("libnvidia-ml.so.1 cannot be initialized: NVML error ", error,
+                             get_text != nullptr ? Cat(" (", get_text(error), ")") : "",
+                             ": `unaccounted` counts all processes on a device"));
+    return;
+  }
+  std::ifstream status("/proc/self/status");
+  std::string ids;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("NSpid:", 0) == 0) ids = line.substr(6);
+  }
+  std::error_code error;
+  const bool container = std::filesystem::exists("/.dockerenv", error) ||
+                         FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
+                         FirstLine("/proc/1/cgroup").find("kubepods") != std::string::npos;
+  findings.Say("NVML", container
+                           ? "found; in a container it may not find this process, and `unaccounted` then counts all "
+                             "processes on a device"
+                           : "found: `unaccounted` counts this process only");
+}
+
+void Toolkit(Findings& findings) {
+  const absl::StatusOr<std::string> nvcc = FindProgram("nvcc");
+  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; profiling does not need it");
+}
+
+void Limits(Findings& findings) {
+  std::string memory = FirstLine("/sys/fs/cgroup/memory.max");
+  if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  char* end = nullptr;
+  const long long limit = std::strtoll(memory.c_str(), &end, 10);
+  // If there is no limit, cgroup version 1 writes a number near INT64_MAX.
+  const bool limited = end != memory.c_str() && limit < (1ll << 60);
+  findings.Say("host memory",
+               Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
+                   "; hbmprof takes about 45 bytes for each live buffer"));
+  rlimit locked = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
+    findings.Say("locked memory", Cat("limited to ", FormatValue(static_cast<int64_t>(locked.rlim_cur), "bytes"),
+                                      "; allocating pinned memory can fail, with or without hbmprof"));
+  }
+}
+
+// --- The injected library: it is preloaded into a second process of this command, which queries it. ---
+
+int PrintCoverage() {
+  dlopen("libcuda.so.1", RTLD_LAZY);
+  const absl::StatusOr<std::vector<CudaEntryPoint>> coverage = CudaCoverage();
+  if (!coverage.ok()) return kFinding;
+  for (const CudaEntryPoint& entry : *coverage) {
+    std::printf("%s\t%s\t%s\n", CudaEntryStateName(entry.state), entry.name.c_str(), entry.note.c_str());
+  }
+  return kSuccess;
+}
+
+// Returns the path of the library; "" if it cannot be used.
+std::string Library(const DoctorOptions& options, Findings& findings) {
+  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
+  if (!library.ok()) {
+    findings.Problem("library", std::string(library.status().message()));
+    return "";
+  }
+  const absl::StatusOr<Captured> query =
+      RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
+                    {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, false);
+  if (!query.ok() || query->end.signal != 0 || query->end.code != kSuccess) {
+    findings.Problem("library",
+                     Cat(*library, " cannot be preloaded here (see the message of the dynamic linker above)"));
+    return "";
+  }
+  findings.Say("library", Cat(*library, " can be preloaded"));
+  std::map<std::string, std::vector<std::pair<std::string, std::string>>> by_state;
+  std::istringstream lines(query->text);
+  for (std::string state, name, note;
+       std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
+    by_state[state].push_back({name, note});
+  }
+  findings.Say("entry points", Cat(by_state["tracked"].size(), " tracked, ", by_state["passed through"].size(),
+                                   " passed through, ", by_state["absent"].size(), " absent from the driver",
+                                   options.entry_points ? "" : " (--entry-points lists them)"));
+  if (!options.entry_points) return *library;
+  for (const auto& [state, entries] : by_state) {
+    for (const auto& [name, note] : entries) {
+      findings.Say("", Cat(name, ": ", state, note.empty() ? "" : ": ", note));
+    }
+  }
+  return *library;
+}
+
+// --- The program. ---
+
+struct Program {
+  bool elf = false;
+  bool symbols = false;
+  bool dynamic_symbols = false;
+  bool debug = false;
+  bool unwind_tables = false;
+  // The functions Framework::report whose calls in this library the injected library can interpose.
+  std::vector<std::string_view> reports;
+  std::vector<std::string> needed;
+  int functions = 0;
+  int frame_pointer_functions = 0;
+  // The version of Python, if the program is an interpreter or is linked with one: "3.11.2" or "3.11". Else empty.
+  std::string python;
+  int python_minor = 0;
+  bool python_is_free_threaded = false;
+};
+
+// The bytes of the file that are loaded at `address`; empty if they are not in the file.
+std::string_view LoadedBytes(Elf* elf, std::string_view bytes, uint64_t address, size_t size) {
+  size_t count = 0;
+  elf_getphdrnum(elf, &count);
+  for (size_t i = 0; i < count; ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr || segment.p_type != PT_LOAD) continue;
+    if (address < segment.p_vaddr || address - segment.p_vaddr >= segment.p_filesz) continue;
+    const uint64_t offset = address - segment.p_vaddr + segment.p_offset;
+    return offset < bytes.size() && bytes.size() - offset >= size ? bytes.substr(offset, size) : std::string_view();
+  }
+  return {};
+}
+
+// Finds the version of a Python interpreter: from Py_Version, or before 3.11 from the functions that it exports.
+void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string_view bytes, Program& program) {
+  Elf_Data* data = elf_getdata(symbols, nullptr);
+  if (data == nullptr || header.sh_entsize == 0) return;
+  bool is_python = false;
+  int minor = 7;
+  unsigned long version = 0;
+  for (size_t i = 0; i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Sym symbol;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx == SHN_UNDEF) continue;
+    const char* text = elf_strptr(elf, header.sh_link, symbol.st_name);
+    const std::string_view name = text == nullptr ? "" : text;
+    if (name == "_PyRuntime") is_python = true;
+    if (name == "PyCode_NewWithPosOnlyArgs") minor = std::max(minor, 8);
+    if (name == "PyFrame_GetCode") minor = std::max(minor, 9);
+    if (name == "PyIter_Send") minor = std::max(minor, 10);
+    if (name != "Py_Version") continue;
+    const std::string_view value = LoadedBytes(elf, bytes, symbol.st_value, sizeof(version));
+    if (!value.empty()) std::memcpy(&version, value.data(), sizeof(version));
+  }
+  if (!is_python) return;
+  program.python_minor = version != 0 ? static_cast<int>(version >> 16 & 0xff) : minor;
+  program.python = Cat("3.", program.python_minor, version != 0 ? Cat(".", version >> 8 & 0xff) : std::string());
+}
+
+// Finds the version for a program that is linked with an interpreter. Takes it from the name of the library.
+void FindLinkedPython(Program& program) {
+  constexpr std::string_view kStart = "libpython3.";
+  for (const std::string& name : program.needed) {
+    if (!program.python.empty() || name.rfind(kStart, 0) != 0) continue;
+    char* end = nullptr;
+    program.python_minor = static_cast<int>(std::strtol(name.c_str() + kStart.size(), &end, 10));
+    if (program.python_minor == 0) continue;
+    program.python = Cat("3.", program.python_minor);
+    program.python_is_free_threaded = *end == 't';
+  }
+}
+
+// Returns whether the function with these 16 bytes at its start begins with a frame record.
+bool KeepsFramePointer(std::string_view start) {
+#if defined(__aarch64__)
+  for (size_t i = 0; i < start.size(); i += sizeof(uint32_t)) {
+    uint32_t instruction;
+    std::memcpy(&instruction, start.data() + i, sizeof(instruction));
+    // stp x29, x30, [sp, #-n]! or stp x29, x30, [sp, #n]
+    if ((instruction & 0xff407fff) == 0xa9007bfd) return true;
+  }
+  return false;
+#else
+  // endbr64, if present; push %rbp; mov %rsp,%rbp
+  if (start.substr(0, 4) == std::string_view("\xf3\x0f\x1e\xfa", 4)) start.remove_prefix(4);
+  return start.substr(0, 4) == std::string_view("\x55\x48\x89\xe5", 4);
+#endif
+}
+
+void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std::string_view bytes, Program& program) {
+  Elf_Data* data = elf_getdata(section, nullptr);
+  if (data == nullptr || header.sh_entsize == 0) return;
+  for (size_t i = 0; i < header.sh_size / header.sh_entsize && program.functions < 5000; ++i) {
+    GElf_Sym symbol;
+    GElf_Shdr code;
+    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr) continue;
+    if (GELF_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_size < 16 || symbol.st_shndx >= SHN_LORESERVE) continue;
+    Elf_Scn* holder = elf_getscn(elf, symbol.st_shndx);
+    if (holder == nullptr || gelf_getshdr(holder, &code) == nullptr || symbol.st_value < code.sh_addr) continue;
+    const uint64_t offset = symbol.st_value - code.sh_addr + code.sh_offset;
+    if (offset > bytes.size() || bytes.size() - offset < 16) continue;
+    ++program.functions;
+    if (KeepsFramePointer(bytes.substr(offset, 16))) ++program.frame_pointer_functions;
+  }
+}
+
+// A framework whose allocator reports each block by a call of the function `report`. The call is in `library`.
+struct Framework {
+  const char* name;
+  const char* library;  // how the file name begins
+  const char* report;
+  const char* allocator;
+};
+constexpr Framework kFrameworks[] = {
+    {"PyTorch", "libc10_cuda.so", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", "its caching allocator"},
+    {"TensorFlow", "libtensorflow_framework.so",
+     "_ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll", "its BFC allocator"},
+};
+
+// Adds to program.reports the functions Framework::report to which a section of relocations refers: functions of other
+// libraries, and functions of this library that it calls through its procedure linkage table.
+void FindReports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Program& program) {
+  Elf_Data* data = elf_getdata(section, nullptr);
+  Elf_Scn* symbols = elf_getscn(elf, header.sh_link);
+  GElf_Shdr symbols_header;
+  if (symbols == nullptr || gelf_getshdr(symbols, &symbols_header) == nullptr) return;
+  Elf_Data* symbols_data = elf_getdata(symbols, nullptr);
+  for (size_t i = 0; data != nullptr && header.sh_entsize != 0 && i < header.sh_size / header.sh_entsize; ++i) {
+    GElf_Rela entry;
+    GElf_Sym symbol;
+    if (gelf_getrela(data, static_cast<int>(i), &entry) == nullptr || GELF_R_SYM(entry.r_info) == 0) continue;
+    if (gelf_getsym(symbols_data, static_cast<int>(GELF_R_SYM(entry.r_info)), &symbol) == nullptr) continue;
+    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != internal::kCallSlot) continue;
+    const char* name = elf_strptr(elf, symbols_header.sh_link, symbol.st_name);
+    for (const Framework& framework : kFrameworks) {
+      if (name != nullptr && std::strcmp(name, framework.report) == 0) program.reports.push_back(framework.report);
+    }
+  }
+}
+
+Program Examine(std::string_view bytes) {
+  Program program;
+  elf_version(EV_CURRENT);
+  Elf* elf = elf_memory(const_cast<char*>(bytes.data()), bytes.size());
+  if (elf == nullptr || elf_kind(elf) != ELF_K_ELF) {
+    if (elf != nullptr) elf_end(elf);
+    return program;
+  }
+  program.elf = true;
+  size_t count = 0;
+  elf_getphdrnum(elf, &count);
+  for (size_t i = 0; i < count; ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr) continue;
+    program.unwind_tables = program.unwind_tables || segment.p_type == PT_GNU_EH_FRAME;
+  }
+  size_t names = 0;
+  elf_getshdrstrndx(elf, &names);
+  for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf, section)) != nullptr;) {
+    GElf_Shdr info;
+    if (gelf_getshdr(section, &info) == nullptr) continue;
+    const char* name = elf_strptr(elf, names, info.sh_name);
+    if (name != nullptr && std::strcmp(name, ".debug_info") == 0) program.debug = true;
+    if (info.sh_type == SHT_SYMTAB) {
+      program.symbols = true;
+      CountFramePointers(elf, section, info, bytes, program);
+    }
+    if (info.sh_type == SHT_DYNSYM) {
+      program.dynamic_symbols = true;
+      FindPython(elf, section, info, bytes, program);
+    }
+    if (info.sh_type == SHT_RELA) FindReports(elf, section, info, program);
+    if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
+    Elf_Data* data = elf_getdata(section, nullptr);
+    for (size_t i = 0; data != nullptr && i < info.sh_size / info.sh_entsize; ++i) {
+      GElf_Dyn entry;
+      if (gelf_getdyn(data, static_cast<int>(i), &entry) == nullptr || entry.d_tag != DT_NEEDED) continue;
+      const char* needed = elf_strptr(elf, info.sh_link, entry.d_un.d_val);
+      if (needed != nullptr) program.needed.push_back(needed);
+    }
+  }
+  elf_end(elf);
+  FindLinkedPython(program);
+  return program;
+}
+
+void Python(const Program& program, Findings& findings) {
+  if (program.python.empty()) return;
+  const bool is_known = program.python_minor >= internal::kFirstPythonMinor &&
+                        program.python_minor <= internal::kLastPythonMinor && !program.python_is_free_threaded;
+  if (is_known) {
+    findings.Say("Python", Cat(program.python, ": stacks have the Python functions (HBMPROF_PYTHON=0 turns that off)"));
+  } else {
+    findings.Problem("Python",
+                     Cat(program.python, program.python_is_free_threaded ? ", free-threaded" : "",
+                         ": Python functions are not in the stacks; hbmprof can read 3.", internal::kFirstPythonMinor,
+                         " to 3.", internal::kLastPythonMinor, ", and no free-threaded build. In JAX, set ",
+                         "JAX_SEND_TRACEBACK_TO_RUNTIME=FULL: then outputs of executions have them"));
+  }
+}
+
+std::string NeededLike(const Program& program, const std::string& start) {
+  for (const std::string& name : program.needed) {
+    if (name.rfind(start, 0) == 0) return name;
+  }
+  return "";
+}
+
+void FrameworkLibrary(const Framework& framework, const std::string& path, Findings& findings) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return findings.Problem(framework.name, std::string(bytes.status().message()));
+  const std::vector<std::string_view> reports = Examine(*bytes).reports;
+  if (std::find(reports.begin(), reports.end(), framework.report) != reports.end()) {
+    findings.Say(framework.name, Cat(path, " reports the blocks of ", framework.allocator, ": they are shown"));
+  } else {
+    findings.Problem(framework.name,
+                     Cat(path, " reports no blocks of ", framework.allocator, ": only its segments are shown"));
+  }
+}
+
+// `library` is the path of the injected library, or empty if it cannot be used.
+void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
+  for (const Framework& framework : kFrameworks) {
+    if (std::filesystem::path(command).filename().string().rfind(framework.library, 0) == 0) {
+      return FrameworkLibrary(framework, command, findings);
+    }
+  }
+  const absl::StatusOr<std::string> path = FindProgram(command);
+  if (!path.ok()) {
+    findings.Problem("program", std::string(path.status().message()));
+    return;
+  }
+  const absl::StatusOr<std::string> bytes = ReadFile(*path);
+  if (!bytes.ok()) {
+    findings.Problem("program", std::string(bytes.status().message()));
+    return;
+  }
+  const ProgramHead head = ReadProgramHead(*path);
+  if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
+    findings.Say("program", Cat(*path, " is a script for ", head.interpreter));
+    Target(head.interpreter, library, findings, depth + 1);
+    return;
+  }
+  const Program program = Examine(*bytes);
+  if (!program.elf) {
+    findings.Problem("program", Cat(*path, " is neither an ELF program nor a script"));
+    return;
+  }
+  findings.Say("program", *path);
+  struct stat info = {};
+  stat(path->c_str(), &info);
+  if (head.kind == ProgramHead::Kind::kStatic) {
+    findings.Problem("", "statically linked: nothing can be preloaded into it");
+  }
+  if (const std::string reason = WhyNotInjected(*path, library); !reason.empty()) {
+    findings.Problem("", Cat("`hbmprof run` will not inject it: ", reason));
+  }
+  if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 && geteuid() != 0) {
+    findings.Problem("", "set-user-id: the system ignores LD_PRELOAD for it; run it as its owner");
+  }
+  if (getxattr(path->c_str(), "security.capability", nullptr, 0) > 0 && geteuid() != 0) {
+    findings.Problem("", "has file capabilities: the system ignores LD_PRELOAD for it");
+  }
+
+  const std::string runtime = NeededLike(program, "libcudart.so");
+  const std::string driver = NeededLike(program, "libcuda.so");
+  const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
+  findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
+                       : looks_up       ? "the static runtime is in the program: tracked through the driver"
+                       : !driver.empty()
+                           ? "the driver, linked: tracked"
+                           : "the program itself does not use it; CUDA calls of its libraries are also tracked");
+  for (const Framework& framework : kFrameworks) {
+    if (NeededLike(program, framework.library).empty()) continue;
+    findings.Say(framework.name,
+                 Cat("linked: `hbmprof doctor -- PATH/", framework.library, "` reports whether its blocks are shown"));
+  }
+  Python(program, findings);
+  if (program.functions > 0) {
+    findings.Say("frame pointers",
+                 Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ", program.functions,
+                     " functions; ",
+                     program.unwind_tables ? "with its unwind tables, stacks are complete without them"
+                                           : "the program has no unwind tables"));
+  } else {
+    findings.Say("frame pointers", "unknown: no symbols");
+  }
+  if (!program.unwind_tables && program.frame_pointer_functions * 2 < program.functions) {
+    findings.Problem("", "neither unwind tables nor frame pointers: stacks will be short");
+  }
+  findings.Say("symbols", !program.symbols ? "stripped: only exported functions have names"
+                          : program.debug  ? "function names, and lines (hbmprof symbolize)"
+                                           : "function names, no lines: build with -g for those");
+}
+
+absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
+  if (options.coverage_only) return PrintCoverage();
+  Findings findings;
+  KeepFromMakingDeviceFiles();
+  Driver(findings);
+  Nvml(findings);
+  Toolkit(findings);
+  Limits(findings);
+  std::fflush(stdout);
+  const std::string library = Library(options, findings);
+  if (!options.command.empty()) Target(options.command.front(), library, findings);
+  return findings.has_problem() ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddDoctorCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("doctor", "Report what `hbmprof run` can record here");
+  auto options = std::make_shared<DoctorOptions>();
+  arguments->add_flag("--entry-points", options->entry_points,
+                      "List the driver's calls: tracked, passed through, absent");
+  arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments->add_flag("--coverage-only", options->coverage_only)->group("");
+  arguments->add_option("PROGRAM", options->command,
+                        "After --: a program to check, or a library: libc10_cuda.so, libtensorflow_framework.so.2");
+  arguments->footer(
+      "A line that begins with ! shows a problem: some allocations cannot be recorded. Then the exit code is 1.");
+  return {arguments, [options] { return RunDoctor(*options); }};
+}
+
+}  // namespace hbmprof::tool

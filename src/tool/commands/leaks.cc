@@ -1,0 +1,391 @@
+// `hbmprof leaks`: shows which call stacks grow, how fast, and where.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/growth/growth.h"
+#include "src/tool/report/verdict.h"
+#include "src/tool/source/live_dumps.h"
+#include "src/tool/source/profile_source.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/sums/sums_view.h"
+#include "src/tool/util/arithmetic.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr size_t kLeastDumps = 3;
+
+struct LeaksOptions : ViewOptions {
+  LeaksOptions() : ViewOptions(true) {}
+
+  std::vector<std::string> files;
+  std::string type;
+  std::string per;
+  std::string fail_over;
+  std::string fail_on = "sure";
+  bool has_fail_on = false;  // the option --fail-on was given
+  std::vector<std::string> by;
+  size_t rows = 10;
+  size_t frames = 8;
+  bool all = false;
+  bool json = false;
+  // Of a running process:
+  std::string interval = "10s";
+  size_t dumps = 12;
+  std::string output;
+  std::vector<CLI::Option*> live_options;  // those above
+};
+
+// The judged sites and their sums.
+struct Result {
+  const ProfileSet& profiles;
+  const DumpSeries& series;
+  SampleType type;
+  size_t type_index;
+  bool trimmed;                   // frames of known libraries are left out
+  std::vector<SiteGrowth> sites;  // in the order of RankGrowth
+  Verdict worst;                  // sites up to this verdict count for --fail-over
+  SiteGrowth rest;                // all other sites, judged as one
+  int64_t counts[5] = {};         // sites by verdict
+  int64_t leaked = 0;             // growth of the sites up to `worst`
+  int64_t unexplained = 0;        // growth of `rest`, if its verdict is up to `worst`
+  int64_t stopped = 0;            // growth of the sites that grew and stopped
+};
+
+// Returns the first judged dump after a third of the time (or of the counter).
+size_t EndOfWarmUp(const DumpSeries& series) {
+  const std::vector<double> at = series.Exposure();
+  const double end = at[series.begin] + (at[series.end - 1] - at[series.begin]) / 3;
+  size_t d = series.begin;
+  while (d + 1 < series.end && at[d] < end) ++d;
+  return d;
+}
+
+// Returns the growth of a site that --fail-over counts. Growth that stopped counts only after the dump `warm`.
+int64_t CountedGrowth(const SiteGrowth& site, const DumpSeries& series, size_t warm) {
+  if (site.verdict < Verdict::kStopped) return site.growth;
+  return std::max<int64_t>(0, Minus(site.values[series.end - 1], site.values[warm]));
+}
+
+Verdict WorstCounted(const std::string& fail_on) {
+  return fail_on == "growth" ? Verdict::kStopped : fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
+}
+
+Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const DumpSeries& series, size_t type,
+                  bool trimmed) {
+  const Verdict worst = WorstCounted(options.fail_on);
+  const size_t warm = EndOfWarmUp(series);
+  Result result = {profiles, series, profiles.types()[type], type, trimmed, {}, worst, {}};
+  result.sites = RankGrowth(profiles, series, type, options.by);
+  result.rest = RestOf(profiles, series, type, result.sites, worst);
+  for (const SiteGrowth& site : result.sites) {
+    ++result.counts[static_cast<int>(site.verdict)];
+    const int64_t growth = CountedGrowth(site, series, warm);
+    if (site.verdict <= worst) result.leaked = Plus(result.leaked, growth);
+    if (site.verdict == Verdict::kStopped) result.stopped = Plus(result.stopped, growth);
+  }
+  if (result.rest.verdict <= worst) result.unexplained = CountedGrowth(result.rest, series, warm);
+  return result;
+}
+
+void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
+  (*entry)["verdict"] = VerdictName(site.verdict);
+  (*entry)["sure"] = SureName(site.sure);
+  (*entry)["why"] = site.why;
+  (*entry)["more_dumps"] = site.more_dumps;
+  (*entry)["growth"] = site.growth;
+  (*entry)["per_interval"] = site.per_interval;
+  (*entry)["values"] = site.values;
+  if (!series.seconds.empty()) (*entry)["per_second"] = site.per_second;
+  if (!series.counts.empty()) (*entry)["per_count"] = site.per_count;
+}
+
+void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
+  const ProfileSet& profiles = result.profiles;
+  const DumpSeries& series = result.series;
+  Json json = {{"version", kJsonVersion},   {"type", result.type.type}, {"unit", result.type.unit},
+               {"own", options.own},        {"leaked", result.leaked},  {"unexplained", result.unexplained},
+               {"stopped", result.stopped}, {"failed", failed}};
+  Json& files = json["files"] = Json::array();
+  for (const size_t f : series.files) files.push_back(profiles.files()[f].path);
+  json["judged"] = {{"first", series.begin}, {"last", series.end - 1}};
+  if (!series.restart.empty()) json["restart"] = series.restart;
+  if (!series.seconds.empty()) json["seconds"] = series.seconds;
+  if (!series.counts.empty()) json["counter"] = {{"name", options.per}, {"values", series.counts}};
+  AddVerdict(result.rest, series, &json["rest"]);
+  Json& list = json["sites"] = Json::array();
+  for (const SiteGrowth& site : result.sites) {
+    Json entry;
+    AddVerdict(site, series, &entry);
+    entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
+    Json& stack = entry["stack"] = Json::array();
+    for (const ProfileSet::ShownFrame& frame : profiles.ShownStack(site.stack)) {
+      stack.push_back({{"name", frame.name}, {"where", frame.position}});
+    }
+    list.push_back(std::move(entry));
+  }
+  Print(ToText(json));
+}
+
+// Prints the series, its total growth, the sentence on the leaks, and the number of sites by verdict.
+void PrintHead(const LeaksOptions& options, const Result& result) {
+  const DumpSeries& series = result.series;
+  const std::string& unit = result.type.unit;
+  int64_t first = 0;
+  int64_t last = 0;
+  for (const SiteGrowth& site : result.sites) {
+    first = Plus(first, site.values.front());
+    last = Plus(last, site.values.back());
+  }
+  std::string head = Cat(series.files.size(), " dumps");
+  if (!series.seconds.empty()) head += Cat(" over ", std::llround(series.seconds.back()), " s");
+  if (!series.counts.empty()) {
+    head += Cat(", ", std::llround(series.counts[series.end - 1] - series.counts[series.begin]), " ", options.per);
+  }
+  Print(
+      Visible(Cat(head, ": ", result.type.type, " from ", FormatValue(first, unit), " to ", FormatValue(last, unit))) +
+      "\n");
+  const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
+  if (const std::string leaks = LeakSentence(result.profiles, now, result.type_index, result.sites); !leaks.empty()) {
+    PrintVisible(Colored(Visible(leaks), Tone::kGrowth) + "\n");
+  }
+  const int64_t* counts = result.counts;
+  Print(Cat(result.sites.size(), " sites: ", counts[0], " leak, ", counts[1], " perhaps, ", counts[2],
+            " grew and stopped, ", counts[3], " go up and down, ", counts[4], " did not grow",
+            options.all || counts[2] + counts[3] == 0 ? "" : " (--all lists those that grew)", "\n"));
+  if (result.trimmed) Print(kTrimmedText);
+  if (!series.restart.empty()) Print(Visible(series.restart) + "\n");
+}
+
+// Returns the verdict of a site with its rates and reasons, for PrintVisible.
+std::string VerdictText(const LeaksOptions& options, const Result& result, const SiteGrowth& site) {
+  const std::string& unit = result.type.unit;
+  const auto rate = [&](double value, const std::string& per) {
+    return Cat(FormatChange(static_cast<int64_t>(std::llround(value)), unit), "/", per);
+  };
+  std::string rates;
+  if (!result.series.counts.empty()) rates += rate(site.per_count, OneOf(options.per)) + "  ";
+  if (!result.series.seconds.empty()) rates += rate(site.per_second, "s") + "  ";
+  rates += rate(site.per_interval, "interval");
+  const bool is_leak = site.verdict == Verdict::kLeak;
+  const std::string line = Cat(GrowthSign(site.growth), is_leak ? "LEAK" : VerdictName(site.verdict), "  ",
+                               Visible(rates), "  (", Visible(FormatChange(site.growth, unit)), " in all)");
+  return Cat(Colored(line, is_leak ? Tone::kGrowth : Tone::kWarning), "\n       sure: ", SureName(site.sure), "; ",
+             Visible(site.why), "\n       more dumps: ", Visible(site.more_dumps), "\n");
+}
+
+// Returns the stack and the labels of a site, for PrintVisible. `frames`: the number of frames to show, 0 for all.
+std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
+  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
+  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].position});
+  std::string text = table.Text(TerminalColumns());
+  if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
+  if (stack.empty()) text += "       [no stack]\n";
+  std::string labels;
+  for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
+  if (!labels.empty()) text += Cat("       ", Visible(labels), "\n");
+  return text;
+}
+
+// Prints the sites that are or may be leaks, and the rest if it is a leak or --fail-over counts it.
+void PrintGrowing(const LeaksOptions& options, const Result& result) {
+  size_t shown = 0;
+  for (const SiteGrowth& site : result.sites) {
+    if (site.verdict != Verdict::kLeak && site.verdict != Verdict::kPerhaps) break;
+    if (options.rows != 0 && shown == options.rows) {
+      Print("\n" + MoreRows(shown, static_cast<size_t>(result.counts[0] + result.counts[1])));
+      break;
+    }
+    ++shown;
+    PrintVisible(Cat("\n", shown < 10 ? " " : "", shown, ". ", VerdictText(options, result, site),
+                     SiteText(result.profiles, site, options.frames)));
+  }
+  if (result.rest.verdict == Verdict::kLeak || result.unexplained > 0) {
+    PrintVisible("\nall other sites together: " + VerdictText(options, result, result.rest));
+  }
+}
+
+// Prints one line for each site that grew and is not a leak, the largest first: with --all, or if --fail-over counts
+// it.
+void PrintOthers(const LeaksOptions& options, const Result& result) {
+  std::vector<const SiteGrowth*> others;
+  for (const SiteGrowth& site : result.sites) {
+    const bool grew = site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown;
+    if (grew && (options.all || site.verdict <= result.worst)) others.push_back(&site);
+  }
+  if (others.empty()) return;
+  std::sort(others.begin(), others.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
+    return *std::max_element(a->values.begin(), a->values.end()) >
+           *std::max_element(b->values.begin(), b->values.end());
+  });
+  const size_t all = others.size();
+  if (options.rows != 0 && all > options.rows) others.resize(options.rows);
+  Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  for (const SiteGrowth* site : others) {
+    const std::vector<ProfileSet::ShownFrame> stack = result.profiles.ShownStack(site->stack);
+    table.Add({" ", FormatValue(site->values.back(), result.type.unit), stack.empty() ? "[no stack]" : stack[0].name,
+               Cat(site->why, "; more dumps: ", site->more_dumps)});
+  }
+  PrintVisible("\nno leaks:\n" + table.Text() + MoreRows(others.size(), all));
+}
+
+// Prints the result of --fail-over; nothing if no growth exceeds the limit.
+void PrintCheck(const Result& result, bool failed, int64_t limit) {
+  const std::string& unit = result.type.unit;
+  if (!failed) {
+    if (result.worst == Verdict::kStopped || result.stopped <= limit) return;
+    PrintVisible(Cat("\n--fail-over does not count ", Visible(FormatValue(result.stopped, unit)),
+                     " of growth that stopped (--fail-on growth counts it)\n"));
+    return;
+  }
+  const char* subject = result.worst == Verdict::kLeak      ? "the leaks grew by "
+                        : result.worst == Verdict::kPerhaps ? "the leaks and possible leaks grew by "
+                                                            : "all growing call stacks grew by ";
+  const std::string rest =
+      result.unexplained > 0 ? Cat(", all other sites together by ", FormatValue(result.unexplained, unit)) : "";
+  const std::string text =
+      Cat("FAILED: ", subject, FormatValue(result.leaked, unit), rest, ", more than ", FormatValue(limit, unit));
+  PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
+}
+
+// Error: kInvalidArgument for too few dumps, with `advice`.
+absl::Status CheckCount(size_t dumps, const std::string& advice) {
+  if (dumps >= kLeastDumps) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      Cat(dumps, dumps == 1 ? " dump is" : " dumps are", " too few to distinguish growth from warming up; ", advice));
+}
+
+// Takes dumps of a process. Reports wrong options before the series or after its first dump, as far as possible.
+absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
+  const std::optional<double> seconds = ParseSeconds(options.interval);
+  constexpr double kLongest = 24 * 3600;
+  if (!seconds.has_value() || *seconds > kLongest) {
+    return absl::InvalidArgumentError(
+        Cat("--interval ", options.interval, ": write a time such as 10s or 5m, up to 24h"));
+  }
+  if (options.dumps < kLeastDumps) {
+    return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
+  }
+  if (const absl::Status status = CheckView(options); !status.ok()) return status;
+  const auto check = [&options](const ProfileSet& first) {
+    const absl::StatusOr<size_t> type = first.TypeNamed(options.type);
+    if (!type.ok()) return type.status();
+    const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, first.types()[*type].unit);
+    if (!limit.ok()) return limit.status();
+    return OrderDumps(first, options.per).status();
+  };
+  absl::StatusOr<ProfileSet> profiles = TakeDumps("leaks", process, {*seconds, options.dumps, options.output}, check);
+  if (!profiles.ok()) return profiles;
+  if (const absl::Status status = CheckCount(profiles->files().size(), "take at least three, better twelve");
+      !status.ok()) {
+    return status;
+  }
+  return profiles;
+}
+
+// Returns the dumps: the files, or those of a process, if `options.files` is one name and that of a process.
+absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
+  if (options.files.size() == 1) {
+    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
+    if (!process.ok()) return process.status();
+    if (process->has_value()) return TakeDumpsOf(**process, options);
+  }
+  for (const CLI::Option* const option : options.live_options) {
+    if (option->count() == 0) continue;
+    return absl::InvalidArgumentError(
+        Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
+  }
+  const absl::Status status = CheckCount(
+      options.files.size(),
+      "give at least three, better five (for two, use hbmprof diff), or the id or name of a running process");
+  if (!status.ok()) return status;
+  return ReadProfiles(options.files);
+}
+
+absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
+  // Otherwise a check without a limit would succeed always. The field "leaked" of the JSON needs no limit.
+  if (options.has_fail_on && options.fail_over.empty() && !options.json) {
+    return absl::InvalidArgumentError(
+        Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
+  }
+  absl::StatusOr<ProfileSet> profiles = ReadDumps(options);
+  if (!profiles.ok()) return profiles.status();
+  bool trimmed = false;
+  if (const absl::Status status = ApplyView("leaks", options, *profiles, &trimmed); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, profiles->types()[*type].unit);
+  if (!limit.ok()) return limit.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
+  if (!series.ok()) return series.status();
+  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
+
+  const Result result = JudgeSites(options, *profiles, *series, *type, trimmed);
+  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > *limit;
+  if (options.json) {
+    if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
+    PrintJson(options, result, failed);
+  } else {
+    PrintHead(options, result);
+    PrintGrowing(options, result);
+    PrintOthers(options, result);
+    if (!options.fail_over.empty()) PrintCheck(result, failed, *limit);
+  }
+  return failed ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddLeaksCommand(CLI::App& tool) {
+  CLI::App* arguments =
+      tool.add_subcommand("leaks", "Rank the call stacks that grow steadily over three or more dumps");
+  auto options = std::make_shared<LeaksOptions>();
+  arguments
+      ->add_option("FILE", options->files,
+                   "Dumps of one program, three or more; or one running process to take dumps of")
+      ->required();
+  arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
+  arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
+  arguments->add_option("--fail-over", options->fail_over,
+                        "Exit with 1 if the leaks together grew by more than this size, such as 1MiB");
+  arguments
+      ->add_option("--fail-on", options->fail_on,
+                   "What --fail-over counts: sure (leaks), perhaps (also possible leaks), growth (all growth)")
+      ->check(CLI::IsMember({"sure", "perhaps", "growth"}))
+      ->capture_default_str()
+      ->each([options](const std::string&) { options->has_fail_on = true; });
+  arguments->add_option("-b,--by", options->by, "Judge each value of this label separately: --by phase")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  // The last lines of the help list these.
+  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
+  options->live_options = {
+      arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
+      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps")
+          ->transform(WholeNumber(0, kMaxCount)),
+      arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
+  for (CLI::Option* const option : options->live_options) option->group("");
+  AddViewOptions(*arguments, *options);
+  arguments->footer(
+      Cat("Also --all: sites that grew and are no leaks. Of a process: --interval 10s, --dumps 12, -o DIR keeps the "
+          "dumps\n",
+          kFilterHelp));
+  return {arguments, [options] { return RunLeaks(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

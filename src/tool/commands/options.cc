@@ -1,0 +1,56 @@
+// See options.h.
+#include "src/tool/commands/options.h"
+
+#include <string>
+
+#include "src/tool/commands/command.h"
+
+namespace hbmprof::tool {
+
+const char kFilterHelp[] =
+    "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
+    "[KEY=]REGEX|RANGE";
+
+void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
+  arguments.add_option("-w,--where", options.where, "Only samples with this label, KEY=VALUE; can be repeated")
+      ->allow_extra_args(false);
+  arguments.add_flag("--own,!--no-own", options.own,
+                     options.own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");
+  arguments
+      .add_option("--known", options.known,
+                  "REGEX of further known libraries: binaries, files, functions; can be repeated")
+      ->allow_extra_args(false);
+  // kFilterHelp lists these in one line.
+  arguments.add_option("--focus", options.focus, "Only samples with a frame that matches")->group("");
+  arguments.add_option("--ignore", options.ignore, "No samples with a frame that matches")->group("");
+  arguments.add_option("--hide", options.hide, "Leave out frames that match")->group("");
+  arguments.add_option("--show", options.show, "Leave out frames that do not match")->group("");
+  arguments.add_option("--show-from", options.show_from, "Leave out the callers of the outermost frame that matches")
+      ->group("");
+  arguments.add_option("--tagfocus", options.tag_focus, "Only samples with a label that matches")->group("");
+  arguments.add_option("--tagignore", options.tag_ignore, "No samples with a label that matches")->group("");
+}
+
+void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
+  arguments.add_option("-t,--type", options.type, "Sample type, such as peak_space (default: the profile's own)");
+  arguments
+      .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,phase")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  arguments.add_option("-n,--rows", options.rows, "Rows to show, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount))
+      ->each([&options](const std::string&) { options.has_rows = true; });
+  arguments.add_flag("--cum", options.by_cum,
+                     "Sort by cum: the memory of a function and of all functions that it calls");
+  arguments.add_flag("--exact", options.exact, "Print bytes without rounding");
+  arguments.add_flag("--json", options.json, "Print JSON: all rows, with exact values");
+  AddViewOptions(arguments, options);
+  arguments.footer(kFilterHelp);
+}
+
+void AddTreeOption(CLI::App& arguments, SumsOptions& options) {
+  arguments.add_flag("--tree", options.tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,135 @@
+// `hbmprof peek`: shows the callers and callees of functions.
+#include <algorithm>
+#include <memory>
+#include <tuple>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/profile/regex.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/sums/sums_view.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct PeekOptions : SumsOptions {
+  PeekOptions() : SumsOptions(false) {}
+
+  std::string expression;
+};
+
+// The calls to and from one row, largest first.
+struct Neighbours {
+  std::vector<Sums::Edge> callers;
+  std::vector<Sums::Edge> callees;
+};
+
+// Returns the neighbours by row number.
+std::vector<Neighbours> NeighboursOf(const Sums& sums) {
+  std::vector<Neighbours> neighbours;
+  const auto at = [&](uint32_t row) -> Neighbours& {
+    if (neighbours.size() <= row) neighbours.resize(row + 1);
+    return neighbours[row];
+  };
+  for (const Sums::Edge& edge : sums.edges()) {
+    at(edge.caller).callees.push_back(edge);
+    at(edge.callee).callers.push_back(edge);
+  }
+  const auto is_larger = [](const Sums::Edge& a, const Sums::Edge& b) {
+    return std::make_tuple(Minus(0, a.cum[1]), a.caller, a.callee) <
+           std::make_tuple(Minus(0, b.cum[1]), b.caller, b.callee);
+  };
+  for (Neighbours& row : neighbours) {
+    std::sort(row.callers.begin(), row.callers.end(), is_larger);
+    std::sort(row.callees.begin(), row.callees.end(), is_larger);
+  }
+  return neighbours;
+}
+
+Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool callers) {
+  Json list = Json::array();
+  for (const Sums::Edge& edge : edges) {
+    const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
+    list.push_back({{"name", other.name}, {"cum", edge.cum[1]}, {"inlined", edge.inlined}});
+  }
+  return list;
+}
+
+// Returns the table of one row, with its callers above and its callees below.
+std::string RowText(const PeekOptions& options, const SumsQuery& query, const Sums& sums, const Sums::Row& row,
+                    const Neighbours& around) {
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers) {
+    for (const Sums::Edge& edge : edges) {
+      const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
+      table.Add({size(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
+                 Cat(callers ? "  from " : "  calls ", other.name, edge.inlined ? " (inlined)" : ""), other.position});
+    }
+  };
+  add(around.callers, true);
+  table.Add({size(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
+  if (row.flat[1] != 0) {
+    table.Add({size(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
+  }
+  add(around.callees, false);
+  return table.Text();
+}
+
+absl::StatusOr<int> RunPeek(const PeekOptions& options) {
+  const absl::StatusOr<std::unique_ptr<RE2>> expression = CompileRegex("REGEX", options.expression);
+  if (!expression.ok()) return expression.status();
+  absl::StatusOr<SumsQuery> query = ReadQuery("peek", options.files, options);
+  if (!query.ok()) return query.status();
+  // Rows of labels have no callers, so frames are added to the grouping.
+  if (query->grouping.frames == Grouping::Frames::kNone) query->grouping.frames = Grouping::Frames::kFunctions;
+  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping, true);
+  std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
+  rows.erase(std::remove_if(rows.begin(), rows.end(),
+                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, **expression); }),
+             rows.end());
+  if (rows.empty()) {
+    return absl::NotFoundError(Cat(options.files[0], ": no function matches '", options.expression, "'"));
+  }
+  std::vector<Neighbours> neighbours = NeighboursOf(sums);
+  for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));
+
+  if (options.json) {
+    Json json = {{"version", kJsonVersion},
+                 {"files", query->profiles.PathsFrom(0)},
+                 {"type", query->type_name},
+                 {"unit", query->unit},
+                 {"total", sums.total()[1]}};
+    Json& list = json["rows"] = Json::array();
+    for (const Sums::Row& row : rows) {
+      Json& entry = list.emplace_back(RowJson(row, query->grouping));
+      entry["flat"] = row.flat[1];
+      entry["cum"] = row.cum[1];
+      entry["callers"] = EdgesJson(sums, neighbours[row.number].callers, true);
+      entry["callees"] = EdgesJson(sums, neighbours[row.number].callees, false);
+    }
+    Print(ToText(json));
+    return kSuccess;
+  }
+  const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    text += RowText(options, *query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+  }
+  PrintVisible(text + MoreRows(shown, rows.size()));
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddPeekCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("peek", "Show the callers and callees of a function");
+  auto options = std::make_shared<PeekOptions>();
+  arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
+  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
+  AddSumsOptions(*arguments, *options);
+  return {arguments, [options] { return RunPeek(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

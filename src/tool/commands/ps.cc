@@ -1,0 +1,56 @@
+// `hbmprof ps`: lists the running processes that have a control channel.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/source/control_client.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct PsOptions {
+  std::string directory = ControlDirectory();
+  bool exact = false;
+};
+
+absl::StatusOr<int> RunPs(const PsOptions& options) {
+  std::vector<std::string> silent;
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
+  // The first process makes the directory.
+  if (absl::IsNotFound(processes.status())) processes.emplace();
+  if (!processes.ok()) return processes.status();
+  if (processes->empty() && silent.empty()) {
+    PrintError("ps", NoProcessText("", options.directory));
+    return kSuccess;
+  }
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
+  table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
+  for (const LiveProcess& process : *processes) {
+    if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
+    for (const LiveMemory& memory : process.memory) {
+      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", options.exact); };
+      table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
+                 memory.limit < 0 ? "-" : bytes(memory.limit)});
+    }
+  }
+  Print(table.Text());
+  for (const std::string& problem : silent) PrintError("ps", problem);
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddPsCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("ps", "List the running processes that have a control channel");
+  auto options = std::make_shared<PsOptions>();
+  arguments
+      ->add_option("--socket-dir", options->directory, "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
+      ->type_name("DIR");
+  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
+  return {arguments, [options] { return RunPs(*options); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,516 @@
+// `hbmprof run`: runs a program with the injected library and prints a summary of its profiles at the end.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/base/control_protocol.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/injection.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/source/control_client.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunOptions {
+  std::string output = "hbmprof-profiles";
+  std::string interval;  // "60s"; empty: no profiles at intervals
+  std::string library;
+  std::string nvtx;    // "innermost", "outermost" or "path"; empty: no ranges
+  std::string record;  // the file of the recordings; "true": in the folder; empty: none
+  std::vector<std::string> command;
+};
+
+constexpr char kSuffix[] = ".pb.gz";
+constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
+constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
+
+// --- The folder and the names of the profiles. ---
+
+// Returns the common start of the names of this run's profiles. It is unique even if runs in several containers, which
+// can have the same process ids, share a folder.
+std::string NewRunName() {
+  const time_t now = time(nullptr);
+  struct tm local = {};
+  localtime_r(&now, &local);
+  char text[32];
+  strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
+  std::random_device random;
+  char suffix[16];
+  std::snprintf(suffix, sizeof(suffix), "-%08x", static_cast<unsigned>(random()));
+  return Cat(text, suffix);
+}
+
+// Escapes a folder for a variable whose value is a pattern: in a pattern, % begins a placeholder.
+std::string Literal(const std::string& folder) {
+  std::string literal;
+  for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
+  return literal;
+}
+
+// Returns the value of HBMPROF_CUDA_OUTPUT.
+std::string OutputPattern(const std::string& folder, const std::string& run) {
+  return Cat(Literal(folder), "/", run, ".%p.%n", kSuffix);
+}
+
+// The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
+// folder.
+class OutputFolder {
+ public:
+  OutputFolder() = default;
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    if (lock_ >= 0) close(lock_);
+  }
+
+  // Returns whether the folder exists and is writable.
+  bool Open(const std::string& path) {
+    std::error_code error;
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      for (fs::path missing = fs::absolute(path, error).lexically_normal();
+           !missing.empty() && !fs::exists(missing, error); missing = missing.parent_path()) {
+        if (missing.has_filename()) created_.push_back(missing);
+      }
+      fs::create_directories(path, error);
+      path_ = fs::canonical(path, error);
+      if (error || !fs::is_directory(path_, error) || access(path_.c_str(), W_OK) != 0) return false;
+      lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      if (lock_ < 0) return true;  // not readable: usable, but never removed
+      flock(lock_, LOCK_SH);
+      // Another run can have removed the folder after it was created and before it was locked.
+      struct stat locked = {};
+      struct stat named = {};
+      fstat(lock_, &locked);
+      if (stat(path_.c_str(), &named) == 0 && named.st_ino == locked.st_ino && named.st_dev == locked.st_dev)
+        return true;
+      close(lock_);
+      lock_ = -1;
+      created_.clear();
+    }
+    return false;
+  }
+
+  const std::string& path() const { return path_; }
+
+  // Returns the names of its files that start with `start`.
+  std::set<std::string> Names(const std::string& start) const {
+    std::set<std::string> names;
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+      const std::string name = entry.path().filename();
+      const size_t suffix = sizeof(kSuffix) - 1;
+      if (name.rfind(start, 0) == 0 && name.size() > start.size() + suffix &&
+          name.compare(name.size() - suffix, suffix, kSuffix) == 0) {
+        names.insert(name);
+      }
+    }
+    return names;
+  }
+
+  // Removes the empty folders that Open() created, unless another run uses them.
+  void RemoveIfEmpty() {
+    if (created_.empty() || lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    for (const fs::path& folder : created_) {
+      if (rmdir(folder.c_str()) != 0) return;
+    }
+  }
+
+ private:
+  std::string path_;
+  std::vector<fs::path> created_;  // innermost first
+  int lock_ = -1;
+};
+
+// A profile with the name RUN.PROCESS.NUMBER.pb.gz.
+struct Written {
+  int64_t process = 0;
+  int64_t number = 0;
+  std::string name;
+};
+
+// Returns the profiles among `names`, which start with `start` ("RUN."), in the order of processes and numbers. With
+// `last_only`, returns only the last profile of each process. Otherwise each file is from a different process, also if
+// the ids are equal: an id can be used in two containers, or again at a later time.
+std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
+  std::vector<Written> profiles;
+  for (const std::string& name : names) {
+    long process = 0;
+    long number = 0;
+    if (std::sscanf(name.c_str() + start.size(), "%ld.%ld.pb.gz", &process, &number) != 2) continue;
+    profiles.push_back({process, number, name});
+  }
+  std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
+    return std::make_pair(a.process, a.number) < std::make_pair(b.process, b.number);
+  });
+  if (!last_only) return profiles;
+  std::vector<Written> last;
+  for (Written& profile : profiles) {
+    if (!last.empty() && last.back().process == profile.process) last.pop_back();
+    last.push_back(std::move(profile));
+  }
+  return last;
+}
+
+// --- The processes. ---
+
+// Returns the processes with `variable` in their environment, as far as this user may read it.
+std::vector<int> ProcessesWith(const std::string& variable) {
+  std::vector<int> processes;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
+    const int process = std::atoi(entry.path().filename().c_str());
+    if (process <= 0 || process == getpid()) continue;
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    for (std::string one; std::getline(file, one, '\0');) {
+      if (one == variable) processes.push_back(process);
+    }
+  }
+  return processes;
+}
+
+volatile sig_atomic_t forward_to = 0;
+volatile sig_atomic_t is_session_leader = 0;
+
+// Signal handler: passes the signal on to the program. Does not pass on signals of the kernel, such as Ctrl-C in the
+// terminal, because the program receives them too, nor signals that the program or this process sent. There is one
+// exception: if the terminal hangs up, only the session leader receives the SIGHUP. So if this process is the leader,
+// it passes this signal on.
+void Forward(int number, siginfo_t* info, void*) {
+  if (forward_to == 0) return;
+  const bool is_hangup_of_leader = number == SIGHUP && info->si_code == SI_KERNEL && is_session_leader != 0;
+  if (!is_hangup_of_leader && (info->si_code > 0 || info->si_pid == forward_to || info->si_pid == getpid())) return;
+  const int error = errno;
+  if (info->si_code == SI_QUEUE) {
+    sigqueue(forward_to, number, info->si_value);
+  } else {
+    kill(forward_to, number);
+  }
+  errno = error;
+}
+
+// Passes signals from other processes on to the program, except signals that stop, cannot be caught, or come from a
+// fault.
+class SignalForwarding {
+ public:
+  SignalForwarding() {
+    struct sigaction forward = {};
+    forward.sa_sigaction = &Forward;
+    forward.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigfillset(&forward.sa_mask);
+    sigemptyset(&forwarded_);
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (number < SIGRTMIN && kKept.count(number) != 0) continue;
+      if (number > SIGSYS && number < SIGRTMIN) continue;
+      sigaddset(&forwarded_, number);
+    }
+    // Signals are blocked until the program has started.
+    sigprocmask(SIG_BLOCK, &forwarded_, &inherited_mask_);
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (sigismember(&forwarded_, number) == 1) sigaction(number, &forward, &inherited_[number]);
+    }
+  }
+  ~SignalForwarding() { Restore(); }
+  SignalForwarding(const SignalForwarding&) = delete;
+  SignalForwarding& operator=(const SignalForwarding&) = delete;
+
+  void Start(int process) {
+    is_session_leader = getsid(0) == getpid() ? 1 : 0;
+    forward_to = process;
+    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+  }
+
+  // Stops passing on signals, because another process can get the program's id after the wait. From then on signals
+  // from other processes have no effect, as if the program received them after its end. Ctrl-C ends this process.
+  void Stop() {
+    sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
+    forward_to = 0;
+    for (const int number : {SIGINT, SIGQUIT}) sigaction(number, &inherited_[number], nullptr);
+    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+  }
+
+  // Restores the inherited setting, which the program must get.
+  void Restore() const {
+    for (int number = 1; number <= SIGRTMAX; ++number) {
+      if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
+    }
+    sigprocmask(SIG_SETMASK, &inherited_mask_, nullptr);
+  }
+
+ private:
+  inline static const std::set<int> kKept = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
+                                             SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS};
+  sigset_t forwarded_;
+  sigset_t inherited_mask_;
+  struct sigaction inherited_[_NSIG + 1] = {};
+};
+
+// Returns whether an interactive shell waits for this process and shows a prompt when it stops.
+bool IsTerminalsForegroundJob() {
+  const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+  const bool foreground = terminal >= 0 && tcgetpgrp(terminal) == getpgrp();
+  if (terminal >= 0) close(terminal);
+  return foreground;
+}
+
+// Waits for the end of the program without reaping it. Ctrl-Z stops this process and the program, and the shell resumes
+// both. If the program stops by itself, this process stops too, because the shell only watches this process.
+void WaitUntilEnded(int process) {
+  siginfo_t info = {};
+  const auto wait = [&](int options) {
+    info.si_pid = 0;
+    int result = 0;
+    while ((result = waitid(P_PID, static_cast<id_t>(process), &info, options)) != 0 && errno == EINTR) continue;
+    return result == 0 && info.si_pid == process;
+  };
+  const auto is_stopped = [&] { return wait(WSTOPPED | WNOHANG | WNOWAIT); };
+  while (wait(WEXITED | WSTOPPED | WNOWAIT) && info.si_code == CLD_STOPPED) {
+    // A signal that is sent to both processes can arrive at one of them first.
+    usleep(20'000);
+    if (!is_stopped()) continue;
+    if (!IsTerminalsForegroundJob()) {
+      wait(WSTOPPED | WNOHANG);  // consumes the report of this stop
+      continue;
+    }
+    raise(SIGSTOP);
+    usleep(20'000);
+    if (is_stopped()) kill(process, SIGCONT);
+  }
+}
+
+// Ends this process in the same way as the program, without a second core dump. Returns only if this process ignores
+// the signal, as the first process of a container does.
+void EndBySignal(int number) {
+  const rlimit no_core = {};
+  setrlimit(RLIMIT_CORE, &no_core);
+  prctl(PR_SET_DUMPABLE, 0);
+  signal(number, SIG_DFL);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  sigprocmask(SIG_UNBLOCK, &one, nullptr);
+  raise(number);
+}
+
+// The exit status that a shell returns for a program that it cannot execute.
+constexpr int kCannotExecute = 126;
+constexpr int kNotFound = 127;
+
+int CannotStart(const absl::Status& status) {
+  PrintError("run", std::string(status.message()));
+  if (absl::IsNotFound(status)) return kNotFound;
+  return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
+}
+
+// --- The summary. ---
+
+std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
+  const std::optional<int64_t> value = comment.Number(key);
+  return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
+}
+
+// Describes the unaccounted memory: its size, its scope, and its growth.
+std::string Unaccounted(const Comment& comment) {
+  const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
+  if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
+  const auto scope = comment.values.find("driver_scope");
+  const bool process = scope != comment.values.end() && scope->second == "process";
+  std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),
+                         process ? " of this process" : " of all processes on the device");
+  const std::optional<int64_t> baseline = comment.Number("baseline");
+  if (!baseline.has_value()) return text;
+  text += Cat(", ", FormatValue(*baseline, "bytes"), " of it from the start");
+  if (*unaccounted > *baseline) {
+    text += Cat("; ", FormatChange(*unaccounted - *baseline, "bytes"), " since then, outside tracked allocations");
+  }
+  return text;
+}
+
+void Summarize(int64_t process, const std::string& path) {
+  PrintErrorText(Cat("hbmprof: process ", process, ": ", Visible(path), "\n"));
+  const absl::StatusOr<RawProfile> profile = ReadProfile(path);
+  if (!profile.ok()) {
+    PrintErrorText(Cat("  ", Visible(std::string(profile.status().message())), "\n"));
+    return;
+  }
+  Table table(
+      {Table::Align::kLeft, Table::Align::kLeft, Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft});
+  bool any = false;
+  for (const int64_t index : profile->message().comment()) {
+    const Comment comment(profile->text(index));
+    if (comment.word == "tracker" && comment.Number("dropped_records").value_or(0) != 0) {
+      PrintErrorText(
+          Cat("  ", *comment.Number("dropped_records"), " allocations were not recorded: a limit was reached\n"));
+    }
+    if (const auto warning = comment.values.find("text");
+        comment.word == "warning" && warning != comment.values.end()) {
+      PrintErrorText(Cat("  ", Visible(warning->second), "\n"));
+    }
+    if (comment.word != "device") continue;
+    const auto space = comment.values.find("space");
+    const bool device = space == comment.values.end() || space->second == "device";
+    table.Add({Cat("  ", comment.name), device ? "" : space->second, Cat("peak ", BytesOrUnknown(comment, "peak")),
+               Cat("in use ", BytesOrUnknown(comment, "in_use")), device ? Unaccounted(comment) : ""});
+    any = true;
+  }
+  PrintErrorText(any ? table.Text() : "  no allocation was seen\n");
+}
+
+// Prints the profiles of the program's processes, or the reason why there are none.
+void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
+                  const std::vector<int>& still_running) {
+  const std::string start = Cat(run, ".");
+  const std::set<std::string> written = folder.Names(start);
+  for (const Written& profile : Profiles(written, start, !options.interval.empty())) {
+    Summarize(profile.process, Cat(folder.path(), "/", profile.name));
+  }
+  for (const int process : still_running) {
+    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", start,
+                       process, ".*", kSuffix, " when it ends\n"));
+  }
+  if (written.empty() && still_running.empty()) {
+    PrintErrorText(
+        Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
+            "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
+  }
+}
+
+// Returns the value of HBMPROF_RECORD. Each process has its own file.
+std::string RecordPattern(const RunOptions& options, const std::string& folder, const std::string& run) {
+  constexpr char kRecording[] = ".hbmrec";
+  if (options.record == "true") {
+    const std::string profiles = OutputPattern(folder, run);
+    return Cat(profiles.substr(0, profiles.size() - sizeof(kSuffix) + 1), kRecording);
+  }
+  if (fs::path(options.record).is_absolute()) return options.record;
+  std::error_code error;
+  return Cat(Literal(fs::current_path(error)), "/", options.record);
+}
+
+// Makes programs that use NVTX load the library as their NVTX tool, if the environment does not name another tool.
+void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
+  const char* const other = std::getenv(kNvtxVariable);
+  if (other != nullptr && *other != '\0') {
+    PrintErrorText(Cat("hbmprof: no NVTX ranges: ", kNvtxVariable, " already names another tool, ", Visible(other),
+                       "; unset it to use --nvtx\n"));
+    return;
+  }
+  setup.environment[kNvtxVariable] = library;
+  setup.environment["HBMPROF_NVTX"] = options.nvtx;
+}
+
+// Returns the value of HBMPROF_CUDA_INTERVAL: the seconds as a decimal number.
+absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
+  const std::optional<double> seconds = ParseSeconds(interval);
+  if (!seconds.has_value() || *seconds < 0.001 || *seconds > 1e8) {
+    return absl::InvalidArgumentError(
+        Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"));
+  }
+  char text[64];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), *seconds, std::chars_format::fixed);
+  return std::string(text, end.ptr);
+}
+
+absl::StatusOr<int> RunRun(const RunOptions& options) {
+  std::string interval;
+  if (!options.interval.empty()) {
+    absl::StatusOr<std::string> seconds = IntervalSeconds(options.interval);
+    if (!seconds.ok()) return seconds.status();
+    interval = *std::move(seconds);
+  }
+  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
+  if (!library.ok()) return library.status();
+  const absl::StatusOr<std::string> program = FindProgram(options.command.front());
+  if (!program.ok()) return CannotStart(program.status());
+
+  OutputFolder folder;
+  ChildSetup setup;
+  const std::string reason = WhyNotInjected(*program, *library);
+  const std::string run = NewRunName();
+  if (reason.empty()) {
+    if (!folder.Open(options.output)) {
+      return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
+    }
+    setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
+    if (!interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = interval;
+    if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
+    if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
+  } else {
+    PrintErrorText(
+        Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
+  }
+
+  SignalForwarding forwarding;
+  setup.prepare = [&] { forwarding.Restore(); };
+  const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
+  if (!process.ok()) {
+    folder.RemoveIfEmpty();
+    return CannotStart(process.status());
+  }
+  forwarding.Start(*process);
+  WaitUntilEnded(*process);
+  forwarding.Stop();
+  const ProcessEnd end = WaitForProcess(*process);
+
+  if (end.signal != 0) PrintErrorText(Cat("hbmprof: signal ", end.signal, " ended the program\n"));
+  if (reason.empty()) {
+    const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
+    SummarizeRun(options, folder, run, still_running);
+    if (still_running.empty()) folder.RemoveIfEmpty();
+  }
+  if (end.signal == 0) return end.code;
+  EndBySignal(end.signal);
+  return 128 + end.signal;
+}
+
+}  // namespace
+
+Command AddRunCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its CUDA allocations");
+  auto options = std::make_shared<RunOptions>();
+  arguments->add_option("-o,--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
+      ->type_name("DIR")
+      ->capture_default_str();
+  arguments->add_option("--interval", options->interval, "Also write profiles at this interval, such as 60s");
+  arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments
+      ->add_flag("--nvtx{innermost}", options->nvtx,
+                 "Label allocations with their thread's NVTX range: innermost, outermost or path")
+      ->check(CLI::IsMember({"innermost", "outermost", "path"}));
+  arguments->add_flag("--record{true}", options->record,
+                      "Record every event to FILE (%p: process id), or to RUN.PROCESS.NUMBER.hbmrec");
+  arguments->add_option("PROGRAM", options->command, "The program and its arguments, after --")->required();
+  arguments->footer(
+      "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"
+      "program and in every process that it starts. hbmprof ends like the program: with its exit code, or by the\n"
+      "same signal. The exit code is 127 if there is no such program, and 126 if it cannot be executed.\n"
+      "Example: hbmprof run --interval 60 -- ./server config.json");
+  return {arguments, [options] { return RunRun(*options); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,262 @@
+// `hbmprof serve`: answers over HTTP for all processes of this host that have a control channel.
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/report/page.h"
+#include "src/tool/serve/fleet.h"
+#include "src/tool/serve/http_server.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/read_file.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr double kMaxSeconds = 300;  // for seconds=
+constexpr size_t kMinTokenLength = 16;
+
+struct ServeOptions {
+  HttpServerOptions http;
+  Fleet::Options fleet;
+  std::string token_file;
+  std::string interval = "5s";
+  std::string client_timeout = "10s";
+  std::string max_bytes = "4MiB";
+  std::string answer_memory = "1GiB";
+};
+
+HttpResponse Failure(int status, std::string_view why) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Cat(Visible(why), "\n");
+  return response;
+}
+
+HttpResponse Failure(const absl::Status& status) {
+  const std::string message(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return Failure(400, message);
+    case absl::StatusCode::kNotFound:
+      return Failure(404, message);
+    case absl::StatusCode::kUnavailable:
+      return Failure(502, message);
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kResourceExhausted:
+      return Failure(503, message);
+    default:
+      return Failure(500, message);
+  }
+}
+
+HttpResponse Success(std::string type, std::string body) {
+  HttpResponse response;
+  response.type = std::move(type);
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse Success(std::string type, Fleet::Text text) {
+  HttpResponse response = Success(std::move(type), std::move(text.bytes));
+  response.held = std::move(text.held);
+  return response;
+}
+
+HttpResponse JsonAnswer(const Json& json) {
+  return Success("application/json", json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// Answers /debug/pprof/heap with the parameters pid, name, tag (KEY=VALUE, repeatable) and seconds.
+HttpResponse Heap(Fleet& fleet, const HttpRequest& request) {
+  ProfileMerger::Labels where;
+  const auto [begin, end] = request.parameters.equal_range("tag");
+  for (auto tag = begin; tag != end; ++tag) {
+    const size_t equals = tag->second.find('=');
+    if (equals == std::string::npos || equals == 0) return Failure(400, "tag: write tag=KEY=VALUE");
+    where.emplace_back(tag->second.substr(0, equals), tag->second.substr(equals + 1));
+  }
+  double seconds = 0;
+  const std::string text = request.Parameter("seconds");
+  if (!text.empty() && (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= kMaxSeconds))) {
+    return Failure(400, "seconds: write a number from 0 to 300");
+  }
+  const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
+  absl::StatusOr<Fleet::Text> profile = fleet.Profile(selection, where, seconds);
+  if (!profile.ok()) return Failure(profile.status());
+  HttpResponse response = Success("application/octet-stream", *std::move(profile));
+  response.file_name = "heap.pb.gz";
+  return response;
+}
+
+HttpResponse Answer(Fleet& fleet, const HttpRequest& request) {
+  if (request.path == "/") {
+    HttpResponse page = Success("text/html; charset=utf-8", kServeHtml);
+    page.policy =
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'";
+    return page;
+  }
+  if (request.path == "/report.css") return Success("text/css; charset=utf-8", kReportCss);
+  if (request.path == "/serve.css") return Success("text/css; charset=utf-8", kServeCss);
+  if (request.path == "/serve.js") return Success("text/javascript; charset=utf-8", kServeJs);
+  if (request.path == "/debug/pprof/heap") return Heap(fleet, request);
+  if (request.path == "/metrics") return Success("text/plain; version=0.0.4; charset=utf-8", fleet.Metrics());
+  if (request.path == "/processes.json") return JsonAnswer(fleet.Processes());
+  const std::string pid = request.Parameter("pid");
+  if (request.path == "/sites.json") {
+    if (pid.empty()) return Failure(400, "pid is missing");
+    const absl::StatusOr<Json> sites = fleet.Sites(pid);
+    return sites.ok() ? JsonAnswer(*sites) : Failure(sites.status());
+  }
+  if (request.path == "/report") {
+    if (pid.empty()) return Failure(400, "pid is missing");
+    absl::StatusOr<Fleet::Text> page = fleet.Report(pid);
+    if (!page.ok()) return Failure(page.status());
+    HttpResponse response = Success("text/html; charset=utf-8", *std::move(page));
+    response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
+    return response;
+  }
+  return Failure(404, "not found; there are: / /metrics /debug/pprof/heap /report");
+}
+
+bool IsLoopback(const std::string& address) {
+  in_addr v4;
+  return address == "::1" || (inet_pton(AF_INET, address.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+bool IsAddress(const std::string& address) {
+  in6_addr any;
+  return inet_pton(AF_INET, address.c_str(), &any) == 1 || inet_pton(AF_INET6, address.c_str(), &any) == 1;
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  absl::StatusOr<std::string> token = ReadFile(path);
+  if (!token.ok()) return token.status();
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
+    return absl::InvalidArgumentError(Cat(path, ": every user can read the token; chmod o-r"));
+  }
+  while (!token->empty() && (token->back() == '\n' || token->back() == '\r')) token->pop_back();
+  if (token->size() < kMinTokenLength) {
+    return absl::InvalidArgumentError(Cat(path, ": a token has at least ", kMinTokenLength,
+                                          " characters; make one with: head -c 24 /dev/urandom | base64"));
+  }
+  return token;
+}
+
+absl::Status Complete(ServeOptions& options) {
+  const std::optional<double> interval = ParseSeconds(options.interval);
+  if (!interval.has_value() || *interval < 0.1 || *interval > 3600) {
+    return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 1h"));
+  }
+  options.fleet.interval_s = *interval;
+  const std::optional<double> client_timeout = ParseSeconds(options.client_timeout);
+  if (!client_timeout.has_value() || *client_timeout < 0.1 || *client_timeout > 3600) {
+    return absl::InvalidArgumentError(
+        Cat("--client-timeout ", options.client_timeout, ": write a time from 100ms to 1h"));
+  }
+  options.http.client_seconds = *client_timeout;
+  if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
+    return absl::InvalidArgumentError(
+        Cat("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces"));
+  }
+  if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
+    return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
+  }
+  if (!ParseBytes(options.answer_memory, &options.fleet.answer_bytes) || options.fleet.answer_bytes <= 0) {
+    return absl::InvalidArgumentError(Cat("--answer-memory ", options.answer_memory, ": write a size such as 1GiB"));
+  }
+  if (!IsAddress(options.http.address)) {
+    return absl::InvalidArgumentError(
+        Cat("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1"));
+  }
+  if (options.token_file.empty()) {
+    if (IsLoopback(options.http.address)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        Cat("--address ", options.http.address,
+            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1"));
+  }
+  absl::StatusOr<std::string> token = ReadToken(options.token_file);
+  if (!token.ok())
+    return absl::Status(token.status().code(), Cat("--token-file ", std::string(token.status().message())));
+  options.http.token = *std::move(token);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunServe(ServeOptions& options) {
+  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+  if (const absl::Status status = Complete(options); !status.ok()) return status;
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, signal);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before the first thread, which inherits the mask
+  Fleet fleet(options.fleet);
+  const absl::StatusOr<std::unique_ptr<HttpServer>> server =
+      HttpServer::Start(options.http, [&fleet](const HttpRequest& request) { return Answer(fleet, request); });
+  if (!server.ok()) {
+    fleet.Stop();
+    return server.status();
+  }
+  const bool is_v6 = options.http.address.find(':') != std::string::npos;
+  Print(Cat("serving http://", is_v6 ? "[" : "", options.http.address, is_v6 ? "]:" : ":", (*server)->port(),
+            "/ for the processes in ", options.fleet.directory, "\n"));
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&ends, &signal);
+  fleet.Stop();
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddServeCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("serve", "Serve profiles, metrics and a live page over HTTP");
+  auto options = std::make_shared<ServeOptions>();
+  options->http.port = 4747;
+  options->fleet.directory = ControlDirectory();
+  arguments->add_option("--address", options->http.address, "The IP address to listen on")->capture_default_str();
+  arguments->add_option("--port", options->http.port, "The port; 0: any free port")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, 65535));
+  arguments->add_option("--token-file", options->token_file, "Require the token in this file from every client")
+      ->type_name("FILE");
+  arguments
+      ->add_option("--host", options->http.hosts,
+                   "A host name that clients may use, besides IP addresses; can be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  arguments->add_option("--interval", options->interval, "Time between two points of the history")
+      ->capture_default_str();
+  arguments->add_option("--client-timeout", options->client_timeout, "Time for a client to send its request")
+      ->capture_default_str();
+  arguments
+      ->add_option("--metrics-tags", options->fleet.metrics_tags,
+                   "Split the metrics by these tags (default: the tags that each process has set for them)")
+      ->type_name("KEY,...");
+  arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
+  arguments
+      ->add_option("--answer-memory", options->answer_memory,
+                   "Memory for answers that are not sent yet; a request that needs more gets status 503")
+      ->capture_default_str();
+  arguments
+      ->add_option("--socket-dir", options->fleet.directory,
+                   "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
+      ->type_name("DIR");
+  return {arguments, [options] { return RunServe(*options); }};
+}
+
+}  // namespace hbmprof::tool

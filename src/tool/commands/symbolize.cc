@@ -1,0 +1,398 @@
+// `hbmprof symbolize`: adds functions, files, lines and inlined calls to a profile's addresses.
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <thread>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "src/export/gzip.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/symbols/debug_files.h"
+#include "src/tool/symbols/dwarf_symbolizer.h"
+#include "src/tool/symbols/symbol_cache.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/output.h"
+#include "src/tool/util/progress.h"
+#include "src/tool/util/text.h"
+#include "src/tool/util/threads.h"
+
+namespace hbmprof::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SymbolizeOptions {
+  std::vector<std::string> files;
+  std::string output;
+  std::vector<std::string> debug_dirs;
+  unsigned jobs = 0;
+  bool no_cache = false;
+};
+
+// A module of the profiles: the wanted positions in it, and the frames found for them.
+struct Module {
+  std::string path;
+  std::string build_id;
+  FramesByPosition frames;
+  std::string file;     // the file with the symbols; "" if none was found
+  std::string problem;  // why no file was found
+  bool has_dwarf = false;
+  size_t resolved = 0;
+};
+// Modules are identified by build id, or by path if they have none.
+using ModuleKey = std::pair<std::string, std::string>;
+
+ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
+  const std::string build_id(profile.text(mapping.build_id()));
+  return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
+}
+
+// Returns whether the lengths of path and build id are possible. The limit is needed because many mappings could use
+// one long text.
+bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
+  return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
+}
+
+// Returns whether `path` can be a file with code. Special mappings such as [vdso] are not files.
+bool IsFileOfCode(std::string_view path) {
+  return !path.empty() && path[0] != '[' && path.find("linux-vdso") == std::string::npos &&
+         path.compare(0, 2, "//") != 0 && path.compare(0, 6, "/memfd") != 0 && path.compare(0, 5, "/dev/") != 0;
+}
+
+CodePosition PositionOf(const pprof::Location& location, const pprof::Mapping& mapping) {
+  return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
+}
+
+// Chooses the module's file: one with the right build id, preferably with DWARF.
+void FindFile(DebugFiles& debug_files, Module& module) {
+  std::string with_symbols;
+  for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
+    const std::string build_id = BuildIdOf(candidate);
+    if (build_id != module.build_id) {
+      const auto shown = [](const std::string& id) { return id.empty() ? std::string("none") : id; };
+      module.problem = Cat(candidate, " has the build id ", shown(build_id), ", not ", shown(module.build_id));
+      continue;
+    }
+    const auto symbolizer = DwarfSymbolizer::Open(candidate);
+    if (!symbolizer.ok()) {
+      module.problem = std::string(symbolizer.status().message());
+      continue;
+    }
+    if ((*symbolizer)->has_dwarf()) {
+      module.file = candidate;
+      module.has_dwarf = true;
+      return;
+    }
+    if (with_symbols.empty()) with_symbols = candidate;
+  }
+  module.file = with_symbols;
+  if (module.file.empty() && module.problem.empty()) {
+    module.problem = module.build_id.empty() ? "no such file, and the profile has no build id to look for"
+                                             : Cat("no file with the build id ", module.build_id);
+  }
+}
+
+size_t Resolved(const FramesByPosition& frames) {
+  return static_cast<size_t>(
+      std::count_if(frames.begin(), frames.end(), [](const auto& entry) { return !entry.second.empty(); }));
+}
+
+void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
+  if (!module.build_id.empty() && cache.Load(module.build_id, module.frames)) {
+    module.file = "(from the cache)";
+    module.has_dwarf = true;
+    module.resolved = Resolved(module.frames);
+    return;
+  }
+  FindFile(debug_files, module);
+  if (module.file.empty()) return;
+  const auto symbolizer = DwarfSymbolizer::Open(module.file);
+  if (!symbolizer.ok()) {
+    module.problem = std::string(symbolizer.status().message());
+    return;
+  }
+  std::vector<uint64_t> addresses;
+  for (const auto& [position, frames] : module.frames) {
+    addresses.push_back((*symbolizer)->AddressOf(position.first, position.second));
+  }
+  std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
+  size_t i = 0;
+  for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
+  module.resolved = Resolved(module.frames);
+  if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
+}
+
+// The comment that tells `hbmprof check` that the profile is already symbolized.
+constexpr char kSymbolized[] = "symbolized";
+
+// Writes the frames into the profile. Removes unused functions and strings, so that ids are dense.
+class Rewriter {
+ public:
+  explicit Rewriter(RawProfile& profile) : profile_(profile), message_(profile.message()) {
+    for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
+  }
+
+  void Rewrite(const std::map<ModuleKey, Module>& modules) {
+    absl::flat_hash_map<uint64_t, pprof::Mapping*> mappings;
+    for (pprof::Mapping& mapping : *message_.mutable_mapping()) mappings[mapping.id()] = &mapping;
+    absl::flat_hash_map<uint64_t, const pprof::Function*> old_functions;
+    const google::protobuf::RepeatedPtrField<pprof::Function> old = message_.function();
+    for (const pprof::Function& function : old) old_functions[function.id()] = &function;
+    message_.clear_function();
+    absl::flat_hash_map<uint64_t, const Module*> of_mapping;
+    for (pprof::Location& location : *message_.mutable_location()) {
+      const auto mapping = mappings.find(location.mapping_id());
+      const std::vector<SourceFrame>* frames = nullptr;
+      if (mapping != mappings.end()) {
+        const auto [entry, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
+        if (is_new && CanBeModule(profile_, *mapping->second)) {
+          const auto module = modules.find(KeyOf(profile_, *mapping->second));
+          if (module != modules.end()) entry->second = &module->second;
+        }
+        if (const Module* module = entry->second; module != nullptr) {
+          const auto position = module->frames.find(PositionOf(location, *mapping->second));
+          if (position != module->frames.end()) frames = &position->second;
+          // A symbol table has no more information than the names in the profile, so these are kept.
+          if (!module->has_dwarf && location.line_size() > 0) frames = nullptr;
+        }
+      }
+      if (frames == nullptr || frames->empty()) {
+        for (pprof::Line& line : *location.mutable_line()) {
+          const pprof::Function& function = *old_functions[line.function_id()];
+          line.set_function_id(
+              FunctionOf(function.name(), function.system_name(), function.filename(), function.start_line()));
+        }
+        continue;
+      }
+      location.clear_line();
+      pprof::Mapping& of = *mapping->second;
+      of.set_has_functions(true);
+      if (frames->size() > 1) of.set_has_inline_frames(true);
+      for (const SourceFrame& frame : *frames) {
+        pprof::Line* line = location.add_line();
+        line->set_function_id(
+            FunctionOf(Text(frame.name), Text(frame.system_name), Text(frame.file), frame.start_line));
+        line->set_line(frame.line);
+        if (!frame.file.empty()) of.set_has_filenames(true);
+        if (frame.line != 0) of.set_has_line_numbers(true);
+      }
+    }
+    WriteComment(modules.size());
+    DropUnusedStrings();
+  }
+
+ private:
+  void WriteComment(size_t modules) {
+    int with_lines = 0;
+    for (const pprof::Location& location : message_.location()) {
+      with_lines += std::any_of(location.line().begin(), location.line().end(),
+                                [](const pprof::Line& line) { return line.line() != 0; });
+    }
+    auto& comments = *message_.mutable_comment();
+    comments.erase(std::remove_if(comments.begin(), comments.end(),
+                                  [&](int64_t text) { return Comment(profile_.text(text)).word == kSymbolized; }),
+                   comments.end());
+    message_.add_comment(Text(
+        Cat(kSymbolized, " modules=", modules, " locations=", message_.location_size(), " with_lines=", with_lines)));
+  }
+
+  void DropUnusedStrings() {
+    google::protobuf::RepeatedPtrField<std::string> kept;
+    kept.Add();
+    std::vector<int64_t> new_index(static_cast<size_t>(message_.string_table_size()), 0);
+    const auto renew = [&](int64_t index) {
+      int64_t& to = new_index[static_cast<size_t>(index)];
+      if (to == 0 && index != 0) {
+        to = kept.size();
+        *kept.Add() = message_.string_table(static_cast<int>(index));
+      }
+      return to;
+    };
+    const auto renew_type = [&](pprof::ValueType& type) {
+      type.set_type(renew(type.type()));
+      type.set_unit(renew(type.unit()));
+    };
+    for (pprof::ValueType& type : *message_.mutable_sample_type()) renew_type(type);
+    if (message_.has_period_type()) renew_type(*message_.mutable_period_type());
+    for (pprof::Sample& sample : *message_.mutable_sample()) {
+      for (pprof::Label& label : *sample.mutable_label()) {
+        label.set_key(renew(label.key()));
+        label.set_str(renew(label.str()));
+        label.set_num_unit(renew(label.num_unit()));
+      }
+    }
+    for (pprof::Mapping& mapping : *message_.mutable_mapping()) {
+      mapping.set_filename(renew(mapping.filename()));
+      mapping.set_build_id(renew(mapping.build_id()));
+    }
+    for (pprof::Function& function : *message_.mutable_function()) {
+      function.set_name(renew(function.name()));
+      function.set_system_name(renew(function.system_name()));
+      function.set_filename(renew(function.filename()));
+    }
+    for (int64_t& comment : *message_.mutable_comment()) comment = renew(comment);
+    message_.set_drop_frames(renew(message_.drop_frames()));
+    message_.set_keep_frames(renew(message_.keep_frames()));
+    message_.set_default_sample_type(renew(message_.default_sample_type()));
+    message_.set_doc_url(renew(message_.doc_url()));
+    message_.mutable_string_table()->Swap(&kept);
+  }
+
+  int64_t Text(const std::string& text) {
+    const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
+    if (is_new) message_.add_string_table(text);
+    return entry->second;
+  }
+  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
+    const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
+    if (is_new) {
+      pprof::Function* function = message_.add_function();
+      function->set_id(entry->second);
+      function->set_name(name);
+      function->set_system_name(system_name);
+      function->set_filename(file);
+      function->set_start_line(start_line);
+    }
+    return entry->second;
+  }
+
+  RawProfile& profile_;
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> texts_;
+  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
+};
+
+// Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
+// a folder, or if two profiles would be written to one file.
+absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
+  const bool into_folder = options.files.size() > 1;
+  if (into_folder && !fs::is_directory(options.output)) {
+    return absl::InvalidArgumentError(
+        Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
+  }
+  std::vector<std::string> outputs;
+  absl::flat_hash_map<std::string, std::string> inputs;  // by output
+  for (const std::string& file : options.files) {
+    outputs.push_back(into_folder ? (fs::path(options.output) / fs::path(file).filename()).string() : options.output);
+    const auto [entry, is_new] = inputs.try_emplace(outputs.back(), file);
+    if (!is_new) {
+      return absl::InvalidArgumentError(Cat("-o ", options.output, ": ", entry->second, " and ", file,
+                                            " would both be written to ", outputs.back(),
+                                            "; symbolize them one by one"));
+    }
+  }
+  return outputs;
+}
+
+using Modules = std::map<ModuleKey, Module>;
+
+// Adds the modules of the profile, and the positions in them that need frames.
+void AddModules(const RawProfile& profile, Modules& modules) {
+  absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+  for (const pprof::Mapping& mapping : profile.message().mapping()) mappings[mapping.id()] = &mapping;
+  absl::flat_hash_map<uint64_t, Module*> of_mapping;  // null: not a file with code
+  for (const pprof::Location& location : profile.message().location()) {
+    const auto mapping = mappings.find(location.mapping_id());
+    if (mapping == mappings.end() || location.address() == 0) continue;
+    const auto [module, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
+    const std::string_view path = profile.text(mapping->second->filename());
+    if (is_new && IsFileOfCode(path) && CanBeModule(profile, *mapping->second)) {
+      module->second = &modules[KeyOf(profile, *mapping->second)];
+      module->second->path = path;
+      module->second->build_id = profile.text(mapping->second->build_id());
+    }
+    if (module->second != nullptr) module->second->frames[PositionOf(location, *mapping->second)];
+  }
+}
+
+// Symbolizes the modules, several at a time.
+void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
+  size_t addresses = 0;
+  for (const Module* module : work) addresses += module->frames.size();
+  const SymbolCache cache(!options.no_cache);
+  Progress progress(addresses, "addresses");
+  std::atomic<size_t> next{0};
+  const auto run = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < work.size();) {
+      SymbolizeModule(debug_files, cache, *work[i]);
+      progress.Advance(work[i]->frames.size());
+    }
+  };
+  const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
+  RunOnThreads(std::min<size_t>(jobs, work.size()), run);
+}
+
+void PrintSummary(const std::vector<Module*>& modules) {
+  Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  for (const Module* module : modules) {
+    const std::string name = fs::path(module->path).filename().string();
+    const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
+                            : module->has_dwarf  ? module->file
+                                                 : module->file + " (no debug information: names only)";
+    table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
+  }
+  PrintVisible(table.Text());
+}
+
+absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
+  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+  const absl::StatusOr<std::vector<std::string>> outputs = OutputFiles(options);
+  if (!outputs.ok()) return outputs.status();
+  for (const std::string& dir : options.debug_dirs) {
+    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
+  }
+  std::vector<RawProfile> profiles;
+  Modules modules;
+  for (const std::string& file : options.files) {
+    absl::StatusOr<RawProfile> profile = ReadProfile(file);
+    if (!profile.ok()) return profile.status();
+    AddModules(*profile, modules);
+    profiles.push_back(*std::move(profile));
+  }
+  // The largest module comes first, so that it is not the last one to finish.
+  std::vector<Module*> work;
+  for (auto& [key, module] : modules) work.push_back(&module);
+  std::sort(work.begin(), work.end(),
+            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
+  DebugFiles debug_files(options.debug_dirs);
+  SymbolizeModules(work, options, debug_files);
+  for (size_t i = 0; i < profiles.size(); ++i) {
+    Rewriter(profiles[i]).Rewrite(modules);
+    const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
+    if (!bytes.ok()) return bytes.status();
+    if (const absl::Status status = WriteOutput((*outputs)[i], *bytes); !status.ok()) return status;
+  }
+  if (!IsStandardOutput(outputs->front())) PrintSummary(work);
+  for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddSymbolizeCommand(CLI::App& tool) {
+  CLI::App* arguments =
+      tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
+  auto options = std::make_shared<SymbolizeOptions>();
+  arguments->add_option("FILE", options->files, "Profiles; several are symbolized together")->required();
+  arguments
+      ->add_option("-o,--output", options->output,
+                   "The output file; - is standard output; a folder if there are several profiles")
+      ->required();
+  arguments
+      ->add_option("-d,--debug-dir", options->debug_dirs,
+                   "Folder with unstripped files, by build id or in any layout; can be repeated")
+      ->allow_extra_args(false);
+  arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: 0, one per processor)")
+      ->transform(WholeNumber(0, 1024));
+  arguments->add_flag("--no-cache", options->no_cache, "Do not use the cache: read all files again and store nothing");
+  return {arguments, [options] { return RunSymbolize(*options); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,335 @@
+// `hbmprof timeline`: memory over time, from a recording.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/timeline_data.h"
+#include "src/tool/sums/sums_view.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct TimelineCommandOptions {
+  std::string file;
+  std::string device;
+  std::string by;
+  size_t rows = 0;  // 0: as many as fit
+  size_t sites = 5;
+  bool json = false;
+  bool exact = false;
+  bool own = true;
+  std::vector<std::string> known;
+};
+
+constexpr size_t kDefaultRows = 24;
+constexpr size_t kMaxRows = 100000;
+constexpr size_t kGroups = 4;
+constexpr size_t kChartHeight = 10;
+
+// Returns a time since the start as text in seconds: "12.345 s".
+std::string Seconds(int64_t nanos) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.3f s", static_cast<double>(nanos) / 1e9);
+  return text;
+}
+
+std::string MarkText(const Timeline::Mark& mark, bool exact) {
+  if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
+  if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
+  // The size is 0 if it is not known.
+  const std::string size = mark.bytes == 0 ? "" : Cat(": ", FormatValue(mark.bytes, "bytes", exact));
+  return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
+}
+
+std::string Optional(std::optional<int64_t> value, bool exact) {
+  return value.has_value() ? FormatValue(*value, "bytes", exact) : "-";
+}
+
+// Returns the first lines of the output for one memory.
+std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
+  return Visible(Cat(memory.name, ": peak ", FormatValue(memory.peak, "bytes", exact), " at ",
+                     Seconds(memory.peak_time), ", in use ", FormatValue(memory.end_in_use, "bytes", exact), " at ",
+                     Seconds(timeline.duration),
+                     memory.limit.has_value() ? Cat(", limit ", FormatValue(*memory.limit, "bytes", exact)) : "")) +
+         "\n";
+}
+
+std::string HolderTable(const Timeline::Memory& memory, bool exact) {
+  if (memory.holders.empty()) return "";
+  Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  table.Add({"at the peak", "share", "function", "where"});
+  for (const Timeline::Holder& holder : memory.holders) {
+    table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.name,
+               holder.where});
+  }
+  return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
+}
+
+// Returns the marks in the interval, as one cell.
+std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
+  std::string text;
+  size_t count = 0;
+  for (const Timeline::Mark& mark : timeline.marks) {
+    if (timeline.IntervalOf(mark.time) != interval) continue;
+    if (++count <= 2) text += Cat(text.empty() ? "" : "; ", MarkText(mark, exact));
+  }
+  return count > 2 ? Cat(text, "; ", count - 2, " more") : text;
+}
+
+// Returns a table with one row for each interval.
+std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
+  const bool has_idle = std::any_of(memory.intervals.begin(), memory.intervals.end(),
+                                    [](const Timeline::Interval& interval) { return interval.idle != 0; });
+  const bool has_driver =
+      std::any_of(memory.intervals.begin(), memory.intervals.end(),
+                  [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
+  std::vector<std::string> heading = {"from", "in use", "peak", "limit"};
+  if (has_idle) heading.emplace_back("pool idle");
+  if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
+  heading.insert(heading.end(), memory.groups.begin(), memory.groups.end());
+  std::vector<Table::Align> columns(heading.size(), Table::Align::kRight);
+  heading.emplace_back("marks");
+  columns.push_back(Table::Align::kLeft);
+  Table table(std::move(columns));
+  table.Add(std::move(heading));
+  const auto bytes = [exact](int64_t value) { return FormatValue(value, "bytes", exact); };
+  for (size_t i = 0; i < memory.intervals.size(); ++i) {
+    const Timeline::Interval& interval = memory.intervals[i];
+    const double from =
+        static_cast<double>(timeline.duration) * static_cast<double>(i) / static_cast<double>(memory.intervals.size());
+    std::vector<std::string> cells = {Seconds(static_cast<int64_t>(from)), bytes(interval.in_use), bytes(interval.peak),
+                                      Optional(interval.limit, exact)};
+    if (has_idle) cells.push_back(bytes(interval.idle));
+    if (has_driver) {
+      cells.push_back(Optional(interval.driver_in_use, exact));
+      cells.push_back(Optional(interval.unaccounted, exact));
+    }
+    for (const int64_t group : interval.groups) cells.push_back(bytes(group));
+    cells.push_back(MarksOf(timeline, i, exact));
+    table.Add(std::move(cells));
+  }
+  return table.Text();
+}
+
+// A chart of the bytes in use. Each column is one interval.
+class Chart {
+ public:
+  Chart(const Timeline& timeline, const Timeline::Memory& memory) : timeline_(timeline), memory_(memory) {
+    for (const Timeline::Interval& interval : memory.intervals) {
+      top_ = std::max({top_, interval.in_use, interval.driver_in_use.value_or(0)});
+    }
+    // The limit is shown only if it is at most twice the highest value.
+    for (const Timeline::Interval& interval : memory.intervals) {
+      if (interval.limit.value_or(0) <= 2 * top_) top_ = std::max(top_, interval.limit.value_or(0));
+    }
+  }
+
+  std::string Text() const {
+    std::string text;
+    for (size_t row = kChartHeight; row-- > 0;) {
+      const bool has_label = row + 1 == kChartHeight || row == 0;
+      std::string label = has_label ? FormatValue(row == 0 ? 0 : top_, "bytes") : "";
+      label.insert(0, kLabelWidth - std::min(kLabelWidth, label.size()), ' ');
+      text += label + (has_utf8_ ? " \u2524" : " |");
+      for (size_t i = 0; i < memory_.intervals.size(); ++i) text += Cell(i, row);
+      text += '\n';
+    }
+    return text + MarkLine();
+  }
+
+  static constexpr size_t kLabelWidth = 10;
+  static constexpr size_t kMargin = kLabelWidth + 3;
+
+ private:
+  // Returns the height of `bytes` in the chart, in eighths of a row.
+  size_t Eighths(int64_t bytes) const {
+    if (top_ <= 0 || bytes <= 0) return 0;
+    const double part = static_cast<double>(bytes) / static_cast<double>(top_);
+    return std::max<size_t>(1, static_cast<size_t>(part * static_cast<double>(8 * kChartHeight) + 0.5));
+  }
+
+  std::string Cell(size_t number, size_t row) const {
+    const Timeline::Interval& interval = memory_.intervals[number];
+    const size_t filled = Eighths(interval.in_use);
+    const bool is_limit = interval.limit.has_value() && *interval.limit <= top_ && RowOf(*interval.limit) == row;
+    const bool is_driver = interval.driver_in_use.has_value() && RowOf(*interval.driver_in_use) == row;
+    if (filled <= 8 * row) {
+      if (is_limit) return Colored(has_utf8_ ? "\u2500" : "-", Tone::kGrowth);
+      return is_driver ? Colored(has_utf8_ ? "\u00b7" : ".", Tone::kWarning) : " ";
+    }
+    const size_t eighths = std::min<size_t>(8, filled - 8 * row);
+    const bool is_peak = number == timeline_.IntervalOf(memory_.peak_time);
+    return Colored(BarOf(eighths), is_peak ? Tone::kGrowth : Tone::kPlain);
+  }
+
+  size_t RowOf(int64_t bytes) const { return bytes <= 0 ? 0 : (Eighths(bytes) - 1) / 8; }
+
+  // P: the peak. D: a profile. X: an allocation failed. If a column has several marks, X is shown before D, and D
+  // before P.
+  std::string MarkLine() const {
+    std::string marks(memory_.intervals.size(), ' ');
+    marks[timeline_.IntervalOf(memory_.peak_time)] = 'P';
+    for (const auto kind : {Timeline::MarkKind::kProfile, Timeline::MarkKind::kFailed}) {
+      for (const Timeline::Mark& mark : timeline_.marks) {
+        const bool is_other = !mark.memory.empty() && mark.memory != memory_.name;
+        if (mark.kind != kind || is_other) continue;
+        marks[timeline_.IntervalOf(mark.time)] = kind == Timeline::MarkKind::kProfile ? 'D' : 'X';
+      }
+    }
+    const std::string margin(kMargin - 1, ' ');
+    std::string line = margin + marks;
+    line.erase(line.find_last_not_of(' ') + 1);
+    const std::string end = Seconds(timeline_.duration);
+    std::string axis = margin + "0 s";
+    const size_t width = kMargin - 1 + memory_.intervals.size();
+    if (width > axis.size() + end.size()) axis += std::string(width - axis.size() - end.size(), ' ') + end;
+    return Cat(line, "\n", axis, "\n");
+  }
+
+  const Timeline& timeline_;
+  const Timeline::Memory& memory_;
+  const bool has_utf8_ = IsUtf8Locale();
+  int64_t top_ = 0;
+};
+
+// Prints as many marks as fit below `lines` lines of the terminal: those of failed allocations first.
+void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines, bool exact) {
+  const size_t all = marks.size();
+  const size_t left = TerminalRows() - std::min(TerminalRows(), lines + 1);  // one line is for the prompt
+  if (TerminalRows() != 0 && all > left) {
+    const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
+    std::stable_partition(marks.begin(), marks.end(), is_failed);
+    marks.resize(left - std::min<size_t>(left, 1));
+    std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  }
+  for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark, exact), "\n"));
+  if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
+}
+
+Json ToJson(const Timeline& timeline) {
+  Json json;
+  json["version"] = kJsonVersion;
+  json["start"] = FormatTime(timeline.start_unix_nanos);
+  json["start_unix_nanos"] = timeline.start_unix_nanos;
+  json["duration_ns"] = timeline.duration;
+  json["events"] = timeline.events;
+  json["memories"] = Json::array();
+  const auto value_or_null = [](std::optional<int64_t> value) { return value.has_value() ? Json(*value) : Json(); };
+  for (const Timeline::Memory& memory : timeline.memories) {
+    Json& entry = json["memories"].emplace_back();
+    entry["device"] = memory.name;
+    entry["peak_bytes"] = memory.peak;
+    entry["peak_time_ns"] = memory.peak_time;
+    entry["end_bytes"] = memory.end_in_use;
+    entry["limit_bytes"] = value_or_null(memory.limit);
+    entry["at_peak"] = Json::array();
+    for (const Timeline::Holder& holder : memory.holders) {
+      entry["at_peak"].push_back(
+          {{"function", holder.name}, {"where", holder.where}, {"bytes", holder.bytes}, {"objects", holder.objects}});
+    }
+    if (!memory.groups.empty()) entry["groups"] = memory.groups;
+    entry["intervals"] = Json::array();
+    for (const Timeline::Interval& interval : memory.intervals) {
+      Json& row = entry["intervals"].emplace_back();
+      row["in_use"] = interval.in_use;
+      row["pool_idle"] = interval.idle;
+      row["peak"] = interval.peak;
+      row["limit"] = value_or_null(interval.limit);
+      row["driver_in_use"] = value_or_null(interval.driver_in_use);
+      row["unaccounted"] = value_or_null(interval.unaccounted);
+      if (!memory.groups.empty()) row["groups"] = interval.groups;
+    }
+  }
+  json["marks"] = Json::array();
+  for (const Timeline::Mark& mark : timeline.marks) {
+    const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
+    const char* const kind = is_failed ? "failed" : mark.kind == Timeline::MarkKind::kReport ? "report" : "profile";
+    json["marks"].push_back({{"time_ns", mark.time}, {"kind", kind}});
+    if (!is_failed) json["marks"].back()["name"] = mark.name;
+    if (is_failed) json["marks"].back()["bytes"] = mark.bytes;
+    if (!mark.memory.empty()) json["marks"].back()["device"] = mark.memory;
+  }
+  return json;
+}
+
+absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
+  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(options.file);
+  if (!recording.ok()) return recording.status();
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries, options.own);
+  if (!stacks.ok()) return stacks.status();
+
+  const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
+  TimelineOptions wanted;
+  wanted.intervals = options.rows != 0 ? options.rows : kDefaultRows;
+  if (is_chart) {
+    constexpr size_t kUsualColumns = 80;
+    const size_t columns = TerminalColumns() == 0 ? kUsualColumns : TerminalColumns();
+    wanted.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+  }
+  wanted.by = options.by;
+  wanted.max_groups = kGroups;
+  wanted.max_holders = options.sites;
+  wanted.memory = options.device;
+  absl::StatusOr<Timeline> timeline = [&] {
+    const auto events = static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0));
+    Progress progress(options.by.empty() ? events : 2 * events, "events read");
+    return MakeTimeline(**recording, *stacks, wanted, progress);
+  }();
+  if (!timeline.ok()) return timeline.status();
+  WarnOfGaps("timeline", options.file, **recording);
+  if (options.json) {
+    Print(ToText(ToJson(*timeline)));
+    return kSuccess;
+  }
+  std::string text;
+  for (const Timeline::Memory& memory : timeline->memories) {
+    text += text.empty() ? "" : "\n";
+    text += Summary(*timeline, memory, options.exact);
+    text += is_chart ? Chart(*timeline, memory).Text() : Rows(*timeline, memory, options.exact);
+    text += HolderTable(memory, options.exact);
+  }
+  PrintVisible(text);
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (is_chart) PrintMarks(timeline->marks, lines, options.exact);
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddTimelineCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("timeline", "Show memory over time, from a recording");
+  auto options = std::make_shared<TimelineCommandOptions>();
+  arguments->add_option("FILE", options->file, "A recording")->required();
+  arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
+  arguments->add_option("-b,--by", options->by,
+                        "Add columns of bytes: site (functions), tag (sets of tags), or KEY (values of this tag)");
+  arguments
+      ->add_option("-n,--rows", options->rows,
+                   "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
+      ->transform(WholeNumber(1, kMaxRows));
+  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
+  arguments
+      ->add_option("--known", options->known,
+                   "REGEX of further known libraries: binaries, files, functions; can be repeated")
+      ->allow_extra_args(false);
+  arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");
+  return {arguments, [options] { return RunTimeline(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

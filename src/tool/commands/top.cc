@@ -1,0 +1,117 @@
+// `hbmprof top`: shows which functions, lines or labels hold the memory, or the call tree.
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/live_top.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/source/profile_source.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/sums/sums_view.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct TopOptions : SumsOptions {
+  std::string interval = "2s";
+};
+
+Json Header(const SumsQuery& query, const Sums& sums) {
+  return {{"version", kJsonVersion},  {"files", query.profiles.PathsFrom(0)},
+          {"type", query.type_name},  {"unit", query.unit},
+          {"total", sums.total()[1]}, {"selected", sums.sum()[1]}};
+}
+
+// Prints the lines above the table.
+void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  for (const ProfileSet::File& file : query.profiles.files()) {
+    PrintVisible(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
+  }
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  const int64_t sum = sums.sum()[1];
+  const int64_t total = sums.total()[1];
+  const std::string of = options.has_filter() || sum != total ? Cat(" of ", size(total)) : "";
+  Print(Cat(Visible(query.type_name), ": ", Visible(size(sum)), Visible(of), "\n", query.trimmed ? kTrimmedText : "",
+            "\n"));
+}
+
+void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  const CallTree tree(query.profiles, query.type, query.grouping);
+  if (options.json) {
+    Json json = Header(query, sums);
+    json["nodes"] = TreeJson(tree);
+    Print(ToText(json));
+    return;
+  }
+  PrintHead(options, query, sums);
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], size));
+}
+
+void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
+  const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
+  if (options.json) {
+    Json json = Header(query, sums);
+    Json& list = json["rows"] = Json::array();
+    for (const Sums::Row& row : rows) {
+      Json& entry = list.emplace_back(RowJson(row, query.grouping));
+      entry["flat"] = row.flat[1];
+      entry["cum"] = row.cum[1];
+    }
+    Print(ToText(json));
+    return;
+  }
+  PrintHead(options, query, sums);
+  const int64_t total = sums.total()[1];
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+  std::vector<ValueColumn> columns = {
+      {"flat", [&](const Sums::Row& row) { return size(row.flat[1]); }},
+      {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat[1], total); }}};
+  if (query.grouping.frames != Grouping::Frames::kNone) {
+    columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
+    columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum[1], total); }});
+  }
+  PrintVisible(RowTable(rows, options.rows, query.grouping, columns));
+}
+
+absl::StatusOr<int> RunTop(const TopOptions& options) {
+  const std::optional<double> seconds = ParseSeconds(options.interval);
+  if (!seconds.has_value() || *seconds < 0.1 || *seconds > 86400) {
+    return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 24h"));
+  }
+  if (options.files.size() == 1 && !options.json && !options.tree && IsTerminal(STDOUT_FILENO)) {
+    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
+    if (!process.ok()) return process.status();
+    if (process->has_value()) return RunLiveTop(**process, options, *seconds);
+  }
+  const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
+  if (!query.ok()) return query.status();
+  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping);
+  if (options.tree) {
+    PrintTree(options, *query, sums);
+  } else {
+    PrintRows(options, *query, sums);
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddTopCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
+  auto options = std::make_shared<TopOptions>();
+  arguments
+      ->add_option("FILE", options->files,
+                   "Profiles: files, processes or URLs; those of several processes are added up")
+      ->required();
+  AddSumsOptions(*arguments, *options);
+  AddTreeOption(*arguments, *options);
+  arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
+      ->capture_default_str();
+  return {arguments, [options] { return RunTop(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

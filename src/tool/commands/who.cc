@@ -1,0 +1,259 @@
+// `hbmprof who`: finds the buffers to which an address belonged.
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <deque>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/instant.h"
+#include "src/tool/recording/stacks.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::AddressOfBuffer;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
+
+struct WhoOptions {
+  std::string file;
+  std::string address;
+  std::optional<std::string> time;
+};
+
+// A buffer that contained the address.
+struct Owner {
+  uint64_t id = 0;
+  uint32_t site = 0;
+  int64_t bytes = 0;
+  std::optional<int64_t> allocated;  // not set: before the recording
+  std::optional<int64_t> freed;      // not set: live at the end
+  uint16_t freeing_thread = 0;
+  uint16_t thread = 0;
+
+  bool IsLiveAt(int64_t time) const {
+    return allocated.value_or(INT64_MIN) <= time && time < freed.value_or(INT64_MAX);
+  }
+};
+
+bool Contains(uint64_t id, int64_t bytes, uint64_t address) {
+  const std::optional<uint64_t> start = AddressOfBuffer(id);
+  // A buffer of 0 bytes contains its own address only.
+  return start.has_value() && address >= *start &&
+         address - *start < static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
+}
+
+// The buffers that contained the address.
+struct Owners {
+  std::deque<Owner> shown;  // in the order of their allocations: the last ones, or those of a given instant
+  size_t count = 0;         // of all
+};
+constexpr size_t kMostShown = 10;
+
+// Returns the last kMostShown owners. If `time` is set, returns all owners that are live at this time instead.
+Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int64_t> time) {
+  Owners owners;
+  std::deque<Owner>& shown = owners.shown;
+  std::optional<Owner> left_out;  // the last one that was freed before `time`
+  const auto begin = [&](const Owner& owner) {
+    ++owners.count;
+    if (time.has_value() && owner.allocated.value_or(INT64_MIN) > *time) return;
+    shown.push_back(owner);
+    if (!time.has_value() && shown.size() > kMostShown) shown.pop_front();
+  };
+  const auto end = [&](const RecordedEvent& event) {
+    const auto found = std::find_if(shown.rbegin(), shown.rend(), [&event](const Owner& owner) {
+      return owner.id == event.id && owner.site == event.site && !owner.freed.has_value();
+    });
+    if (found == shown.rend()) return;
+    found->freed = event.time;
+    found->freeing_thread = event.thread;
+    if (!time.has_value() || found->IsLiveAt(*time)) return;
+    left_out = *found;
+    shown.erase(std::next(found).base());
+  };
+  const auto undo_end = [&](const RecordedEvent& event) {
+    const auto is_it = [&event](const Owner& owner) { return owner.id == event.id && owner.site == event.site; };
+    if (left_out.has_value() && is_it(*left_out)) {
+      left_out->freed.reset();
+      shown.push_back(*left_out);
+      left_out.reset();
+      return;
+    }
+    const auto last = std::find_if(shown.rbegin(), shown.rend(), is_it);
+    if (last != shown.rend()) {
+      last->freed.reset();
+    } else {
+      // A prepared record, such as the memory of a CUDA graph, becomes live without an allocation.
+      begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
+    }
+  };
+  for (const RecordingTables::Live& live : recording.tables().live) {
+    if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, {}, 0, 0});
+  }
+  RecordedEvent event;
+  recording.Rewind();
+  while (recording.Next(&event)) {
+    const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo;
+    const bool ends = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;
+    const bool is_undone = event.kind == RecordedKind::kUndoFree;
+    if ((!begins && !ends && !is_undone) || !Contains(event.id, event.bytes, address)) continue;
+    if (begins) begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
+    if (ends) end(event);
+    if (is_undone) undo_end(event);
+  }
+  return owners;
+}
+
+class Writer {
+ public:
+  Writer(const RecordingReader& recording, const RecordedStacks& stacks)
+      : tables_(recording.tables()), stacks_(stacks) {}
+
+  std::string OwnerText(const Owner& owner, uint64_t address) const {
+    const uint64_t start = *AddressOfBuffer(owner.id);
+    std::string text = BufferText(start, owner.site, owner.bytes);
+    text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
+    text += "  allocated " +
+            (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
+                                         : std::string("before the recording")) +
+            "\n";
+    text += "  freed     " +
+            (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
+                                     : std::string("not before the end of the recording")) +
+            "\n";
+    for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
+    for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
+      const RecordedStacks::Frame& frame = stacks_.frames()[number];
+      const std::string position = frame.Position();
+      text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
+    }
+    return text;
+  }
+
+  std::string NeighbourText(const char* where, uint64_t id, const RecordingState::Buffer& buffer) const {
+    const uint64_t start = *AddressOfBuffer(id);
+    return Cat("  ", where, BufferText(start, buffer.site, buffer.bytes));
+  }
+
+ private:
+  static std::string Hex(uint64_t value) {
+    char text[24];
+    std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(value));
+    return text;
+  }
+  std::string ByThread(uint16_t thread) const {
+    const RecordingTables::Thread& by = tables_.threads[thread];
+    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
+  }
+  std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
+    const Snapshot::Sample& sample = tables_.sites[site];
+    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", FormatValue(bytes, "bytes"), "  ",
+               tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
+               stacks_.own_frame(sample.stack).name, "\n");
+  }
+
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+};
+
+// Returns the nearest live buffers before and after the address, which do not contain it.
+std::string NeighboursText(RecordingReader& recording, const Writer& writer, uint64_t address, int64_t time) {
+  const RecordingState state = StateAt(recording, InstantAt(recording, time));
+  const std::pair<const uint64_t, RecordingState::Buffer>* before = nullptr;
+  const std::pair<const uint64_t, RecordingState::Buffer>* after = nullptr;
+  uint64_t before_start = 0;
+  uint64_t after_start = UINT64_MAX;
+  for (const auto& entry : state.live()) {
+    const std::optional<uint64_t> start = AddressOfBuffer(entry.first);
+    if (!start.has_value() || Contains(entry.first, entry.second.bytes, address)) continue;
+    if (*start < address && (before == nullptr || *start > before_start)) {
+      before = &entry;
+      before_start = *start;
+    } else if (*start > address && *start < after_start) {
+      after = &entry;
+      after_start = *start;
+    }
+  }
+  std::string text = Cat("Live next to it at ", TimeText(recording.tables(), time), ":\n");
+  text += before == nullptr ? "  nothing before it\n" : writer.NeighbourText("before  ", before->first, before->second);
+  text += after == nullptr ? "  nothing after it\n" : writer.NeighbourText("after   ", after->first, after->second);
+  return text;
+}
+
+// Reads "0x7f0000200000", or a decimal number. Returns nullopt for anything else.
+std::optional<uint64_t> ParseAddress(std::string_view text) {
+  const bool is_hexadecimal = text.substr(0, 2) == "0x" || text.substr(0, 2) == "0X";
+  if (is_hexadecimal) text.remove_prefix(2);
+  uint64_t address = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), address, is_hexadecimal ? 16 : 10);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return address;
+}
+
+absl::StatusOr<int> RunWho(const WhoOptions& options) {
+  const std::optional<uint64_t> address = ParseAddress(options.address);
+  if (!address.has_value()) {
+    return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
+  }
+  absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(options.file);
+  if (!opened.ok()) return opened.status();
+  RecordingReader& recording = **opened;
+  std::optional<int64_t> time;
+  if (options.time.has_value()) {
+    const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, *options.time);
+    if (!parsed.ok())
+      return absl::Status(parsed.status().code(), Cat(options.file, ": ", std::string(parsed.status().message())));
+    time = *parsed;
+  }
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make({});
+  if (!libraries.ok()) return libraries.status();
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make(recording.tables(), *libraries);
+  if (!stacks.ok()) return stacks.status();
+
+  const Owners found = OwnersOf(recording, *address, time);
+  const std::deque<Owner>& owners = found.shown;
+  const Writer writer(recording, *stacks);
+  std::string text;
+  // The latest buffer is shown first, because it is the most probable cause of a fault.
+  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";
+  if (!time.has_value() && found.count > owners.size()) {
+    text += Cat("... and ", found.count - owners.size(), " earlier buffers; --time shows the one of an instant\n\n");
+  }
+  if (owners.empty()) {
+    text += time.has_value() && found.count != 0
+                ? Cat("At this time, no buffer had the address. Number of buffers that had it at other times: ",
+                      found.count, ".\n")
+                : std::string("No recorded buffer had the address.\n");
+  }
+  text += NeighboursText(recording, writer, *address, time.value_or(recording.end_time()));
+  Print(text);
+  WarnOfGaps("who", options.file, recording);
+  return owners.empty() ? kFinding : kSuccess;
+}
+
+}  // namespace
+
+Command AddWhoCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("who", "Show which buffers of a recording had an address");
+  auto options = std::make_shared<WhoOptions>();
+  arguments->add_option("FILE", options->file, "A recording")->required();
+  arguments->add_option("ADDRESS", options->address, "An address in the buffer: 0x7f0000200000")->required();
+  arguments->add_option("--time", options->time, "Only the buffers live then: 12.5 (seconds), 2026-11-22T18:20:04Z");
+  return {arguments, [options] { return RunWho(*options); }, true};
+}
+
+}  // namespace hbmprof::tool

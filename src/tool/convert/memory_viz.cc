@@ -1,0 +1,528 @@
+// WriteMemoryViz: see recording_files.h.
+//
+// The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
+// block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::FileOutput;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+using SiteKind = RecordingTables::SiteKind;
+
+// Writes a pickle of protocol 2 with the few opcodes that the viewer's reader knows. Equal texts are written once.
+class Pickle {
+ public:
+  explicit Pickle(FileOutput& output) : output_(output) { bytes_ = "\x80\x02"; }
+
+  void Dict() { bytes_ += "}("; }
+  void EndDict() { bytes_ += 'u'; }
+  void List() { bytes_ += "]("; }
+  // To be called after each element of a long list: readers keep the elements on a stack until they are appended.
+  void NextElement(size_t number) {
+    if (number % 1000 == 999) bytes_ += "e(";
+  }
+  void EndList() { bytes_ += 'e'; }
+  void Integer(int64_t value) {
+    if (value >= 0 && value < 256) {
+      bytes_ += {'K', static_cast<char>(value)};
+      return;
+    }
+    const bool is_short = value >= INT32_MIN && value <= INT32_MAX;
+    bytes_ += is_short ? std::string_view("J") : std::string_view("\x8a\x08");
+    AppendLittleEndian(static_cast<uint64_t>(value), is_short ? 4 : 8);
+  }
+  void Text(const std::string& text) {
+    const auto [entry, is_new] = texts_.try_emplace(text, memo_size_);
+    if (!is_new) return Get(entry->second);
+    bytes_ += 'X';
+    const std::string visible = Utf8(text);
+    AppendLittleEndian(visible.size(), 4);
+    bytes_ += visible;
+    Put();
+  }
+  void Pair(int64_t first, int64_t second) {
+    Integer(first);
+    Integer(second);
+    bytes_ += '\x86';
+  }
+  // Gives a number to the value that was written last. Returns the number.
+  uint32_t Put() {
+    bytes_ += 'r';
+    AppendLittleEndian(memo_size_, 4);
+    return memo_size_++;
+  }
+  // Writes the value with this number again.
+  void Get(uint32_t number) {
+    const bool is_short = number < 256;
+    bytes_ += is_short ? 'h' : 'j';
+    AppendLittleEndian(number, is_short ? 1 : 4);
+  }
+  void End() { bytes_ += '.'; }
+
+  // Writes the bytes if they are more than `limit`.
+  absl::Status Flush(size_t limit) {
+    if (bytes_.size() <= limit) return absl::OkStatus();
+    const absl::Status status = output_.Append(bytes_);
+    bytes_.clear();
+    return status;
+  }
+
+ private:
+  void AppendLittleEndian(uint64_t value, int count) {
+    for (int i = 0; i < count; ++i) bytes_ += static_cast<char>(value >> (8 * i));
+  }
+  // Names from a file may not be UTF-8; readers refuse such a text.
+  static std::string Utf8(const std::string& text) { return Visible(text); }
+
+  FileOutput& output_;
+  std::string bytes_;
+  std::unordered_map<std::string, uint32_t> texts_;
+  uint32_t memo_size_ = 0;
+};
+
+// The segments and blocks of one account, and the events that change them.
+class MemoryVizWriter {
+ public:
+  MemoryVizWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
+      : recording_(recording),
+        tables_(recording.tables()),
+        stacks_(stacks),
+        progress_(progress),
+        pickle_(output),
+        stack_numbers_(tables_.names.stacks.size()),
+        frame_numbers_(stacks.frames().size()) {}
+
+  absl::Status Write() {
+    // The viewer identifies a device by a number. Device memory gets the number of its device. The other memory spaces
+    // get the numbers after these.
+    const SiteTotals start(tables_);
+    std::vector<size_t> accounts;
+    for (size_t i = 0; i < start.account_count(); i += kMemorySpaceCount) accounts.push_back(i);
+    for (size_t i = 0; i < start.account_count(); ++i) {
+      if (i % kMemorySpaceCount != 0 && start.account(i).is_used) accounts.push_back(i);
+    }
+    std::vector<std::map<uint64_t, Segment>> segments(accounts.size());
+    std::vector<std::map<uint64_t, Block>> blocks(accounts.size());
+    pickle_.Dict();
+    pickle_.Text("device_traces");
+    pickle_.List();
+    for (size_t i = 0; i < accounts.size(); ++i) {
+      account_ = accounts[i];
+      in_use_ = start.account(account_).in_use;
+      pickle_.List();
+      if (start.account(account_).is_used) {
+        if (const absl::Status status = WriteTrace(); !status.ok()) return status;
+      }
+      pickle_.EndList();
+      segments[i].swap(segments_);
+      blocks[i].swap(blocks_);
+      Clear();
+    }
+    pickle_.EndList();
+    pickle_.Text("segments");
+    pickle_.List();
+    size_t count = 0;
+    for (size_t i = 0; i < accounts.size(); ++i) {
+      for (const auto& [address, segment] : segments[i]) {
+        WriteSegment(i, address, segment, blocks[i]);
+        pickle_.NextElement(count++);
+        if (const absl::Status status = pickle_.Flush(kBufferBytes); !status.ok()) return status;
+      }
+    }
+    pickle_.EndList();
+    pickle_.EndDict();
+    pickle_.End();
+    return pickle_.Flush(0);
+  }
+
+ private:
+  static constexpr size_t kBufferBytes = 1 << 16;
+  // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles get
+  // artificial addresses, which begin here.
+  static constexpr uint64_t kFirstMadeAddress = uint64_t{1} << 48;
+  static constexpr uint64_t kAddressLimit = uint64_t{1} << 53;
+
+  struct Segment {
+    int64_t size = 0;
+    uint32_t site = 0;
+    bool is_own = false;  // made for the one block in it
+  };
+  struct Block {
+    int64_t size = 0;
+    uint32_t site = 0;
+  };
+  using Segments = std::map<uint64_t, Segment>;  // by address
+  using Blocks = std::map<uint64_t, Block>;
+
+  void Clear() {
+    segments_.clear();
+    blocks_.clear();
+    nested_.clear();
+    made_addresses_.clear();
+    next_sample_ = 0;
+    device_free_.reset();
+    entries_ = 0;
+  }
+
+  bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
+  bool IsHere(const RecordedEvent& event) const {
+    if (event.kind == RecordedKind::kMark) return true;
+    // The site of a failed allocation may be unknown; its id is the account.
+    if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == account_;
+    return event.kind == RecordedKind::kFailed && event.id == account_;
+  }
+
+  absl::Status WriteTrace() {
+    for (const RecordingTables::Live& live : tables_.live) {
+      if (AccountOf(tables_.sites[live.site]) == account_ && IsSegment(live.site))
+        Begin(live.id, live.bytes, live.site, false);
+    }
+    for (const RecordingTables::Live& live : tables_.live) {
+      if (AccountOf(tables_.sites[live.site]) == account_ && !IsSegment(live.site))
+        Begin(live.id, live.bytes, live.site, false);
+    }
+    constexpr size_t kStep = 1 << 16;
+    RecordedEvent event;
+    std::vector<RecordedEvent> change;
+    recording_.Rewind();
+    for (size_t count = 0; recording_.Next(&event); ++count) {
+      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+      if (IsHere(event)) change.push_back(event);
+      if (event.is_continued || change.empty()) continue;
+      WriteChange(change);
+      change.clear();
+      if (const absl::Status status = pickle_.Flush(kBufferBytes); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // The parts of a change are one instant. So the blocks that end are written before the segments that end, and the
+  // blocks that begin after the segments that begin.
+  void WriteChange(std::vector<RecordedEvent>& change) {
+    time_us_ = Plus(tables_.start_unix_nanos, Minus(change[0].time, tables_.start_time)) / 1000;
+    ReadSamples(change[0].time);
+    if (change.size() > 1) MoveSegments(change);
+    const auto for_each = [&change](bool (*is_kind)(RecordedKind), const auto& apply) {
+      for (const RecordedEvent& event : change) {
+        if (is_kind(event.kind)) apply(event);
+      }
+    };
+    for_each(&Ends, [this](const RecordedEvent& event) {
+      if (!IsSegment(event.site)) End(event);
+    });
+    for_each(&Ends, [this](const RecordedEvent& event) {
+      if (IsSegment(event.site)) End(event);
+    });
+    for_each(&Begins, [this](const RecordedEvent& event) {
+      if (IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
+    });
+    for_each(&Begins, [this](const RecordedEvent& event) {
+      if (!IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
+    });
+    for (const RecordedEvent& event : change) {
+      if (event.site < tables_.sites.size()) in_use_ = Plus(in_use_, SiteTotals::ChangeOf(event));
+      if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
+        Begin(event.id, event.bytes, event.site, true);
+        End(event);
+      } else if (event.kind == RecordedKind::kFailed) {
+        WriteFailed(event);
+      } else if (event.kind == RecordedKind::kMark) {
+        WriteEntry("snapshot", 0, 0, std::nullopt);
+      }
+    }
+  }
+  static bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }
+  static bool Begins(RecordedKind kind) {
+    return kind == RecordedKind::kAlloc || kind == RecordedKind::kUndoFree || kind == RecordedKind::kMoveTo;
+  }
+
+  // If a segment only moves to another site, its blocks stay in it. Removes the two events of such a move from
+  // `change`.
+  void MoveSegments(std::vector<RecordedEvent>& change) {
+    for (size_t i = 0; i + 1 < change.size(); ++i) {
+      const RecordedEvent& from = change[i];
+      const RecordedEvent& to = change[i + 1];
+      if (from.kind != RecordedKind::kMoveFrom || to.kind != RecordedKind::kMoveTo || from.id != to.id) continue;
+      if (!IsSegment(from.site) || !IsSegment(to.site)) continue;
+      const auto found = segments_.find(AddressOf(to.id, 0));
+      if (found != segments_.end()) found->second.site = to.site;
+      change.erase(change.begin() + static_cast<std::ptrdiff_t>(i),
+                   change.begin() + static_cast<std::ptrdiff_t>(i) + 2);
+      --i;
+    }
+  }
+
+  // Returns the address of a buffer. `bytes`: the size of a buffer that begins; 0 for one that exists.
+  uint64_t AddressOf(uint64_t id, int64_t bytes) {
+    const std::optional<uint64_t> address = internal::AddressOfBuffer(id);
+    if (address.has_value() && *address < kFirstMadeAddress) return *address;
+    const auto [entry, is_new] = made_addresses_.try_emplace(id, next_made_address_);
+    if (is_new) {
+      constexpr uint64_t kAlignment = 512;
+      next_made_address_ +=
+          (static_cast<uint64_t>(std::max<int64_t>(bytes, 1)) + kAlignment - 1) / kAlignment * kAlignment;
+      if (next_made_address_ >= kAddressLimit) next_made_address_ = kFirstMadeAddress;
+    }
+    return entry->second;
+  }
+
+  static Segments::iterator SegmentAt(Segments& segments, uint64_t address) {
+    auto after = segments.upper_bound(address);
+    if (after == segments.begin()) return segments.end();
+    --after;
+    return address - after->first < static_cast<uint64_t>(after->second.size) ? after : segments.end();
+  }
+
+  // Enters a buffer that begins. Writes its event if `write` is true; false is for the buffers that are live at the
+  // start of the recording, which the viewer finds itself.
+  void Begin(uint64_t id, int64_t bytes, uint32_t site, bool write) {
+    if (bytes <= 0) return;
+    const uint64_t address = AddressOf(id, bytes);
+    auto segment = SegmentAt(segments_, address);
+    if (IsSegment(site)) {
+      if (segment != segments_.end()) {  // a pool in a block of another pool: only its blocks are shown
+        nested_.insert(id);
+        return;
+      }
+      BeginSegment(address, {bytes, site, false}, write);
+      return;
+    }
+    if (segment == segments_.end()) segment = BeginSegment(address, {bytes, site, true}, write);
+    const uint64_t room = segment->first + static_cast<uint64_t>(segment->second.size) - address;
+    const Block block = {static_cast<int64_t>(std::min(static_cast<uint64_t>(bytes), room)), site};
+    if (!blocks_.try_emplace(address, block).second) return;
+    if (write) WriteEntry("alloc", address, block.size, site);
+  }
+  Segments::iterator BeginSegment(uint64_t address, const Segment& segment, bool write) {
+    if (write) WriteEntry("segment_alloc", address, segment.size, segment.site);
+    return segments_.insert_or_assign(address, segment).first;
+  }
+
+  void End(const RecordedEvent& event) {
+    if (event.bytes <= 0 || nested_.erase(event.id) > 0) return;
+    const uint64_t address = AddressOf(event.id, event.bytes);
+    if (IsSegment(event.site)) {
+      EndSegment(address, event);
+    } else {
+      EndBlock(address, event);
+    }
+    made_addresses_.erase(event.id);
+  }
+
+  void EndBlock(uint64_t address, const RecordedEvent& event) {
+    const auto block = blocks_.find(address);
+    // A block that is not in blocks_ is taken as one that was live at the start of the recording.
+    const Block ended = block != blocks_.end() ? block->second : Block{event.bytes, event.site};
+    if (block != blocks_.end()) blocks_.erase(block);
+    WriteEntry("free_requested", address, ended.size, event.site);
+    WriteEntry("free_completed", address, ended.size, event.site);
+    const auto segment = SegmentAt(segments_, address);
+    if (segment != segments_.end() && !segment->second.is_own) return;
+    WriteEntry("segment_free", address, ended.size, event.site);
+    if (segment != segments_.end()) segments_.erase(segment);
+  }
+
+  // Blocks that outlive their segment get segments of their own.
+  void EndSegment(uint64_t address, const RecordedEvent& event) {
+    const auto segment = segments_.find(address);
+    const int64_t size = segment != segments_.end() ? segment->second.size : event.bytes;
+    std::vector<std::pair<uint64_t, Block>> left;
+    const uint64_t end = address + static_cast<uint64_t>(size);
+    for (auto block = blocks_.lower_bound(address); block != blocks_.end() && block->first < end;) {
+      left.emplace_back(*block);
+      block = blocks_.erase(block);
+    }
+    for (const auto& [at, block] : left) {
+      WriteEntry("free_requested", at, block.size, block.site);
+      WriteEntry("free_completed", at, block.size, block.site);
+    }
+    WriteEntry("segment_free", address, size, event.site);
+    if (segment != segments_.end()) segments_.erase(segment);
+    for (const auto& [at, block] : left) {
+      BeginSegment(at, {block.size, block.site, true}, true);
+      blocks_.try_emplace(at, block);
+      WriteEntry("alloc", at, block.size, block.site);
+    }
+  }
+
+  void WriteEntry(const char* action, uint64_t address, int64_t size, std::optional<uint32_t> site) {
+    BeginEntry(action);
+    pickle_.Text("addr");
+    pickle_.Integer(static_cast<int64_t>(address));
+    EndEntry(size, site);
+  }
+  void WriteFailed(const RecordedEvent& event) {
+    BeginEntry("oom");
+    pickle_.Text("device_free");
+    const auto& space = tables_.names.devices[account_ / kMemorySpaceCount].spaces[account_ % kMemorySpaceCount];
+    const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(in_use_), in_use_));
+    pickle_.Integer(device_free_.value_or(left));
+    EndEntry(event.bytes, event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt);
+  }
+  void BeginEntry(const char* action) {
+    pickle_.Dict();
+    pickle_.Text("action");
+    pickle_.Text(action);
+  }
+  void EndEntry(int64_t size, std::optional<uint32_t> site) {
+    pickle_.Text("size");
+    pickle_.Integer(size);
+    pickle_.Text("stream");
+    pickle_.Integer(0);
+    pickle_.Text("time_us");
+    pickle_.Integer(time_us_);
+    pickle_.Text("frames");
+    WriteFrames(site);
+    if (site.has_value() && !tables_.sites[*site].tags.empty()) {
+      pickle_.Text("user_metadata");
+      std::string tags;
+      for (const auto& [key, value] : tables_.sites[*site].tags) tags += Cat(tags.empty() ? "" : " ", key, "=", value);
+      pickle_.Text(tags);
+    }
+    pickle_.EndDict();
+    pickle_.NextElement(entries_++);
+  }
+
+  // Lists of frames are written once, innermost frame first.
+  void WriteFrames(std::optional<uint32_t> site) {
+    std::optional<uint32_t>& number = site.has_value() ? stack_numbers_[tables_.sites[*site].stack] : no_frames_;
+    if (number.has_value()) return pickle_.Get(*number);
+    pickle_.List();
+    if (site.has_value()) {
+      for (const uint32_t frame : stacks_.stack(tables_.sites[*site].stack)) WriteFrame(frame);
+    }
+    pickle_.EndList();
+    number = pickle_.Put();
+  }
+  void WriteFrame(uint32_t frame) {
+    std::optional<uint32_t>& number = frame_numbers_[frame];
+    if (number.has_value()) return pickle_.Get(*number);
+    const RecordedStacks::Frame& text = stacks_.frames()[frame];
+    pickle_.Dict();
+    pickle_.Text("filename");
+    pickle_.Text(text.file);
+    pickle_.Text("line");
+    pickle_.Integer(text.line);
+    pickle_.Text("name");
+    pickle_.Text(text.name);
+    pickle_.EndDict();
+    number = pickle_.Put();
+  }
+
+  void Size(const char* name, int64_t bytes) {
+    pickle_.Text(name);
+    pickle_.Integer(bytes);
+  }
+
+  void WriteSegment(size_t device, uint64_t address, const Segment& segment, const Blocks& blocks) {
+    const uint64_t end = address + static_cast<uint64_t>(segment.size);
+    const auto first = blocks.lower_bound(address);
+    const auto last = blocks.lower_bound(end);
+    int64_t active = 0;
+    for (auto block = first; block != last; ++block) active += block->second.size;
+    pickle_.Dict();
+    Size("device", static_cast<int64_t>(device));
+    Size("address", static_cast<int64_t>(address));
+    Size("total_size", segment.size);
+    for (const char* name : {"allocated_size", "active_size", "requested_size"}) Size(name, active);
+    Size("stream", 0);
+    pickle_.Text("segment_type");
+    pickle_.Text("large");
+    pickle_.Text("segment_pool_id");
+    pickle_.Pair(0, 0);
+    pickle_.Text("frames");
+    WriteFrames(segment.site);
+    pickle_.Text("blocks");
+    pickle_.List();
+    size_t count = 0;
+    uint64_t at = address;
+    for (auto block = first; block != last; ++block) {
+      if (block->first > at) WriteBlock(at, block->first - at, std::nullopt, &count);
+      // Blocks of a damaged recording may overlap.
+      const uint64_t begin = std::max(at, block->first);
+      const uint64_t block_end = std::min(end, block->first + static_cast<uint64_t>(block->second.size));
+      if (block_end <= begin) continue;
+      WriteBlock(begin, block_end - begin, block->second.site, &count);
+      at = block_end;
+    }
+    if (at < end) WriteBlock(at, end - at, std::nullopt, &count);
+    pickle_.EndList();
+    pickle_.EndDict();
+  }
+  void WriteBlock(uint64_t address, uint64_t size, std::optional<uint32_t> site, size_t* count) {
+    pickle_.Dict();
+    Size("address", static_cast<int64_t>(address));
+    Size("size", static_cast<int64_t>(size));
+    Size("requested_size", site.has_value() ? static_cast<int64_t>(size) : 0);
+    pickle_.Text("state");
+    pickle_.Text(site.has_value() ? "active_allocated" : "inactive");
+    pickle_.Text("frames");
+    WriteFrames(site);
+    pickle_.EndDict();
+    pickle_.NextElement((*count)++);
+  }
+
+  // Takes the free bytes of the device from the samples up to `time`.
+  void ReadSamples(int64_t time) {
+    const std::vector<internal::DriverSample>& samples = recording_.samples();
+    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
+      for (const internal::DriverSample::Device& device : samples[next_sample_].devices) {
+        if (device.device == account_ / kMemorySpaceCount && device.bytes_free.has_value()) {
+          device_free_ = device.bytes_free;
+        }
+      }
+    }
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  Progress& progress_;
+  Pickle pickle_;
+  std::vector<std::optional<uint32_t>> stack_numbers_;  // by stack: the number of its list of frames
+  std::vector<std::optional<uint32_t>> frame_numbers_;
+  std::optional<uint32_t> no_frames_;
+
+  // Of the account that is being written.
+  size_t account_ = 0;
+  Segments segments_;
+  Blocks blocks_;
+  std::unordered_set<uint64_t> nested_;  // ids of live segments inside of blocks
+  std::unordered_map<uint64_t, uint64_t> made_addresses_;
+  uint64_t next_made_address_ = kFirstMadeAddress;
+  int64_t time_us_ = 0;
+  int64_t in_use_ = 0;
+  std::optional<int64_t> device_free_;
+  size_t next_sample_ = 0;
+  size_t entries_ = 0;
+};
+
+}  // namespace
+
+absl::Status WriteMemoryViz(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
+                            Progress& progress) {
+  return MemoryVizWriter(recording, stacks, output, progress).Write();
+}
+
+}  // namespace hbmprof::tool

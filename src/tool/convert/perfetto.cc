@@ -1,0 +1,489 @@
+// WritePerfetto: see recording_files.h.
+//
+// Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
+// MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
+// process only. So the account is the outermost frame of each stack.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <protozero/pbf_builder.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::DriverSample;
+using internal::FileOutput;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+
+// Field numbers of trace_packet.proto and the messages in it.
+using Field = protozero::pbf_tag_type;
+enum class TraceField : Field { kPacket = 1 };
+enum class PacketField : Field {
+  kClockSnapshot = 6,
+  kTimestamp = 8,
+  kSequenceId = 10,
+  kTrackEvent = 11,
+  kInternedData = 12,
+  kSequenceFlags = 13,
+  kProfilePacket = 37,
+  kTrackDescriptor = 60,
+};
+enum class ClocksField : Field { kClock = 1, kPrimaryClock = 2 };
+enum class ClockField : Field { kId = 1, kTimestamp = 2 };
+enum class TrackField : Field { kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8 };
+enum class ProcessField : Field { kPid = 1, kName = 6 };
+enum class ThreadField : Field { kPid = 1, kTid = 2, kName = 5 };
+enum class CounterField : Field { kUnit = 3 };
+enum class EventField : Field { kAnnotation = 4, kType = 9, kTrackUuid = 11, kName = 23, kCounterValue = 30 };
+enum class AnnotationField : Field { kInt = 4, kString = 6, kName = 10 };
+enum class InternedField : Field {
+  kFunctionName = 5,
+  kFrame = 6,
+  kCallstack = 7,
+  kBuildId = 16,
+  kMappingPath = 17,
+  kMapping = 19,
+};
+enum class StringField : Field { kId = 1, kText = 2 };
+enum class FrameField : Field { kId = 1, kFunctionName = 2, kMapping = 3, kRelativePc = 4 };
+enum class CallstackField : Field { kId = 1, kFrame = 2 };
+enum class MappingField : Field { kId = 1, kBuildId = 2, kStart = 4, kEnd = 5, kPath = 7 };
+enum class ProfileField : Field { kDump = 5, kIndex = 7 };
+enum class DumpField : Field { kPid = 1, kSample = 2, kTimestamp = 9, kHeapName = 11 };
+enum class SampleField : Field { kCallstack = 1, kAllocated = 2, kFreed = 3, kAllocations = 5, kFrees = 6 };
+
+template <typename F>
+using Message = protozero::pbf_builder<F>;
+
+constexpr uint64_t kRealtime = 1, kMonotonic = 3, kMonotonicCoarse = 4, kBoottime = 6;  // clocks
+constexpr uint64_t kStateCleared = 1, kNeedsState = 2;                                  // sequence flags
+constexpr uint64_t kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounter = 4;          // types of events
+constexpr uint64_t kCount = 2, kBytes = 3;                                              // units of counters
+
+// Tracks: the process, then one for each thread, then the counters.
+constexpr uint64_t kProcessTrack = 1;
+
+class PerfettoWriter {
+ public:
+  PerfettoWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
+      : recording_(recording),
+        tables_(recording.tables()),
+        stacks_(stacks),
+        output_(output),
+        progress_(progress),
+        totals_(tables_),
+        accounts_(totals_.account_count()),
+        open_tags_(tables_.threads.size()),
+        next_track_(kProcessTrack + 1 + tables_.threads.size()) {}
+
+  absl::Status Write() {
+    FindPeaks();
+    WriteClocks();
+    WriteTracks();
+    for (size_t i = 0; i < accounts_.size(); ++i) {
+      if (totals_.account(i).is_used) WriteAccount(i, tables_.start_time);
+    }
+    WriteInternedStacks();
+    AtPeak(tables_.start_time);
+    RecordedEvent event;
+    recording_.Rewind();
+    for (size_t count = 0; recording_.Next(&event); ++count) {
+      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+      WriteSamples(event.time);
+      WriteEvent(event);
+      if (totals_.Apply(event)) {
+        for (const size_t account : totals_.changed_accounts()) WriteAccount(account, event.time);
+        if (!totals_.changed_accounts().empty()) AtPeak(event.time);
+      }
+      if (const absl::Status status = Flush(kBufferBytes); !status.ok()) return status;
+    }
+    WriteSamples(recording_.end_time());
+    CloseTags();
+    return Flush(0);
+  }
+
+ private:
+  static constexpr size_t kStep = 1 << 16;
+  static constexpr size_t kBufferBytes = 1 << 16;
+
+  struct Account {
+    uint64_t in_use_track = 0;  // 0: none yet
+    uint64_t idle_track = 0;
+    std::optional<int64_t> in_use;  // last value that was written
+    std::optional<int64_t> idle;
+    int64_t peak_time = 0;
+    int64_t peak = 0;
+    bool peak_is_written = false;
+  };
+  struct Callstack {
+    std::vector<uint32_t> sites;  // at least one
+  };
+
+  absl::Status Flush(size_t limit) {
+    if (bytes_.size() < limit) return absl::OkStatus();
+    const absl::Status status = output_.Append(bytes_);
+    bytes_.clear();
+    return status;
+  }
+
+  void FindPeaks() {
+    SiteTotals totals(tables_);
+    recording_.Rewind();
+    RecordedEvent event;
+    for (size_t count = 0; recording_.Next(&event); ++count) {
+      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+      totals.Apply(event);
+    }
+    for (size_t i = 0; i < accounts_.size(); ++i) {
+      accounts_[i].peak = totals.account(i).peak;
+      accounts_[i].peak_time = totals.account(i).peak_time;
+    }
+  }
+
+  // Writes a packet with the contents that `write` adds.
+  template <typename Write>
+  void Packet(std::optional<int64_t> time, uint64_t flags, const Write& write) {
+    Message<TraceField> trace(bytes_);
+    Message<PacketField> packet(trace, TraceField::kPacket);
+    packet.add_uint64(PacketField::kSequenceId, 1);
+    if (time.has_value()) packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(*time));
+    if (flags != 0) packet.add_uint64(PacketField::kSequenceFlags, flags);
+    write(packet);
+  }
+  template <typename Write>
+  void Event(int64_t time, uint64_t type, uint64_t track, const Write& write) {
+    Packet(time, 0, [&](Message<PacketField>& packet) {
+      Message<EventField> event(packet, PacketField::kTrackEvent);
+      event.add_uint64(EventField::kType, type);
+      event.add_uint64(EventField::kTrackUuid, track);
+      write(event);
+    });
+  }
+  void Counter(int64_t time, uint64_t track, int64_t value) {
+    Event(time, kCounter, track,
+          [value](Message<EventField>& event) { event.add_int64(EventField::kCounterValue, value); });
+  }
+
+  // Times are those of CLOCK_MONOTONIC. They are given as BOOTTIME, the trace's default clock.
+  void WriteClocks() {
+    const auto start = static_cast<uint64_t>(tables_.start_time);
+    Packet(std::nullopt, kStateCleared, [&](Message<PacketField>& packet) {
+      Message<ClocksField> clocks(packet, PacketField::kClockSnapshot);
+      for (const auto& [id, time] :
+           {std::pair(kBoottime, start), std::pair(kMonotonic, start), std::pair(kMonotonicCoarse, start),
+            std::pair(kRealtime, static_cast<uint64_t>(tables_.start_unix_nanos))}) {
+        Message<ClockField> clock(clocks, ClocksField::kClock);
+        clock.add_uint64(ClockField::kId, id);
+        clock.add_uint64(ClockField::kTimestamp, time);
+      }
+      clocks.add_uint64(ClocksField::kPrimaryClock, kBoottime);
+    });
+  }
+
+  template <typename Write>
+  void Track(uint64_t uuid, const Write& write) {
+    Packet(std::nullopt, 0, [&](Message<PacketField>& packet) {
+      Message<TrackField> track(packet, PacketField::kTrackDescriptor);
+      track.add_uint64(TrackField::kUuid, uuid);
+      write(track);
+    });
+  }
+
+  std::string ProcessName() const {
+    if (tables_.names.modules.empty()) return "process";
+    const std::string& path = tables_.names.modules[0].path;
+    return path.substr(path.rfind('/') + 1);
+  }
+
+  void WriteTracks() {
+    const int64_t pid = tables_.names.process_id;
+    Track(kProcessTrack, [&](Message<TrackField>& track) {
+      Message<ProcessField> process(track, TrackField::kProcess);
+      process.add_int64(ProcessField::kPid, pid);
+      process.add_string(ProcessField::kName, ProcessName());
+    });
+    for (size_t i = 0; i < tables_.threads.size(); ++i) {
+      if (ThreadTrack(i) == kProcessTrack) continue;
+      Track(ThreadTrack(i), [&](Message<TrackField>& track) {
+        track.add_uint64(TrackField::kParent, kProcessTrack);
+        Message<ThreadField> thread(track, TrackField::kThread);
+        thread.add_int64(ThreadField::kPid, pid);
+        thread.add_int64(ThreadField::kTid, tables_.threads[i].id);
+        thread.add_string(ThreadField::kName, tables_.threads[i].name);
+      });
+    }
+  }
+  // Returns the track of the process for a thread whose id is not known (0).
+  uint64_t ThreadTrack(size_t thread) const {
+    return tables_.threads[thread].id == 0 ? kProcessTrack : kProcessTrack + 1 + thread;
+  }
+
+  uint64_t CounterTrack(const std::string& name, uint64_t unit) {
+    const uint64_t uuid = next_track_++;
+    Track(uuid, [&](Message<TrackField>& track) {
+      track.add_uint64(TrackField::kParent, kProcessTrack);
+      track.add_string(TrackField::kName, name);
+      Message<CounterField> counter(track, TrackField::kCounter);
+      counter.add_uint64(CounterField::kUnit, unit);
+    });
+    return uuid;
+  }
+
+  // Writes the counters of the account whose values have changed.
+  void WriteAccount(size_t number, int64_t time) {
+    Account& account = accounts_[number];
+    const SiteTotals::Account& now = totals_.account(number);
+    if (account.in_use != now.in_use) {
+      if (account.in_use_track == 0) {
+        account.in_use_track = CounterTrack(Cat(AccountName(tables_, number), " in use"), kBytes);
+      }
+      account.in_use = now.in_use;
+      Counter(time, account.in_use_track, now.in_use);
+    }
+    if (account.idle == now.idle || (now.idle == 0 && account.idle_track == 0)) return;
+    if (account.idle_track == 0) {
+      account.idle_track = CounterTrack(Cat(AccountName(tables_, number), " pool idle"), kBytes);
+    }
+    account.idle = now.idle;
+    Counter(time, account.idle_track, now.idle);
+  }
+
+  // Writes the samples up to `time`.
+  void WriteSamples(int64_t time) {
+    const std::vector<DriverSample>& samples = recording_.samples();
+    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
+      const DriverSample& sample = samples[next_sample_];
+      for (const DriverSample::Device& device : sample.devices) {
+        const std::string& name = tables_.names.devices[device.device].name;
+        SampledCounter(sample.time, Cat(name, " driver in use"), device.bytes_in_use);
+        SampledCounter(sample.time, Cat(name, " driver free"), device.bytes_free);
+        SampledCounter(sample.time, Cat(name, " limit"), device.bytes_limit);
+        SampledCounter(sample.time, Cat(name, " largest free block"), device.largest_free_block_bytes);
+        SampledCounter(sample.time, Cat(name, " driver cache"), device.cache_bytes);
+      }
+      SampledCounter(sample.time, "host resident", sample.host_resident_bytes);
+      for (const auto& [name, value] : sample.counters) SampledCounter(sample.time, name, value, kCount);
+    }
+  }
+  void SampledCounter(int64_t time, const std::string& name, std::optional<int64_t> value, uint64_t unit = kBytes) {
+    if (!value.has_value()) return;
+    const auto [track, is_new] = sampled_tracks_.try_emplace(name, 0);
+    if (is_new) track->second = CounterTrack(name, unit);
+    Counter(time, track->second, *value);
+  }
+
+  void WriteEvent(const RecordedEvent& event) {
+    if (event.kind == RecordedKind::kTags) {
+      SetTags(event.time, event.thread, tables_.tag_sets[event.id]);
+    } else if (event.kind == RecordedKind::kFailed) {
+      Event(event.time, kInstant, ThreadTrack(event.thread), [&](Message<EventField>& message) {
+        message.add_string(EventField::kName, "allocation failed");
+        Annotate(message, "bytes", event.bytes);
+        if (event.id < accounts_.size()) Annotate(message, "memory", AccountName(tables_, event.id));
+      });
+    } else if (event.kind == RecordedKind::kMark) {
+      Event(event.time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
+        const std::string& name = tables_.marks[event.id].name;
+        message.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
+      });
+      WriteHeapProfiles(event.time, std::nullopt);
+    }
+  }
+  static void Annotate(Message<EventField>& message, std::string_view name, int64_t value) {
+    Message<AnnotationField> annotation(message, EventField::kAnnotation);
+    annotation.add_string(AnnotationField::kName, name.data(), name.size());
+    annotation.add_int64(AnnotationField::kInt, value);
+  }
+  static void Annotate(Message<EventField>& message, std::string_view name, std::string_view value) {
+    Message<AnnotationField> annotation(message, EventField::kAnnotation);
+    annotation.add_string(AnnotationField::kName, name.data(), name.size());
+    annotation.add_string(AnnotationField::kString, value.data(), value.size());
+  }
+
+  // Each tag is a slice of its thread. Slices of a thread must be nested. So if a tag ends, the slices inside it also
+  // end, and those whose tags are still set begin again.
+  using Tag = std::pair<std::string, std::string>;
+  void SetTags(int64_t time, size_t thread, const std::vector<Tag>& tags) {
+    std::vector<Tag>& open = open_tags_[thread];
+    const auto is_set = [&tags](const Tag& tag) { return std::find(tags.begin(), tags.end(), tag) != tags.end(); };
+    const auto kept = std::find_if_not(open.begin(), open.end(), is_set);
+    std::vector<Tag> next(open.begin(), kept);
+    for (auto tag = kept; tag != open.end(); ++tag) {
+      Event(time, kSliceEnd, ThreadTrack(thread), [](Message<EventField>&) {});
+      if (is_set(*tag)) next.push_back(*tag);
+    }
+    const auto begin = static_cast<size_t>(kept - open.begin());
+    for (const Tag& tag : tags) {
+      if (std::find(next.begin(), next.end(), tag) == next.end()) next.push_back(tag);
+    }
+    for (size_t i = begin; i < next.size(); ++i) {
+      Event(time, kSliceBegin, ThreadTrack(thread), [&](Message<EventField>& message) {
+        message.add_string(EventField::kName, Cat(next[i].first, "=", next[i].second));
+      });
+    }
+    open = std::move(next);
+  }
+  void CloseTags() {
+    for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
+  }
+
+  // Writes the heap profile of each account whose peak is at this instant.
+  void AtPeak(int64_t time) {
+    for (size_t i = 0; i < accounts_.size(); ++i) {
+      Account& account = accounts_[i];
+      if (account.peak_is_written || account.peak_time != time || totals_.account(i).in_use != account.peak) continue;
+      account.peak_is_written = true;
+      if (account.peak == 0) continue;
+      Event(time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
+        message.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, i)));
+        Annotate(message, "bytes", account.peak);
+      });
+      WriteHeapProfiles(time, i);
+    }
+  }
+
+  // Texts, frames and stacks of all sites. Stacks of one account with equal frames are one call stack.
+  void WriteInternedStacks() {
+    std::map<std::pair<size_t, std::vector<uint32_t>>, uint64_t> numbers;
+    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+      const std::vector<uint32_t>& frames = stacks_.stack(tables_.sites[i].stack);
+      const auto [entry, is_new] = numbers.try_emplace({totals_.account_of(i), frames}, callstacks_.size());
+      if (is_new) callstacks_.emplace_back();
+      callstacks_[entry->second].sites.push_back(i);
+    }
+    Packet(tables_.start_time, kNeedsState, [&](Message<PacketField>& packet) {
+      Message<InternedField> data(packet, PacketField::kInternedData);
+      InternFrames(data);
+      for (const auto& [key, number] : numbers) {
+        Message<CallstackField> callstack(data, InternedField::kCallstack);
+        callstack.add_uint64(CallstackField::kId, number + 1);
+        // Outermost first.
+        callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
+        for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
+          callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
+        }
+      }
+    });
+  }
+  uint64_t AccountFrame(size_t account) const { return stacks_.frames().size() + 1 + account; }
+
+  // Frames with the numbers 1, 2, ...: those of the stacks, and one for each account. A mapping for each binary.
+  void InternFrames(Message<InternedField>& data) {
+    const std::string program = ProcessName();
+    std::map<std::string, uint64_t> mappings;
+    const auto mapping_of = [&](const std::string& path) {
+      const auto [entry, is_new] = mappings.try_emplace(path, mappings.size() + 1);
+      if (is_new) InternMapping(data, entry->second, path);
+      return entry->second;
+    };
+    const auto add = [&](uint64_t id, const std::string& name, const std::string& path) {
+      {
+        Message<StringField> text(data, InternedField::kFunctionName);
+        text.add_uint64(StringField::kId, id);
+        text.add_string(StringField::kText, name);
+      }
+      const uint64_t mapping = mapping_of(path.empty() ? program : path);
+      Message<FrameField> frame(data, InternedField::kFrame);
+      frame.add_uint64(FrameField::kId, id);
+      frame.add_uint64(FrameField::kFunctionName, id);
+      frame.add_uint64(FrameField::kMapping, mapping);
+      frame.add_uint64(FrameField::kRelativePc, id);
+    };
+    for (uint64_t i = 0; i < stacks_.frames().size(); ++i) {
+      const RecordedStacks::Frame& frame = stacks_.frames()[i];
+      add(i + 1, frame.line == 0 ? frame.name : Cat(frame.name, " ", frame.Position()), frame.file);
+    }
+    for (size_t i = 0; i < accounts_.size(); ++i) add(AccountFrame(i), AccountName(tables_, i), "");
+  }
+  static void InternMapping(Message<InternedField>& data, uint64_t id, const std::string& path) {
+    const auto add_text = [&](InternedField field, std::string_view text) {
+      Message<StringField> message(data, field);
+      message.add_uint64(StringField::kId, id);
+      message.add_string(StringField::kText, text.data(), text.size());
+    };
+    add_text(InternedField::kBuildId, Cat("hbmprof-", id));
+    add_text(InternedField::kMappingPath, path);
+    Message<MappingField> mapping(data, InternedField::kMapping);
+    mapping.add_uint64(MappingField::kId, id);
+    mapping.add_uint64(MappingField::kBuildId, id);
+    mapping.add_uint64(MappingField::kStart, 0);
+    mapping.add_uint64(MappingField::kEnd, uint64_t{1} << 40);
+    mapping.add_uint64(MappingField::kPath, id);
+  }
+
+  // Writes the heap profile of one account, or of all.
+  void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
+    std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
+    std::vector<SiteTotals::Site> sums(callstacks_.size());
+    for (size_t i = 0; i < callstacks_.size(); ++i) {
+      for (const uint32_t site : callstacks_[i].sites) {
+        const SiteTotals::Site& now = totals_.site(site);
+        sums[i].allocated_bytes = Plus(sums[i].allocated_bytes, now.allocated_bytes);
+        sums[i].freed_bytes = Plus(sums[i].freed_bytes, now.freed_bytes);
+        sums[i].allocated_objects = Plus(sums[i].allocated_objects, now.allocated_objects);
+        sums[i].freed_objects = Plus(sums[i].freed_objects, now.freed_objects);
+      }
+      const size_t account = totals_.account_of(callstacks_[i].sites[0]);
+      const bool is_empty = sums[i].allocated_objects == 0 && sums[i].allocated_bytes == 0;
+      if (!is_empty && (!only.has_value() || *only == account)) changed[account].push_back(i);
+    }
+    if (changed.empty()) return;
+    Packet(time, kNeedsState, [&](Message<PacketField>& packet) {
+      Message<ProfileField> profile(packet, PacketField::kProfilePacket);
+      profile.add_uint64(ProfileField::kIndex, profile_count_++);
+      for (const auto& [account, callstacks] : changed) {
+        Message<DumpField> dump(profile, ProfileField::kDump);
+        dump.add_int64(DumpField::kPid, tables_.names.process_id);
+        dump.add_int64(DumpField::kTimestamp, time);
+        dump.add_string(DumpField::kHeapName, AccountName(tables_, account));
+        for (const size_t i : callstacks) {
+          Message<SampleField> sample(dump, DumpField::kSample);
+          sample.add_uint64(SampleField::kCallstack, i + 1);
+          sample.add_int64(SampleField::kAllocated, sums[i].allocated_bytes);
+          sample.add_int64(SampleField::kFreed, sums[i].freed_bytes);
+          sample.add_int64(SampleField::kAllocations, sums[i].allocated_objects);
+          sample.add_int64(SampleField::kFrees, sums[i].freed_objects);
+        }
+      }
+    });
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  FileOutput& output_;
+  Progress& progress_;
+  SiteTotals totals_;
+  std::vector<Account> accounts_;
+  std::vector<std::vector<Tag>> open_tags_;  // by thread: outermost slice first
+  uint64_t next_track_;
+  std::unordered_map<std::string, uint64_t> sampled_tracks_;
+  std::vector<Callstack> callstacks_;
+  size_t next_sample_ = 0;
+  uint64_t profile_count_ = 0;
+  std::string bytes_;
+};
+
+}  // namespace
+
+absl::Status WritePerfetto(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
+                           Progress& progress) {
+  return PerfettoWriter(recording, stacks, output, progress).Write();
+}
+
+}  // namespace hbmprof::tool

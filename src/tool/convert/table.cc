@@ -1,0 +1,450 @@
+// See table.h.
+#include "src/tool/convert/table.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "src/tool/convert/frame_texts.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::DriverSample;
+using internal::FileOutput;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+
+constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
+
+std::vector<std::string> EventColumns() {
+  return {"time_ns", "time", "event", "bytes",     "change", "in_use", "id",   "thread", "device",
+          "space",   "kind", "site",  "allocator", "name",   "tags",   "host", "process"};
+}
+
+const char* NameOf(RecordedKind kind) {
+  constexpr const char* kNames[] = {"alloc",   "free",   "undo_free", "alloc_and_free", "charge", "move_from",
+                                    "move_to", "failed", "tags",      "reset_peak",     "mark"};
+  static_assert(std::size(kNames) == internal::kRecordedKinds);
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// Times as text with microseconds. The text of a second is made once for all events in it.
+class TimeTexts {
+ public:
+  explicit TimeTexts(int64_t unix_of_zero) : unix_of_zero_(unix_of_zero) {}
+
+  // The text is valid until the next call.
+  std::string_view Of(int64_t time) {
+    constexpr int64_t kSecond = 1000000000;
+    const int64_t nanos = std::max<int64_t>(0, Plus(time, unix_of_zero_));
+    if (nanos / kSecond != second_) {
+      second_ = nanos / kSecond;
+      text_ = FormatTime(second_ * kSecond);
+      text_.resize(std::max<size_t>(text_.size(), 1));
+      text_.replace(text_.size() - 1, 1, ".000000Z");
+    }
+    int64_t micros = nanos % kSecond / 1000;
+    for (size_t i = 2; i <= 7; ++i, micros /= 10) text_[text_.size() - i] = static_cast<char>('0' + micros % 10);
+    return text_;
+  }
+
+ private:
+  const int64_t unix_of_zero_;
+  int64_t second_ = -1;
+  std::string text_;
+};
+
+std::string TagsAsJson(const std::vector<std::pair<std::string, std::string>>& tags) {
+  std::string text = "{";
+  for (const auto& [key, value] : tags) text += Cat(text.size() == 1 ? "" : ",", Quoted(key), ":", Quoted(value));
+  return text + "}";
+}
+
+// Appends the names of the columns if the format has them.
+absl::Status WriteColumnNames(TableFormat format, const std::vector<std::string>& columns, FileOutput& output) {
+  if (format != TableFormat::kCsv) return absl::OkStatus();
+  TableRow row(format, columns);
+  for (const std::string& column : columns) row.Text(column);
+  return row.End(output);
+}
+
+class EventTable {
+ public:
+  EventTable(TableFormat format, const RecordingTables& tables, const RecordedStacks& stacks, FileOutput& output)
+      : format_(format),
+        tables_(tables),
+        stacks_(stacks),
+        output_(output),
+        columns_(EventColumns()),
+        totals_(tables),
+        times_(Minus(tables.start_unix_nanos, tables.start_time)),
+        of_sites_(tables.sites.size()) {}
+
+  absl::Status WriteHeader() { return WriteColumnNames(format_, columns_, output_); }
+
+  absl::Status WriteEvent(const RecordedEvent& event) {
+    totals_.Apply(event);
+    TableRow row(format_, columns_);
+    Start(row, event.time, NameOf(event.kind));
+    const bool has_site = event.site < of_sites_.size();
+    const bool has_bytes = has_site || event.kind == RecordedKind::kFailed;
+    const size_t account = has_site ? totals_.account_of(event.site) : static_cast<size_t>(event.id);
+    const bool has_account = has_site || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kResetPeak;
+    Add(row, has_bytes, event.bytes);
+    Add(row, has_site, SiteTotals::ChangeOf(event));
+    Add(row, has_account, has_account ? totals_.account(account).in_use : 0);
+    if (has_site && event.kind != RecordedKind::kCharge && event.kind != RecordedKind::kFailed) {
+      char id[24] = "0x";
+      row.Plain({id, static_cast<size_t>(std::to_chars(id + 2, id + sizeof(id), event.id, 16).ptr - id)});
+    } else {
+      row.Missing();
+    }
+    row.Number(tables_.threads[event.thread].id);
+    if (has_site) {
+      row.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
+    } else {
+      const bool is_tags = event.kind == RecordedKind::kTags;
+      EndRow(row, has_account ? std::optional(account) : std::nullopt,
+             event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
+             is_tags ? TagsAsJson(tables_.tag_sets[event.id]) : "{}");
+    }
+    return row.End(output_);
+  }
+
+  absl::Status WriteSample(const DriverSample& sample) {
+    for (const DriverSample::Device& device : sample.devices) {
+      const std::pair<const char*, std::optional<int64_t>> values[] = {
+          {"driver_in_use", device.bytes_in_use},
+          {"driver_free", device.bytes_free},
+          {"driver_limit", device.bytes_limit},
+          {"driver_largest_free", device.largest_free_block_bytes},
+          {"driver_cache", device.cache_bytes}};
+      for (const auto& [name, value] : values) {
+        const absl::Status status =
+            value.has_value() ? WriteValue(sample.time, name, *value, size_t{device.device} * kMemorySpaceCount, "")
+                              : absl::OkStatus();
+        if (!status.ok()) return status;
+      }
+    }
+    absl::Status status;
+    if (sample.host_resident_bytes.has_value()) {
+      status = WriteValue(sample.time, "host_resident", *sample.host_resident_bytes, std::nullopt, "");
+    }
+    for (const auto& [name, value] : sample.counters) {
+      if (status.ok()) status = WriteValue(sample.time, "counter", value, std::nullopt, name);
+    }
+    return status;
+  }
+
+ private:
+  static void Add(TableRow& row, bool has_value, int64_t value) {
+    if (has_value) {
+      row.Number(value);
+    } else {
+      row.Missing();
+    }
+  }
+
+  void Start(TableRow& row, int64_t time, std::string_view name) {
+    row.Number(Minus(time, tables_.start_time));
+    row.Plain(times_.Of(time));
+    row.Plain(name);
+  }
+
+  // The cells of a site are made at its first event.
+  const std::string& OfSite(uint32_t number) {
+    std::string& cells = of_sites_[number];
+    if (!cells.empty()) return cells;
+    const Snapshot::Sample& site = tables_.sites[number];
+    TableRow row(format_, columns_);
+    row.StartAt(kSharedColumn);
+    row.Text(tables_.names.devices[site.device].name);
+    row.Text(MemorySpaceName(SpaceOf(site.kind)));
+    row.Text(MemoryKindName(site.kind));
+    row.Number(number);
+    row.Text(tables_.names.allocators[site.allocator]);
+    row.Text(stacks_.own_frame(site.stack).name);
+    row.Json(TagsAsJson(site.tags));
+    row.Text(tables_.names.host);
+    row.Number(tables_.names.process_id);
+    cells = row.text();
+    return cells;
+  }
+
+  void EndRow(TableRow& row, std::optional<size_t> account, const std::string& name, const std::string& tags) {
+    if (account.has_value()) {
+      row.Text(tables_.names.devices[*account / kMemorySpaceCount].name);
+      row.Text(MemorySpaceName(MemorySpace(*account % kMemorySpaceCount)));
+    } else {
+      row.Missing();
+      row.Missing();
+    }
+    for (int i = 0; i < 3; ++i) row.Missing();  // kind, site, allocator
+    if (name.empty()) {
+      row.Missing();
+    } else {
+      row.Text(name);
+    }
+    row.Json(tags);
+    row.Text(tables_.names.host);
+    row.Number(tables_.names.process_id);
+  }
+
+  absl::Status WriteValue(int64_t time, const char* event, int64_t value, std::optional<size_t> account,
+                          const std::string& name) {
+    TableRow row(format_, columns_);
+    Start(row, time, event);
+    row.Number(value);
+    for (int i = 0; i < 4; ++i) row.Missing();  // change, in_use, id, thread
+    EndRow(row, account, name, "{}");
+    return row.End(output_);
+  }
+
+  const TableFormat format_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  FileOutput& output_;
+  const std::vector<std::string> columns_;
+  SiteTotals totals_;
+  TimeTexts times_;
+  std::vector<std::string> of_sites_;
+};
+
+// Labels with columns of their own.
+constexpr std::array<std::string_view, 3> kLabelColumns = {"device", "kind", "allocator"};
+
+class SampleTable {
+ public:
+  SampleTable(TableFormat format, FileOutput& output) : format_(format), output_(output) {}
+
+  absl::Status WriteFile(const ProfileSet& profiles) {
+    if (columns_.empty()) {
+      if (const absl::Status status = WriteHeader(profiles); !status.ok()) return status;
+    }
+    std::vector<std::optional<size_t>> types;
+    for (const std::string& type : types_) types.push_back(TypeIndex(profiles, type));
+    const ProfileSet::File& file = profiles.files()[0];
+    if (std::none_of(types.begin(), types.end(), [](const auto& type) { return type.has_value(); })) {
+      return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
+    }
+    const std::string of_file = FileCells(file);
+    FrameTexts frames(profiles, ";", true, [](const ProfileSet::ShownFrame& frame) {
+      std::string name = Visible(frame.name);
+      std::replace(name.begin(), name.end(), ';', ':');
+      return name;
+    });
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      const absl::Status status = WriteSample(profiles, file, s, types, of_file, frames);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kFileColumns = 4;
+
+  absl::Status WriteHeader(const ProfileSet& profiles) {
+    columns_ = {"file", "time", "host", "process"};
+    columns_.insert(columns_.end(), kLabelColumns.begin(), kLabelColumns.end());
+    columns_.insert(columns_.end(), {"name", "where", "stack", "labels"});
+    for (const SampleType& type : profiles.types()) {
+      types_.push_back(type.type);
+      columns_.push_back(type.type);
+    }
+    return WriteColumnNames(format_, columns_, output_);
+  }
+
+  static std::optional<size_t> TypeIndex(const ProfileSet& profiles, const std::string& name) {
+    for (size_t i = 0; i < profiles.types().size(); ++i) {
+      if (profiles.types()[i].type == name) return i;
+    }
+    return std::nullopt;
+  }
+
+  std::string FileCells(const ProfileSet::File& file) const {
+    TableRow row(format_, columns_);
+    row.Text(file.path);
+    if (file.time_nanos == 0) {
+      row.Missing();
+    } else {
+      row.Text(TimeTexts(0).Of(file.time_nanos));
+    }
+    std::string host;
+    std::optional<int64_t> process;
+    for (const std::string& text : file.comments) {
+      const Comment comment(text);
+      if (comment.word != "hbmprof") continue;
+      if (const auto found = comment.values.find("host"); found != comment.values.end()) host = found->second;
+      process = comment.Number("pid");
+    }
+    row.Text(host);
+    if (process.has_value()) {
+      row.Number(*process);
+    } else {
+      row.Missing();
+    }
+    return std::string(row.text());
+  }
+
+  absl::Status WriteSample(const ProfileSet& profiles, const ProfileSet::File& file, size_t number,
+                           const std::vector<std::optional<size_t>>& types, const std::string& of_file,
+                           FrameTexts& frames) {
+    const ProfileSet::Sample& sample = file.samples[number];
+    TableRow row(format_, columns_);
+    row.Cells(of_file, kFileColumns);
+    for (const std::string_view label : kLabelColumns) row.Text(profiles.LabelText(sample.labels, label));
+    std::string stack;
+    frames.AppendStack(sample.stack, stack);
+    const std::vector<ProfileSet::ShownFrame> innermost =
+        profiles.stacks().length(sample.stack) == 0 ? std::vector<ProfileSet::ShownFrame>()
+                                                    : profiles.ShownLocation(*profiles.stacks().begin(sample.stack));
+    row.Text(innermost.empty() ? "" : innermost[0].name);
+    row.Text(innermost.empty() ? "" : innermost[0].position);
+    row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
+    row.Json(LabelsOf(profiles, sample.labels));
+    for (const std::optional<size_t>& type : types) {
+      if (type.has_value()) {
+        row.Number(profiles.Value(file, number, *type));
+      } else {
+        row.Missing();
+      }
+    }
+    return row.End(output_);
+  }
+
+  // The labels without a column of their own.
+  static std::string LabelsOf(const ProfileSet& profiles, uint32_t labels) {
+    std::map<std::string, std::string> values;
+    for (const ProfileSet::Label& label : profiles.labels(labels)) {
+      const std::string& key = profiles.text(label.key);
+      if (std::find(kLabelColumns.begin(), kLabelColumns.end(), key) != kLabelColumns.end()) continue;
+      values[key] = label.text != 0 ? Quoted(profiles.text(label.text)) : std::to_string(label.number);
+    }
+    std::string text = "{";
+    for (const auto& [key, value] : values) text += Cat(text.size() == 1 ? "" : ",", Quoted(key), ":", value);
+    return text + "}";
+  }
+
+  const TableFormat format_;
+  FileOutput& output_;
+  std::vector<std::string> columns_;
+  std::vector<std::string> types_;
+};
+
+}  // namespace
+
+std::optional<TableFormat> TableFormatNamed(const std::string& name) {
+  if (name == "csv") return TableFormat::kCsv;
+  if (name == "ndjson") return TableFormat::kNdjson;
+  return std::nullopt;
+}
+
+void TableRow::Begin() {
+  if (format_ == TableFormat::kNdjson) {
+    text_ += column_ == 0 ? "{\"" : ",\"";
+    text_ += columns_[column_];
+    text_ += "\":";
+  } else if (column_ != 0) {
+    text_ += ',';
+  }
+  ++column_;
+}
+
+void TableRow::Number(int64_t value) {
+  Begin();
+  char digits[24];
+  text_.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
+}
+
+void TableRow::Text(std::string_view value) {
+  Begin();
+  if (format_ == TableFormat::kNdjson) {
+    text_ += Quoted(value);
+    return;
+  }
+  const std::string visible = Visible(value);
+  if (visible.find_first_of(",\"") == std::string::npos) {
+    text_ += visible;
+    return;
+  }
+  text_ += '"';
+  for (const char c : visible) text_.append(c == '"' ? 2 : 1, c);
+  text_ += '"';
+}
+
+void TableRow::Plain(std::string_view value) {
+  Begin();
+  if (format_ == TableFormat::kNdjson) text_ += '"';
+  text_ += value;
+  if (format_ == TableFormat::kNdjson) text_ += '"';
+}
+
+void TableRow::Json(const std::string& value) {
+  if (format_ == TableFormat::kCsv) {
+    Text(value);
+  } else {
+    Begin();
+    text_ += value;
+  }
+}
+
+void TableRow::Missing() {
+  Begin();
+  if (format_ == TableFormat::kNdjson) text_ += "null";
+}
+
+void TableRow::Cells(std::string_view cells, size_t count) {
+  text_ += cells;
+  column_ += count;
+}
+
+absl::Status TableRow::End(FileOutput& output) {
+  text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
+  return output.Append(text_);
+}
+
+absl::Status WriteEventTable(TableFormat format, RecordingReader& recording, const RecordedStacks& stacks,
+                             FileOutput& output, Progress& progress) {
+  constexpr int64_t kStep = 1 << 14;
+  EventTable table(format, recording.tables(), stacks, output);
+  absl::Status status = table.WriteHeader();
+  auto sample = recording.samples().begin();
+  RecordedEvent event;
+  recording.Rewind();
+  for (int64_t count = 1; status.ok() && recording.Next(&event); ++count) {
+    for (; status.ok() && sample != recording.samples().end() && sample->time < event.time; ++sample) {
+      status = table.WriteSample(*sample);
+    }
+    if (status.ok()) status = table.WriteEvent(event);
+    if (count % kStep == 0) progress.Advance(kStep);
+  }
+  for (; status.ok() && sample != recording.samples().end(); ++sample) status = table.WriteSample(*sample);
+  return status;
+}
+
+absl::Status WriteSampleTable(TableFormat format, const std::vector<std::string>& files, const ViewOptions& options,
+                              FileOutput& output) {
+  SampleTable table(format, output);
+  for (const std::string& file : files) {
+    const absl::StatusOr<ProfileSet> profiles = ReadView("convert", {file}, options);
+    if (!profiles.ok()) return profiles.status();
+    if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
+    if (const absl::Status status = table.WriteFile(*profiles); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hbmprof::tool

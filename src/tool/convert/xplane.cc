@@ -1,0 +1,358 @@
+// WriteXplane: see recording_files.h.
+//
+// XProf reads the events MemoryAllocation and MemoryDeallocation of the plane /host:CPU. It pairs them by address, and
+// calls the difference between the bytes in use and the live buffers "unused preallocated device memory". So segments
+// of pools have no buffer of their own here: their idle bytes become this row.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <protozero/pbf_builder.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::FileOutput;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+using SiteKind = RecordingTables::SiteKind;
+
+// Field numbers of xplane.proto.
+using Field = protozero::pbf_tag_type;
+enum class SpaceField : Field { kPlane = 1, kHostname = 4 };
+enum class PlaneField : Field { kName = 2, kLine = 3, kEventMetadata = 4, kStatMetadata = 5 };
+enum class LineField : Field { kName = 2, kEvent = 4 };
+enum class EventField : Field { kMetadataId = 1, kOffsetPs = 2, kStat = 4 };
+enum class StatField : Field { kMetadataId = 1, kDouble = 2, kInt = 4, kReference = 7 };
+enum class EntryField : Field { kKey = 1, kValue = 2 };
+enum class MetadataField : Field { kId = 1, kName = 2 };
+
+template <typename F>
+using Message = protozero::pbf_builder<F>;
+
+enum EventName : uint64_t { kAllocation = 1, kDeallocation = 2 };
+constexpr const char* kEventNames[] = {"MemoryAllocation", "MemoryDeallocation"};
+
+// The names of the stats have the first numbers; texts that stats refer to follow.
+enum StatName : uint64_t {
+  kBytesAllocated = 1,
+  kAllocationBytes,
+  kRequestedBytes,
+  kAddress,
+  kAllocator,
+  kPeakBytes,
+  kBytesAvailable,
+  kFragmentation,
+  kOp,
+  kShape,
+  kRegion,
+  kDataType,
+};
+constexpr const char* kStatNames[] = {
+    "bytes_allocated", "allocation_bytes", "requested_bytes", "addr",  "allocator_name", "peak_bytes_in_use",
+    "bytes_available", "fragmentation",    "tf_op",           "shape", "region_type",    "data_type"};
+
+// The length of a message is written before the message, when it is not known yet. A varint of five bytes can hold any
+// length below 2 GiB, and readers of protobuf accept no longer message.
+constexpr size_t kLengthBytes = 5;
+constexpr int64_t kMaxBytes = INT32_MAX - (int64_t{1} << 20);
+
+std::string FixedLength(int64_t length) {
+  std::string bytes;
+  for (size_t i = 0; i < kLengthBytes; ++i, length >>= 7) {
+    bytes += static_cast<char>((length & 0x7F) | (i + 1 < kLengthBytes ? 0x80 : 0));
+  }
+  return bytes;
+}
+
+// TensorFlow's numbers of data types, by the names that JAX, PyTorch and XLA use.
+int64_t DataTypeOf(std::string_view name) {
+  static constexpr std::pair<std::string_view, int64_t> kTypes[] = {
+      {"float32", 1}, {"f32", 1},  {"float64", 2},  {"f64", 2},      {"int32", 3},     {"s32", 3},
+      {"uint8", 4},   {"u8", 4},   {"int16", 5},    {"s16", 5},      {"int8", 6},      {"s8", 6},
+      {"int64", 9},   {"s64", 9},  {"bool", 10},    {"pred", 10},    {"bfloat16", 14}, {"bf16", 14},
+      {"uint16", 17}, {"u16", 17}, {"float16", 19}, {"f16", 19},     {"uint32", 22},   {"u32", 22},
+      {"uint64", 23}, {"u64", 23}, {"f8e5m2", 24},  {"f8e4m3fn", 25}};
+  const auto* const found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [name](const auto& type) { return type.first == name; });
+  return found == std::end(kTypes) ? 0 : found->second;
+}
+
+class XplaneWriter {
+ public:
+  XplaneWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
+      : recording_(recording),
+        tables_(recording.tables()),
+        stacks_(stacks),
+        output_(output),
+        progress_(progress),
+        totals_(tables_),
+        sites_(tables_.sites.size()),
+        accounts_(totals_.account_count()) {}
+
+  absl::Status Write() {
+    for (const char* name : kStatNames) texts_.emplace_back(name);
+    for (size_t i = 0; i < accounts_.size(); ++i) {
+      if (totals_.account(i).is_used) accounts_[i].name = Intern(AccountName(tables_, i));
+      const auto& space = tables_.names.devices[i / kMemorySpaceCount].spaces[i % kMemorySpaceCount];
+      accounts_[i].limit = space.bytes_limit;
+      accounts_[i].lifetime_peak = space.peak_bytes_in_use;
+    }
+    absl::Status status = OpenPlane();
+    if (status.ok()) status = WriteLiveBuffers();
+    if (status.ok()) status = WriteEvents();
+    return status.ok() ? ClosePlane() : status;
+  }
+
+ private:
+  struct Site {
+    bool is_known = false;  // the other members are set
+    uint64_t op = 0;
+    uint64_t shape = 0;  // 0: none
+    uint64_t region = 0;
+    int64_t data_type = 0;
+  };
+  struct Account {
+    uint64_t name = 0;
+    std::optional<int64_t> limit;
+    int64_t lifetime_peak = 0;
+    std::optional<double> fragmentation;
+  };
+
+  uint64_t Intern(const std::string& text) {
+    const auto [entry, is_new] = numbers_.try_emplace(text, texts_.size() + 1);
+    if (is_new) texts_.push_back(text);
+    return entry->second;
+  }
+
+  const Site& SiteOf(uint32_t number) {
+    Site& site = sites_[number];
+    if (site.is_known) return site;
+    site.is_known = true;
+    const Snapshot::Sample& sample = tables_.sites[number];
+    const RecordedStacks::Frame& frame = stacks_.own_frame(sample.stack);
+    const std::string position = frame.Position();
+    site.op = Intern(position.empty() ? frame.name : Cat(frame.name, " ", position));
+    site.region = Intern(std::string(MemoryKindName(sample.kind)));
+    for (const auto& [key, value] : sample.tags) {
+      if (key == "shape") site.shape = Intern(value);
+      if (key == "region") site.region = Intern(value);
+      if (key == "dtype") site.data_type = DataTypeOf(value);
+    }
+    return site;
+  }
+
+  // Appends the start of the message `field`, whose length is not known yet. Sets `*position` to that of its length.
+  absl::Status Open(Field field, int64_t* position) {
+    const absl::Status status = output_.Append(std::string(1, static_cast<char>(field << 3 | 2)));
+    *position = output_.size();
+    return status.ok() ? output_.Append(FixedLength(0)) : status;
+  }
+  absl::Status Close(int64_t position) {
+    const int64_t begin = position + static_cast<int64_t>(kLengthBytes);
+    return output_.Overwrite(position, FixedLength(output_.size() - begin));
+  }
+
+  absl::Status OpenPlane() {
+    absl::Status status = Open(static_cast<Field>(SpaceField::kPlane), &plane_);
+    std::string name;
+    Message<PlaneField>(name).add_string(PlaneField::kName, "/host:CPU");
+    if (status.ok()) status = output_.Append(name);
+    if (status.ok()) status = Open(static_cast<Field>(PlaneField::kLine), &line_);
+    name.clear();
+    Message<LineField>(name).add_string(LineField::kName, "hbmprof");
+    return status.ok() ? output_.Append(name) : status;
+  }
+
+  absl::Status ClosePlane() {
+    absl::Status status = Close(line_);
+    std::string names;
+    Message<PlaneField> plane(names);
+    const auto add = [&plane](PlaneField field, uint64_t id, std::string_view name) {
+      Message<EntryField> entry(plane, field);
+      entry.add_uint64(EntryField::kKey, id);
+      Message<MetadataField> metadata(entry, EntryField::kValue);
+      metadata.add_uint64(MetadataField::kId, id);
+      metadata.add_string(MetadataField::kName, name.data(), name.size());
+    };
+    for (uint64_t i = 0; i < std::size(kEventNames); ++i) add(PlaneField::kEventMetadata, i + 1, kEventNames[i]);
+    for (uint64_t i = 0; i < texts_.size(); ++i) add(PlaneField::kStatMetadata, i + 1, texts_[i]);
+    if (status.ok()) status = output_.Append(names);
+    if (status.ok()) status = Close(plane_);
+    std::string host;
+    Message<SpaceField>(host).add_string(SpaceField::kHostname, tables_.names.host);
+    if (status.ok()) status = output_.Append(host);
+    if (!status.ok() || output_.size() <= kMaxBytes) return status;
+    return TooLarge();
+  }
+
+  absl::Status TooLarge() const {
+    return absl::ResourceExhaustedError(Cat(
+        "the recording has ", recording_.event_count(),
+        " events; XProf reads files of at most 2 GiB, and theirs would be larger. Convert it to Perfetto's format"));
+  }
+
+  // The buffers that are live at the start are allocations at that instant.
+  absl::Status WriteLiveBuffers() {
+    std::vector<int64_t> in_use(accounts_.size());
+    std::vector<size_t> left(accounts_.size());
+    const auto is_buffer = [this](const RecordingTables::Live& live) {
+      return tables_.site_kinds[live.site] != SiteKind::kSegment;
+    };
+    for (const RecordingTables::Live& live : tables_.live)
+      left[totals_.account_of(live.site)] += is_buffer(live) ? 1 : 0;
+    for (const RecordingTables::Live& live : tables_.live) {
+      if (!is_buffer(live)) continue;
+      const size_t account = totals_.account_of(live.site);
+      in_use[account] = Plus(in_use[account], live.bytes);
+      // The last one has all bytes in use, including those of segments.
+      const bool is_last = --left[account] == 0;
+      const RecordedEvent event = {tables_.start_time, live.id, live.bytes, live.site, 0, RecordedKind::kAlloc};
+      if (const absl::Status status =
+              Append(kAllocation, event, is_last ? totals_.account(account).in_use : in_use[account]);
+          !status.ok()) {
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteEvents() {
+    constexpr size_t kStep = 1 << 16;
+    recording_.Rewind();
+    RecordedEvent event;
+    for (size_t count = 0; recording_.Next(&event); ++count) {
+      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+      change_.push_back(event);
+      if (!totals_.Apply(event)) continue;
+      ReadSamples(event.time);
+      const absl::Status status = WriteChange();
+      change_.clear();
+      if (!status.ok()) return status;
+      if (output_.size() > kMaxBytes) return TooLarge();
+    }
+    return absl::OkStatus();
+  }
+
+  // Takes the limits and the fragmentation of the samples up to `time`.
+  void ReadSamples(int64_t time) {
+    const std::vector<internal::DriverSample>& samples = recording_.samples();
+    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
+      for (const internal::DriverSample::Device& device : samples[next_sample_].devices) {
+        Account& account = accounts_[device.device * kMemorySpaceCount];
+        if (device.bytes_limit.has_value()) account.limit = device.bytes_limit;
+        if (!device.largest_free_block_bytes.has_value() || device.bytes_free.value_or(0) <= 0) continue;
+        account.fragmentation =
+            1 - static_cast<double>(*device.largest_free_block_bytes) / static_cast<double>(*device.bytes_free);
+      }
+    }
+  }
+
+  // Writes the events of change_, whose values after the change are in totals_.
+  absl::Status WriteChange() {
+    for (const RecordedEvent& event : change_) {
+      if (event.site >= sites_.size() || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kCharge) {
+        continue;
+      }
+      const size_t account = totals_.account_of(event.site);
+      const int64_t in_use = totals_.account(account).in_use;
+      const bool is_segment = tables_.site_kinds[event.site] == SiteKind::kSegment;
+      const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
+                          event.kind == RecordedKind::kMoveTo || event.kind == RecordedKind::kAllocAndFree;
+      const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
+      // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.
+      absl::Status status;
+      if (begins) status = Append(kAllocation, event, in_use, is_segment);
+      if (ends && status.ok()) status = Append(kDeallocation, event, in_use, is_segment);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Append(EventName name, const RecordedEvent& event, int64_t in_use, bool is_segment = false) {
+    Account& account = accounts_[totals_.account_of(event.site)];
+    account.lifetime_peak = std::max(account.lifetime_peak, in_use);
+    // XProf sorts the events by time; the order of events with equal times is undefined. So each event is at least a
+    // picosecond later than the one before.
+    offset_ps_ = std::max(offset_ps_ + 1, static_cast<uint64_t>(Minus(event.time, tables_.start_time)) * 1000);
+    bytes_.clear();
+    {
+      Message<LineField> line(bytes_);
+      Message<EventField> message(line, LineField::kEvent);
+      message.add_uint64(EventField::kMetadataId, name);
+      message.add_uint64(EventField::kOffsetPs, offset_ps_);
+      const int64_t size = is_segment ? 0 : event.bytes;
+      AddStat(message, kAllocator, StatField::kReference, account.name);
+      AddStat(message, kBytesAllocated, StatField::kInt, static_cast<uint64_t>(in_use));
+      AddStat(message, kAllocationBytes, StatField::kInt, static_cast<uint64_t>(size));
+      AddStat(message, kRequestedBytes, StatField::kInt, static_cast<uint64_t>(size));
+      // A segment and its first block have one address.
+      AddStat(message, kAddress, StatField::kInt, is_segment ? ~event.id : event.id);
+      AddStat(message, kPeakBytes, StatField::kInt, static_cast<uint64_t>(account.lifetime_peak));
+      if (account.limit.has_value()) {
+        AddStat(message, kBytesAvailable, StatField::kInt,
+                static_cast<uint64_t>(std::max<int64_t>(0, Minus(*account.limit, in_use))));
+      }
+      if (account.fragmentation.has_value()) {
+        Message<StatField> stat(message, EventField::kStat);
+        stat.add_uint64(StatField::kMetadataId, kFragmentation);
+        stat.add_double(StatField::kDouble, *account.fragmentation);
+      }
+      if (name == kAllocation) AddSite(message, SiteOf(event.site));
+    }
+    return output_.Append(bytes_);
+  }
+
+  void AddSite(Message<EventField>& message, const Site& site) {
+    AddStat(message, kOp, StatField::kReference, site.op);
+    AddStat(message, kRegion, StatField::kReference, site.region);
+    if (site.shape != 0) AddStat(message, kShape, StatField::kReference, site.shape);
+    if (site.data_type != 0) AddStat(message, kDataType, StatField::kInt, static_cast<uint64_t>(site.data_type));
+  }
+
+  void AddStat(Message<EventField>& message, StatName name, StatField field, uint64_t value) {
+    stat_ = {static_cast<char>(static_cast<Field>(StatField::kMetadataId) << 3), static_cast<char>(name),
+             static_cast<char>(static_cast<Field>(field) << 3)};
+    protozero::add_varint_to_buffer(&stat_, value);
+    message.add_bytes(EventField::kStat, stat_.data(), stat_.size());
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  FileOutput& output_;
+  Progress& progress_;
+  SiteTotals totals_;
+  std::vector<Site> sites_;
+  std::vector<Account> accounts_;
+  std::vector<std::string> texts_;  // text i has the number i + 1
+  std::unordered_map<std::string, uint64_t> numbers_;
+  int64_t plane_ = 0;  // positions of the lengths
+  int64_t line_ = 0;
+  uint64_t offset_ps_ = 0;  // of the last event
+  size_t next_sample_ = 0;
+  std::vector<RecordedEvent> change_;
+  std::string bytes_;  // one event
+  std::string stat_;   // one stat
+};
+
+}  // namespace
+
+absl::Status WriteXplane(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
+                         Progress& progress) {
+  return XplaneWriter(recording, stacks, output, progress).Write();
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,208 @@
+// See merge.h.
+#include "src/tool/profile/merge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "src/export/gzip.h"
+#include "src/tool/profile/ages.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+
+// Translates the ids and strings of one profile to those of the result.
+class ProfileMerger::Adder {
+ public:
+  Adder(ProfileMerger& merger, const RawProfile& raw) : merger_(merger), raw_(raw), message_(raw.message()) {
+    for (const pprof::Mapping& one : message_.mapping()) raw_mappings_[one.id()] = &one;
+    for (const pprof::Function& one : message_.function()) raw_functions_[one.id()] = &one;
+    for (const pprof::Location& one : message_.location()) raw_locations_[one.id()] = &one;
+  }
+
+  int64_t Text(int64_t index) { return merger_.Text(std::string(raw_.text(index))); }
+
+  uint64_t Mapping(uint64_t id) {
+    const auto found = raw_mappings_.find(id);
+    if (found == raw_mappings_.end()) return 0;
+    uint64_t& number = mappings_[id];
+    if (number == 0) {
+      pprof::Mapping mapping = *found->second;
+      mapping.set_filename(Text(mapping.filename()));
+      mapping.set_build_id(Text(mapping.build_id()));
+      number = Number(mapping, merger_.mappings_, merger_.result_.mutable_mapping());
+    }
+    return number;
+  }
+
+  uint64_t Function(uint64_t id) {
+    uint64_t& number = functions_[id];
+    if (number == 0) {
+      pprof::Function function = *raw_functions_.at(id);
+      function.set_name(Text(function.name()));
+      function.set_system_name(Text(function.system_name()));
+      function.set_filename(Text(function.filename()));
+      number = Number(function, merger_.functions_, merger_.result_.mutable_function());
+    }
+    return number;
+  }
+
+  uint64_t Location(uint64_t id) {
+    uint64_t& number = locations_[id];
+    if (number == 0) {
+      pprof::Location location = *raw_locations_.at(id);
+      location.set_mapping_id(Mapping(location.mapping_id()));
+      for (pprof::Line& line : *location.mutable_line()) line.set_function_id(Function(line.function_id()));
+      number = Number(location, merger_.locations_, merger_.result_.mutable_location());
+    }
+    return number;
+  }
+
+  bool HasLabels(const pprof::Sample& sample, const Labels& where) const {
+    return std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
+      return std::any_of(sample.label().begin(), sample.label().end(), [&](const pprof::Label& label) {
+        if (raw_.text(label.key()) != wanted.first) return false;
+        return label.str() != 0 ? raw_.text(label.str()) == wanted.second
+                                : std::to_string(label.num()) == wanted.second;
+      });
+    });
+  }
+
+  // Returns the sample with the ids of the result and without values.
+  pprof::Sample Translated(const pprof::Sample& sample, const Labels& added) {
+    pprof::Sample translated;
+    for (const uint64_t id : sample.location_id()) translated.add_location_id(Location(id));
+    for (const pprof::Label& label : sample.label()) {
+      pprof::Label& copy = *translated.add_label();
+      const std::string_view key = raw_.text(label.key());
+      const bool is_added =
+          std::any_of(added.begin(), added.end(), [&](const auto& one) { return std::string_view(one.first) == key; });
+      copy.set_key(merger_.Text(Cat(is_added ? "exported_" : "", key)));
+      copy.set_str(Text(label.str()));
+      copy.set_num(label.num());
+      copy.set_num_unit(Text(label.num_unit()));
+    }
+    for (const auto& [key, value] : added) {
+      pprof::Label& label = *translated.add_label();
+      label.set_key(merger_.Text(key));
+      label.set_str(merger_.Text(value));
+    }
+    return translated;
+  }
+
+ private:
+  // Returns the id of `entry` in the result's table `list`, to which it is added if it is new.
+  template <typename Entry, typename List>
+  static uint64_t Number(Entry& entry, absl::flat_hash_map<std::string, uint64_t>& known, List* list) {
+    entry.clear_id();
+    const auto [found, is_new] = known.try_emplace(entry.SerializeAsString(), list->size() + 1);
+    if (is_new) {
+      entry.set_id(found->second);
+      *list->Add() = entry;
+    }
+    return found->second;
+  }
+
+  ProfileMerger& merger_;
+  const RawProfile& raw_;
+  const pprof::Profile& message_;
+  absl::flat_hash_map<uint64_t, const pprof::Mapping*> raw_mappings_;
+  absl::flat_hash_map<uint64_t, const pprof::Function*> raw_functions_;
+  absl::flat_hash_map<uint64_t, const pprof::Location*> raw_locations_;
+  // From the profile's ids to those of the result.
+  absl::flat_hash_map<uint64_t, uint64_t> mappings_;
+  absl::flat_hash_map<uint64_t, uint64_t> functions_;
+  absl::flat_hash_map<uint64_t, uint64_t> locations_;
+};
+
+int64_t ProfileMerger::Text(const std::string& text) {
+  if (result_.string_table_size() == 0) {
+    result_.add_string_table("");
+    texts_[""] = 0;
+  }
+  const auto [found, is_new] = texts_.try_emplace(text, result_.string_table_size());
+  if (is_new) result_.add_string_table(text);
+  return found->second;
+}
+
+absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added) {
+  const pprof::Profile& message = profile.message();
+  Adder adder(*this, profile);
+  has_subtracted_ = has_subtracted_ || sign == Sign::kSubtract;
+  if (result_.sample_type_size() == 0) {
+    for (const pprof::ValueType& type : message.sample_type()) {
+      pprof::ValueType& copy = *result_.add_sample_type();
+      copy.set_type(adder.Text(type.type()));
+      copy.set_unit(adder.Text(type.unit()));
+    }
+    result_.set_drop_frames(adder.Text(message.drop_frames()));
+    result_.set_keep_frames(adder.Text(message.keep_frames()));
+    result_.set_default_sample_type(adder.Text(message.default_sample_type()));
+    if (message.has_period_type()) {
+      result_.mutable_period_type()->set_type(adder.Text(message.period_type().type()));
+      result_.mutable_period_type()->set_unit(adder.Text(message.period_type().unit()));
+    }
+    result_.set_period(message.period());
+    if (message.mapping_size() > 0) adder.Mapping(message.mapping(0).id());  // the first one is the main program's
+  }
+  // By type of the result: its index in this profile, or -1.
+  std::vector<int> positions;
+  for (const pprof::ValueType& type : result_.sample_type()) {
+    int& position = positions.emplace_back(-1);
+    for (int i = 0; i < message.sample_type_size() && position < 0; ++i) {
+      if (adder.Text(message.sample_type(i).type()) != type.type()) continue;
+      if (adder.Text(message.sample_type(i).unit()) != type.unit()) {
+        return absl::InvalidArgumentError("the profiles have different units, so they cannot be added up");
+      }
+      position = i;
+    }
+  }
+  for (const pprof::Sample& sample : message.sample()) {
+    if (!adder.HasLabels(sample, where)) continue;
+    pprof::Sample translated = adder.Translated(sample, added);
+    const auto [found, is_new] = samples_.try_emplace(translated.SerializeAsString(), result_.sample_size());
+    if (is_new) {
+      for (size_t t = 0; t < positions.size(); ++t) translated.add_value(0);
+      *result_.add_sample() = std::move(translated);
+    }
+    pprof::Sample& sum = *result_.mutable_sample(found->second);
+    for (int t = 0; t < sum.value_size(); ++t) {
+      const int position = positions[static_cast<size_t>(t)];
+      if (position < 0) continue;
+      const int64_t value = sample.value(position);
+      sum.set_value(t, sign == Sign::kSubtract ? Minus(sum.value(t), value) : Plus(sum.value(t), value));
+    }
+    if (sign == Sign::kAdd && sample.has_ages()) {
+      Ages ages(sum.ages());
+      ages.Add(Ages(sample.ages()));
+      ages.Write(sum.mutable_ages());
+    }
+  }
+  for (const int64_t comment : message.comment()) {
+    if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
+    const int64_t text = adder.Text(comment);
+    if (std::find(result_.comment().begin(), result_.comment().end(), text) == result_.comment().end()) {
+      result_.add_comment(text);
+    }
+  }
+  result_.set_time_nanos(std::max(result_.time_nanos(), message.time_nanos()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ProfileMerger::Take() {
+  Text("");  // a profile has at least the string ""
+  auto& samples = *result_.mutable_sample();
+  samples.erase(std::remove_if(samples.begin(), samples.end(),
+                               [](const pprof::Sample& sample) {
+                                 return std::all_of(sample.value().begin(), sample.value().end(),
+                                                    [](int64_t value) { return value == 0; });
+                               }),
+                samples.end());
+  for (pprof::Sample& sample : samples) {
+    if (has_subtracted_) sample.clear_ages();
+  }
+  return hbmprof::internal::Gzip(result_.SerializeAsString());
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,626 @@
+// See profile.h.
+#include "src/tool/profile/profile.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <tuple>
+
+#include "absl/hash/hash.h"
+#include "absl/types/span.h"
+#include "src/symbolize/demangle.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+#include "src/tool/util/units.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// Decodes %XX in the value of a comment.
+std::string Decode(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
+      plain += static_cast<char>(byte);
+      i += 2;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+// Finds the functions that pprof hides because of drop_frames and keep_frames. An expression must match a whole name.
+class FrameFilter {
+ public:
+  FrameFilter(std::string_view drop, std::string_view keep) : drop_(Compile(drop)), keep_(Compile(keep)) {
+    // If one of the two expressions is invalid, pprof ignores both.
+    if ((drop_ != nullptr && !drop_->ok()) || (keep_ != nullptr && !keep_->ok())) drop_ = nullptr;
+  }
+
+  // Decides for each function whether it is hidden. Can be called again after functions were appended. Error:
+  // kResourceExhausted if matching takes too long.
+  absl::Status Apply(const std::vector<ProfileSet::Function>& functions, const std::deque<std::string>& strings) {
+    const size_t known = dropped_.size();
+    dropped_.resize(functions.size());
+    if (drop_ == nullptr) return absl::OkStatus();
+    for (size_t i = known; i < functions.size(); ++i) {
+      const std::string plain = WithoutParameters(strings[functions[i].name]);
+      if (plain.empty()) continue;
+      if (!Affordable(*drop_, plain) || (keep_ != nullptr && !Affordable(*keep_, plain))) return TooSlow();
+      const std::clock_t start = std::clock();
+      dropped_[i] = RE2::PartialMatch(plain, *drop_) && (keep_ == nullptr || !RE2::PartialMatch(plain, *keep_));
+      used_ += std::clock() - start;
+      if (used_ > kMaxSeconds * CLOCKS_PER_SEC) return TooSlow();
+    }
+    return absl::OkStatus();
+  }
+  bool drops(uint32_t function) const { return dropped_[function]; }
+
+ private:
+  // The limit of processor time for all functions. Real expressions take a thousandth of it.
+  static constexpr std::clock_t kMaxSeconds = 4;
+  // The limit of steps for one function. A match takes at most as many steps as the length of the name times the size
+  // of the expression's program.
+  static constexpr size_t kMaxSteps = size_t{1} << 26;
+
+  static std::unique_ptr<RE2> Compile(std::string_view expression) {
+    if (expression.empty()) return nullptr;
+    RE2::Options options;
+    options.set_log_errors(false);
+    options.set_never_capture(true);
+    options.set_max_mem(int64_t{2} << 20);  // larger ones do not compile
+    return std::make_unique<RE2>(Cat("^(", expression, ")$"), options);
+  }
+  static bool Affordable(const RE2& expression, const std::string& text) {
+    return text.size() * static_cast<size_t>(std::max(expression.ProgramSize(), 1)) <= kMaxSteps;
+  }
+  static absl::Status TooSlow() {
+    return absl::ResourceExhaustedError(Cat("its drop_frames or keep_frames takes more than ", kMaxSeconds,
+                                            " s to match with its functions' names, which is the limit"));
+  }
+  // Returns the name up to its parameters, without a dot at the beginning. The parentheses in "(anonymous namespace)"
+  // and "operator()" are parts of the name.
+  static std::string WithoutParameters(std::string_view name) {
+    if (!name.empty() && name.front() == '.') name.remove_prefix(1);
+    constexpr std::string_view kParts[] = {"(anonymous namespace)", "operator()"};
+    for (size_t i = 0; i < name.size();) {
+      size_t skip = 0;
+      for (const std::string_view part : kParts) {
+        if (name.substr(i, part.size()) == part) skip = part.size();
+      }
+      if (skip == 0 && name[i] == '(') return std::string(name.substr(0, i));
+      i += std::max<size_t>(skip, 1);
+    }
+    return std::string(name);
+  }
+
+  std::unique_ptr<RE2> drop_;
+  std::unique_ptr<RE2> keep_;
+  std::vector<bool> dropped_;  // by function
+  std::clock_t used_ = 0;
+};
+
+// Returns `name` without the text between `open` and `close`.
+std::string WithoutNested(const std::string& name, char open, char close) {
+  std::string rest;
+  int depth = 0;
+  for (const char c : name) {
+    if (c == open) ++depth;
+    if (depth == 0) rest += c;
+    if (c == close && depth > 0) --depth;
+  }
+  return depth == 0 ? rest : name;
+}
+
+// Returns the name that pprof shows for a function.
+std::string ShownName(const std::string& name, const std::string& system_name) {
+  if (!name.empty() && name != system_name) return name;
+  if (system_name.compare(0, 2, "_Z") == 0 || system_name.compare(0, 2, "_R") == 0) {
+    return hbmprof::internal::ShortFunctionName(system_name.c_str());
+  }
+  const bool is_cpp =
+      system_name.find(".<") == std::string::npos &&
+      (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);
+  if (!is_cpp) return system_name;
+  return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
+}
+
+// Returns a * b, clamped to int64.
+int64_t Times(int64_t a, int64_t b) {
+  int64_t product;
+  if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
+  return product;
+}
+
+}  // namespace
+
+Comment::Comment(std::string_view text) {
+  bool first = true;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    const std::string_view part = text.substr(0, space);
+    text.remove_prefix(std::min(space + 1, text.size()));
+    const size_t equals = part.find('=');
+    if (first) {
+      word = part;
+    } else if (equals == std::string_view::npos) {
+      name += (name.empty() ? "" : " ") + Decode(part);
+    } else {
+      values[Decode(part.substr(0, equals))] = Decode(part.substr(equals + 1));
+    }
+    first = false;
+  }
+}
+
+std::optional<int64_t> Comment::Number(const std::string& key) const {
+  const auto entry = values.find(key);
+  if (entry == values.end()) return std::nullopt;
+  const std::string& text = entry->second;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
+  uint32_t& latest = by_hash_.try_emplace(absl::HashOf(absl::MakeConstSpan(list)), kNone).first->second;
+  for (uint32_t number = latest; number != kNone; number = earlier_[number]) {
+    if (std::equal(begin(number), end(number), list.begin(), list.end())) return number;
+  }
+  const auto number = static_cast<uint32_t>(size());
+  words_.insert(words_.end(), list.begin(), list.end());
+  ends_.push_back(words_.size());
+  earlier_.push_back(latest);
+  latest = number;
+  return number;
+}
+
+ProfileSet::String ProfileSet::Intern(std::string_view text) {
+  const auto entry = string_numbers_.find(text);
+  if (entry != string_numbers_.end()) return entry->second;
+  const auto number = static_cast<String>(strings_.size());
+  strings_.emplace_back(text);
+  string_numbers_.emplace(strings_.back(), number);
+  return number;
+}
+
+std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const {
+  const auto entry = string_numbers_.find(text);
+  if (entry == string_numbers_.end()) return std::nullopt;
+  return entry->second;
+}
+
+// Adds the contents of one file to the common tables.
+class ProfileSet::Adder {
+ public:
+  Adder(ProfileSet& set, const RawProfile& raw, FrameFilter& filter)
+      : set_(set), raw_(raw), message_(raw.message()), filter_(filter) {}
+
+  // Error: kResourceExhausted, without the path.
+  absl::Status Add(const std::string& path) {
+    strings_.assign(static_cast<size_t>(message_.string_table_size()), kNone);
+    AddFunctions();
+    if (const absl::Status status = filter_.Apply(set_.functions_, set_.strings_); !status.ok()) return status;
+    AddLocations();
+    // Every command visits the frames and labels of every sample. A file stores a location (which can have many lines)
+    // and a text once, but many samples can use it. So the size of the file does not limit the work, and these limits
+    // are needed. Real profiles are far below them.
+    const size_t bytes = message_.ByteSizeLong();
+    const size_t max_frames = kMinFrames + 2 * bytes;
+    const size_t max_label_bytes = kMinLabelBytes + 4 * bytes;
+    size_t frames = 0;
+    size_t label_bytes = 0;
+    File file;
+    file.path = path;
+    file.time_nanos = message_.time_nanos();
+    for (const int64_t comment : message_.comment()) {
+      const Comment added(file.comments.emplace_back(raw_.text(comment)));
+      if (added.word == "hbmprof") file.uptime_seconds = std::max(file.uptime_seconds, added.Number("uptime"));
+    }
+    for (const pprof::Sample& sample : message_.sample()) {
+      file.samples.push_back({StackOf(sample), LabelSetOf(sample), AgesOf(sample)});
+      file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
+      for (const uint64_t location : stack_) frames += std::max<size_t>(set_.locations_[location].frames.size(), 1);
+      if (frames > max_frames) {
+        return absl::ResourceExhaustedError(Cat("its stacks have more than ", max_frames,
+                                                " frames in all, which is the limit for a profile of its size"));
+      }
+      for (const Label& label : labels_) {
+        label_bytes +=
+            set_.strings_[label.key].size() + set_.strings_[label.text].size() + set_.strings_[label.unit].size();
+      }
+      if (label_bytes > max_label_bytes) {
+        return absl::ResourceExhaustedError(Cat("its labels, written out, are more than ", max_label_bytes,
+                                                " bytes, which is the limit for a profile of its size"));
+      }
+    }
+    set_.files_.push_back(std::move(file));
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr String kNone = UINT32_MAX;
+  static constexpr size_t kMinFrames = 20'000'000;
+  static constexpr size_t kMinLabelBytes = size_t{64} << 20;
+  // The frames that drop_frames removes from a stack because of a location: none, the frames below it (its callees), or
+  // these and the location itself.
+  enum class Cut : uint8_t { kNothing, kBelow, kWithIt };
+  struct Mapped {
+    uint32_t location;
+    Cut cut;
+  };
+
+  String Text(int64_t index) {
+    String& number = strings_[static_cast<size_t>(index)];
+    if (number == kNone) number = set_.Intern(raw_.text(index));
+    return number;
+  }
+
+  void AddFunctions() {
+    for (const pprof::Function& function : message_.function()) {
+      const std::string name(raw_.text(function.name()));
+      const std::string system_name(raw_.text(function.system_name()));
+      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.system_name()),
+                            Text(function.filename()), function.start_line()};
+      const uint32_t number =
+          set_.function_keys_.Intern({own.name, own.system_name, own.filename, static_cast<uint64_t>(own.start_line)});
+      if (number == set_.functions_.size()) set_.functions_.push_back(own);
+      functions_[function.id()] = number;
+    }
+  }
+
+  void AddLocations() {
+    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
+    for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
+    std::vector<uint64_t> key;
+    for (const pprof::Location& location : message_.location()) {
+      Location own = {0, location.address(), {}};
+      key = {location.is_folded()};
+      const auto mapping = mappings.find(location.mapping_id());
+      if (mapping != mappings.end()) {
+        const pprof::Mapping& m = *mapping->second;
+        own.object = Text(m.filename());
+        own.address -= m.memory_start();
+        // Segments of the same file differ by at most one page.
+        const uint64_t pages = (m.memory_limit() - m.memory_start() + 4095) / 4096;
+        key.insert(key.end(), {1, pages, m.file_offset(), Text(m.build_id()), m.build_id() == 0 ? own.object : 0});
+      }
+      key.push_back(own.address);
+      // Hides the outermost matching function and everything that is inlined into it.
+      int cut = location.line_size() - 1;
+      while (cut >= 0 && !filter_.drops(functions_[location.line(cut).function_id()])) --cut;
+      const bool whole = cut == location.line_size() - 1;
+      for (int i = cut < 0 || whole ? 0 : cut + 1; i < location.line_size(); ++i) {
+        const uint32_t function = functions_[location.line(i).function_id()];
+        own.frames.push_back({function, location.line(i).line()});
+        key.push_back(function);
+        key.push_back(static_cast<uint64_t>(location.line(i).line()));
+      }
+      const uint32_t number = set_.location_keys_.Intern(key);
+      if (number == set_.locations_.size()) set_.locations_.push_back(std::move(own));
+      locations_[location.id()] = {number, cut < 0 ? Cut::kNothing : whole ? Cut::kWithIt : Cut::kBelow};
+    }
+  }
+
+  uint32_t StackOf(const pprof::Sample& sample) {
+    stack_.clear();
+    int begin = 0;
+    bool in_users_code = false;
+    for (int i = sample.location_id_size() - 1; i >= 0; --i) {
+      const Cut cut = locations_[sample.location_id(i)].cut;
+      if (cut == Cut::kNothing) {
+        in_users_code = true;
+      } else if (in_users_code) {
+        begin = cut == Cut::kWithIt ? i + 1 : i;
+        break;
+      }
+    }
+    for (int i = begin; i < sample.location_id_size(); ++i) {
+      stack_.push_back(locations_[sample.location_id(i)].location);
+    }
+    return set_.stacks_.Intern(stack_);
+  }
+
+  uint32_t AgesOf(const pprof::Sample& sample) {
+    if (!sample.has_ages()) return 0;
+    set_.ages_.emplace_back(sample.ages());
+    return static_cast<uint32_t>(set_.ages_.size() - 1);
+  }
+
+  uint32_t LabelSetOf(const pprof::Sample& sample) {
+    labels_.clear();
+    for (const pprof::Label& label : sample.label()) {
+      // pprof ignores a numeric label that is 0 and has no unit.
+      if (label.str() == 0 && label.num() == 0 && label.num_unit() == 0) continue;
+      labels_.push_back({Text(label.key()), Text(label.str()), label.num(), Text(label.num_unit())});
+    }
+    std::sort(labels_.begin(), labels_.end(), [](const Label& a, const Label& b) {
+      return std::tie(a.key, a.text, a.number, a.unit) < std::tie(b.key, b.text, b.number, b.unit);
+    });
+    label_key_.clear();
+    for (const Label& label : labels_) {
+      label_key_.insert(label_key_.end(), {label.key, label.text, static_cast<uint64_t>(label.number), label.unit});
+    }
+    const uint32_t number = set_.label_keys_.Intern(label_key_);
+    if (number == set_.label_sets_.size()) set_.label_sets_.push_back(labels_);
+    return number;
+  }
+
+  ProfileSet& set_;
+  const RawProfile& raw_;
+  const pprof::Profile& message_;
+  FrameFilter& filter_;
+  std::vector<String> strings_;  // by the string's index in the file
+  absl::flat_hash_map<uint64_t, uint32_t> functions_;
+  absl::flat_hash_map<uint64_t, Mapped> locations_;
+  std::vector<uint64_t> stack_;
+  std::vector<Label> labels_;
+  std::vector<uint64_t> label_key_;
+};
+
+absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types) {
+  // For each common type: its index in every file, and the factor for its values there.
+  struct Common {
+    std::vector<size_t> positions;
+    std::vector<int64_t> factors;
+  };
+  std::vector<Common> common;
+  // By file: the index of each type. If several types have the same name, the index of the first.
+  std::vector<absl::flat_hash_map<std::string_view, size_t>> positions(types.size());
+  for (size_t f = 0; f < types.size(); ++f) {
+    for (size_t i = 0; i < types[f].size(); ++i) positions[f].try_emplace(types[f][i].type, i);
+  }
+  for (const SampleType& type : types[0]) {
+    Common one;
+    std::vector<std::string> units;
+    for (size_t f = 0; f < types.size(); ++f) {
+      const auto same = positions[f].find(type.type);
+      if (same == positions[f].end()) break;
+      one.positions.push_back(same->second);
+      units.push_back(types[f][same->second].unit);
+    }
+    if (one.positions.size() != types.size()) continue;
+    std::string finest = units[0];
+    for (size_t i = 0; i < units.size(); ++i) {
+      const Unit unit = UnitOf(units[i]);
+      if (units[i] != units[0] && (unit.factor == 0 || unit.family != UnitOf(units[0]).family)) {
+        return absl::InvalidArgumentError(Cat(files_[i].path, ": ", type.type, " is in ", units[i], ", but in ",
+                                              files_[0].path, " in ", units[0], "; such profiles cannot be compared"));
+      }
+      if (unit.factor < UnitOf(finest).factor) finest = units[i];
+    }
+    for (const std::string& unit : units) {
+      one.factors.push_back(unit == finest ? 1 : UnitOf(unit).factor / UnitOf(finest).factor);
+    }
+    types_.push_back({type.type, finest});
+    common.push_back(std::move(one));
+  }
+  if (types_.empty()) {
+    const std::string names = types.size() < 2 ? std::string("it has no sample types")
+                                               : Cat("the files have no sample type in common with ", files_[0].path);
+    return absl::InvalidArgumentError(Cat(files_.back().path, ": ", names, "; name profiles of one kind"));
+  }
+  for (size_t f = 0; f < files_.size(); ++f) {
+    File& file = files_[f];
+    const size_t width = types[f].size();
+    std::vector<int64_t> values;
+    values.reserve(file.samples.size() * common.size());
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      for (const Common& one : common)
+        values.push_back(Times(file.values[s * width + one.positions[f]], one.factors[f]));
+    }
+    file.values = std::move(values);
+    file.removed.assign(common.size(), 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& profiles) {
+  size_t i = 0;
+  return ReadEach([&]() -> absl::StatusOr<std::optional<Named>> {
+    if (i == profiles.size()) return std::nullopt;
+    const ProfileBytes& profile = profiles[i++];
+    absl::StatusOr<RawProfile> raw = ParseProfile(profile.bytes, profile.name);
+    if (!raw.ok()) return raw.status();
+    return Named{profile.name, *std::move(raw)};
+  });
+}
+
+absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next) {
+  ProfileSet set;
+  std::unique_ptr<FrameFilter> filter;
+  std::vector<std::vector<SampleType>> types;
+  while (true) {
+    const absl::StatusOr<std::optional<Named>> named = next();
+    if (!named.ok()) return named.status();
+    if (!named->has_value()) break;
+    const auto& [name, raw] = **named;
+    const pprof::Profile& message = raw.message();
+    if (filter == nullptr) {
+      filter = std::make_unique<FrameFilter>(raw.text(message.drop_frames()), raw.text(message.keep_frames()));
+    }
+    if (const absl::Status status = Adder(set, raw, *filter).Add(name); !status.ok()) {
+      return absl::Status(status.code(), Cat(name, ": ", std::string(status.message())));
+    }
+    std::vector<SampleType>& own = types.emplace_back();
+    for (const pprof::ValueType& type : message.sample_type()) {
+      own.push_back({std::string(raw.text(type.type())), std::string(raw.text(type.unit()))});
+    }
+    if (set.default_type_.empty()) set.default_type_ = raw.text(message.default_sample_type());
+  }
+  // A profile has the default type peak_space only if nothing is in use. Several profiles are always compared by bytes
+  // in use.
+  if (types.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
+  if (const absl::Status status = set.Unify(types); !status.ok()) return status;
+  return set;
+}
+
+absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
+  if (name.empty()) {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      if (types_[i].type == default_type_) return i;
+    }
+    return types_.size() - 1;
+  }
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
+  if (error == std::errc() && end == name.data() + name.size() && index < types_.size()) return index;
+  constexpr std::string_view kInUse = "inuse_";
+  const std::string other = name.compare(0, kInUse.size(), kInUse) == 0 ? name.substr(kInUse.size()) : name;
+  std::string names;
+  for (size_t i = 0; i < types_.size(); ++i) {
+    if (types_[i].type == name || types_[i].type == other) return i;
+    names += (i == 0 ? "" : ", ") + types_[i].type;
+  }
+  return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
+}
+
+absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::string& key) const {
+  std::set<std::string> known;
+  for (const std::vector<Label>& labels : label_sets_) {
+    for (const Label& label : labels) known.insert(strings_[label.key]);
+  }
+  const bool has_samples =
+      std::any_of(files_.begin(), files_.end(), [](const File& file) { return !file.samples.empty(); });
+  if (!has_samples || known.count(key) > 0) return absl::OkStatus();
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+  return absl::InvalidArgumentError(
+      Cat(option, " ", key, ": no sample has the label '", key, "'; the labels are: ", names.empty() ? "none" : names));
+}
+
+std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {
+  std::vector<std::string> paths;
+  for (size_t i = first; i < files_.size(); ++i) paths.push_back(files_[i].path);
+  return paths;
+}
+
+void ProfileSet::RemoveFiles(const std::vector<size_t>& indices) {
+  std::vector<File> kept;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (std::find(indices.begin(), indices.end(), i) == indices.end()) kept.push_back(std::move(files_[i]));
+  }
+  files_ = std::move(kept);
+}
+
+uint64_t ProfileSet::AddLocation(Location location) {
+  locations_.push_back(std::move(location));
+  return locations_.size() - 1;
+}
+
+void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of) {
+  const size_t width = types_.size();
+  for (File& file : files_) {
+    size_t kept = 0;
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      const std::optional<uint32_t> stack = stack_of(file.samples[s]);
+      if (!stack.has_value()) {
+        for (size_t t = 0; removed == Removed::kInTotal && t < width; ++t) {
+          file.removed[t] = Plus(file.removed[t], Magnitude(file.values[s * width + t]));
+        }
+        continue;
+      }
+      file.samples[kept] = file.samples[s];
+      file.samples[kept].stack = *stack;
+      std::copy_n(file.values.begin() + static_cast<std::ptrdiff_t>(s * width), width,
+                  file.values.begin() + static_cast<std::ptrdiff_t>(kept * width));
+      ++kept;
+    }
+    file.samples.resize(kept);
+    file.values.resize(kept * width);
+  }
+}
+
+std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) const {
+  std::vector<ShownFrame> frames;
+  const Location& location = locations_[number];
+  const std::string& object = strings_[location.object];
+  if (location.frames.empty()) frames.push_back({UnnamedFrame(object), ""});
+  for (const Frame& frame : location.frames) {
+    const Function& function = functions_[frame.function];
+    ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
+    if (shown.name.empty()) shown.name = UnnamedFrame(object);
+    if (shown.position.empty()) {
+      if (!object.empty()) shown.position = UnnamedFrame(object);
+    } else if (frame.line != 0) {
+      shown.position += Cat(":", frame.line);
+    }
+    frames.push_back(std::move(shown));
+  }
+  return frames;
+}
+
+std::vector<ProfileSet::ShownFrame> ProfileSet::ShownStack(uint32_t stack) const {
+  std::vector<ShownFrame> frames;
+  for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) {
+    for (ShownFrame& frame : ShownLocation(*i)) frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+absl::Status ProfileSet::CheckTextOfStacks() const {
+  constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
+  std::vector<uint64_t> bytes(locations_.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const size_t object = strings_[locations_[i].object].size();
+    bytes[i] = object;
+    for (const Frame& frame : locations_[i].frames) {
+      const Function& function = functions_[frame.function];
+      bytes[i] += strings_[function.name].size() + strings_[function.filename].size() + object;
+    }
+  }
+  std::vector<uint64_t> of_stack(stacks_.size());
+  for (uint32_t stack = 0; stack < of_stack.size(); ++stack) {
+    for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) of_stack[stack] += bytes[*i];
+  }
+  uint64_t sum = 0;
+  for (const File& file : files_) {
+    for (const Sample& sample : file.samples) {
+      sum += of_stack[sample.stack];
+      if (sum <= kMaxBytes) continue;
+      return absl::ResourceExhaustedError(Cat(file.path, ": its stacks, written out, are more than ",
+                                              FormatValue(static_cast<int64_t>(kMaxBytes), "bytes"),
+                                              ", which is the limit; top, diff and peek need not write them out"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
+  for (const Label& label : label_sets_[label_set]) {
+    if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
+  }
+  return "";
+}
+
+std::string ProcessIn(const ProfileSet::File& file) {
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto pid = comment.values.find("pid");
+    if (comment.word != "hbmprof" || pid == comment.values.end()) continue;
+    const auto host = comment.values.find("host");
+    return Cat(host == comment.values.end() ? "" : host->second, " ", pid->second);
+  }
+  return "";
+}
+
+std::string UnnamedFrame(const std::string& object) {
+  if (object.empty()) return "<unknown>";
+  return Cat("[", std::string_view(object).substr(object.rfind('/') + 1), "]");
+}
+
+std::string CleanPath(const std::string& path) {
+  // No file has a longer path. The limit is needed because the time to normalize a path is quadratic in its length.
+  constexpr size_t kMaxPath = 4096;
+  return path.empty() || path.size() > kMaxPath ? path : std::filesystem::path(path).lexically_normal().string();
+}
+
+}  // namespace hbmprof::tool

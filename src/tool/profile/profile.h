@@ -1,0 +1,214 @@
+// Profiles in memory. Several files share common tables, so that equal stacks, labels and sample types have the same
+// number in all files. Equality follows pprof's rules: addresses are relative to their mapping, mappings are identified
+// by build id or file name, functions by name. See profile_reader.h for reading files and sums.h for sums.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
+#define HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/tool/profile/ages.h"
+#include "src/tool/profile/profile_reader.h"
+
+namespace hbmprof::tool {
+
+// The bytes of a profile, and its name in messages.
+struct ProfileBytes {
+  std::string name;
+  std::string bytes;
+};
+
+struct SampleType {
+  std::string type;
+  std::string unit;
+};
+
+// A comment of the profile: a word, for a device its name, then key=value pairs (docs/profile.md).
+struct Comment {
+  std::string word;
+  std::string name;
+  std::map<std::string, std::string> values;
+
+  explicit Comment(std::string_view text);
+  // Returns the value of `key` as a number; nullopt if the key is missing or its value is not a number.
+  std::optional<int64_t> Number(const std::string& key) const;
+};
+
+// Assigns consecutive numbers to lists of integers. Equal lists get the same number.
+class ListTable {
+ public:
+  ListTable() : ends_{0} {}
+  // Returns the number of `list`. The hash function differs in each process, so that no file can be crafted to cause
+  // many collisions.
+  uint32_t Intern(const std::vector<uint64_t>& list);
+  size_t size() const { return ends_.size() - 1; }
+  const uint64_t* begin(uint32_t number) const { return words_.data() + ends_[number]; }
+  const uint64_t* end(uint32_t number) const { return words_.data() + ends_[number + 1]; }
+  size_t length(uint32_t number) const { return ends_[number + 1] - ends_[number]; }
+
+ private:
+  std::vector<uint64_t> words_;
+  std::vector<size_t> ends_;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
+  std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash, or kNone
+};
+
+class ProfileSet {
+ public:
+  using String = uint32_t;  // 0 is ""
+  struct Function {
+    String name;  // short, as pprof shows it
+    String system_name;
+    String filename;
+    int64_t start_line;
+  };
+  struct Frame {
+    uint32_t function;
+    int64_t line;
+  };
+  struct Location {
+    String object;              // the mapping's file
+    uint64_t address = 0;       // relative to its mapping
+    std::vector<Frame> frames;  // innermost inlined function first; empty if unknown
+  };
+  struct Label {
+    String key;
+    String text;     // "" if it is a number
+    int64_t number;  // of this unit
+    String unit;
+  };
+  struct Sample {
+    uint32_t stack;   // of stacks(): locations, innermost first
+    uint32_t labels;  // of label_sets()
+    uint32_t ages;    // of ages(); 0: not known
+  };
+  struct File {
+    std::string path;
+    int64_t time_nanos = 0;
+    // Of the process, or of the oldest one if there are several; no value if the ages of buffers are not known.
+    std::optional<int64_t> uptime_seconds;
+    std::vector<std::string> comments;
+    std::vector<Sample> samples;
+    std::vector<int64_t> values;  // of sample i: from i * types().size()
+    // By type: the sum of the absolute values of the samples that MapSamples removed with Removed::kInTotal.
+    std::vector<int64_t> removed;
+  };
+
+  ProfileSet(ProfileSet&&) = default;
+  ProfileSet& operator=(ProfileSet&&) = default;
+
+  // A frame as text. `name` is "[libfoo.so]" or "<unknown>" for code without a function name. `position` is
+  // "file.cc:12", else the binary in brackets, else "".
+  struct ShownFrame {
+    std::string name;
+    std::string position;
+  };
+
+  // A profile with its name in messages.
+  struct Named {
+    std::string name;
+    RawProfile profile;
+  };
+  // Combines the profiles that `next` returns, until it returns nullopt. Keeps the sample types that all of them have,
+  // in the order of the first one and in the finest of their units. Removes the frames that drop_frames and keep_frames
+  // of the first one hide, as pprof does. Calls `next` again only after the previous profile was added and freed.
+  // REQUIRES: `next` returns a profile or an error first. Errors: those of `next`; kInvalidArgument if the profiles
+  // have no sample type in common; kResourceExhausted if a profile's stacks, labels or expressions are much larger than
+  // is usual for its size.
+  static absl::StatusOr<ProfileSet> ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next);
+  // Parses and combines profiles that are in memory. Thread-safe. Errors: also those of ParseProfile.
+  static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
+
+  const std::vector<SampleType>& types() const { return types_; }
+  // Returns the index of the sample type `name`, which can also be an index; for "" the default type of the profiles.
+  // Follows pprof's rules. Error: kInvalidArgument, with the names that exist.
+  absl::StatusOr<size_t> TypeNamed(const std::string& name) const;
+
+  const std::vector<File>& files() const { return files_; }
+  // Returns the paths of the files from `first` on.
+  std::vector<std::string> PathsFrom(size_t first) const;
+  int64_t Value(const File& file, size_t sample, size_t type) const {
+    return file.values[sample * types_.size() + type];
+  }
+
+  const std::string& text(String number) const { return strings_[number]; }
+  // Returns the number of `text`; nullopt if no profile contains it.
+  std::optional<String> Find(std::string_view text) const;
+  const std::vector<Function>& functions() const { return functions_; }
+  const std::vector<Location>& locations() const { return locations_; }
+  const ListTable& stacks() const { return stacks_; }
+  size_t label_set_count() const { return label_sets_.size(); }
+  const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
+  const Ages& ages(const Sample& sample) const { return ages_[sample.ages]; }
+  // Returns the value of the label `key` as text, numbers in decimal. "" if the label is missing.
+  std::string LabelText(uint32_t label_set, std::string_view key) const;
+  // Checks the argument of the option `option`. Error: kInvalidArgument if there are samples and none has the label
+  // `key`, with the labels that exist.
+  absl::Status CheckLabelKey(const std::string& option, const std::string& key) const;
+
+  // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
+  //
+  // Removes the files of these indices.
+  void RemoveFiles(const std::vector<size_t>& indices);
+  // Replaces the frames of a location, in every stack that contains it.
+  void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
+  // Adds a location and returns its number.
+  uint64_t AddLocation(Location location);
+  // Returns the number of the stack of these locations, innermost first.
+  uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
+  // Whether removed samples still count in the totals. Percentages are relative to these totals.
+  enum class Removed { kInTotal, kNotInTotal };
+  // Gives each sample the stack that `stack_of` returns, or removes the sample if `stack_of` returns nullopt.
+  void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
+
+  // Returns the frames of a location, innermost first; at least one.
+  std::vector<ShownFrame> ShownLocation(uint64_t location) const;
+  // Returns the frames of a stack with the inlined ones, innermost first.
+  std::vector<ShownFrame> ShownStack(uint32_t stack) const;
+  // Must be called before ShownStack is called for every sample: a long name is stored once, but can be in many stacks.
+  // Error: kResourceExhausted if the text of all samples' stacks is larger than 4 GiB.
+  absl::Status CheckTextOfStacks() const;
+
+ private:
+  class Adder;
+  ProfileSet() = default;
+  String Intern(std::string_view text);
+  absl::Status Unify(const std::vector<std::vector<SampleType>>& types);
+
+  std::vector<SampleType> types_;
+  std::string default_type_;
+  std::vector<File> files_;
+  std::deque<std::string> strings_{""};
+  absl::flat_hash_map<std::string_view, String> string_numbers_{{"", 0}};
+  std::vector<Function> functions_;
+  std::vector<Location> locations_;
+  ListTable function_keys_;
+  ListTable location_keys_;
+  ListTable stacks_;
+  ListTable label_keys_;
+  std::vector<std::vector<Label>> label_sets_;
+  std::vector<Ages> ages_{{}};  // the first one is empty
+};
+
+// Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.
+std::string ProcessIn(const ProfileSet::File& file);
+// Returns the name for code without a function name: its binary in brackets.
+std::string UnnamedFrame(const std::string& object);
+// Returns `path` without "." and "..".
+std::string CleanPath(const std::string& path);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_

@@ -1,0 +1,309 @@
+// See profile_reader.h.
+#include "src/tool/profile/profile_reader.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+constexpr size_t kMaxBytes = size_t{1} << 30;
+// The part of the memory limit that a decompressed file may take. Compression makes real profiles about ten times
+// smaller, and those of recursive programs hundreds of times.
+constexpr size_t kPlainShare = 4;
+// A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
+// bytes and is not a profile.
+constexpr size_t kMaxExpansion = 24;
+constexpr size_t kMinParsedBytes = size_t{64} << 20;
+
+constexpr char kMoreMemory[] = "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit";
+constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it again or write a new one";
+
+absl::Status Invalid(const std::string& name, std::string_view what) {
+  return absl::InvalidArgumentError(Cat(name, ": ", what));
+}
+
+absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& name) {
+  z_stream stream = {};
+  constexpr int kGzipWindowBits = 15 + 16;
+  if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return absl::ResourceExhaustedError(name + ": out of memory");
+  struct End {
+    z_stream* stream;
+    ~End() { inflateEnd(stream); }
+  } end{&stream};
+
+  std::string plain;
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  const auto position = [&] { return bytes.size() - stream.avail_in; };
+  std::string chunk(1 << 18, '\0');
+  while (true) {
+    stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
+    stream.avail_out = static_cast<uInt>(chunk.size());
+    const int result = inflate(&stream, Z_NO_FLUSH);
+    plain.append(chunk.data(), chunk.size() - stream.avail_out);
+    if (const size_t limit = MemoryFor(bytes.size()) / kPlainShare; plain.size() > limit) {
+      return absl::ResourceExhaustedError(Cat(name, ": its ", bytes.size(), " bytes are more than ",
+                                              FormatValue(static_cast<int64_t>(limit), "bytes"),
+                                              " when decompressed, the limit for this file", kMoreMemory));
+    }
+    if (plain.size() > kMaxBytes) {
+      return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
+    }
+    if (result == Z_STREAM_END) {
+      if (stream.avail_in == 0) return plain;
+      // A gzip file can have several members.
+      if (bytes[position()] != '\x1f' || inflateReset(&stream) != Z_OK) {
+        return Invalid(name, Cat("the gzip stream ends at byte ", position(), " of ", bytes.size(), kDamaged));
+      }
+    } else if (result == Z_MEM_ERROR) {
+      return absl::ResourceExhaustedError(name + ": out of memory");
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+      return Invalid(name, Cat("bad gzip data at byte ", position(), " of ", bytes.size(), " (",
+                               stream.msg == nullptr ? "unknown" : stream.msg, ")", kDamaged));
+    } else if (stream.avail_in == 0 && stream.avail_out != 0) {
+      return Invalid(name, Cat("the gzip stream is cut off after byte ", bytes.size(), kDamaged));
+    }
+  }
+}
+
+struct FieldInfo {
+  const char* name;
+  WireFormatLite::WireType type;
+};
+// Indexed by the field number of the message Profile.
+constexpr FieldInfo kFields[] = {{"", WireFormatLite::WIRETYPE_VARINT},
+                                 {"sample_type", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
+                                 {"sample", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
+                                 {"mapping", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
+                                 {"location", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
+                                 {"function", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
+                                 {"string_table", WireFormatLite::WIRETYPE_LENGTH_DELIMITED}};
+
+template <typename Message>
+bool Parses(const std::string& bytes) {
+  Message message;
+  return message.ParseFromString(bytes);
+}
+
+// Explains why `bytes` did not parse: names the first field that cannot be read.
+std::string WhyUnreadable(std::string_view bytes) {
+  CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
+  int counts[std::size(kFields)] = {};
+  while (true) {
+    const int start = input.CurrentPosition();
+    const auto at = [start](std::string_view what) { return Cat(what, " at byte ", start); };
+    const uint32_t tag = input.ReadTagNoLastTag();
+    if (tag == 0) {
+      return static_cast<size_t>(input.CurrentPosition()) == bytes.size() ? "it cannot be parsed"
+                                                                          : at("there is no protobuf field");
+    }
+    const int number = WireFormatLite::GetTagFieldNumber(tag);
+    if (number < 1 || static_cast<size_t>(number) >= std::size(kFields)) {
+      if (!WireFormatLite::SkipField(&input, tag)) return at(Cat("field ", number, " cannot be read"));
+      continue;
+    }
+    const std::string field = Cat(kFields[number].name, "[", counts[number]++, "]");
+    uint32_t size = 0;
+    std::string part;
+    if (WireFormatLite::GetTagWireType(tag) != kFields[number].type || !input.ReadVarint32(&size)) {
+      return at(field + " has no length");
+    }
+    const size_t rest = bytes.size() - static_cast<size_t>(input.CurrentPosition());
+    if (size > rest || !input.ReadString(&part, static_cast<int>(size))) {
+      return at(Cat(field, " claims ", size, " bytes, and only ", rest, " follow,"));
+    }
+    const bool good = number == 1   ? Parses<pprof::ValueType>(part)
+                      : number == 2 ? Parses<pprof::Sample>(part)
+                      : number == 3 ? Parses<pprof::Mapping>(part)
+                      : number == 4 ? Parses<pprof::Location>(part)
+                      : number == 5 ? Parses<pprof::Function>(part)
+                                    : true;
+    if (!good) return at(field + " cannot be read");
+  }
+}
+
+// Checks the invariants of RawProfile.
+class Checker {
+ public:
+  Checker(const pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}
+
+  absl::Status Check() {
+    if (profile_.sample_type().empty() && profile_.string_table().empty()) {
+      return Invalid(name_, "this is not a pprof profile: it has neither sample types nor strings");
+    }
+    if (profile_.string_table().empty() || !profile_.string_table(0).empty()) {
+      return Invalid(name_, "string_table does not begin with the empty string: this is not a pprof profile");
+    }
+    for (int i = 0; i < profile_.sample_type_size(); ++i) CheckValueType("sample_type", i, profile_.sample_type(i));
+    if (profile_.has_period_type()) CheckValueType("period_type", 0, profile_.period_type());
+    Text("drop_frames", 0, "", profile_.drop_frames());
+    Text("keep_frames", 0, "", profile_.keep_frames());
+    Text("default_sample_type", 0, "", profile_.default_sample_type());
+    Text("doc_url", 0, "", profile_.doc_url());
+    for (int i = 0; i < profile_.comment_size(); ++i) Text("comment", i, "", profile_.comment(i));
+    CheckCode();
+    CheckSamples();
+    if (problem_.empty()) return absl::OkStatus();
+    return Invalid(
+        name_, problem_ + "; the profile is inconsistent: the program that wrote it has a bug, or the file is damaged");
+  }
+
+ private:
+  // Checks mappings, functions and locations. Adds the ids of the locations to `locations_`.
+  void CheckCode() {
+    absl::flat_hash_set<uint64_t> mappings;
+    for (int i = 0; i < profile_.mapping_size(); ++i) {
+      const pprof::Mapping& mapping = profile_.mapping(i);
+      Id("mapping", i, mapping.id(), mappings);
+      Text("mapping", i, "filename", mapping.filename());
+      Text("mapping", i, "build_id", mapping.build_id());
+    }
+    absl::flat_hash_set<uint64_t> functions;
+    functions.reserve(static_cast<size_t>(profile_.function_size()));
+    for (int i = 0; i < profile_.function_size(); ++i) {
+      const pprof::Function& function = profile_.function(i);
+      Id("function", i, function.id(), functions);
+      Text("function", i, "name", function.name());
+      Text("function", i, "system_name", function.system_name());
+      Text("function", i, "filename", function.filename());
+    }
+    locations_.reserve(static_cast<size_t>(profile_.location_size()));
+    for (int i = 0; i < profile_.location_size(); ++i) {
+      const pprof::Location& location = profile_.location(i);
+      Id("location", i, location.id(), locations_);
+      for (const pprof::Line& line : location.line()) {
+        if (!functions.contains(line.function_id())) {
+          Fail("location", i, Cat("a line names function ", line.function_id(), ", which does not exist"));
+        }
+      }
+    }
+  }
+
+  void CheckSamples() {
+    for (int i = 0; i < profile_.sample_size() && problem_.empty(); ++i) {
+      const pprof::Sample& sample = profile_.sample(i);
+      if (sample.value_size() != profile_.sample_type_size()) {
+        Fail("sample", i,
+             Cat("it has ", sample.value_size(), " values for ", profile_.sample_type_size(), " sample types"));
+      }
+      for (const uint64_t id : sample.location_id()) {
+        if (!locations_.contains(id)) Fail("sample", i, Cat("it names location ", id, ", which does not exist"));
+      }
+      for (const pprof::Label& label : sample.label()) {
+        Text("sample", i, "label.key", label.key());
+        Text("sample", i, "label.str", label.str());
+        Text("sample", i, "label.num_unit", label.num_unit());
+      }
+      const pprof::Ages& ages = sample.ages();
+      constexpr uint32_t kMaxClasses = 64;
+      constexpr uint32_t kMaxWidthLog2 = 40;
+      constexpr int kOctaves = 24;
+      if (ages.class_width_log2() > kMaxWidthLog2 || ages.first_class() > kMaxClasses ||
+          ages.born_bytes_size() > static_cast<int>(kMaxClasses - ages.first_class()) ||
+          ages.born_bytes_size() != ages.born_counts_size() || ages.freed_by_octave_size() > kOctaves) {
+        Fail("sample", i, "the ages of its buffers are not as docs/profile.md describes them");
+      }
+    }
+  }
+
+  void Fail(std::string_view table, int index, std::string_view what) {
+    if (problem_.empty()) problem_ = Cat(table, "[", index, "]: ", what);
+  }
+  void Text(std::string_view table, int index, std::string_view field, int64_t string) {
+    if (string >= 0 && string < profile_.string_table_size()) return;
+    Fail(table, index,
+         Cat(field, field.empty() ? "" : " ", "is string ", string, ", and string_table has ",
+             profile_.string_table_size()));
+  }
+  void CheckValueType(std::string_view table, int index, const pprof::ValueType& type) {
+    Text(table, index, "type", type.type());
+    Text(table, index, "unit", type.unit());
+  }
+  void Id(std::string_view table, int index, uint64_t id, absl::flat_hash_set<uint64_t>& ids) {
+    if (id == 0) Fail(table, index, "its id is 0");
+    if (!ids.insert(id).second) Fail(table, index, Cat("its id ", id, " is also the id of another one"));
+  }
+
+  const pprof::Profile& profile_;
+  const std::string& name_;
+  absl::flat_hash_set<uint64_t> locations_;
+  std::string problem_;
+};
+
+// The number of bytes that the parser may still allocate. It is a variable of the thread, because protobuf's arena
+// takes its allocator as a plain function, without an argument for state.
+thread_local size_t parse_budget = 0;
+
+void* AllocateBlock(size_t bytes) {
+  if (bytes > parse_budget) throw std::bad_alloc();
+  parse_budget -= bytes;
+  return ::operator new(bytes);
+}
+void FreeBlock(void* block, size_t) { ::operator delete(block); }
+
+google::protobuf::ArenaOptions BoundedArena() {
+  google::protobuf::ArenaOptions options;
+  options.max_block_size = 1 << 20;
+  options.block_alloc = AllocateBlock;
+  options.block_dealloc = FreeBlock;
+  return options;
+}
+
+}  // namespace
+
+struct RawProfile::Memory {
+  google::protobuf::Arena arena{BoundedArena()};
+};
+
+RawProfile::RawProfile()
+    : memory_(std::make_unique<Memory>()),
+      message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(&memory_->arena)) {}
+RawProfile::~RawProfile() = default;
+RawProfile::RawProfile(RawProfile&& other) noexcept = default;
+RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
+
+absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
+  const size_t file_bytes = bytes.size();
+  if (bytes.empty()) return Invalid(name, "is empty; the program was probably killed before it wrote the profile");
+  std::string plain;
+  if (bytes.substr(0, 2) == "\x1f\x8b") {
+    absl::StatusOr<std::string> unpacked = Gunzip(bytes, name);
+    if (!unpacked.ok()) return unpacked.status();
+    plain = std::move(*unpacked);
+    bytes = plain;
+    if (bytes.empty()) return Invalid(name, "is empty once decompressed");
+  }
+  try {
+    parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(file_bytes));
+    RawProfile profile;
+    if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      return Invalid(name, Cat("this is not a pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
+    }
+    if (const absl::Status status = Checker(*profile.message_, name).Check(); !status.ok()) return status;
+    // Later allocations belong to the tool and not to the file.
+    parse_budget = SIZE_MAX;
+    return profile;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(Cat(name, ": needs much more memory than a usual profile of its size (",
+                                            bytes.size(), " bytes); the limit for this file is ",
+                                            FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
+                                            kMoreMemory));
+  }
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,47 @@
+// Parses a pprof profile: decompresses it and checks every reference in it, in bounded memory.
+// The rest of the tool relies on these checks and does not repeat them. See profile.h for the contents.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_PROFILE_READER_H_
+#define HBMPROF_SRC_TOOL_PROFILE_PROFILE_READER_H_
+
+#include <google/protobuf/arena.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "proto/profile.pb.h"
+
+namespace hbmprof::tool {
+
+// A profile as it is in the file. Invariants: ids of mappings, locations and functions are nonzero and unique. Every
+// string index, every location id of a sample and every function id of a line refers to an existing entry. Every sample
+// has one value for each sample type. The ages of a sample are within the limits of docs/profile.md. The first string
+// is "". The mapping of a location may be missing, as in pprof.
+class RawProfile {
+ public:
+  RawProfile();
+  ~RawProfile();
+  RawProfile(RawProfile&& other) noexcept;
+  RawProfile& operator=(RawProfile&& other) noexcept;
+
+  const pprof::Profile& message() const { return *message_; }
+  pprof::Profile& message() { return *message_; }
+  std::string_view text(int64_t index) const { return message_->string_table(static_cast<int>(index)); }
+
+ private:
+  friend absl::StatusOr<RawProfile> ParseProfile(std::string_view, const std::string&);
+  struct Memory;
+  std::unique_ptr<Memory> memory_;
+  pprof::Profile* message_;
+};
+
+// Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors name the
+// field or byte that is wrong, and what to do: kInvalidArgument (not a profile, damaged, inconsistent);
+// kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: memory_limit.h).
+absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_PROFILE_READER_H_

@@ -1,0 +1,424 @@
+// See view.h.
+#include "src/tool/profile/view.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "src/tool/profile/own_code.h"
+#include "src/tool/profile/regex.h"
+#include "src/tool/util/text.h"
+#include "src/tool/util/units.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// The frames and locations that match a regular expression.
+class FramePattern {
+ public:
+  // Error: kInvalidArgument.
+  absl::Status Set(const std::string& option, const std::string& expression) {
+    if (expression.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, expression);
+    if (!compiled.ok()) return compiled.status();
+    pattern_ = NamePattern(*std::move(compiled));
+    return absl::OkStatus();
+  }
+  bool is_set() const { return pattern_.is_set(); }
+  // Returns whether the function's name or source file matches.
+  bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
+    const ProfileSet::Function& function = profiles.functions()[frame.function];
+    return pattern_.Matches(profiles, function.name) || pattern_.Matches(profiles, function.filename);
+  }
+  // Returns whether the binary matches; false for a location without a mapping.
+  bool MatchesBinary(const ProfileSet& profiles, const ProfileSet::Location& location) {
+    return location.object != 0 && pattern_.Matches(profiles, location.object);
+  }
+  // Returns whether any frame of the location or its binary matches.
+  bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
+    return MatchesBinary(profiles, location) ||
+           std::any_of(location.frames.begin(), location.frames.end(),
+                       [&](const ProfileSet::Frame& frame) { return MatchesFrame(profiles, frame); });
+  }
+
+ private:
+  NamePattern pattern_;
+};
+
+// Removes samples and frames by the names of their frames, with the meaning of pprof's focus, ignore, hide, show and
+// show_from. As in pprof, an edit of a location applies to every stack that contains it.
+class FrameFilters {
+ public:
+  absl::Status Set(const ViewOptions& options) {
+    for (auto& [pattern, option, expression] :
+         {std::make_tuple(&focus_, "--focus", &options.focus), std::make_tuple(&ignore_, "--ignore", &options.ignore),
+          std::make_tuple(&hide_, "--hide", &options.hide), std::make_tuple(&show_, "--show", &options.show),
+          std::make_tuple(&show_from_, "--show-from", &options.show_from)}) {
+      if (const absl::Status status = pattern->Set(option, *expression); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  void Apply(ProfileSet& profiles) {
+    if (!focus_.is_set() && !ignore_.is_set() && !hide_.is_set() && !show_.is_set() && !show_from_.is_set()) return;
+    decisions_.resize(profiles.locations().size());
+    for (uint64_t l = 0; l < decisions_.size(); ++l) Examine(profiles, l);
+    absl::flat_hash_map<uint32_t, std::optional<uint32_t>> stacks;
+    profiles.MapSamples(ProfileSet::Removed::kInTotal,
+                        [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
+                          const auto [entry, is_new] = stacks.try_emplace(sample.stack, std::nullopt);
+                          if (is_new) entry->second = StackOf(profiles, sample.stack);
+                          return entry->second;
+                        });
+  }
+
+  // Calls `warn` with each option that matched no frame.
+  void Warn(const std::function<void(const char*)>& warn) const {
+    if (focus_.is_set() && !focus_matched_) warn("--focus");
+    if (ignore_.is_set() && !ignore_matched_) warn("--ignore");
+    if (hide_.is_set() && !hide_matched_) warn("--hide");
+    if (show_.is_set() && !show_matched_) warn("--show");
+    if (show_from_.is_set() && !show_from_matched_) warn("--show-from");
+  }
+
+ private:
+  // What the filters do with a location.
+  struct Decision {
+    bool focused = false;
+    bool ignored = false;
+    bool hidden = false;
+    bool shown_from = false;
+  };
+
+  void Examine(ProfileSet& profiles, uint64_t number) {
+    const ProfileSet::Location& location = profiles.locations()[number];
+    Decision& decision = decisions_[number];
+    if (ignore_.is_set() && ignore_.MatchesLocation(profiles, location)) {
+      decision.ignored = ignore_matched_ = true;
+    } else if (!focus_.is_set() || focus_.MatchesLocation(profiles, location)) {
+      decision.focused = focus_matched_ = true;
+    }
+    std::vector<ProfileSet::Frame> frames = location.frames;
+    if (hide_.is_set() && hide_.MatchesLocation(profiles, location)) {
+      hide_matched_ = true;
+      Keep(frames, [&](const ProfileSet::Frame& frame) {
+        return !hide_.MatchesBinary(profiles, location) && !hide_.MatchesFrame(profiles, frame);
+      });
+      decision.hidden = frames.empty();
+    }
+    if (show_.is_set()) {
+      // As in pprof, code without a function name is hidden even if its binary matches.
+      if (!show_.MatchesBinary(profiles, location)) {
+        Keep(frames, [&](const ProfileSet::Frame& frame) { return show_.MatchesFrame(profiles, frame); });
+      }
+      decision.hidden = decision.hidden || frames.empty();
+      show_matched_ = show_matched_ || !frames.empty();
+    }
+    if (show_from_.is_set()) {
+      decision.shown_from = show_from_.MatchesBinary(profiles, location);
+      for (size_t i = frames.size(); i-- > 0 && !decision.shown_from;) {
+        if (!show_from_.MatchesFrame(profiles, frames[i])) continue;
+        decision.shown_from = true;
+        frames.resize(i + 1);
+      }
+      show_from_matched_ = show_from_matched_ || decision.shown_from;
+    }
+    if (frames.size() != location.frames.size() && !frames.empty()) profiles.SetFrames(number, std::move(frames));
+  }
+
+  template <typename Predicate>
+  static void Keep(std::vector<ProfileSet::Frame>& frames, Predicate keep) {
+    frames.erase(std::remove_if(frames.begin(), frames.end(), [&](const auto& frame) { return !keep(frame); }),
+                 frames.end());
+  }
+
+  // Returns the stack that remains of `stack`; nullopt if its samples are removed.
+  std::optional<uint32_t> StackOf(ProfileSet& profiles, uint32_t stack) const {
+    std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
+    if (focus_.is_set() || ignore_.is_set() || hide_.is_set() || show_.is_set()) {
+      bool focused = false;
+      bool hidden = false;
+      for (const uint64_t location : locations) {
+        if (decisions_[location].ignored) return std::nullopt;
+        focused = focused || decisions_[location].focused;
+        hidden = hidden || decisions_[location].hidden;
+      }
+      if (!focused) return std::nullopt;
+      locations.erase(std::remove_if(locations.begin(), locations.end(),
+                                     [this](uint64_t location) { return decisions_[location].hidden; }),
+                      locations.end());
+      if (hidden && locations.empty()) return std::nullopt;
+    }
+    if (show_from_.is_set()) {
+      while (!locations.empty() && !decisions_[locations.back()].shown_from) locations.pop_back();
+      if (locations.empty()) return std::nullopt;
+    }
+    return profiles.StackOf(locations);
+  }
+
+  FramePattern focus_;
+  FramePattern ignore_;
+  FramePattern hide_;
+  FramePattern show_;
+  FramePattern show_from_;
+  bool focus_matched_ = false;
+  bool ignore_matched_ = false;
+  bool hide_matched_ = false;
+  bool show_matched_ = false;
+  bool show_from_matched_ = false;
+  std::vector<Decision> decisions_;  // by location
+};
+
+// A range of numbers with a unit: "32kb", ":64kb", "4mb:", "12kb:64mb", both ends included.
+struct Range {
+  std::optional<double> least;
+  std::optional<double> greatest;
+  std::string unit;
+
+  // Returns nothing if `text` is not a range. Error: kInvalidArgument for a number beyond int64.
+  static absl::StatusOr<std::optional<Range>> Parse(const std::string& option, const std::string& text) {
+    static const RE2 kPattern("(([+-]?[0-9]+)([A-Za-z]+)?)?(:)?(([+-]?[0-9]+)([A-Za-z]+)?)?");
+    std::string low, low_number, low_unit, colon, high, high_number, high_unit;
+    if (!RE2::FullMatch(text, kPattern, &low, &low_number, &low_unit, &colon, &high, &high_number, &high_unit) ||
+        (low.empty() && high.empty()) || (colon.empty() && !high.empty())) {
+      return std::optional<Range>();
+    }
+    const auto number = [](std::string_view digits) -> std::optional<int64_t> {
+      if (digits.front() == '+') digits.remove_prefix(1);
+      int64_t value = 0;
+      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+      if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+      return value;
+    };
+    const std::optional<int64_t> first = low.empty() ? int64_t{0} : number(low_number);
+    const std::optional<int64_t> second = high.empty() ? int64_t{0} : number(high_number);
+    if (!first.has_value() || !second.has_value()) {
+      return absl::InvalidArgumentError(Cat(option, " ", text, ": the number is too large"));
+    }
+    Range range;
+    if (low.empty()) {
+      const ScaledValue end = Scale(*second, high_unit, high_unit);
+      range.unit = end.unit;
+      range.greatest = end.value;
+      return std::optional<Range>(range);
+    }
+    const ScaledValue begin = Scale(*first, low_unit, low_unit);
+    range.unit = begin.unit;
+    range.least = begin.value;
+    if (colon.empty()) range.greatest = begin.value;
+    if (!high.empty()) {
+      const ScaledValue end = Scale(*second, high_unit, range.unit);
+      if (end.unit != range.unit) return std::optional<Range>();
+      range.greatest = end.value;
+    }
+    return std::optional<Range>(range);
+  }
+
+  bool Contains(int64_t value, const std::string& of_unit) const {
+    const ScaledValue scaled = Scale(value, of_unit, unit);
+    return scaled.unit == unit && (!least.has_value() || scaled.value >= *least) &&
+           (!greatest.has_value() || scaled.value <= *greatest);
+  }
+};
+
+// Decides which label sets match the argument of --tagfocus or --tagignore: "KEY=RANGE", "RANGE", "KEY=REGEX,REGEX"
+// (one of them must match the value) or "REGEX,REGEX" (each must match "KEY:VALUE" of some label), as in pprof.
+class TagFilter {
+ public:
+  // Error: kInvalidArgument for a wrong expression.
+  absl::Status Set(const std::string& option, const std::string& argument) {
+    if (argument.empty()) return absl::OkStatus();
+    is_set_ = true;
+    option_ = option;
+    const size_t equals = argument.find('=');
+    if (equals != std::string::npos) key_ = argument.substr(0, equals);
+    const std::string value = equals == std::string::npos ? argument : argument.substr(equals + 1);
+    absl::StatusOr<std::optional<Range>> range = Range::Parse(option, value);
+    if (!range.ok()) return range.status();
+    range_ = *std::move(range);
+    if (range_.has_value()) return absl::OkStatus();
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, value.substr(begin, end - begin));
+      if (!compiled.ok()) return compiled.status();
+      expressions_.push_back(*std::move(compiled));
+      begin = end + 1;
+    }
+    return absl::OkStatus();
+  }
+  // Must be called between Set and Matches. Error: kInvalidArgument for a label that no sample has.
+  absl::Status Bind(const ProfileSet& profiles) {
+    if (range_.has_value()) FindUnits(profiles);
+    return key_.has_value() ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
+  }
+  bool is_set() const { return is_set_; }
+
+  bool Matches(const ProfileSet& profiles, uint32_t label_set) const {
+    const std::vector<ProfileSet::Label>& labels = profiles.labels(label_set);
+    if (range_.has_value()) {
+      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+        return IsWanted(profiles, label) && label.text == 0 && range_->Contains(label.number, units_.at(label.key));
+      });
+    }
+    const auto any_label = [&](const RE2& expression) {
+      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+        if (label.text == 0 || !IsWanted(profiles, label)) return false;
+        const std::string& value = profiles.text(label.text);
+        return RE2::PartialMatch(key_.has_value() ? value : Cat(profiles.text(label.key), ":", value), expression);
+      });
+    };
+    const auto matches = [&](const std::unique_ptr<RE2>& expression) { return any_label(*expression); };
+    return key_.has_value() ? std::any_of(expressions_.begin(), expressions_.end(), matches)
+                            : std::all_of(expressions_.begin(), expressions_.end(), matches);
+  }
+
+ private:
+  bool IsWanted(const ProfileSet& profiles, const ProfileSet::Label& label) const {
+    return !key_.has_value() || profiles.text(label.key) == *key_;
+  }
+
+  // A numeric label has one unit for all its values: the first unit that the profiles give for it. If they give none,
+  // the unit is the label's key, or bytes for the labels "alignment" and "request".
+  void FindUnits(const ProfileSet& profiles) {
+    for (const ProfileSet::File& file : profiles.files()) {
+      for (const ProfileSet::Sample& sample : file.samples) {
+        for (const ProfileSet::Label& label : profiles.labels(sample.labels)) {
+          std::string& unit = units_[label.key];
+          if (unit.empty()) unit = profiles.text(label.unit);
+        }
+      }
+    }
+    for (auto& [key, unit] : units_) {
+      const std::string& name = profiles.text(key);
+      if (unit.empty()) unit = name == "alignment" || name == "request" ? "bytes" : name;
+    }
+  }
+
+  bool is_set_ = false;
+  std::string option_;
+  std::optional<std::string> key_;
+  std::optional<Range> range_;
+  std::vector<std::unique_ptr<RE2>> expressions_;
+  std::map<ProfileSet::String, std::string> units_;
+};
+
+using LabelTexts = std::vector<std::pair<std::string, std::string>>;
+
+// Reads the arguments of --where. Error: kInvalidArgument.
+absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
+  LabelTexts labels;
+  for (const std::string& text : where) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(Cat("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0"));
+    }
+    labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return labels;
+}
+
+// Removes the samples that lack one of the labels. Sets `matches` to whether a set of labels has them all. Error:
+// kInvalidArgument for a label that no sample has.
+absl::Status ApplyWhere(const LabelTexts& labels, ProfileSet& profiles, bool* matches) {
+  for (const auto& label : labels) {
+    if (const absl::Status status = profiles.CheckLabelKey("--where", label.first); !status.ok()) return status;
+  }
+  if (labels.empty()) return absl::OkStatus();
+  std::vector<bool> selected(profiles.label_set_count());
+  for (uint32_t set = 0; set < selected.size(); ++set) {
+    selected[set] = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+      return profiles.LabelText(set, label.first) == label.second;
+    });
+  }
+  *matches = std::find(selected.begin(), selected.end(), true) != selected.end();
+  profiles.MapSamples(ProfileSet::Removed::kNotInTotal, [&](const ProfileSet::Sample& sample) {
+    return selected[sample.labels] ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+  });
+  return absl::OkStatus();
+}
+
+// The options of ViewOptions that select samples.
+struct Filters {
+  LabelTexts where;
+  FrameFilters frames;
+  TagFilter tag_focus;
+  TagFilter tag_ignore;
+
+  // Error: kInvalidArgument for a wrong expression or label.
+  absl::Status Set(const ViewOptions& options) {
+    absl::StatusOr<LabelTexts> labels = ParseWhere(options.where);
+    if (!labels.ok()) return labels.status();
+    where = *std::move(labels);
+    for (const absl::Status& status : {frames.Set(options), tag_focus.Set("--tagfocus", options.tag_focus),
+                                       tag_ignore.Set("--tagignore", options.tag_ignore)}) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+bool ViewOptions::has_filter() const {
+  return !focus.empty() || !ignore.empty() || !hide.empty() || !show.empty() || !show_from.empty() ||
+         !tag_focus.empty() || !tag_ignore.empty();
+}
+
+absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
+  Filters filters;
+  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  TagFilter& tag_focus = filters.tag_focus;
+  TagFilter& tag_ignore = filters.tag_ignore;
+  bool where_matches = true;
+  for (const absl::Status& status :
+       {ApplyWhere(filters.where, profiles, &where_matches), tag_focus.Bind(profiles), tag_ignore.Bind(profiles)}) {
+    if (!status.ok()) return status;
+  }
+  const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
+  if (!where_matches) warn("--where");
+  filters.frames.Apply(profiles);
+  filters.frames.Warn(warn);
+  if (!tag_focus.is_set() && !tag_ignore.is_set()) return absl::OkStatus();
+  bool any_focused = false;
+  bool any_ignored = false;
+  std::vector<int8_t> kept(profiles.label_set_count(), -1);
+  profiles.MapSamples(ProfileSet::Removed::kInTotal, [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
+    int8_t& keep = kept[sample.labels];
+    if (keep < 0) {
+      const bool focused = !tag_focus.is_set() || tag_focus.Matches(profiles, sample.labels);
+      const bool ignored = tag_ignore.is_set() && tag_ignore.Matches(profiles, sample.labels);
+      any_focused = any_focused || focused;
+      any_ignored = any_ignored || ignored;
+      keep = focused && !ignored ? 1 : 0;
+    }
+    return keep == 1 ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+  });
+  if (tag_focus.is_set() && !any_focused) warn("--tagfocus");
+  if (tag_ignore.is_set() && !any_ignored) warn("--tagignore");
+  return absl::OkStatus();
+}
+
+absl::Status CheckView(const ViewOptions& options) {
+  Filters filters;
+  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  return KnownLibraries::Make(options.known).status();
+}
+
+absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles, bool* trimmed) {
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  if (const absl::Status status = ApplyFilters(command, options, profiles); !status.ok()) return status;
+  const bool changed = options.own && AttributeToOwnCode(*libraries, profiles);
+  if (trimmed != nullptr) *trimmed = changed;
+  return absl::OkStatus();
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,53 @@
+// Options that select samples and frames: labels, pprof's filters, and the view of the program's own code. Every
+// command that reads samples has them.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
+#define HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "src/tool/profile/profile.h"
+
+namespace hbmprof::tool {
+
+struct ViewOptions {
+  explicit ViewOptions(bool own_by_default) : own(own_by_default) {}
+
+  std::vector<std::string> where;
+  std::string focus;
+  std::string ignore;
+  std::string hide;
+  std::string show;
+  std::string show_from;
+  std::string tag_focus;
+  std::string tag_ignore;
+  bool own;
+  std::vector<std::string> known;
+
+  // Returns whether an option other than `own` removes samples or frames.
+  bool has_filter() const;
+};
+
+// Applies `where` and then pprof's filters to the samples, as pprof does. Samples without the labels of `where` do not
+// count in totals; samples that a filter removes do, as in pprof. Prints a warning of the subcommand `command` for a
+// filter that matches nothing. Error: kInvalidArgument for a wrong expression or a label that no sample has.
+absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
+
+// Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.
+absl::Status CheckView(const ViewOptions& options);
+
+// Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed the
+// leaf of a stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in
+// `known`.
+absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles,
+                       bool* trimmed = nullptr);
+
+// The line that says so, for commands that print text.
+inline constexpr char kTrimmedText[] =
+    "stacks start at the first frame outside of known libraries (--no-own shows all frames)\n";
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_VIEW_H_

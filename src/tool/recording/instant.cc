@@ -1,0 +1,168 @@
+// See instant.h.
+#include "src/tool/recording/instant.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "hbmprof/pprof.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/progress.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::DriverSample;
+using internal::LostEvents;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
+
+// Calls `visit(event, count)` for the first `limit` events. `count` is 1 for the first one.
+template <typename Visit>
+void ForEachEvent(RecordingReader& recording, int64_t limit, const Visit& visit) {
+  constexpr int64_t kStep = 1 << 16;
+  Progress progress(static_cast<size_t>(std::max<int64_t>(0, recording.event_count())), "events read");
+  RecordedEvent event;
+  recording.Rewind();
+  for (int64_t count = 1; count <= limit && recording.Next(&event); ++count) {
+    visit(event, count);
+    if (count % kStep == 0) progress.Advance(kStep);
+  }
+}
+
+// Returns the instant after the last change for whose last event `is_wanted` is true; the start if there is none.
+template <typename IsWanted>
+RecordedInstant LastAfter(RecordingReader& recording, const IsWanted& is_wanted) {
+  RecordedInstant instant{0, recording.tables().start_time};
+  ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t count) {
+    if (is_wanted(event) && !event.is_continued) instant = {count, std::max(instant.time, event.time)};
+  });
+  return instant;
+}
+
+const DriverSample* LastSample(const RecordingReader& recording, int64_t time) {
+  const DriverSample* last = nullptr;
+  for (const DriverSample& sample : recording.samples()) {
+    if (sample.time <= time) last = &sample;
+  }
+  return last;
+}
+
+}  // namespace
+
+RecordedInstant EndOf(RecordingReader& recording) {
+  RecordedInstant instant = LastAfter(recording, [](const RecordedEvent&) { return true; });
+  instant.time = std::max(instant.time, recording.end_time());
+  return instant;
+}
+
+RecordedInstant InstantAt(RecordingReader& recording, int64_t time) {
+  RecordedInstant instant = LastAfter(recording, [time](const RecordedEvent& event) { return event.time <= time; });
+  instant.time = std::max(instant.time, time);
+  return instant;
+}
+
+RecordedInstant PeakOf(RecordingReader& recording, size_t account) {
+  SiteTotals totals(recording.tables());
+  if (account >= totals.account_count()) return {0, recording.tables().start_time};
+  int64_t peak = totals.account(account).peak;
+  return LastAfter(recording, [&](const RecordedEvent& event) {
+    if (!totals.Apply(event) || totals.account(account).peak == peak) return false;
+    peak = totals.account(account).peak;
+    return true;
+  });
+}
+
+size_t HighestAccount(RecordingReader& recording) {
+  SiteTotals totals(recording.tables());
+  ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
+  size_t highest = 0;
+  for (size_t account = 1; account < totals.account_count(); ++account) {
+    if (totals.account(account).peak > totals.account(highest).peak) highest = account;
+  }
+  return highest;
+}
+
+absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording) {
+  bool has_failed = false;
+  RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {
+    has_failed = has_failed || event.kind == RecordedKind::kFailed;
+    return event.kind == RecordedKind::kFailed;
+  });
+  if (!has_failed) return absl::NotFoundError("no allocation failed in the recording");
+  --instant.events;
+  return instant;
+}
+
+absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::string& name) {
+  const std::vector<RecordingTables::Mark>& marks = recording.tables().marks;
+  const auto has_name = [&](const std::string& mark) {
+    const size_t rest = mark.size() - std::min(mark.size(), name.size());
+    return mark.compare(rest, std::string::npos, name) == 0 && (rest == 0 || mark[rest - 1] == '/');
+  };
+  bool is_found = false;
+  const RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {
+    const bool is_mark = event.kind == RecordedKind::kMark && has_name(marks[event.id].name);
+    is_found = is_found || is_mark;
+    return is_mark;
+  });
+  if (is_found) return instant;
+  std::string names;
+  for (size_t i = 0; i < std::min<size_t>(marks.size(), 20); ++i) names += (i == 0 ? "" : ", ") + marks[i].name;
+  return absl::NotFoundError(
+      Cat("no mark has the name '", name, "'; ",
+          names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
+}
+
+std::string TimeText(const RecordingTables& tables, int64_t time) {
+  const int64_t since = Minus(time, tables.start_time);
+  char seconds[64];
+  std::snprintf(seconds, sizeof(seconds), "%.6f s after the start", static_cast<double>(since) / 1e9);
+  return Cat(seconds, ", ", FormatTime(Plus(tables.start_unix_nanos, since)));
+}
+
+absl::StatusOr<int64_t> ParseRecordedTime(const RecordingReader& recording, const std::string& text) {
+  const RecordingTables& tables = recording.tables();
+  int64_t time;
+  if (const std::optional<double> seconds = ParseSeconds(text); seconds.has_value()) {
+    constexpr double kMost = 1e9;
+    time = Plus(tables.start_time, std::llround(std::min(*seconds, kMost) * 1e9));
+  } else {
+    absl::Time parsed;
+    std::string error;
+    if (!absl::ParseTime(absl::RFC3339_full, text, &parsed, &error)) {
+      return absl::InvalidArgumentError(
+          Cat("--time '", text, "': is neither seconds since the start (12.5, 500ms, 2m) nor a time such as ",
+              FormatTime(tables.start_unix_nanos)));
+    }
+    time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
+  }
+  if (time >= tables.start_time && time <= recording.end_time()) return time;
+  return absl::OutOfRangeError(Cat("--time ", text, ": the recording begins at ", TimeText(tables, tables.start_time),
+                                   ", and ends ", TimeText(tables, recording.end_time())));
+}
+
+RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant) {
+  RecordingState state(recording.tables());
+  ForEachEvent(recording, instant.events, [&](const RecordedEvent& event, int64_t) { state.Apply(event); });
+  return state;
+}
+
+absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant) {
+  Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, LastSample(recording, instant.time));
+  const std::vector<LostEvents>& lost = recording.lost();
+  if (std::any_of(lost.begin(), lost.end(), [&](const LostEvents& one) { return one.from < instant.time; })) {
+    snapshot.warnings.push_back("The recording lacks events before this instant, so the values are not exact.");
+  }
+  const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(recording.tables());
+  return SerializePprof(snapshot, names.get());
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,121 @@
+// See site_totals.h.
+#include "src/tool/recording/site_totals.h"
+
+#include <algorithm>
+
+#include "hbmprof/allocation.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingTables;
+
+std::string AccountName(const RecordingTables& tables, size_t account) {
+  const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
+  const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
+  return space == MemorySpace::kDevice ? device : Cat(device, " ", MemorySpaceName(space));
+}
+
+size_t AccountOf(const Snapshot::Sample& site) {
+  return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
+}
+
+int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use) {
+  return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
+}
+
+SiteTotals::SiteTotals(const RecordingTables& tables)
+    : sites_(tables.sites.size()), accounts_(tables.names.devices.size() * kMemorySpaceCount) {
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    const Snapshot::Sample& sample = tables.sites[i];
+    SiteState& site = sites_[i];
+    site.account = AccountOf(sample);
+    site.is_segment = tables.site_kinds[i] == RecordingTables::SiteKind::kSegment;
+    site.now.bytes = sample.inuse_bytes;
+    site.now.objects = sample.inuse_objects;
+    site.now.allocated_bytes = std::max(sample.alloc_bytes, sample.inuse_bytes);
+    site.now.freed_bytes = Minus(site.now.allocated_bytes, sample.inuse_bytes);
+    site.now.allocated_objects = std::max(sample.alloc_objects, sample.inuse_objects);
+    site.now.freed_objects = Minus(site.now.allocated_objects, sample.inuse_objects);
+    Account& account = accounts_[site.account].now;
+    account.is_used = true;
+    account.in_use = Plus(account.in_use, sample.inuse_bytes);
+    if (site.is_segment) account.idle = Plus(account.idle, sample.inuse_bytes);
+  }
+  for (AccountState& account : accounts_) {
+    account.now.peak = account.now.in_use;
+    account.now.peak_time = tables.start_time;
+    account.peak_number = 1;
+  }
+}
+
+int64_t SiteTotals::ChangeOf(const RecordedEvent& event) {
+  switch (event.kind) {
+    case RecordedKind::kAlloc:
+    case RecordedKind::kUndoFree:
+    case RecordedKind::kMoveTo:
+      return event.bytes;
+    case RecordedKind::kFree:
+    case RecordedKind::kCharge:
+    case RecordedKind::kMoveFrom:
+      return Minus(0, event.bytes);
+    case RecordedKind::kAllocAndFree:
+    case RecordedKind::kFailed:
+    case RecordedKind::kTags:
+    case RecordedKind::kResetPeak:
+    case RecordedKind::kMark:
+      break;
+  }
+  return 0;
+}
+
+bool SiteTotals::Apply(const RecordedEvent& event) {
+  if (is_new_change_) changed_.clear();
+  is_new_change_ = !event.is_continued;
+  const int64_t change = ChangeOf(event);
+  const bool allocates_and_frees = event.kind == RecordedKind::kAllocAndFree;
+  // A buffer of 0 bytes counts as an object.
+  const bool has_site = event.site < sites_.size() && event.kind != RecordedKind::kFailed;
+  if (has_site) {
+    SiteState& site = sites_[event.site];
+    AccountState& account = accounts_[site.account];
+    if (site.peak_number != account.peak_number) {
+      site.peak_number = account.peak_number;
+      site.peak_bytes = site.now.bytes;
+      site.peak_objects = site.now.objects;
+    }
+    const bool is_charge = event.kind == RecordedKind::kCharge;
+    const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
+                        event.kind == RecordedKind::kMoveTo;
+    site.now.bytes = Plus(site.now.bytes, change);
+    if (change > 0) site.now.allocated_bytes = Plus(site.now.allocated_bytes, change);
+    if (change < 0) site.now.freed_bytes = Minus(site.now.freed_bytes, change);
+    if (allocates_and_frees) {
+      site.now.allocated_bytes = Plus(site.now.allocated_bytes, event.bytes);
+      site.now.freed_bytes = Plus(site.now.freed_bytes, event.bytes);
+    }
+    if (!is_charge) {
+      if (begins) ++site.now.objects;
+      if (!begins && !allocates_and_frees) --site.now.objects;
+      if (begins || allocates_and_frees) ++site.now.allocated_objects;
+      if (!begins) ++site.now.freed_objects;
+    }
+    account.now.in_use = Plus(account.now.in_use, change);
+    if (site.is_segment) account.now.idle = Plus(account.now.idle, change);
+    if (std::find(changed_.begin(), changed_.end(), site.account) == changed_.end()) changed_.push_back(site.account);
+  }
+  if (event.is_continued) return false;
+  for (const size_t number : changed_) {
+    AccountState& account = accounts_[number];
+    if (account.now.in_use <= account.now.peak) continue;
+    account.now.peak = account.now.in_use;
+    account.now.peak_time = event.time;
+    ++account.peak_number;
+  }
+  return true;
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,290 @@
+// See timeline_data.h.
+#include "src/tool/recording/timeline_data.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::DriverSample;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+
+constexpr size_t kStep = 1 << 16;
+
+class TimelineMaker {
+ public:
+  TimelineMaker(RecordingReader& recording, const RecordedStacks& stacks, const TimelineOptions& options,
+                Progress& progress)
+      : recording_(recording),
+        tables_(recording.tables()),
+        stacks_(stacks),
+        options_(options),
+        progress_(progress),
+        duration_(std::max<int64_t>(Minus(recording.end_time(), tables_.start_time), 0)) {}
+
+  absl::StatusOr<Timeline> Make() {
+    timeline_.start_unix_nanos = tables_.start_unix_nanos;
+    timeline_.duration = duration_;
+    timeline_.events = recording_.event_count();
+    SiteTotals totals(tables_);
+    absl::Status status = AddMemories(totals);
+    if (status.ok() && !options_.by.empty()) status = CheckTag();
+    if (!status.ok()) return status;
+    ReadEvents(totals, true);
+    for (size_t account = 0; account < memories_.size(); ++account) {
+      if (memories_[account] == kNone) continue;
+      Timeline::Memory& memory = timeline_.memories[memories_[account]];
+      memory.peak = totals.account(account).peak;
+      memory.peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
+      memory.end_in_use = totals.account(account).in_use;
+      AddHolders(totals, account, &memory);
+    }
+    if (!options_.by.empty()) {
+      MakeGroups(totals);
+      SiteTotals again(tables_);
+      ReadEvents(again, false);
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+
+  absl::Status AddMemories(const SiteTotals& totals) {
+    memories_.assign(totals.account_count(), kNone);
+    std::string names;
+    for (size_t account = 0; account < totals.account_count(); ++account) {
+      if (!totals.account(account).is_used) continue;
+      const std::string name = AccountName(tables_, account);
+      names += (names.empty() ? "" : ", ") + name;
+      if (!options_.memory.empty() && options_.memory != name) continue;
+      memories_[account] = timeline_.memories.size();
+      Timeline::Memory& memory = timeline_.memories.emplace_back();
+      memory.name = name;
+      memory.intervals.resize(options_.intervals);
+      memory.limit = tables_.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount].bytes_limit;
+    }
+    if (!options_.memory.empty() && timeline_.memories.empty()) {
+      return absl::InvalidArgumentError(Cat("--device: the recording has no memory '", options_.memory, "'; it has ",
+                                            names.empty() ? "none" : names));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTag() const {
+    if (options_.by == "site" || options_.by == "tag" || tables_.sites.empty()) return absl::OkStatus();
+    std::map<std::string, int> keys;
+    for (const Snapshot::Sample& site : tables_.sites) {
+      for (const auto& [key, value] : site.tags) keys[key] = 0;
+    }
+    if (keys.count(options_.by) > 0) return absl::OkStatus();
+    std::string names = "site, tag";
+    for (const auto& [key, unused] : keys) names += ", " + key;
+    return absl::InvalidArgumentError(Cat("--by: no allocation has the tag '", options_.by, "'; there are ", names));
+  }
+
+  // The group of a site.
+  std::string GroupOf(uint32_t site) const {
+    const Snapshot::Sample& sample = tables_.sites[site];
+    if (options_.by == "site") return stacks_.own_frame(sample.stack).name;
+    std::string tags;
+    for (const auto& [key, value] : sample.tags) {
+      if (options_.by == "tag") tags += Cat(tags.empty() ? "" : " ", key, "=", value);
+      if (options_.by == key) return value;
+    }
+    return tags.empty() ? "(none)" : tags;
+  }
+
+  void AddHolders(const SiteTotals& totals, size_t account, Timeline::Memory* memory) const {
+    std::map<std::pair<std::string, std::string>, Timeline::Holder> holders;
+    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+      if (totals.account_of(i) != account || totals.peak_bytes(i) == 0) continue;
+      const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[i].stack);
+      Timeline::Holder& holder = holders[{frame.name, frame.Position()}];
+      holder.bytes = Plus(holder.bytes, totals.peak_bytes(i));
+      holder.objects = Plus(holder.objects, totals.peak_objects(i));
+    }
+    memory->holder_count = holders.size();
+    for (auto& [key, holder] : holders) {
+      holder.name = key.first;
+      holder.where = key.second;
+      memory->holders.push_back(std::move(holder));
+    }
+    std::stable_sort(memory->holders.begin(), memory->holders.end(),
+                     [](const Timeline::Holder& a, const Timeline::Holder& b) { return a.bytes > b.bytes; });
+    if (options_.max_holders != 0 && memory->holders.size() > options_.max_holders) {
+      memory->holders.resize(options_.max_holders);
+    }
+  }
+
+  // Decides which groups each memory shows: the largest at its peak.
+  void MakeGroups(const SiteTotals& totals) {
+    std::vector<std::map<std::string, int64_t>> at_peak(timeline_.memories.size());
+    std::vector<std::string> names(tables_.sites.size());
+    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+      const size_t memory = memories_[totals.account_of(i)];
+      if (memory == kNone) continue;
+      names[i] = GroupOf(i);
+      int64_t& bytes = at_peak[memory][names[i]];
+      bytes = Plus(bytes, totals.peak_bytes(i));
+    }
+    std::vector<std::map<std::string, size_t>> numbers(timeline_.memories.size());
+    for (size_t m = 0; m < timeline_.memories.size(); ++m) {
+      std::vector<std::pair<std::string, int64_t>> groups(at_peak[m].begin(), at_peak[m].end());
+      std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+      std::vector<std::string>& shown = timeline_.memories[m].groups;
+      for (const auto& [name, bytes] : groups) {
+        const bool is_other = shown.size() >= options_.max_groups && groups.size() > options_.max_groups;
+        numbers[m][name] = is_other ? options_.max_groups : shown.size();
+        if (!is_other) shown.push_back(name);
+      }
+      if (groups.size() > shown.size()) shown.emplace_back("other");
+    }
+    group_of_site_.resize(tables_.sites.size());
+    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+      const size_t memory = memories_[totals.account_of(i)];
+      if (memory != kNone) group_of_site_[i] = numbers[memory][names[i]];
+    }
+  }
+
+  // Reads the events into the intervals. If `is_first` is true, also finds the marks. Otherwise also sums up the
+  // groups.
+  void ReadEvents(SiteTotals& totals, bool is_first) {
+    next_sample_ = 0;
+    interval_ = 0;
+    group_bytes_.clear();
+    for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
+    if (!is_first) {
+      for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
+    }
+    BeginInterval(totals);
+    recording_.Rewind();
+    RecordedEvent event;
+    for (size_t count = 0; recording_.Next(&event); ++count) {
+      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+      AdvanceTo(event.time, totals);
+      if (is_first) AddMark(event);
+      if (event.site < tables_.sites.size() && !is_first) AddToGroup(totals, event.site, SiteTotals::ChangeOf(event));
+      if (!totals.Apply(event)) continue;
+      for (const size_t account : totals.changed_accounts()) SetHighest(totals, account, false);
+    }
+    AdvanceTo(recording_.end_time(), totals);
+  }
+
+  void AddToGroup(const SiteTotals& totals, uint32_t site, int64_t change) {
+    const size_t memory = memories_[totals.account_of(site)];
+    if (memory == kNone) return;
+    int64_t& bytes = group_bytes_[memory][group_of_site_[site]];
+    bytes = Plus(bytes, change);
+  }
+
+  void AddMark(const RecordedEvent& event) {
+    constexpr size_t kMaxMarks = 10000;  // reached by a program whose allocations fail in a loop
+    if (timeline_.marks.size() >= kMaxMarks) return;
+    const int64_t time = Minus(event.time, tables_.start_time);
+    if (event.kind == RecordedKind::kMark) {
+      const std::string& name = tables_.marks[event.id].name;
+      const auto kind = internal::IsReport(name) ? Timeline::MarkKind::kReport : Timeline::MarkKind::kProfile;
+      timeline_.marks.push_back({time, kind, name, 0, ""});
+    } else if (event.kind == RecordedKind::kFailed) {
+      const bool is_known = event.id < memories_.size();
+      timeline_.marks.push_back({time, Timeline::MarkKind::kFailed, "", event.bytes,
+                                 is_known ? AccountName(tables_, event.id) : std::string()});
+    }
+  }
+
+  // Begins all intervals up to the one of `time`, and takes the samples up to `time`.
+  void AdvanceTo(int64_t time, const SiteTotals& totals) {
+    const std::vector<DriverSample>& samples = recording_.samples();
+    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
+      BeginIntervalsUpTo(samples[next_sample_].time, totals);
+      TakeSample(samples[next_sample_], totals);
+    }
+    BeginIntervalsUpTo(time, totals);
+  }
+  void BeginIntervalsUpTo(int64_t time, const SiteTotals& totals) {
+    const size_t wanted = timeline_.memories.empty() ? 0 : timeline_.IntervalOf(Minus(time, tables_.start_time));
+    while (interval_ < wanted) {
+      ++interval_;
+      BeginInterval(totals);
+    }
+  }
+  void BeginInterval(const SiteTotals& totals) {
+    for (size_t account = 0; account < memories_.size(); ++account) {
+      if (memories_[account] == kNone) continue;
+      Timeline::Memory& memory = timeline_.memories[memories_[account]];
+      Timeline::Interval& interval = memory.intervals[interval_];
+      if (interval_ > 0) {
+        const Timeline::Interval& before = memory.intervals[interval_ - 1];
+        interval.driver_in_use = before.driver_in_use;
+        interval.unaccounted = before.unaccounted;
+        interval.limit = before.limit;
+      } else {
+        interval.limit = memory.limit;
+      }
+      SetHighest(totals, account, true);
+    }
+  }
+  void SetHighest(const SiteTotals& totals, size_t account, bool is_begin) {
+    if (memories_[account] == kNone) return;
+    Timeline::Interval& interval = timeline_.memories[memories_[account]].intervals[interval_];
+    const SiteTotals::Account& now = totals.account(account);
+    if (!is_begin && now.in_use <= interval.in_use) return;
+    interval.in_use = now.in_use;
+    interval.idle = now.idle;
+    interval.peak = now.peak;
+    interval.groups = group_bytes_[memories_[account]];
+  }
+
+  void TakeSample(const DriverSample& sample, const SiteTotals& totals) {
+    for (const DriverSample::Device& device : sample.devices) {
+      const size_t account = device.device * kMemorySpaceCount;
+      if (memories_[account] == kNone) continue;
+      Timeline::Memory& memory = timeline_.memories[memories_[account]];
+      Timeline::Interval& interval = memory.intervals[interval_];
+      if (device.bytes_limit.has_value()) memory.limit = interval.limit = device.bytes_limit;
+      if (!device.bytes_in_use.has_value()) continue;
+      interval.driver_in_use = device.bytes_in_use;
+      interval.unaccounted = Unaccounted(device, totals.account(account).in_use);
+    }
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  const TimelineOptions& options_;
+  Progress& progress_;
+  const int64_t duration_;
+  Timeline timeline_;
+  std::vector<size_t> memories_;                   // by account: index in timeline_.memories, or kNone
+  std::vector<size_t> group_of_site_;              // index in the groups of its memory
+  std::vector<std::vector<int64_t>> group_bytes_;  // by memory and group
+  size_t next_sample_ = 0;
+  size_t interval_ = 0;
+};
+
+}  // namespace
+
+size_t Timeline::IntervalOf(int64_t time) const {
+  const size_t count = memories.empty() ? 1 : memories[0].intervals.size();
+  if (time <= 0 || duration <= 0) return 0;
+  const double part = static_cast<double>(time) / static_cast<double>(duration);
+  return std::min(count - 1, static_cast<size_t>(part * static_cast<double>(count)));
+}
+
+absl::StatusOr<Timeline> MakeTimeline(RecordingReader& recording, const RecordedStacks& stacks,
+                                      const TimelineOptions& options, Progress& progress) {
+  return TimelineMaker(recording, stacks, options, progress).Make();
+}
+
+}  // namespace hbmprof::tool

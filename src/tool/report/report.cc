@@ -1,0 +1,352 @@
+// See report.h. This file makes the data of the page, which report.js describes and shows.
+#include "src/tool/report/report.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "hbmprof/allocation.h"
+#include "src/export/recording.h"
+#include "src/tool/growth/growth.h"
+#include "src/tool/profile/own_code.h"
+#include "src/tool/report/page.h"
+#include "src/tool/report/timeline.h"
+#include "src/tool/report/verdict.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// JavaScript's numbers are exact up to this limit. No device has more memory.
+constexpr int64_t kLargest = int64_t{1} << 53;
+int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLargest); }
+
+Json FileJson(const ProfileSet::File& file) {
+  Json json = {{"path", file.path}, {"time", FormatTime(file.time_nanos)}, {"comments", file.comments}};
+  Json devices = Json::array();
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    if (comment.word == "device") {
+      const auto space = comment.values.find("space");
+      std::vector<std::pair<std::string, Json>> device = {
+          {"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
+      for (const auto& [key, value] : comment.values) {
+        if (const auto number = comment.Number(key); number.has_value()) device.emplace_back(key, Shown(*number));
+      }
+      devices.push_back(ObjectOf(std::move(device)));
+    } else if (comment.word == "tracker") {
+      for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
+    }
+  }
+  json["devices"] = std::move(devices);
+  return json;
+}
+
+// The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
+// are one node, which keeps the positions of the first few.
+class StackTree {
+ public:
+  // Returns the node of a stack. `libraries` must be used for these profiles only.
+  size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
+    const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
+    if (!is_new) return entry->second;
+    std::vector<ProfileSet::ShownFrame> frames = profiles.ShownStack(stack);
+    std::vector<bool> own;
+    for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
+      const std::vector<bool> of_location = libraries.OwnFrames(profiles, *l);
+      own.insert(own.end(), of_location.begin(), of_location.end());
+    }
+    if (frames.empty()) {
+      frames.push_back({"[no stack]", ""});
+      own.push_back(false);
+    }
+    size_t node = 0;
+    for (size_t f = frames.size(); f-- > 0;) {
+      node = ChildOf(node, frames[f].name, own[f] ? 0 : 1);
+      // Stores one position more than the page shows, so that the page knows that there are more.
+      std::vector<std::string>& positions = positions_of_[node];
+      const std::string& position = frames[f].position;
+      if (!position.empty() && positions.size() <= kShownPositions &&
+          std::find(positions.begin(), positions.end(), position) == positions.end()) {
+        positions.push_back(position);
+      }
+    }
+    return nodes_[{&profiles, stack}] = node;
+  }
+
+  // Returns the node of `name` below `node`. `library`: 1 for a frame of a known library, else 0.
+  size_t ChildOf(size_t node, const std::string& name, size_t library) {
+    const auto [number, new_name] = name_numbers_.try_emplace(name, names_.size());
+    if (new_name) names_.push_back(name);
+    const auto [child, new_node] = children_.try_emplace({node, 2 * number->second + library}, parents_.size());
+    if (new_node) {
+      parents_.push_back(node);
+      names_of_.push_back(number->second);
+      library_.push_back(library);
+      positions_of_.emplace_back();
+    }
+    return child->second;
+  }
+
+  Json TreeJson() const {
+    Json positions = {""};
+    Json position_of = Json::array();
+    absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
+    for (const std::vector<std::string>& of_node : positions_of_) {
+      std::string text;
+      for (size_t i = 0; i < of_node.size() && i < kShownPositions; ++i) text += (i == 0 ? "" : ", ") + of_node[i];
+      if (of_node.size() > kShownPositions) text += ", ...";
+      const auto [entry, is_new] = numbers.try_emplace(text, positions.size());
+      if (is_new) positions.push_back(text);
+      position_of.push_back(entry->second);
+    }
+    return {{"parent", parents_},  {"name", names_of_}, {"position", position_of},
+            {"library", library_}, {"names", names_},   {"positions", positions}};
+  }
+
+ private:
+  static constexpr size_t kShownPositions = 4;
+
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
+  absl::flat_hash_map<std::string, size_t> name_numbers_;
+  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
+  std::vector<size_t> parents_{0};
+  std::vector<size_t> names_of_{0};
+  std::vector<size_t> library_{1};  // 1: of a known library
+  std::vector<std::vector<std::string>> positions_of_{{}};
+  std::vector<std::string> names_{"all"};
+};
+
+// Returns the labels without kRecordedSiteLabel.
+Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
+  std::vector<std::pair<std::string, Json>> entries;
+  for (const ProfileSet::Label& label : profiles.labels(set)) {
+    if (profiles.text(label.key) == kRecordedSiteLabel) continue;
+    entries.emplace_back(profiles.text(label.key),
+                         label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
+  }
+  return ObjectOf(std::move(entries));
+}
+
+// The different sets of labels.
+class LabelSets {
+ public:
+  size_t NumberOf(const ProfileSet& profiles, uint32_t set) {
+    const auto [entry, is_new] = numbers_.try_emplace({&profiles, set}, 0);
+    if (is_new) entry->second = NumberOf(LabelsJson(profiles, set));
+    return entry->second;
+  }
+  size_t NumberOf(Json labels) {
+    const auto [entry, is_new] =
+        by_text_.try_emplace(labels.dump(-1, ' ', false, Json::error_handler_t::replace), sets_.size());
+    if (is_new) sets_.push_back(std::move(labels));
+    return entry->second;
+  }
+  Json ToJson() const { return sets_; }
+
+ private:
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> numbers_;
+  absl::flat_hash_map<std::string, size_t> by_text_;
+  Json sets_ = Json::array();
+};
+
+Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per,
+                const std::vector<SiteGrowth>& growth) {
+  constexpr size_t kMostSites = 40;
+  constexpr size_t kShownCallers = 3;
+  Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
+  if (!per.empty()) json["counter"] = OneOf(per);
+  Json& sites = json["sites"] = Json::array();
+  for (const SiteGrowth& site : growth) {
+    if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
+    const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+    Json entry = {{"verdict", VerdictName(site.verdict)},
+                  {"why", site.why},
+                  {"more_dumps", site.more_dumps},
+                  {"growth", Shown(site.growth)},
+                  {"per_second", site.per_second},
+                  {"per_count", site.per_count},
+                  {"values", site.values}};
+    entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
+    entry["position"] = stack.empty() ? "" : stack[0].position;
+    std::string callers;
+    for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
+    entry["callers"] = callers;
+    std::string labels;
+    for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
+    entry["labels"] = labels;
+    sites.push_back(std::move(entry));
+  }
+  return json;
+}
+
+// Returns `text` with the only {{mark}} in it replaced.
+std::string Fill(std::string text, const std::string& mark, std::string_view with) {
+  const std::string position = "{{" + mark + "}}";
+  return text.replace(text.find(position), position.size(), with);
+}
+
+// Returns a hash in the form in which a content security policy contains it.
+std::string Base64OfHex(std::string_view hex) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  unsigned bits = 0;
+  int count = 0;
+  for (const char c : hex) {
+    bits = bits << 4 | static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10);
+    count += 4;
+    if (count < 6) continue;
+    count -= 6;
+    text += kDigits[bits >> count & 63];
+  }
+  if (count > 0) text += kDigits[bits << (6 - count) & 63];
+  while (text.size() % 4 != 0) text += '=';
+  return text;
+}
+
+// Returns JSON for a script element. Nothing in it ends the element or begins a comment.
+std::string Embedded(const Json& data) {
+  const std::string plain = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string json;
+  for (const char c : plain) {
+    if (c == '<') {
+      json += "\\u003c";
+    } else {
+      json += c;
+    }
+  }
+  return json;
+}
+
+// Adds to `data` the samples of the last dump and of the base by tree node and label set.
+void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
+                KnownLibraries& libraries, StackTree& tree, LabelSets& labels, Json& data) {
+  const size_t width = profiles.types().size();
+  struct Values {
+    std::vector<int64_t> now;
+    std::vector<int64_t> base;
+  };
+  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> numbers;
+  std::vector<std::pair<std::pair<size_t, size_t>, Values>> samples;
+  for (const ProfileSet::File* file : {&now, base}) {
+    if (file == nullptr) continue;
+    for (size_t s = 0; s < file->samples.size(); ++s) {
+      const std::pair<size_t, size_t> key = {tree.NodeOf(profiles, libraries, file->samples[s].stack),
+                                             labels.NumberOf(profiles, file->samples[s].labels)};
+      const auto [entry, is_new] = numbers.try_emplace(key, samples.size());
+      if (is_new) samples.emplace_back(key, Values{std::vector<int64_t>(width), {}});
+      Values& values = samples[entry->second].second;
+      if (file == base) values.base.resize(width);
+      std::vector<int64_t>& target = file == base ? values.base : values.now;
+      for (size_t t = 0; t < width; ++t) target[t] = Shown(target[t] + Shown(profiles.Value(*file, s, t)));
+    }
+  }
+  Json& list = data["samples"] = Json::array();
+  for (auto& [key, values] : samples) {
+    Json sample = {key.first, key.second, std::move(values.now)};
+    if (!values.base.empty()) sample.push_back(std::move(values.base));
+    list.push_back(std::move(sample));
+  }
+}
+
+// Returns the timeline of the recording. `states` has the profiles of StatesOf; the last one names all sites.
+Json TimelineOf(RecordedReport& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
+                LabelSets& labels) {
+  const internal::RecordingTables& tables = recorded.reader->tables();
+  std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
+  for (const ProfileSet::Sample& sample : states.files().back().samples) {
+    size_t site = rows.size();
+    if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= rows.size()) continue;
+    rows[site] = TimelineRow{tree.NodeOf(states, libraries, sample.stack), labels.NumberOf(states, sample.labels)};
+  }
+  return TimelineJson(
+      *recorded.reader, [&rows](uint32_t site) { return rows[site]; },
+      [&](size_t account) {
+        const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
+        const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
+        Json of_rest = {{"device", device}};
+        // The kinds of these two spaces have their names.
+        if (space != MemorySpace::kDevice) of_rest["kind"] = std::string(MemorySpaceName(space));
+        return TimelineRow{tree.ChildOf(0, "[other call stacks]", 0), labels.NumberOf(std::move(of_rest))};
+      },
+      recorded.progress);
+}
+
+// Adds the times of dumps that were written during the recording.
+void AddDumpTimes(const RecordedReport& recorded, const ProfileSet& profiles, Json& timeline) {
+  const internal::RecordingTables& tables = recorded.reader->tables();
+  Json& dumps = timeline["dumps"] = Json::array();
+  for (const ProfileSet::File& file : profiles.files()) {
+    const int64_t time = Minus(file.time_nanos, tables.start_unix_nanos);
+    if (time >= 0 && time <= Minus(recorded.reader->end_time(), tables.start_time)) dumps.push_back({time, file.path});
+  }
+}
+
+std::string PageOf(const Json& data) {
+  std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
+  page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
+  return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
+                                       const ViewOptions& options, const std::string& per) {
+  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
+  if (!libraries.ok()) return libraries.status();
+  absl::StatusOr<KnownLibraries> libraries_of_states = KnownLibraries::Make(options.known);
+  if (!libraries_of_states.ok()) return libraries_of_states.status();
+  const bool only_recording = !dumps.has_value();
+  ProfileSet& profiles = only_recording ? recorded->states : *dumps;
+  for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
+    if (set == nullptr) continue;
+    if (const absl::Status status = ApplyFilters("report", options, *set); !status.ok()) return status;
+    if (const absl::Status status = set->CheckTextOfStacks(); !status.ok()) return status;
+  }
+  const absl::StatusOr<size_t> type = profiles.TypeNamed("");
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per, has_base ? 1 : 0);
+  if (!series.ok()) return series.status();
+
+  const ProfileSet::File& now = profiles.files()[series->files.back()];
+  const ProfileSet::File* base = nullptr;
+  if (has_base) {
+    base = &profiles.files().front();
+  } else if (series->files.size() > 1) {
+    base = &profiles.files()[series->files.front()];
+  }
+  Json data = {{"default_type", *type}, {"own", options.own}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : series->files) {
+    // The states of a recording are one file.
+    if (!only_recording || f == series->files.back()) files.push_back(FileJson(profiles.files()[f]));
+  }
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
+  StackTree tree;
+  LabelSets labels;
+  AddSamples(profiles, now, base, *libraries, tree, labels, data);
+  if (recorded != nullptr) {
+    data["timeline"] =
+        TimelineOf(*recorded, recorded->states, only_recording ? *libraries : *libraries_of_states, tree, labels);
+    if (!only_recording) AddDumpTimes(*recorded, profiles, data["timeline"]);
+  }
+  data["label_sets"] = labels.ToJson();
+  data["tree"] = tree.TreeJson();
+  if (options.own) AttributeToOwnCode(*libraries, profiles);
+  std::vector<SiteGrowth> growth;
+  if (series->files.size() >= 3) growth = RankGrowth(profiles, *series, *type);
+  if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
+  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, series->end - series->begin);
+  return PageOf(data);
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,401 @@
+// See timeline.h.
+#include "src/tool/report/timeline.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/pprof.h"
+#include "src/tool/recording/site_totals.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::DriverSample;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
+
+constexpr size_t kInstants = 1000;  // with equal distances
+constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
+constexpr size_t kMaxRows = 600;    // besides the rest of each account
+constexpr int64_t kProgressStep = 1 << 16;
+
+// Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
+void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
+  for (size_t i = 0; i < sites.size(); ++i) {
+    std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
+    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
+    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
+  }
+}
+
+// Returns the last driver sample up to `time`, or null.
+const DriverSample* SampleAt(const RecordingReader& recording, int64_t time) {
+  const std::vector<DriverSample>& samples = recording.samples();
+  const auto after = std::upper_bound(samples.begin(), samples.end(), time,
+                                      [](int64_t t, const DriverSample& sample) { return t < sample.time; });
+  return after == samples.begin() ? nullptr : &*(after - 1);
+}
+
+}  // namespace
+
+const char kRecordedSiteLabel[] = "\x01recorded_site";
+
+absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, const std::string& name, size_t count,
+                                                   Progress& progress) {
+  const RecordingTables& tables = recording.tables();
+  const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
+  const int64_t nanos = Minus(recording.end_time(), tables.start_time);
+  RecordingState state(tables);
+  std::vector<ProfileBytes> states;
+  const auto time_of = [&](size_t i) {
+    return count == 1 ? recording.end_time()
+                      : tables.start_time + static_cast<int64_t>(static_cast<double>(nanos) * static_cast<double>(i) /
+                                                                 static_cast<double>(count - 1));
+  };
+  const auto add = [&](int64_t time) -> absl::Status {
+    std::vector<uint32_t> sites;
+    Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
+    AddSiteLabels(sites, snapshot);
+    absl::StatusOr<std::string> bytes = SerializePprof(snapshot, names.get());
+    if (!bytes.ok()) return bytes.status();
+    const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
+    char at[32];
+    std::snprintf(at, sizeof(at), " at %.3f s", seconds);
+    states.push_back({states.size() + 1 == count ? name : name + at, *std::move(bytes)});
+    return absl::OkStatus();
+  };
+  recording.Rewind();
+  RecordedEvent event;
+  int64_t read = 0;
+  while (recording.Next(&event)) {
+    while (states.size() + 1 < count && time_of(states.size()) < event.time) {
+      if (const absl::Status status = add(time_of(states.size())); !status.ok()) return status;
+    }
+    state.Apply(event);
+    if (++read % kProgressStep == 0) progress.Advance(kProgressStep);
+  }
+  while (states.size() < count) {
+    const int64_t time = states.size() + 1 == count ? std::max(recording.end_time(), state.time())
+                                                    : std::max(time_of(states.size()), state.time());
+    if (const absl::Status status = add(time); !status.ok()) return status;
+  }
+  return states;
+}
+
+std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  *unit = 0;
+  for (const int64_t value : values) *unit = std::gcd(*unit, Magnitude(value));
+  *unit = std::max<int64_t>(*unit, 1);
+  std::string text;
+  int64_t last = 0;
+  for (const int64_t value : values) {
+    const int64_t difference = Minus(value / *unit, last);
+    last = value / *unit;
+    uint64_t rest = static_cast<uint64_t>(Magnitude(difference)) << 1 | (difference < 0 ? 1 : 0);
+    do {
+      const uint64_t digit = rest & 31;
+      rest >>= 5;
+      text += kDigits[rest != 0 ? digit | 32 : digit];
+    } while (rest != 0);
+  }
+  return text;
+}
+
+namespace {
+
+Json SeriesJson(const std::vector<int64_t>& values) {
+  int64_t unit = 1;
+  std::string text = EncodeSeries(values, &unit);
+  return {unit, std::move(text)};
+}
+
+// Reads the recording twice: first the instants and the largest rows, then their values.
+class TimelineMaker {
+ public:
+  TimelineMaker(RecordingReader& recording, Progress& progress)
+      : recording_(recording), tables_(recording.tables()), progress_(progress), start_(tables_.start_time) {
+    nanos_ = std::max<int64_t>(Minus(recording.end_time(), start_), 1);
+  }
+
+  // Finds the instants that are added to those with equal distances, and the most bytes of each site.
+  void Survey() {
+    SiteTotals totals(tables_);
+    most_.resize(tables_.sites.size());
+    for (uint32_t site = 0; site < most_.size(); ++site) most_[site] = totals.site(site).bytes;
+    std::vector<int64_t> peaks(totals.account_count());
+    std::vector<int64_t> peak_ordinals(totals.account_count(), -1);
+    for (size_t a = 0; a < peaks.size(); ++a) peaks[a] = totals.account(a).peak;
+    recording_.Rewind();
+    RecordedEvent event;
+    for (int64_t ordinal = 0; recording_.Next(&event); ++ordinal) {
+      if (ordinal % kProgressStep == kProgressStep - 1) progress_.Advance(kProgressStep);
+      if (event.kind == RecordedKind::kMark || event.kind == RecordedKind::kFailed) AddMark(event, ordinal);
+      const bool is_complete = totals.Apply(event);
+      if (event.site < most_.size()) most_[event.site] = std::max(most_[event.site], totals.site(event.site).bytes);
+      if (!is_complete) continue;
+      for (const size_t a : totals.changed_accounts()) {
+        if (totals.account(a).peak <= peaks[a]) continue;
+        peaks[a] = totals.account(a).peak;
+        peak_ordinals[a] = ordinal;
+      }
+    }
+    for (size_t a = 0; a < peaks.size(); ++a) {
+      accounts_.push_back({});
+      accounts_[a].is_used = totals.account(a).is_used;
+      accounts_[a].peak = peaks[a];
+      accounts_[a].peak_ordinal = peak_ordinals[a];
+      if (peak_ordinals[a] >= 0) ordinals_.push_back(peak_ordinals[a]);
+    }
+    for (const Mark& mark : marks_) ordinals_.push_back(mark.ordinal);
+    std::sort(ordinals_.begin(), ordinals_.end());
+    ordinals_.erase(std::unique(ordinals_.begin(), ordinals_.end()), ordinals_.end());
+  }
+
+  void MakeRows(const std::function<std::optional<TimelineRow>(uint32_t)>& row_of,
+                const std::function<TimelineRow(size_t)>& rest_of) {
+    absl::flat_hash_map<std::pair<size_t, size_t>, size_t> numbers;
+    std::vector<int64_t> most;
+    std::vector<int64_t> row_of_site(tables_.sites.size(), -1);
+    std::vector<TimelineRow> rows;
+    for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
+      const std::optional<TimelineRow> row = row_of(site);
+      if (!row.has_value() || most_[site] == 0) continue;
+      const auto [entry, is_new] = numbers.try_emplace({row->node, row->labels}, rows.size());
+      if (is_new) {
+        rows.push_back(*row);
+        most.push_back(0);
+      }
+      most[entry->second] = Plus(most[entry->second], most_[site]);
+      row_of_site[site] = static_cast<int64_t>(entry->second);
+    }
+    std::vector<size_t> order(rows.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&most](size_t a, size_t b) { return most[a] > most[b]; });
+    std::vector<int64_t> shown(rows.size(), -1);
+    for (size_t i = 0; i < order.size() && i < kMaxRows; ++i) {
+      shown[order[i]] = static_cast<int64_t>(rows_.size());
+      rows_.push_back({rows[order[i]], 0, {}});
+    }
+    std::vector<int64_t> rest(accounts_.size(), -1);
+    row_of_site_.assign(tables_.sites.size(), -1);
+    for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
+      if (row_of_site[site] < 0) continue;
+      int64_t row = shown[static_cast<size_t>(row_of_site[site])];
+      if (row < 0) {
+        int64_t& of_account = rest[AccountOf(tables_.sites[site])];
+        if (of_account < 0) {
+          of_account = static_cast<int64_t>(rows_.size());
+          rows_.push_back({rest_of(AccountOf(tables_.sites[site])), 0, {}});
+        }
+        row = of_account;
+      }
+      row_of_site_[site] = row;
+      int64_t& now = rows_[static_cast<size_t>(row)].now;
+      now = Plus(now, tables_.sites[site].inuse_bytes);
+    }
+  }
+
+  void Read() {
+    SiteTotals totals(tables_);
+    for (size_t a = 0; a < accounts_.size(); ++a) {
+      accounts_[a].low = accounts_[a].high = totals.account(a).in_use;
+    }
+    recording_.Rewind();
+    RecordedEvent event;
+    size_t next_ordinal = 0;
+    size_t next_instant = 0;
+    const auto time_of = [this](size_t i) {
+      return start_ + static_cast<int64_t>(static_cast<double>(nanos_) * static_cast<double>(i) / kInstants);
+    };
+    for (int64_t ordinal = 0; recording_.Next(&event); ++ordinal) {
+      if (ordinal % kProgressStep == kProgressStep - 1) progress_.Advance(kProgressStep);
+      while (next_instant < kInstants && time_of(next_instant) < event.time) {
+        EnterSamples(totals, time_of(next_instant) + 1);
+        AddInstant(totals, time_of(next_instant++));
+      }
+      EnterSamples(totals, event.time);
+      const bool is_complete = totals.Apply(event);
+      if (event.site < row_of_site_.size() && row_of_site_[event.site] >= 0) {
+        int64_t& now = rows_[static_cast<size_t>(row_of_site_[event.site])].now;
+        now = Plus(now, SiteTotals::ChangeOf(event));
+      }
+      if (!is_complete) continue;
+      for (const size_t a : totals.changed_accounts()) {
+        accounts_[a].low = std::min(accounts_[a].low, totals.account(a).in_use);
+        accounts_[a].high = std::max(accounts_[a].high, totals.account(a).in_use);
+      }
+      if (next_ordinal < ordinals_.size() && ordinals_[next_ordinal] <= ordinal) {
+        while (next_ordinal < ordinals_.size() && ordinals_[next_ordinal] <= ordinal) {
+          instant_of_[ordinals_[next_ordinal++]] = times_.size();
+        }
+        AddInstant(totals, event.time);
+      }
+    }
+    EnterSamples(totals, INT64_MAX);
+    while (next_instant <= kInstants) AddInstant(totals, time_of(next_instant++));
+  }
+
+  Json ToJson() const {
+    Json json = {{"start", FormatTime(tables_.start_unix_nanos)},
+                 {"start_unix_nanos", std::to_string(tables_.start_unix_nanos)},
+                 {"events", recording_.event_count()},
+                 {"problem", recording_.problem()},
+                 {"times", SeriesJson(times_)}};
+    Json& accounts = json["accounts"] = Json::array();
+    for (size_t a = 0; a < accounts_.size(); ++a) {
+      if (accounts_[a].is_used) accounts.push_back(AccountJson(a));
+    }
+    Json& rows = json["rows"] = Json::array();
+    for (const Row& row : rows_) {
+      int64_t unit = 1;
+      std::string text = EncodeSeries(row.values, &unit);
+      rows.push_back({row.row.node, row.row.labels, unit, std::move(text)});
+    }
+    if (has_host_) json["host"] = SeriesJson(host_);
+    Json& marks = json["marks"] = Json::array();
+    for (const Mark& mark : marks_) {
+      marks.push_back({{"instant", instant_of_.at(mark.ordinal)}, {"failed", mark.is_failed}, {"text", mark.text}});
+    }
+    Json& lost = json["lost"] = Json::array();
+    for (const internal::LostEvents& events : recording_.lost()) {
+      if (lost.size() == kMaxMarks) break;
+      lost.push_back({Minus(events.from, start_), Minus(events.to, start_), events.count});
+    }
+    return json;
+  }
+
+ private:
+  struct Account {
+    bool is_used = false;
+    int64_t peak = 0;
+    int64_t peak_ordinal = -1;
+    int64_t low = 0;
+    int64_t high = 0;
+    // By instant.
+    std::vector<int64_t> lows;   // since the instant before
+    std::vector<int64_t> highs;  // likewise
+    std::vector<int64_t> in_use;
+    std::vector<int64_t> idle;
+    bool has_unaccounted = false;
+    std::vector<int64_t> unaccounted;
+    int64_t unaccounted_now = 0;
+  };
+  struct Row {
+    TimelineRow row;
+    int64_t now = 0;
+    std::vector<int64_t> values;  // by instant
+  };
+  struct Mark {
+    int64_t ordinal = 0;
+    bool is_failed = false;
+    std::string text;
+  };
+
+  // Keeps the first kMaxMarks marks, and as many failed allocations.
+  void AddMark(const RecordedEvent& event, int64_t ordinal) {
+    Mark mark;
+    mark.ordinal = ordinal;
+    mark.is_failed = event.kind == RecordedKind::kFailed;
+    if (mark_counts_[mark.is_failed ? 1 : 0]++ >= kMaxMarks) return;
+    mark.text = mark.is_failed ? Cat("an allocation of ", FormatValue(event.bytes, "bytes"), " failed")
+                : event.id < tables_.marks.size() ? tables_.marks[event.id].name
+                                                  : "";
+    marks_.push_back(std::move(mark));
+  }
+
+  void AddInstant(const SiteTotals& totals, int64_t time) {
+    times_.push_back(Minus(time, start_));
+    for (size_t a = 0; a < accounts_.size(); ++a) {
+      Account& account = accounts_[a];
+      if (!account.is_used) continue;
+      const int64_t in_use = totals.account(a).in_use;
+      account.lows.push_back(account.low);
+      account.highs.push_back(account.high);
+      account.in_use.push_back(in_use);
+      account.idle.push_back(totals.account(a).idle);
+      account.low = account.high = in_use;
+      account.unaccounted.push_back(account.unaccounted_now);
+    }
+    for (Row& row : rows_) row.values.push_back(row.now);
+    host_.push_back(host_now_);
+  }
+
+  // Enters the driver's samples before `time`.
+  void EnterSamples(const SiteTotals& totals, int64_t time) {
+    const std::vector<DriverSample>& samples = recording_.samples();
+    for (; next_sample_ < samples.size() && samples[next_sample_].time < time; ++next_sample_) {
+      const DriverSample& sample = samples[next_sample_];
+      has_host_ = has_host_ || sample.host_resident_bytes.has_value();
+      host_now_ = sample.host_resident_bytes.value_or(host_now_);
+      for (const DriverSample::Device& device : sample.devices) {
+        const size_t a = size_t{device.device} * kMemorySpaceCount + static_cast<size_t>(MemorySpace::kDevice);
+        if (a >= accounts_.size() || !device.bytes_in_use.has_value()) continue;
+        accounts_[a].has_unaccounted = true;
+        accounts_[a].unaccounted_now = Unaccounted(device, totals.account(a).in_use);
+      }
+    }
+  }
+
+  Json AccountJson(size_t a) const {
+    const Account& account = accounts_[a];
+    const auto space = static_cast<MemorySpace>(a % kMemorySpaceCount);
+    const Snapshot::Device& device = tables_.names.devices[a / kMemorySpaceCount];
+    Json json = {{"name", AccountName(tables_, a)},
+                 {"device", device.name},
+                 {"space", std::string(MemorySpaceName(space))},
+                 {"peak", account.peak},
+                 {"low", SeriesJson(account.lows)},
+                 {"high", SeriesJson(account.highs)},
+                 {"in_use", SeriesJson(account.in_use)}};
+    const std::optional<int64_t> limit = device.spaces[a % kMemorySpaceCount].bytes_limit;
+    if (limit.has_value() && *limit > 0) json["limit"] = *limit;
+    if (account.peak_ordinal >= 0) json["peak_instant"] = instant_of_.at(account.peak_ordinal);
+    if (std::any_of(account.idle.begin(), account.idle.end(), [](int64_t bytes) { return bytes != 0; })) {
+      json["reserved"] = SeriesJson(account.idle);
+    }
+    if (account.has_unaccounted) json["unaccounted"] = SeriesJson(account.unaccounted);
+    return json;
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  Progress& progress_;
+  const int64_t start_;
+  int64_t nanos_ = 1;
+  std::vector<int64_t> most_;  // by site
+  std::vector<Account> accounts_;
+  std::vector<Mark> marks_;
+  size_t mark_counts_[2] = {};                       // marks, failed allocations
+  std::vector<int64_t> ordinals_;                    // of events after which there is an instant; sorted
+  absl::flat_hash_map<int64_t, size_t> instant_of_;  // by ordinal
+  std::vector<int64_t> times_;                       // of the instants, since the start
+  std::vector<Row> rows_;
+  std::vector<int64_t> row_of_site_;  // -1: none
+  size_t next_sample_ = 0;
+  bool has_host_ = false;
+  int64_t host_now_ = 0;
+  std::vector<int64_t> host_;
+};
+
+}  // namespace
+
+Json TimelineJson(RecordingReader& recording, const std::function<std::optional<TimelineRow>(uint32_t)>& row_of,
+                  const std::function<TimelineRow(size_t)>& rest_of, Progress& progress) {
+  TimelineMaker maker(recording, progress);
+  maker.Survey();
+  maker.MakeRows(row_of, rest_of);
+  maker.Read();
+  return maker.ToJson();
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,53 @@
+// The timeline of the report: the values of a recording at a limited number of instants, so that the page has a limited
+// size.
+//
+// A page has a fixed number of instants. Between two instants it has the lowest and the highest bytes in use of each
+// account; at each instant it has the exact bytes in use of the call stacks with the most bytes, and of all others
+// together. The peak of each account, marks and failed allocations are instants too.
+#ifndef HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
+#define HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/export/recording.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+
+// The label that holds the number of a sample's site in the profiles of StatesOf.
+extern const char kRecordedSiteLabel[];
+
+// Returns profiles of the recording at `count` instants with equal distances; the last is its end. Each sample has the
+// label kRecordedSiteLabel. `name` is the name of the recording. Reads all events. Errors: those of SerializePprof.
+absl::StatusOr<std::vector<ProfileBytes>> StatesOf(internal::RecordingReader& recording, const std::string& name,
+                                                   size_t count, Progress& progress);
+
+// A row of the page: a node of its tree, and a set of labels.
+struct TimelineRow {
+  size_t node = 0;
+  size_t labels = 0;
+  bool operator==(const TimelineRow& other) const { return node == other.node && labels == other.labels; }
+};
+
+// Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; nullopt: the
+// site is left out. `rest_of` returns the row of an account for all sites whose bytes are too few for a row of their
+// own. Reads all events twice.
+Json TimelineJson(internal::RecordingReader& recording,
+                  const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
+                  const std::function<TimelineRow(size_t account)>& rest_of, Progress& progress);
+
+// Sets `*unit` to the greatest common divisor of the values; 1 if all are 0. Returns the differences between
+// neighbouring values (the first one: from 0), divided by `*unit`, as text: each difference is a signed number in
+// groups of five bits (VLQ, as in source maps), in the digits of Base64.
+std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_

@@ -1,0 +1,204 @@
+// See verdict.h.
+#include "src/tool/report/verdict.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
+constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
+constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that grows in bursts
+
+struct Device {
+  std::string name;
+  std::optional<int64_t> in_use, peak, limit, pool, reserved, driver_in_use, largest_free;
+};
+
+std::vector<Device> DevicesOf(const ProfileSet::File& file) {
+  std::vector<Device> devices;
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto space = comment.values.find("space");
+    if (comment.word != "device" || (space != comment.values.end() && space->second != "device")) continue;
+    devices.push_back({comment.name, comment.Number("in_use"), comment.Number("peak"), comment.Number("limit"),
+                       comment.Number("pool"), comment.Number("reserved"), comment.Number("driver_in_use"),
+                       comment.Number("largest_free_block")});
+  }
+  return devices;
+}
+
+std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
+
+std::string Duration(double seconds) {
+  char text[32];
+  const bool is_short = seconds < 120;
+  const bool is_hours = seconds >= 7200;
+  std::snprintf(text, sizeof(text), "%.1f %s",
+                is_short   ? seconds
+                : is_hours ? seconds / 3600
+                           : seconds / 60,
+                is_short   ? "s"
+                : is_hours ? "h"
+                           : "min");
+  return text;
+}
+
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
+  int64_t sum = 0;
+  for (size_t s = 0; s < file.samples.size(); ++s) sum = Plus(sum, profiles.Value(file, s, type));
+  return sum;
+}
+
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  return stack.empty() ? "[no stack]" : stack[0].name;
+}
+
+// Returns the device with most of the bytes of these stacks.
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
+  std::map<std::string, int64_t> sums;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack != stack) continue;
+    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
+    sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  const auto most =
+      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == sums.end() ? "" : most->first;
+}
+
+// The sites with one verdict.
+struct Sites {
+  std::string names;          // of the first two functions, and the number of the others
+  size_t function_count = 0;  // several sites can have one function
+  int64_t growth = 0;
+};
+
+Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
+  Sites found;
+  std::set<std::string> functions;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != verdict) continue;
+    found.growth = Plus(found.growth, site.growth);
+    const std::string name = NameOf(profiles, site);
+    if (!functions.insert(name).second) continue;
+    if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
+  }
+  found.function_count = functions.size();
+  if (functions.size() > 2) {
+    found.names += Cat(" and ", functions.size() - 2, functions.size() == 3 ? " other function" : " other functions");
+  }
+  return found;
+}
+
+// Returns the end of the sentence on the change if no site has the verdict kLeak.
+std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
+                           size_t judged) {
+  if (sites.empty()) return ".";
+  const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
+  if (perhaps.function_count > 0) {
+    return Cat(". The data does not show whether ", perhaps.names, perhaps.function_count == 1 ? " leaks (" : " leak (",
+               FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
+  }
+  if (judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
+  return ", and no leak was found.";
+}
+
+// Returns the sentence on the device with the least headroom, or "".
+std::string DeviceSentence(const std::vector<Device>& devices) {
+  const Device* fullest = nullptr;
+  const auto share = [](const Device& device) {
+    return static_cast<double>(device.peak.value_or(0)) / static_cast<double>(*device.limit);
+  };
+  for (const Device& device : devices) {
+    if (!device.limit.has_value() || *device.limit <= 0) continue;
+    if (fullest == nullptr || share(device) > share(*fullest)) fullest = &device;
+  }
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
+  if (fullest != nullptr && fullest->peak.has_value()) {
+    const int64_t headroom = Minus(*fullest->limit, *fullest->peak);
+    add(Cat(fullest->name, " used up to ", Bytes(*fullest->peak), " of ", Bytes(*fullest->limit), ": headroom ",
+            Bytes(headroom), " (", FormatPercent(headroom, *fullest->limit), ")"));
+  }
+  for (const Device& device : devices) {
+    const int64_t pool = device.pool.value_or(0);
+    const int64_t idle = device.reserved.value_or(0);
+    if (pool > 0 && idle > pool / 100 * kIdlePercent) {
+      add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
+    }
+    if (!device.limit.has_value() || !device.driver_in_use.has_value() || !device.largest_free.has_value()) continue;
+    const int64_t free = Minus(*device.limit, *device.driver_in_use);
+    if (free > 0 && Minus(free, *device.largest_free) > free / 100 * kFragmentedPercent) {
+      add(Cat("the largest free block of ", device.name, " is ", Bytes(*device.largest_free), " of ", Bytes(free),
+              " free: its memory is fragmented"));
+    }
+  }
+  return text.empty() ? "" : text + ".";
+}
+
+}  // namespace
+
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites) {
+  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
+  if (leaks.function_count == 0) return "";
+  double per_second = 0;
+  std::map<std::string, double> rates;  // by device
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak) continue;
+    per_second += site.per_second;
+    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
+  }
+  const std::string unit = profiles.types()[type].unit;
+  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
+  if (per_second > 0) {
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
+                ")");
+  } else {
+    text += FormatValue(leaks.growth, unit);
+  }
+  double least = -1;
+  std::string first;
+  for (const Device& device : DevicesOf(now)) {
+    const auto rate = rates.find(device.name);
+    if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
+    const double left = static_cast<double>(Minus(*device.limit, device.in_use.value_or(0))) / rate->second;
+    if (left < 0 || (least >= 0 && left >= least)) continue;
+    least = left;
+    first = device.name;
+  }
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", Duration(least));
+  return text + ".";
+}
+
+std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
+                                       const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,
+                                       size_t judged) {
+  std::vector<std::string> sentences;
+  const std::string leaks = LeakSentence(profiles, now, type, sites);
+  if (base != nullptr) {
+    const SampleType& of = profiles.types()[type];
+    const int64_t before = SumOf(profiles, *base, type);
+    const int64_t after = SumOf(profiles, now, type);
+    std::string text = of.type.rfind("inuse", 0) == 0 ? "Memory in use" : of.type;
+    text += before == after
+                ? Cat(" did not change: ", FormatValue(after, of.unit))
+                : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
+                      " to ", FormatValue(after, of.unit));
+    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, judged) : Cat(text, ": ", leaks));
+  }
+  if (const std::string device = DeviceSentence(DevicesOf(now)); !device.empty()) sentences.push_back(device);
+  return sentences;
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,29 @@
+// The verdict at the top of the report: one or two sentences on the state of the memory.
+#ifndef HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+#define HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "src/tool/growth/growth.h"
+#include "src/tool/profile/profile.h"
+
+namespace hbmprof::tool {
+
+// Returns the sentence on the sites with the verdict kLeak: which functions leak, how fast, and when the first device
+// reaches its limit; "" if there is none. `now` is the last dump. `type` is the sample type of `sites`.
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites);
+
+// Returns the sentences: the change since `base` (may be null); leaks with their rate and the time until the limit of
+// the device is reached, or why the dumps are too few to decide; the headroom of the fullest device, idle pools,
+// fragmentation. `sites` are the results of RankGrowth, empty if there are fewer than three dumps. `type` is the sample
+// type of `sites`. `judged` is the number of dumps that RankGrowth judged.
+std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
+                                       const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,
+                                       size_t judged);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_REPORT_VERDICT_H_

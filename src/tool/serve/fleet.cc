@@ -1,0 +1,288 @@
+// See fleet.h.
+#include "src/tool/serve/fleet.h"
+
+#include <algorithm>
+
+#include "src/tool/report/report.h"
+#include "src/tool/serve/metrics_text.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kHistoryPoints = 240;
+constexpr size_t kMaxSites = 30;
+constexpr int kMaxChanges = 4;
+// Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
+constexpr int kWaitMillis = 3'000;
+constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
+constexpr std::chrono::seconds kSitesAge{1};
+constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
+
+int64_t BytesOnDevices(const LiveProcess& process) {
+  int64_t bytes = 0;
+  for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
+  return bytes;
+}
+
+std::string KeyOf(const LiveProcess& process) { return Cat(process.id, " ", process.name); }
+
+Json MemoryJson(const LiveMemory& memory) {
+  return {{"device", memory.device},
+          {"space", memory.space},
+          {"in_use", memory.in_use},
+          {"peak", memory.peak},
+          {"limit", memory.limit}};
+}
+
+absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
+  if (!bytes.ok()) return bytes.status();
+  return Fleet::Text{*std::move(bytes), std::move(lease)};
+}
+
+}  // namespace
+
+Fleet::Fleet(Options options)
+    : options_(std::move(options)), answer_bytes_(options_.answer_bytes), thread_([this] { RecordHistory(); }) {}
+
+Fleet::~Fleet() { thread_.join(); }
+
+void Fleet::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
+}
+
+bool Fleet::WaitFor(double seconds) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return !stopping_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop_; });
+}
+
+void Fleet::RecordHistory() {
+  do {
+    std::vector<std::string> silent;
+    absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
+    if (!processes.ok()) silent.push_back(std::string(processes.status().message()));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    processes_ = processes.ok() ? *std::move(processes) : std::vector<LiveProcess>();
+    silent_ = std::move(silent);
+    std::map<std::string, Course> courses;
+    for (const LiveProcess& process : processes_) {
+      const std::string key = KeyOf(process);
+      Course course = std::move(courses_[key]);
+      if (process.seconds < course.seconds) course.bytes.clear();  // another process with the same id
+      course.seconds = process.seconds;
+      course.bytes.push_back(BytesOnDevices(process));
+      if (course.bytes.size() > kHistoryPoints) course.bytes.pop_front();
+      courses[key] = std::move(course);
+    }
+    courses_ = std::move(courses);
+  } while (WaitFor(options_.interval_s));
+}
+
+Json Fleet::Processes() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Json json = {{"interval", options_.interval_s}, {"directory", options_.directory}, {"silent", silent_}};
+  Json& list = json["processes"] = Json::array();
+  for (const LiveProcess& process : processes_) {
+    Json& entry = list.emplace_back(Json{{"id", process.id},
+                                         {"name", process.name},
+                                         {"version", process.version},
+                                         {"seconds", process.seconds},
+                                         {"history", courses_.at(KeyOf(process)).bytes}});
+    Json& memory = entry["memory"] = Json::array();
+    for (const LiveMemory& one : process.memory) memory.push_back(MemoryJson(one));
+  }
+  return json;
+}
+
+absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selection) const {
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, nullptr, kWaitMillis);
+  if (!processes.ok()) return processes.status();
+  processes->erase(std::remove_if(processes->begin(), processes->end(),
+                                  [&](const LiveProcess& process) {
+                                    return (!selection.pid.empty() && process.id != selection.pid) ||
+                                           (!selection.name.empty() && process.name != selection.name);
+                                  }),
+                   processes->end());
+  if (processes->empty()) return absl::NotFoundError("no such process has a control channel that answers");
+  return processes;
+}
+
+absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
+                                                 AnswerBudget::Lease* lease) const {
+  const auto count = static_cast<int64_t>(std::max<size_t>(processes.size(), 1));
+  std::string request = "profile";
+  if (is_folded && options_.max_samples > 0) {
+    request += Cat(" max_samples=", std::max<int64_t>(options_.max_samples / count, 1));
+  }
+  if (is_folded && options_.max_bytes > 0) {
+    request += Cat(" max_bytes=", std::max<int64_t>(options_.max_bytes / count, 1));
+  }
+  std::vector<std::string> paths;
+  for (const LiveProcess& process : processes) paths.push_back(process.socket);
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
+  std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
+  Answers profiles;
+  absl::Status problem = absl::UnavailableError("the process did not answer, or has ended");
+  for (size_t i = 0; i < processes.size(); ++i) {
+    // A process with an earlier version of hbmprof does not know the limits.
+    if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
+      answers[i] = QueryProcess(paths[i], "profile", limits);
+    }
+    if (answers[i].ok()) profiles.emplace_back(processes[i], *std::move(answers[i]));
+    if (absl::IsResourceExhausted(answers[i].status())) return answers[i].status();
+    if (absl::IsOutOfRange(answers[i].status())) problem = answers[i].status();
+  }
+  if (profiles.empty()) return problem;
+  return profiles;
+}
+
+absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
+                                           double seconds) {
+  const absl::StatusOr<std::vector<LiveProcess>> processes = Select(selection);
+  if (!processes.ok()) return processes.status();
+  const bool has_process_labels = selection.pid.empty();
+  if (seconds > 0) return Change(*processes, where, has_process_labels, seconds);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, lease.get());
+  if (!answers.ok()) return answers.status();
+  if (!has_process_labels && where.empty()) return Text{std::move((*answers)[0].second), std::move(lease)};
+  return Held(Merged({}, *answers, where, has_process_labels, seconds), std::move(lease));
+}
+
+absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& after,
+                                          const ProfileMerger::Labels& where, bool has_process_labels, double seconds) {
+  const std::lock_guard<std::mutex> lock(parsing_);
+  ProfileMerger merger;
+  absl::Status problem;
+  bool is_empty = true;
+  for (const auto& [process, bytes] : after) {
+    const auto& socket = process.socket;
+    const auto base =
+        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
+    std::vector<std::pair<const std::string*, ProfileMerger::Sign>> answers = {{&bytes, ProfileMerger::Sign::kAdd}};
+    if (base != before.end()) answers.emplace_back(&base->second, ProfileMerger::Sign::kSubtract);
+    absl::Status status;
+    std::vector<RawProfile> profiles;
+    for (const auto& [answer, sign] : answers) {
+      absl::StatusOr<RawProfile> profile = ParseProfile(*answer, process.name);
+      status.Update(profile.status());
+      if (profile.ok()) profiles.push_back(*std::move(profile));
+    }
+    const ProfileMerger::Labels added = has_process_labels
+                                            ? ProfileMerger::Labels{{"pid", process.id}, {"name", process.name}}
+                                            : ProfileMerger::Labels();
+    for (size_t i = 0; i < answers.size() && status.ok(); ++i) {
+      status = merger.Add(profiles[i], answers[i].second, where, added);
+    }
+    problem.Update(status);
+    is_empty = is_empty && !status.ok();
+  }
+  if (is_empty) return problem;
+  if (seconds > 0) merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
+  return merger.Take();
+}
+
+absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
+                                          bool has_process_labels, double seconds) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (changes_ >= kMaxChanges)
+      return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
+    ++changes_;
+  }
+  // Not folded: two profiles may fold different stacks, which would look like a change.
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  const absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease.get());
+  const bool goes_on = before.ok() && WaitFor(seconds);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --changes_;
+  }
+  if (!before.ok()) return before.status();
+  if (!goes_on) return absl::UnavailableError("hbmprof serve ends");
+  std::vector<LiveProcess> asked;
+  for (const auto& [process, bytes] : *before) asked.push_back(process);
+  const absl::StatusOr<Answers> after = ProfilesOf(asked, false, lease.get());
+  if (!after.ok()) return after.status();
+  return Held(Merged(*before, *after, where, has_process_labels, seconds), std::move(lease));
+}
+
+absl::StatusOr<Fleet::Text> Fleet::FoldedProfile(const std::string& pid) const {
+  const absl::StatusOr<std::vector<LiveProcess>> processes = Select({pid, ""});
+  if (!processes.ok()) return processes.status();
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  absl::StatusOr<Answers> answers = ProfilesOf({processes->front()}, true, lease.get());
+  if (!answers.ok()) return answers.status();
+  return Text{std::move((*answers)[0].second), std::move(lease)};
+}
+
+absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
+  {
+    const std::lock_guard<std::mutex> lock(parsing_);
+    const auto cached = sites_.find(pid);
+    if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
+  }
+  const absl::StatusOr<Text> profile = FoldedProfile(pid);
+  if (!profile.ok()) return profile.status();
+  const std::lock_guard<std::mutex> lock(parsing_);
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{pid, profile->bytes}});
+  if (!profiles.ok()) return profiles.status();
+  SumsOptions options;
+  options.type = "inuse_space";
+  const absl::StatusOr<SumsQuery> query = MakeQuery("serve", *std::move(profiles), options);
+  if (!query.ok()) return query.status();
+  const Sums sums(query->profiles, {{0, 1}}, query->type, query->grouping);
+  Json json = {{"total", sums.sum()[1]}};
+  Json& rows = json["rows"] = Json::array();
+  for (const Sums::Row& row : sums.Rows(false)) {
+    if (row.flat[1] == 0 || rows.size() == kMaxSites) break;
+    rows.push_back({{"name", row.name}, {"where", row.position}, {"flat", row.flat[1]}});
+  }
+  if (sites_.size() > kMaxSites) sites_.clear();
+  sites_[pid] = {Clock::now(), json};
+  return json;
+}
+
+absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
+  absl::StatusOr<Text> profile = FoldedProfile(pid);
+  if (!profile.ok()) return profile.status();
+  const std::lock_guard<std::mutex> lock(parsing_);
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{Cat("process ", pid), profile->bytes}});
+  if (!profiles.ok()) return profiles.status();
+  return Held(ReportPage(*std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile->held));
+}
+
+Fleet::Text Fleet::Metrics() const {
+  std::vector<std::string> silent;
+  const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
+  std::vector<std::string> paths;
+  if (processes.ok()) {
+    for (const LiveProcess& process : *processes) paths.push_back(process.socket);
+  }
+  const std::string request = options_.metrics_tags.empty() ? "metrics" : Cat("metrics tags=", options_.metrics_tags);
+  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
+  const std::vector<absl::StatusOr<std::string>> answers =
+      QueryProcesses(paths, request, {kWaitMillis, kWaitMillis, kMaxAnswerBytes, lease.get()});
+  std::vector<ProcessMetrics> metrics;
+  std::string up;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const LiveProcess& process = (*processes)[i];
+    metrics.push_back({process.id, process.name, answers[i].ok() ? *answers[i] : ""});
+    up += Cat("hbmprof_process_up{pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)),
+              "\"} ", answers[i].ok() ? 1 : 0, "\n");
+  }
+  std::string text = Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
+                         "# TYPE hbmprof_process_up gauge\n", up,
+                         "# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
+                         "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
+                         MergeMetrics(metrics));
+  return {std::move(text), std::move(lease)};
+}
+
+}  // namespace hbmprof::tool

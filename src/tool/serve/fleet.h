@@ -1,0 +1,131 @@
+// The processes of this host that have a control channel, for `hbmprof serve`.
+#ifndef HBMPROF_SRC_TOOL_SERVE_FLEET_H_
+#define HBMPROF_SRC_TOOL_SERVE_FLEET_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/tool/profile/merge.h"
+#include "src/tool/source/control_client.h"
+#include "src/tool/sums/sums_view.h"
+
+namespace hbmprof::tool {
+
+// All functions are thread-safe. They query the processes at the time of the call, unless their comment says otherwise.
+class Fleet {
+ public:
+  struct Options {
+    std::string directory;  // of the sockets
+    double interval_s = 5;  // between two points of the history
+    // Processes fold the smallest call stacks of a profile until it has at most this many samples, and bytes before it
+    // is compressed. 0: no limit. The defaults are the limits of Pyroscope.
+    int64_t max_samples = 16'000;
+    int64_t max_bytes = 4 << 20;
+    int64_t answer_bytes = int64_t{1} << 30;  // the most bytes of answers of processes that are held at one time
+    // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
+    std::string metrics_tags;
+  };
+  // The processes with this id or name; all processes if both are "".
+  struct Selection {
+    std::string pid;
+    std::string name;
+  };
+
+  // A text that is made from answers of processes. As long as `held` exists, the bytes of these answers count in
+  // Options::answer_bytes.
+  struct Text {
+    std::string bytes;
+    std::shared_ptr<AnswerBudget::Lease> held;
+  };
+
+  // Starts the thread that records the history.
+  explicit Fleet(Options options);
+  ~Fleet();
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  // Ends the thread and the waits of Profile, which then fails. Must be called once, before the destructor.
+  void Stop();
+
+  // Returns the processes with their memory and its history, as of the last point of the history:
+  // {"interval", "directory", "silent": [problem...], "processes": [{"id", "name", "version", "seconds", "memory":
+  // [{"device", "space", "in_use", "peak", "limit"}], "history": [bytes in use on the devices...]}]}.
+  Json Processes() const;
+
+  // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
+  // id is given, each sample has the labels `pid` and `name` of its process. If `seconds` is not 0, returns the change
+  // in this time. Leaves out processes whose answer is missing, not valid or too large. If none is left, returns the
+  // error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
+  // kResourceExhausted (four changes are being measured already, or Options::answer_bytes are held already).
+  absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
+
+  // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
+  // 30 largest rows. The answer is at most one second old. Errors: as for Profile.
+  absl::StatusOr<Json> Sites(const std::string& pid);
+
+  // Returns the page of `hbmprof report` for a process. Errors: as for Profile.
+  absl::StatusOr<Text> Report(const std::string& pid);
+
+  // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer.
+  Text Metrics() const;
+
+ private:
+  // The bytes in use of a process over time.
+  struct Course {
+    int64_t seconds = 0;  // since the start of its control channel
+    std::deque<int64_t> bytes;
+  };
+  using Answers = std::vector<std::pair<LiveProcess, std::string>>;
+
+  void RecordHistory();
+  // Waits for `seconds`. Returns false if Stop was called.
+  bool WaitFor(double seconds);
+  absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
+  // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`. The
+  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only
+  // answers are too large), kResourceExhausted (`lease` has not so many bytes left).
+  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
+                                     AnswerBudget::Lease* lease) const;
+  absl::StatusOr<Text> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
+                              bool has_process_labels, double seconds);
+  // Returns the sum of the profiles `after`, minus those of the same processes in `before`. Leaves out processes with a
+  // profile that is not valid.
+  absl::StatusOr<std::string> Merged(const Answers& before, const Answers& after, const ProfileMerger::Labels& where,
+                                     bool has_process_labels, double seconds);
+  absl::StatusOr<Text> FoldedProfile(const std::string& pid) const;
+
+  const Options options_;
+  mutable AnswerBudget answer_bytes_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;                      // guarded by mutex_
+  int changes_ = 0;                        // calls of Change in progress; guarded by mutex_
+  std::vector<LiveProcess> processes_;     // guarded by mutex_
+  std::vector<std::string> silent_;        // guarded by mutex_
+  std::map<std::string, Course> courses_;  // by id and name; guarded by mutex_
+
+  // Held while profiles are parsed, which can take much memory.
+  std::mutex parsing_;
+  struct CachedSites {
+    std::chrono::steady_clock::time_point time;
+    Json json;
+  };
+  std::map<std::string, CachedSites> sites_;  // by id; guarded by parsing_
+
+  std::thread thread_;
+};
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SERVE_FLEET_H_

@@ -1,0 +1,27 @@
+// Metrics of several processes as one text in Prometheus' format.
+#ifndef HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
+#define HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
+
+#include <string>
+#include <vector>
+
+namespace hbmprof::tool {
+
+// The metrics of one process, in the text format 0.0.4 of Prometheus, without timestamps.
+struct ProcessMetrics {
+  std::string id;
+  std::string name;
+  std::string text;
+};
+
+// Returns the metrics of all processes. Each sample gets the labels `pid` (the id) and `name`; a label of the same name
+// that it already has becomes exported_pid or exported_name, as in Prometheus. Each family has one HELP and one TYPE,
+// those of the first process that has it. Leaves out lines that are not valid.
+std::string MergeMetrics(const std::vector<ProcessMetrics>& processes);
+
+// Returns `text` as the value of a label, without the quotes around it.
+std::string LabelValue(const std::string& text);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_

@@ -1,0 +1,353 @@
+#include "src/tool/source/control_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "src/base/control_protocol.h"
+#include "src/base/descriptor.h"
+#include "src/tool/util/text.h"
+#include "src/tool/util/threads.h"
+
+namespace hbmprof::tool {
+namespace {
+
+namespace fs = std::filesystem;
+using internal::FileDescriptor;
+using internal::RetryOnSignal;
+
+constexpr size_t kMaxThreads = 16;
+constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
+constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
+constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
+
+absl::Status Unavailable(const std::string& path, std::string_view what) {
+  return absl::UnavailableError(Cat(path, ": ", what));
+}
+
+// A connection to the socket at `path`.
+struct Connection {
+  const FileDescriptor& fd;
+  const std::string& path;
+  int millis;                                      // for each step
+  std::chrono::steady_clock::time_point deadline;  // for all steps together
+};
+
+absl::Status WaitFor(const Connection& connection, short events) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(connection.deadline - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return Unavailable(connection.path, "the process sends its answer too slowly");
+  const int millis = static_cast<int>(std::min<int64_t>(connection.millis, left.count()));
+  pollfd polled = {connection.fd.get(), events, 0};
+  const int ready = RetryOnSignal([&] { return poll(&polled, 1, millis); });
+  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
+}
+
+// Another user's process could give wrong answers. Root reads those of all users.
+absl::Status CheckPeer(const Connection& connection) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return Unavailable(connection.path, std::strerror(errno));
+  }
+  if (peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      Cat(connection.path, ": is the socket of a process of another user (", peer.uid, "), who is not asked"));
+}
+
+absl::Status Connect(const Connection& connection) {
+  const std::string& path = connection.path;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
+  for (int waited = 0; waited <= connection.millis; waited += 10) {
+    if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+      return CheckPeer(connection);
+    }
+    if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
+    if (errno == ECONNREFUSED || errno == ENOENT) return absl::NotFoundError(Cat(path, ": the process has ended"));
+    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
+    usleep(10'000);
+  }
+  return Unavailable(path, "the process does not answer");
+}
+
+absl::Status Send(const Connection& connection, std::string_view text) {
+  while (!text.empty()) {
+    if (const absl::Status status = WaitFor(connection, POLLOUT); !status.ok()) return status;
+    const ssize_t count =
+        RetryOnSignal([&] { return send(connection.fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
+    if (count <= 0) return Unavailable(connection.path, "the process has closed the connection");
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// Reads more of the answer into `text`.
+absl::Status Receive(const Connection& connection, std::string* text) {
+  if (const absl::Status status = WaitFor(connection, POLLIN); !status.ok()) return status;
+  char bytes[65536];
+  const ssize_t count = RetryOnSignal([&] { return recv(connection.fd.get(), bytes, sizeof(bytes), 0); });
+  if (count <= 0) {
+    return Unavailable(connection.path, "the process has closed the connection before its answer was complete");
+  }
+  text->append(bytes, static_cast<size_t>(count));
+  return absl::OkStatus();
+}
+
+// Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
+absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
+  size_t end = 0;
+  while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
+    if (const absl::Status status = Receive(connection, text); !status.ok()) return status;
+  }
+  std::istringstream head(text->substr(0, end));
+  std::string word;
+  if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
+    return Unavailable(connection.path, "this is not the socket of a process with hbmprof");
+  }
+  *is_ok = word == "ok";
+  text->erase(0, end + 1);
+  return absl::OkStatus();
+}
+
+// Reads a line of an answer to "info".
+void ReadInfo(const std::string& line, LiveProcess* process) {
+  std::istringstream words(line);
+  std::string key;
+  words >> key;
+  const auto rest = [&] {
+    std::string text;
+    std::getline(words >> std::ws, text);
+    return text;
+  };
+  if (key == "pid") {
+    words >> process->pid;
+  } else if (key == "name") {
+    process->name = rest();
+  } else if (key == "version") {
+    process->version = rest();
+  } else if (key == "seconds") {
+    words >> process->seconds;
+  } else if (key == "memory") {
+    LiveMemory memory;
+    if (!(words >> memory.space >> memory.in_use >> memory.peak >> memory.limit)) return;
+    memory.device = rest();
+    process->memory.push_back(std::move(memory));
+  }
+}
+
+// The directory that is used if the environment names none.
+std::string DefaultDirectory() {
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
+    return Cat(runtime, "/hbmprof");
+  }
+  return Cat("/tmp/hbmprof-", static_cast<int64_t>(geteuid()));
+}
+
+// Another user could have made the directory, with sockets that look like those of this user's processes. Root may name
+// a directory of another user.
+absl::Status CheckDirectory(const std::string& directory) {
+  struct stat info;
+  if (lstat(directory.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::NotFoundError(NoProcessText("", directory))
+                           : absl::UnavailableError(Cat(directory, ": ", std::strerror(errno)));
+  }
+  const bool takes_any_owner = geteuid() == 0 && directory != DefaultDirectory();
+  if (internal::IsSafeControlDirectory(info, takes_any_owner ? info.st_uid : geteuid())) return absl::OkStatus();
+  return absl::PermissionDeniedError(Cat(directory,
+                                         " must be a directory that belongs to you or to root and that no other user "
+                                         "may write to; HBMPROF_SOCKET_DIR names another one"));
+}
+
+bool IsSocketName(std::string_view name) {
+  const std::string_view prefix = internal::kControlSocketPrefix;
+  const std::string_view suffix = internal::kControlSocketSuffix;
+  return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
+         name.substr(name.size() - suffix.size()) == suffix;
+}
+
+LiveProcess ReadProcess(const std::string& path, const std::string& info) {
+  LiveProcess process;
+  process.socket = path;
+  const std::string name = fs::path(path).filename();
+  const size_t prefix = std::string_view(internal::kControlSocketPrefix).size();
+  process.id = name.substr(prefix, name.size() - prefix - std::string_view(internal::kControlSocketSuffix).size());
+  std::istringstream lines(info);
+  for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
+  return process;
+}
+
+// Removes the socket file if its process was killed. A connection to such a socket is refused.
+void RemoveIfDead(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
+      errno == ECONNREFUSED) {
+    unlink(path.c_str());
+  }
+}
+
+std::string ListOf(const std::vector<LiveProcess>& processes) {
+  std::string text;
+  for (const LiveProcess& process : processes) {
+    text += Cat(text.empty() ? "" : ", ", process.id, " ", process.name);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ControlDirectory() {
+  if (const char* directory = std::getenv(internal::kControlDirectoryVariable); directory != nullptr && *directory) {
+    return directory;
+  }
+  return DefaultDirectory();
+}
+
+std::string NoProcessText(const std::string& pid_or_name, const std::string& directory) {
+  return Cat("no process ", pid_or_name, pid_or_name.empty() ? "" : " ", "has a control channel in ", directory,
+             ". `hbmprof run` starts a program with one; HBMPROF_SOCKET_DIR names another directory");
+}
+
+bool AnswerBudget::Lease::Take(int64_t bytes) {
+  int64_t left = budget_.left_.load();
+  do {
+    if (left < bytes) return false;
+  } while (!budget_.left_.compare_exchange_weak(left, left - bytes));
+  taken_.fetch_add(bytes);
+  return true;
+}
+
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
+  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
+  const Connection connection = {fd, path, limits.millis, deadline};
+  if (const absl::Status status = Connect(connection); !status.ok()) return status;
+  if (const absl::Status status = Send(connection, Cat(request, "\n")); !status.ok()) return status;
+  std::string text;
+  bool is_ok = false;
+  int64_t bytes = 0;
+  if (const absl::Status status = ReceiveHead(connection, &text, &is_ok, &bytes); !status.ok()) return status;
+  if (bytes > limits.answer_bytes) {
+    return absl::OutOfRangeError(
+        Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
+  }
+  if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
+    return absl::ResourceExhaustedError(Cat(path, ": other requests hold the memory for answers; try again"));
+  }
+  text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
+  while (static_cast<int64_t>(text.size()) < bytes) {
+    if (const absl::Status status = Receive(connection, &text); !status.ok()) return status;
+  }
+  text.resize(static_cast<size_t>(bytes));
+  if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
+  return text;
+}
+
+int OpenProcess([[maybe_unused]] const std::string& path) {
+#ifdef SYS_pidfd_open
+  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kQueryMillis);
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (fd.get() < 0 || !Connect({fd, path, kQueryMillis, deadline}).ok() ||
+      getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return -1;
+  }
+  // The process id is 0 if the process is not visible in the pid namespace of this command.
+  if (peer.pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+#endif
+  return -1;
+}
+
+std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
+                                                        const QueryLimits& limits) {
+  std::vector<absl::StatusOr<std::string>> answers(paths.size());
+  std::atomic<size_t> next{0};
+  const auto query = [&] {
+    for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, limits);
+  };
+  RunOnThreads(std::min(paths.size(), kMaxThreads), query);
+  return answers;
+}
+
+absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
+                                                       int millis) {
+  if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+  std::error_code error;
+  std::vector<std::string> paths;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (IsSocketName(entry->path().filename().string())) paths.push_back(entry->path());
+  }
+  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
+  std::vector<LiveProcess> processes;
+  const std::vector<absl::StatusOr<std::string>> answers =
+      QueryProcesses(paths, "info", {millis, millis, kMaxInfoBytes});
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (answers[i].ok()) {
+      processes.push_back(ReadProcess(paths[i], *answers[i]));
+      continue;
+    }
+    RemoveIfDead(paths[i]);
+    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(std::string(answers[i].status().message()));
+  }
+  std::sort(processes.begin(), processes.end(), [](const LiveProcess& a, const LiveProcess& b) {
+    return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;
+  });
+  return processes;
+}
+
+absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name) {
+  // A process that is named by its id may be slow.
+  const std::string path =
+      Cat(directory, "/", internal::kControlSocketPrefix, pid_or_name, internal::kControlSocketSuffix);
+  struct stat file;
+  if (pid_or_name.find('/') == std::string::npos && lstat(path.c_str(), &file) == 0) {
+    if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+    const absl::StatusOr<std::string> info = QueryProcess(path, "info", {kQueryMillis, kQueryMillis, kMaxInfoBytes});
+    if (info.ok()) return ReadProcess(path, *info);
+    if (!absl::IsNotFound(info.status())) return info.status();
+  }
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr, kSearchMillis);
+  if (absl::IsNotFound(processes.status())) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  if (!processes.ok()) return processes.status();
+  int64_t pid = -1;
+  const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
+  std::vector<LiveProcess> found;
+  for (LiveProcess& process : *processes) {
+    if (is_pid ? process.pid == pid : process.name == pid_or_name) found.push_back(process);
+  }
+  if (found.size() == 1) return std::move(found.front());
+  if (found.size() > 1) {
+    return absl::InvalidArgumentError(
+        Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
+  }
+  if (processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  return absl::NotFoundError(
+      Cat("no process ", pid_or_name, " has a control channel in ", directory, "; there are: ", ListOf(*processes)));
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,117 @@
+// Sends requests to running processes through their control channels (src/base/control_protocol.h).
+#ifndef HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
+#define HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace hbmprof::tool {
+
+// One memory space of one device of a process. Sizes are in bytes. A `limit` of -1 means that the limit is unknown.
+struct LiveMemory {
+  std::string device;
+  std::string space;  // "device", "managed", "pinned_host"
+  int64_t in_use = 0;
+  int64_t peak = 0;
+  int64_t limit = -1;
+};
+
+// A running process that has answered the request "info".
+struct LiveProcess {
+  std::string socket;  // path
+  // The process id, with a number after it ("1.2") if processes of several containers have the same one. Unique in the
+  // directory.
+  std::string id;
+  int64_t pid = 0;  // in the process's own pid namespace
+  std::string name;
+  std::string version;
+  int64_t seconds = 0;  // since its control channel was started
+  std::vector<LiveMemory> memory;
+};
+
+// Returns the directory of the sockets, if the user does not name another one: $HBMPROF_SOCKET_DIR, else
+// $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
+std::string ControlDirectory();
+
+// Returns a message: `directory` has no control channel of `pid_or_name`, or of any process if this is empty. It says
+// what the user can do.
+std::string NoProcessText(const std::string& pid_or_name, const std::string& directory);
+
+// How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
+// answer.
+inline constexpr int kQueryMillis = 10'000;
+// How long all of these may take together.
+inline constexpr int kQueryTotalMillis = 60'000;
+
+// The bytes of answers that may be held at one time. Thread-safe.
+class AnswerBudget {
+ public:
+  explicit AnswerBudget(int64_t bytes) : left_(bytes) {}
+
+  // The part that one task has taken; its destructor gives it back. Thread-safe.
+  class Lease {
+   public:
+    explicit Lease(AnswerBudget& budget) : budget_(budget) {}
+    ~Lease() { budget_.left_.fetch_add(taken_.load()); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+
+    // Takes `bytes` more. Returns false and takes nothing if the budget has fewer bytes left.
+    bool Take(int64_t bytes);
+
+   private:
+    AnswerBudget& budget_;
+    std::atomic<int64_t> taken_{0};
+  };
+
+ private:
+  std::atomic<int64_t> left_;
+};
+
+struct QueryLimits {
+  int millis = kQueryMillis;                // for each step
+  int total_millis = kQueryTotalMillis;     // for all steps together
+  int64_t answer_bytes = int64_t{1} << 32;  // of one process
+  AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
+};
+
+// Sends `request` to the socket at `path` and returns the body of the answer. Errors: kNotFound (no process listens),
+// kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied (also: it is the
+// socket of another user), kOutOfRange (the answer is larger than `limits.answer_bytes`; it is not read),
+// kResourceExhausted
+// (`limits.lease` has not so many bytes left), or the process's own error as kInternal; the message names the socket.
+// Thread-safe.
+absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
+                                         const QueryLimits& limits = {});
+
+// Returns a descriptor that poll reports as readable when the process that listens at the socket `path` has ended. The
+// caller closes it. Returns -1 if no process listens or the system does not offer such a descriptor (Linux before 5.3).
+int OpenProcess(const std::string& path);
+
+// Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
+// for each, in the same order. Thread-safe.
+std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
+                                                        const QueryLimits& limits = {});
+
+// Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
+// is not null, adds a line to it for each process that does not answer. Removes the sockets of processes that have
+// ended. Errors: kNotFound if there is no such directory, kUnavailable if it cannot be read, kPermissionDenied if
+// another user could have put the sockets there. Thread-safe.
+absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
+                                                       int millis = kQueryMillis);
+
+// Returns the process in `directory` with this id, process id or name. Waits kQueryMillis for a process with this id,
+// and less than two seconds for each 16 others that do not answer. Errors: kNotFound if there is none that answers;
+// kInvalidArgument if several processes have the name or process id, and then the message lists them; for an id, those
+// of QueryProcess; those of ListProcesses.
+absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_

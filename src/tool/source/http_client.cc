@@ -1,0 +1,170 @@
+// See http_client.h. Uses Boost.Beast.
+#include "src/tool/source/http_client.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#if HBMPROF_HAS_OPENSSL
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/ssl.hpp>
+#endif
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr size_t kMaxAnswerBytes = size_t{1} << 30;
+constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
+
+struct Url {
+  bool is_https = false;
+  std::string authority;  // host and port, as in the URL
+  std::string host;
+  std::string port;
+  std::string user;
+  std::string password;
+  std::string path;  // with the parameters
+};
+
+Url ParseUrl(const std::string& text) {
+  Url url;
+  url.is_https = text.rfind("https:", 0) == 0;
+  const size_t begin = text.find("://") + 3;
+  const size_t end = std::min(text.find_first_of("/?#", begin), text.size());
+  url.authority = text.substr(begin, end - begin);
+  if (const size_t at = url.authority.rfind('@'); at != std::string::npos) {
+    const size_t colon = std::min(url.authority.find(':'), at);
+    url.user = url.authority.substr(0, colon);
+    if (colon < at) url.password = url.authority.substr(colon + 1, at - colon - 1);
+    url.authority.erase(0, at + 1);
+  }
+  url.host = HostOf(url.authority);
+  const size_t colon = url.authority.find(':', url.authority.find(']') + 1);  // npos + 1 is 0
+  url.port = colon < url.authority.size() ? url.authority.substr(colon + 1) : url.is_https ? "443" : "80";
+  const std::string rest = text.substr(end, text.find('#', end) - end);
+  if (rest.empty() || rest[0] != '/') url.path = "/";
+  for (const char c : rest) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > ' ' && byte < 127) {
+      url.path += c;
+    } else {
+      url.path += Cat("%", absl::BytesToHexString(std::string(1, c)));
+    }
+  }
+  return url;
+}
+
+// Starts an asynchronous operation, whose limit of time a synchronous one would not have, and waits for it.
+template <typename Start>
+error_code Await(asio::io_context& context, const Start& start) {
+  error_code result;
+  context.restart();
+  start([&result](error_code error, const auto&...) { result = error; });
+  context.run();
+  return result;
+}
+
+constexpr std::chrono::seconds kPartTime{330};
+
+// Sends the request over the connection `stream` and reads the answer.
+template <typename Stream>
+error_code Exchange(asio::io_context& context, Stream& stream, const http::request<http::empty_body>& request,
+                    http::response_parser<http::string_body>& parser) {
+  beast::get_lowest_layer(stream).expires_after(kPartTime);
+  error_code error =
+      Await(context, [&](auto done) { http::async_write(stream, request, [done](error_code e, size_t) { done(e); }); });
+  beast::flat_buffer buffer;
+  while (!error && !parser.is_done()) {
+    beast::get_lowest_layer(stream).expires_after(kPartTime);
+    error = Await(context, [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
+  }
+  return error;
+}
+
+#if HBMPROF_HAS_OPENSSL
+error_code ExchangeEncrypted(asio::io_context& context, beast::tcp_stream stream, const std::string& host,
+                             const http::request<http::empty_body>& request,
+                             http::response_parser<http::string_body>& parser) {
+  asio::ssl::context trusted(asio::ssl::context::tls_client);
+  trusted.set_default_verify_paths();
+  beast::ssl_stream<beast::tcp_stream> encrypted(std::move(stream), trusted);
+  encrypted.set_verify_mode(asio::ssl::verify_peer);
+  encrypted.set_verify_callback(asio::ssl::host_name_verification(host));
+  SSL_set_tlsext_host_name(encrypted.native_handle(), host.c_str());
+  const error_code error =
+      Await(context, [&](auto done) { encrypted.async_handshake(asio::ssl::stream_base::client, done); });
+  return error ? error : Exchange(context, encrypted, request, parser);
+}
+#endif
+
+}  // namespace
+
+std::string HostOf(const std::string& authority) {
+  if (!authority.empty() && authority[0] == '[') {
+    const size_t end = authority.find(']');
+    return end == std::string::npos ? "" : authority.substr(1, end - 1);
+  }
+  return authority.substr(0, authority.find(':'));
+}
+
+absl::StatusOr<std::string> HttpGet(const std::string& url) {
+  const Url parts = ParseUrl(url);
+  // Messages must not contain the password.
+  const std::string name = Cat(parts.is_https ? "https://" : "http://", parts.authority, parts.path);
+  if (parts.host.empty()) return absl::InvalidArgumentError(Cat(url, ": the URL has no host"));
+#if !HBMPROF_HAS_OPENSSL
+  if (parts.is_https) {
+    return absl::UnimplementedError(
+        Cat(name,
+            ": this hbmprof is built without OpenSSL and reads no HTTPS; download it first: curl -fsSo profile.pb.gz '",
+            name, "'"));
+  }
+#endif
+  asio::io_context context;
+  beast::tcp_stream stream(context);
+  error_code error;
+  const auto addresses = tcp::resolver(context).resolve(parts.host, parts.port, error);
+  stream.expires_after(std::chrono::seconds(10));
+  if (!error) error = Await(context, [&](auto done) { stream.async_connect(addresses, done); });
+  if (error) return absl::UnavailableError(Cat(name, ": cannot connect: ", error.message()));
+  http::request<http::empty_body> request(http::verb::get, parts.path, 11);
+  request.set(http::field::host, parts.authority);
+  request.keep_alive(false);
+  if (!parts.user.empty() || !parts.password.empty()) {
+    request.set(http::field::authorization, Cat("Basic ", absl::Base64Escape(Cat(parts.user, ":", parts.password))));
+  }
+  http::response_parser<http::string_body> parser;
+  parser.eager(true);
+  parser.header_limit(kMaxHeadBytes);
+  parser.body_limit(kMaxAnswerBytes);
+#if HBMPROF_HAS_OPENSSL
+  error = parts.is_https ? ExchangeEncrypted(context, std::move(stream), parts.host, request, parser)
+                         : Exchange(context, stream, request, parser);
+#else
+  error = Exchange(context, stream, request, parser);
+#endif
+  if (error == http::error::body_limit) return absl::ResourceExhaustedError(Cat(name, ": is larger than 1 GiB"));
+  if (error) return absl::UnavailableError(Cat(name, ": the transfer failed: ", error.message()));
+  std::string& body = parser.get().body();
+  if (parser.get().result() != http::status::ok) {
+    return absl::InvalidArgumentError(Cat(name, ": the server answers ", parser.get().result_int(), " ",
+                                          body.substr(0, std::min(body.find('\n'), size_t{200}))));
+  }
+  return std::move(body);
+}
+
+}  // namespace hbmprof::tool

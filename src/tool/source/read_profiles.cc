@@ -1,0 +1,49 @@
+// See read_profiles.h.
+#include "src/tool/source/read_profiles.h"
+
+#include <optional>
+#include <utility>
+
+#include "src/tool/source/profile_source.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
+  const absl::StatusOr<std::string> bytes = ReadSource(source);
+  if (!bytes.ok()) return bytes.status();
+  CountInput(bytes->size());
+  return ParseProfile(*bytes, source);
+}
+
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources) {
+  Progress progress(sources.size(), "files read");
+  size_t i = 0;
+  return ProfileSet::ReadEach([&]() -> absl::StatusOr<std::optional<ProfileSet::Named>> {
+    if (i == sources.size()) return std::nullopt;
+    const std::string& source = sources[i++];
+    absl::StatusOr<RawProfile> raw = ReadProfile(source);
+    progress.Advance(1);
+    if (!raw.ok()) return raw.status();
+    return ProfileSet::Named{source, *std::move(raw)};
+  });
+}
+
+absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
+                                    const ViewOptions& options, bool* trimmed) {
+  absl::StatusOr<ProfileSet> profiles = ReadProfiles(sources);
+  if (!profiles.ok()) return profiles.status();
+  if (const absl::Status status = ApplyView(command, options, *profiles, trimmed); !status.ok()) return status;
+  return profiles;
+}
+
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
+                                    const SumsOptions& options, size_t first) {
+  absl::StatusOr<ProfileSet> profiles = ReadProfiles(sources);
+  if (!profiles.ok()) return profiles.status();
+  KeepLastOfEachProcess(command, first, *profiles);
+  return MakeQuery(command, *std::move(profiles), options);
+}
+
+}  // namespace hbmprof::tool

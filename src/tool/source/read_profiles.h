@@ -1,0 +1,36 @@
+// Reads the profiles that a command line names: each is a file, standard input, a running process or a URL
+// (profile_source.h).
+#ifndef HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
+#define HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/profile/profile_reader.h"
+#include "src/tool/profile/view.h"
+#include "src/tool/sums/sums_view.h"
+
+namespace hbmprof::tool {
+
+// Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
+
+// Reads the profiles and combines them. Shows progress on stderr if that is a terminal. Errors: those of ReadProfile
+// and of ProfileSet::ReadEach.
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources);
+
+// Reads the profiles and applies the options. Errors: those of ReadProfiles and ApplyView.
+absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
+                                    const ViewOptions& options, bool* trimmed = nullptr);
+
+// Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
+// the options. Errors: those of ReadProfiles and MakeQuery.
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
+                                    const SumsOptions& options, size_t first = 0);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_

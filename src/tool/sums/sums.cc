@@ -1,0 +1,341 @@
+// See sums.h.
+#include "src/tool/sums/sums.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+// Maps each frame of a location to a node and to its position in the source. Rows with different labels can have the
+// same node.
+class Frames {
+ public:
+  Frames(const ProfileSet& profiles, Grouping::Frames how) : profiles_(profiles), how_(how) {
+    nodes_.resize(profiles.locations().size());
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const ProfileSet::Location& location = profiles.locations()[i];
+      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}), 0});
+      for (const ProfileSet::Frame& frame : location.frames) {
+        const ProfileSet::Function& function = profiles.functions()[frame.function];
+        nodes_[i].push_back({NodeOf(KeyOf(function, frame, location)), PositionOf(function.filename, frame.line)});
+      }
+    }
+  }
+
+  struct Use {
+    uint32_t node;
+    uint32_t position;  // 0: unknown
+  };
+  // Returns the frames of a location, innermost first.
+  const std::vector<Use>& of(uint64_t location) const { return nodes_[location]; }
+  size_t count() const { return keys_.size(); }
+
+  std::string NameOf(uint32_t node) const {
+    const Key& key = keys_[node];
+    const std::string& name = profiles_.text(key.name);
+    const std::string file = CleanPath(profiles_.text(key.file));
+    std::string text = name;
+    if (key.line != 0) {
+      text += Cat(text.empty() ? "" : " ", file, ":", key.line);
+    } else if (!file.empty()) {
+      text += Cat(text.empty() ? "" : " ", file);
+    }
+    return text.empty() ? UnnamedFrame(profiles_.text(key.object)) : text;
+  }
+  const std::string& ObjectOf(uint32_t node) const { return profiles_.text(objects_[node]); }
+  std::string PositionText(uint32_t position) const {
+    const auto& [file, line] = positions_[position];
+    return line == 0 ? CleanPath(profiles_.text(file)) : Cat(CleanPath(profiles_.text(file)), ":", line);
+  }
+
+ private:
+  // The properties that distinguish nodes, as in pprof's graph. Code without a function name is distinguished by its
+  // binary.
+  struct Key {
+    ProfileSet::String name;
+    ProfileSet::String object;
+    ProfileSet::String file;
+    int64_t line;
+    int64_t start_line = 0;
+    friend bool operator==(const Key& a, const Key& b) {
+      return a.name == b.name && a.object == b.object && a.file == b.file && a.line == b.line &&
+             a.start_line == b.start_line;
+    }
+    template <typename H>
+    friend H AbslHashValue(H h, const Key& key) {
+      return H::combine(std::move(h), key.name, key.object, key.file, key.line, key.start_line);
+    }
+  };
+
+  Key KeyOf(const ProfileSet::Function& function, const ProfileSet::Frame& frame,
+            const ProfileSet::Location& location) {
+    Key key = {0, 0, 0, 0};
+    if (how_ != Grouping::Frames::kFiles) key.name = function.name;
+    if (how_ != Grouping::Frames::kFunctions) key.file = function.filename;
+    if (how_ == Grouping::Frames::kLines) key.line = frame.line;
+    if (key.name == 0) {
+      key.object = location.object;
+      key.start_line = function.start_line;
+    }
+    current_object_ = location.object;
+    return key;
+  }
+
+  uint32_t NodeOf(const Key& key) {
+    const auto [entry, is_new] = numbers_.try_emplace(key, static_cast<uint32_t>(keys_.size()));
+    if (is_new) {
+      keys_.push_back(key);
+      objects_.push_back(key.object != 0 ? key.object : current_object_);
+    }
+    return entry->second;
+  }
+
+  uint32_t PositionOf(ProfileSet::String file, int64_t line) {
+    if (file == 0) return 0;
+    const auto [entry, is_new] = position_numbers_.try_emplace({file, line}, static_cast<uint32_t>(positions_.size()));
+    if (is_new) positions_.push_back({file, line});
+    return entry->second;
+  }
+
+  const ProfileSet& profiles_;
+  const Grouping::Frames how_;
+  std::vector<std::vector<Use>> nodes_;  // by location
+  absl::flat_hash_map<Key, uint32_t> numbers_;
+  std::vector<Key> keys_;
+  std::vector<ProfileSet::String> objects_;
+  ProfileSet::String current_object_ = 0;
+  absl::flat_hash_map<std::pair<ProfileSet::String, int64_t>, uint32_t> position_numbers_;
+  std::vector<std::pair<ProfileSet::String, int64_t>> positions_{{0, 0}};
+};
+
+}  // namespace
+
+absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) {
+  Grouping grouping;
+  grouping.frames = names.empty() ? Frames::kFunctions : Frames::kNone;
+  for (const std::string& name : names) {
+    const Frames frames = name == "function" ? Frames::kFunctions
+                          : name == "line"   ? Frames::kLines
+                          : name == "file"   ? Frames::kFiles
+                                             : Frames::kNone;
+    if (frames == Frames::kNone) {
+      grouping.labels.push_back(name);
+    } else if (grouping.frames != Frames::kNone) {
+      return absl::InvalidArgumentError("--by takes only one of function, line and file");
+    } else {
+      grouping.frames = frames;
+    }
+  }
+  return grouping;
+}
+
+// Makes the rows and edges of a Sums.
+class Sums::Builder {
+ public:
+  Builder(const ProfileSet& profiles, const Grouping& grouping, bool with_edges, Sums& sums)
+      : profiles_(profiles),
+        frames_(profiles, grouping.frames),
+        has_frames_(grouping.frames != Grouping::Frames::kNone),
+        with_edges_(with_edges),
+        sums_(sums) {
+    GroupLabels(grouping.labels);
+  }
+
+  void Build(const std::vector<Column>& columns, size_t type) {
+    AddSamples(columns, type);
+    for (const auto& [key, value] : weights_) {
+      ++stack_number_;
+      if (has_frames_) {
+        AddStack(key.first, key.second, value);
+      } else {
+        Row& row = sums_.rows_[RowOf(key.second, 0)];
+        Add(value, row.flat);
+        Add(value, row.cum);
+      }
+    }
+    if (has_frames_) NameRows();
+  }
+
+ private:
+  struct Weight {
+    Values value = {0, 0};
+  };
+  // The part of a row's values that comes from one position. Positions are compared by `flat` first.
+  struct PositionWeight {
+    int64_t flat = 0;
+    int64_t cum = 0;
+  };
+
+  static void Add(const Weight& weight, Values& to) {
+    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight.value[i]);
+  }
+
+  // Gives label sets with equal values of these labels the same group.
+  void GroupLabels(const std::vector<std::string>& keys) {
+    absl::flat_hash_map<std::string, uint32_t> numbers;
+    for (uint32_t set = 0; set < profiles_.label_set_count(); ++set) {
+      std::vector<std::string> values;
+      std::string key;
+      for (const std::string& label : keys) {
+        values.push_back(profiles_.LabelText(set, label));
+        key += Cat(values.back().size(), ":", values.back());
+      }
+      const auto [entry, is_new] = numbers.try_emplace(key, static_cast<uint32_t>(group_labels_.size()));
+      if (is_new) group_labels_.push_back(std::move(values));
+      groups_.push_back(entry->second);
+    }
+  }
+
+  // Sums the samples with the same stack and group, because the rows depend only on these two.
+  void AddSamples(const std::vector<Column>& columns, size_t type) {
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const size_t column = columns.size() == 1 ? 1 : c;
+      for (size_t f = columns[c].begin; f < columns[c].end; ++f) {
+        const ProfileSet::File& file = profiles_.files()[f];
+        sums_.total_[column] = Plus(sums_.total_[column], file.removed[type]);
+        for (size_t s = 0; s < file.samples.size(); ++s) {
+          const ProfileSet::Sample& sample = file.samples[s];
+          const int64_t value = profiles_.Value(file, s, type);
+          if (value == 0) continue;
+          sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
+          sums_.sum_[column] = Plus(sums_.sum_[column], value);
+          int64_t& sum = weights_[{sample.stack, groups_[sample.labels]}].value[column];
+          sum = Plus(sum, value);
+        }
+      }
+    }
+  }
+
+  uint32_t RowOf(uint32_t group, uint32_t node) {
+    std::vector<Row>& rows = sums_.rows_;
+    const auto [entry, is_new] = row_numbers_.try_emplace({group, node}, static_cast<uint32_t>(rows.size()));
+    if (is_new) {
+      Row& row = rows.emplace_back();
+      row.number = entry->second;
+      row.labels = group_labels_[group];
+      row_nodes_.push_back(node);
+    }
+    return entry->second;
+  }
+
+  void AddStack(uint32_t stack, uint32_t group, const Weight& weight) {
+    const int64_t magnitude = Plus(Magnitude(weight.value[0]), Magnitude(weight.value[1]));
+    std::optional<uint32_t> caller;
+    uint32_t last_position = 0;
+    const uint64_t* begin = profiles_.stacks().begin(stack);
+    for (size_t l = profiles_.stacks().length(stack); l-- > 0;) {
+      const std::vector<Frames::Use>& uses = frames_.of(begin[l]);
+      for (size_t i = uses.size(); i-- > 0;) {
+        const uint32_t row = RowOf(group, uses[i].node);
+        seen_.resize(sums_.rows_.size(), 0);
+        if (seen_[row] != stack_number_) {
+          seen_[row] = stack_number_;
+          Add(weight, sums_.rows_[row].cum);
+        }
+        last_position = uses[i].position;
+        if (last_position != 0) {
+          int64_t& cum = positions_[{row, last_position}].cum;
+          cum = Plus(cum, magnitude);
+        }
+        if (with_edges_ && caller.has_value() && *caller != row) {
+          AddEdge(*caller, row, weight, i + 1 < uses.size());
+        }
+        caller = row;
+      }
+    }
+    if (!caller.has_value()) return;
+    Add(weight, sums_.rows_[*caller].flat);
+    if (last_position != 0) {
+      int64_t& flat = positions_[{*caller, last_position}].flat;
+      flat = Plus(flat, magnitude);
+    }
+  }
+
+  void AddEdge(uint32_t caller, uint32_t callee, const Weight& weight, bool inlined) {
+    std::vector<Edge>& edges = sums_.edges_;
+    const auto [entry, is_new] = edge_numbers_.try_emplace({caller, callee}, static_cast<uint32_t>(edges.size()));
+    if (is_new) {
+      edges.push_back({caller, callee, {0, 0}, true});
+      seen_edge_.push_back(0);
+    }
+    if (seen_edge_[entry->second] == stack_number_) return;
+    seen_edge_[entry->second] = stack_number_;
+    Edge& edge = edges[entry->second];
+    Add(weight, edge.cum);
+    if (!inlined) edge.inlined = false;
+  }
+
+  // Sets the name and the position of each row.
+  void NameRows() {
+    struct Best {
+      PositionWeight weight;
+      uint32_t position = 0;
+    };
+    std::vector<Best> best(sums_.rows_.size());
+    for (const auto& [key, weight] : positions_) {
+      Best& now = best[key.first];
+      const auto rank = [](const PositionWeight& w, uint32_t position) {
+        return std::make_tuple(w.flat, w.cum, ~position);
+      };
+      if (now.position == 0 || rank(weight, key.second) > rank(now.weight, now.position)) now = {weight, key.second};
+    }
+    for (uint32_t i = 0; i < best.size(); ++i) {
+      Row& row = sums_.rows_[i];
+      row.name = frames_.NameOf(row_nodes_[i]);
+      if (best[i].position != 0) {
+        row.position = frames_.PositionText(best[i].position);
+      } else if (const std::string& object = frames_.ObjectOf(row_nodes_[i]); !object.empty()) {
+        row.position = UnnamedFrame(object);
+      }
+    }
+  }
+
+  const ProfileSet& profiles_;
+  const Frames frames_;
+  const bool has_frames_;
+  const bool with_edges_;
+  Sums& sums_;
+  std::vector<uint32_t> groups_;  // by label set
+  std::vector<std::vector<std::string>> group_labels_;
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Weight> weights_;            // by (stack, group)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
+  std::vector<uint32_t> row_nodes_;                                               // by row
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PositionWeight> positions_;  // by (row, position)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;     // by (caller, callee)
+  uint64_t stack_number_ = 0;
+  std::vector<uint64_t> seen_;       // by row: the last stack that was added to it
+  std::vector<uint64_t> seen_edge_;  // by edge: the last stack that was added to it
+};
+
+Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
+           bool with_edges) {
+  Builder(profiles, grouping, with_edges, *this).Build(columns, type);
+}
+
+std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
+  std::vector<Row> rows;
+  for (const Row& row : rows_) {
+    if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
+  }
+  std::sort(rows.begin(), rows.end(), [by_cum](const Row& a, const Row& b) {
+    // Of equal changes, growth comes first: when a pool gives memory to a block, its own idle memory becomes smaller by
+    // the same number of bytes.
+    const auto rank = [by_cum](const Row& row) {
+      const auto flat = std::make_pair(-Magnitude(row.flat_change()), row.flat_change() < 0);
+      const auto cum = std::make_pair(-Magnitude(row.cum_change()), row.cum_change() < 0);
+      return by_cum ? std::make_pair(cum, flat) : std::make_pair(flat, cum);
+    };
+    return std::make_tuple(rank(a), std::tie(a.labels, a.name)) < std::make_tuple(rank(b), std::tie(b.labels, b.name));
+  });
+  return rows;
+}
+
+}  // namespace hbmprof::tool

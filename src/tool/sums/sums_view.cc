@@ -1,0 +1,171 @@
+// See sums_view.h.
+#include "src/tool/sums/sums_view.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "src/tool/util/units.h"
+
+namespace hbmprof::tool {
+
+void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles) {
+  const std::vector<ProfileSet::File>& files = profiles.files();
+  absl::flat_hash_map<std::string, size_t> last;
+  std::vector<size_t> earlier;
+  for (size_t i = first; i < files.size(); ++i) {
+    const std::string process = ProcessIn(files[i]);
+    const auto [entry, is_new] = last.try_emplace(process, i);
+    if (is_new || process.empty()) continue;
+    const bool is_later = files[i].time_nanos >= files[entry->second].time_nanos;
+    earlier.push_back(is_later ? std::exchange(entry->second, i) : i);
+  }
+  if (earlier.empty()) return;
+  const size_t all = files.size() - first;
+  profiles.RemoveFiles(earlier);
+  PrintError(command, Cat("only the last profile of each process counts: ", all - earlier.size(), " of ", all));
+}
+
+absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
+  absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
+  if (!grouping.ok()) return grouping.status();
+  bool trimmed = false;
+  if (const absl::Status status = ApplyView(command, options, profiles, &trimmed); !status.ok()) return status;
+  const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
+  if (!type.ok()) return type.status();
+  if (const absl::Status status = CheckLabels(profiles, grouping->labels); !status.ok()) return status;
+  const SampleType name = profiles.types()[*type];
+  return SumsQuery{std::move(profiles), *type, name.type, name.unit, *std::move(grouping), trimmed};
+}
+
+absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) {
+    if (const absl::Status status = profiles.CheckLabelKey("--by", key); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit) {
+  int64_t limit = 0;
+  if (text.empty()) return limit;
+  if (!ParseBytes(text, &limit)) {
+    return absl::InvalidArgumentError(Cat("--fail-over ", text, ": write a size such as 1MiB"));
+  }
+  const Unit known = UnitOf(unit);
+  if (known.family == "memory") return limit / known.factor;
+  if (text.find_first_not_of("0123456789.") != std::string::npos) {
+    return absl::InvalidArgumentError(
+        Cat("--fail-over ", text, ": the values of the sample type are not sizes; write a number in their unit, '",
+            unit, "'"));
+  }
+  return limit;
+}
+
+std::string DeviceLines(const ProfileSet::File& file, bool exact) {
+  std::string text;
+  for (const std::string& line : file.comments) {
+    const Comment comment(line);
+    const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
+    const auto size = [&](const std::string& key) { return FormatValue(value(key), "bytes", exact); };
+    if (comment.word == "device") {
+      const auto space = comment.values.find("space");
+      text += Visible(comment.name);
+      if (space != comment.values.end() && space->second != "device") text += " " + Visible(space->second);
+      text += Cat(": in use ", size("in_use"));
+      if (comment.Number("limit").has_value()) text += " of " + size("limit");
+      text += Cat(", peak ", size("peak"));
+      if (comment.Number("unaccounted").has_value()) {
+        text += Cat(", unaccounted ", FormatChange(value("unaccounted"), "bytes", exact));
+      }
+      text += "\n";
+    } else if (comment.word == "tracker" && value("dropped_records") != 0) {
+      text += Colored(Cat("INCOMPLETE: ", value("dropped_records"), " allocations of ", size("dropped_bytes"),
+                          " were not recorded"),
+                      Tone::kWarning) +
+              "\n";
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> RowHeadings(const Grouping& grouping) {
+  std::vector<std::string> headings = grouping.labels;
+  if (grouping.frames == Grouping::Frames::kFunctions) headings.insert(headings.end(), {"function", "where"});
+  if (grouping.frames == Grouping::Frames::kLines) headings.push_back("line");
+  if (grouping.frames == Grouping::Frames::kFiles) headings.push_back("file");
+  return headings;
+}
+
+std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping) {
+  std::vector<std::string> cells;
+  for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
+  if (grouping.frames != Grouping::Frames::kNone) cells.push_back(row.name);
+  if (grouping.frames == Grouping::Frames::kFunctions) cells.push_back(row.position == row.name ? "" : row.position);
+  return cells;
+}
+
+Json RowJson(const Sums::Row& row, const Grouping& grouping) {
+  Json json = Json::object();
+  if (!grouping.labels.empty()) {
+    Json& labels = json["labels"] = Json::object();
+    for (size_t i = 0; i < grouping.labels.size(); ++i) labels[grouping.labels[i]] = row.labels[i];
+  }
+  if (grouping.frames != Grouping::Frames::kNone) {
+    json["name"] = row.name;
+    json["where"] = row.position;
+  }
+  return json;
+}
+
+std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
+                     const std::vector<ValueColumn>& columns, const std::function<Tone(const Sums::Row&)>& tone) {
+  std::vector<Table::Align> align(columns.size(), Table::Align::kRight);
+  std::vector<std::string> head;
+  for (const ValueColumn& column : columns) head.push_back(column.heading);
+  for (const std::string& heading : RowHeadings(grouping)) {
+    align.push_back(Table::Align::kLeft);
+    head.push_back(heading);
+  }
+  Table table(align);
+  table.Add(head);
+  shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
+  for (size_t i = 0; i < shown; ++i) {
+    std::vector<std::string> cells;
+    for (const ValueColumn& column : columns) cells.push_back(column.cell(rows[i]));
+    for (std::string& cell : RowCells(rows[i], grouping)) cells.push_back(std::move(cell));
+    table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
+  }
+  return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
+}
+
+std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
+                      const std::function<std::string(int64_t)>& value,
+                      const std::function<Tone(const CallTree::Node&)>& tone) {
+  using Align = Table::Align;
+  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  table.Add({"cum", "cum%", "flat", "call tree", "where"});
+  const std::vector<size_t> numbers = tree.Shown(shown);
+  for (const size_t number : numbers) {
+    const CallTree::Node& node = tree.nodes()[number];
+    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
+               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
+              tone ? tone(node) : Tone::kPlain);
+  }
+  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
+}
+
+Json TreeJson(const CallTree& tree) {
+  Json list = Json::array();
+  for (const size_t number : tree.Shown(0)) {
+    const CallTree::Node& node = tree.nodes()[number];
+    list.push_back(
+        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
+  }
+  return list;
+}
+
+std::string MoreRows(size_t shown, size_t all, const std::string& option) {
+  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (", option, " 0 shows all)\n");
+}
+
+}  // namespace hbmprof::tool

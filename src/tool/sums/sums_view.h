@@ -1,0 +1,100 @@
+// Parts of the output of top, diff and peek: options, the lines above tables, rows of tables, and JSON.
+#ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
+#define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/profile/view.h"
+#include "src/tool/sums/call_tree.h"
+#include "src/tool/sums/sums.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+
+// The number of nodes of a call tree that are shown without -n.
+constexpr size_t kDefaultNodes = 100;
+
+struct SumsOptions : ViewOptions {
+  explicit SumsOptions(bool own_by_default = true) : ViewOptions(own_by_default) {}
+
+  std::vector<std::string> files;
+  std::string type;
+  std::vector<std::string> by;
+  size_t rows = 20;
+  bool by_cum = false;
+  bool exact = false;
+  bool json = false;
+  bool tree = false;
+  bool has_rows = false;  // `rows` was given
+
+  // The number of nodes of a tree to show; 0: all.
+  size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
+};
+
+// The profiles with the options applied.
+struct SumsQuery {
+  ProfileSet profiles;
+  size_t type;
+  std::string type_name;
+  std::string unit;
+  Grouping grouping;
+  bool trimmed = false;  // as in ApplyView
+};
+// Applies the options to profiles that are already read. Errors: those of
+// ApplyView; kInvalidArgument for a sample type or label that the profiles do not have.
+absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options);
+
+// Removes the files from `first` on that are earlier profiles of a process of which there is a later one: profiles of
+// one process are a series, and their sum means nothing. If there are such files, says so in one line on stderr.
+void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles);
+
+// Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
+absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);
+
+// Returns the limit that the option --fail-over sets, in `unit`, the unit of the compared sample type, rounded down.
+// `text` is the value of the option: a size if `unit` is a unit of memory, and otherwise a number in that unit. If
+// `text` is empty, returns 0. Error: kInvalidArgument for other text.
+absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit);
+
+// Returns one line for each memory space in the comments of the file (in use, peak, limit, unaccounted), and a line if
+// allocations were dropped. For PrintVisible.
+std::string DeviceLines(const ProfileSet::File& file, bool exact);
+
+// The cells and fields that identify a row: the values of the labels, then the frame and its position.
+std::vector<std::string> RowHeadings(const Grouping& grouping);
+std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping);
+Json RowJson(const Sums::Row& row, const Grouping& grouping);
+
+// A column of values in a table of rows.
+struct ValueColumn {
+  std::string heading;
+  std::function<std::string(const Sums::Row&)> cell;
+};
+// Returns a table of the first `shown` rows (0: all), with the value columns and then RowCells, and the line MoreRows.
+// `tone` gives the colour of a row; it may be null. For PrintVisible.
+std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
+                     const std::vector<ValueColumn>& columns,
+                     const std::function<Tone(const Sums::Row&)>& tone = nullptr);
+
+// Returns a table of the call tree, with the line MoreRows: the `shown` largest nodes (0: all), percentages of `total`.
+// `value` returns the text of flat and cum. `tone` gives the colour of a node; it may be null. For PrintVisible.
+std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
+                      const std::function<std::string(int64_t)>& value,
+                      const std::function<Tone(const CallTree::Node&)>& tone = nullptr);
+// Returns the list of all nodes.
+Json TreeJson(const CallTree& tree);
+
+// Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
+// all.
+std::string MoreRows(size_t shown, size_t all, const std::string& option = "-n");
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_

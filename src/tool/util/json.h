@@ -1,0 +1,30 @@
+// JSON, for the output of commands and for the data of pages.
+#ifndef HBMPROF_SRC_TOOL_UTIL_JSON_H_
+#define HBMPROF_SRC_TOOL_UTIL_JSON_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace hbmprof::tool {
+
+// Keys stay in the order in which they are set.
+using Json = nlohmann::ordered_json;
+// Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
+// escaped.
+std::string ToText(const Json& json);
+// Returns the text as a JSON string.
+std::string Quoted(std::string_view text);
+// Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
+// set the entries one by one would take quadratic time.
+Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
+
+// The value of "version" in every JSON output. It changes if a field is removed or changes its meaning. docs/command.md
+// documents the fields.
+constexpr int kJsonVersion = 1;
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_UTIL_JSON_H_

@@ -1,0 +1,91 @@
+// See memory_limit.h.
+#include "src/tool/util/memory_limit.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include "src/tool/util/exit_code.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr size_t kBase = size_t{1} << 30;
+constexpr size_t kPerInputByte = 100;
+
+constexpr char kVariable[] = "HBMPROF_TOOL_MEMORY";
+
+bool enforced = false;
+std::atomic<size_t> input{0};
+std::string command;
+
+// Returns the limit that the environment sets, or 0.
+int64_t VariableBytes() {
+  int64_t bytes = 0;
+  const char* variable = std::getenv(kVariable);
+  return variable != nullptr && ParseBytes(variable, &bytes) ? bytes : 0;
+}
+
+// RLIMIT_DATA counts all private writable memory.
+void Apply() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  static std::mutex mutex;  // so that the last limit that is set counts all input
+  const std::lock_guard<std::mutex> lock(mutex);
+  rlimit limit;
+  if (!enforced || getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(MemoryFor(input), limit.rlim_max);
+  setrlimit(RLIMIT_DATA, &limit);
+#endif
+}
+
+// Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
+std::string OutOfMemoryMessage() {
+  // The size of a recording does not count: it is not read into memory.
+  return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"), ", the limit",
+             input == 0 ? "" : Cat(" for ", FormatValue(static_cast<int64_t>(input), "bytes"), " of input"),
+             "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
+}
+
+}  // namespace
+
+absl::Status CheckMemoryVariable() {
+  const char* variable = std::getenv(kVariable);
+  if (variable == nullptr || *variable == '\0' || VariableBytes() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(Cat(kVariable, "=", variable, ": write a size such as 8GiB"));
+}
+
+size_t MemoryFor(size_t input_bytes) {
+  const int64_t bytes = VariableBytes();
+  return bytes > 0 ? static_cast<size_t>(bytes) : kBase + input_bytes * kPerInputByte;
+}
+
+void EnforceMemoryLimit(const std::string& name) {
+  enforced = true;
+  command = name;
+  // This does not throw an exception, because destructors can allocate too, for example that of a JSON value.
+  std::set_new_handler([] {
+    if (rlimit limit; getrlimit(RLIMIT_DATA, &limit) == 0) {
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit(RLIMIT_DATA, &limit);
+    }
+    PrintError(command, OutOfMemoryMessage());
+    std::fflush(stdout);
+    _exit(kUnusable);
+  });
+  Apply();
+}
+
+void CountInput(size_t bytes) {
+  input += bytes;
+  Apply();
+}
+
+}  // namespace hbmprof::tool

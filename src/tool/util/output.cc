@@ -1,0 +1,70 @@
+// See output.h.
+#include "src/tool/util/output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "src/base/descriptor.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::FileOutput;
+
+// If the reader of standard output has closed its pipe, ends this process by SIGPIPE, as an ordinary write would: a
+// write of FileOutput raises no signal. Does nothing otherwise, or if the signal is ignored.
+void EndIfPipeIsClosed() {
+  pollfd output = {STDOUT_FILENO, POLLOUT, 0};
+  if (poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) raise(SIGPIPE);
+}
+
+absl::Status WriteTo(int descriptor, const std::string& name, const std::function<absl::Status(FileOutput&)>& write) {
+  FileOutput output(descriptor, name);
+  const absl::Status status = write(output);
+  return status.ok() ? output.Flush() : status;
+}
+
+}  // namespace
+
+bool IsStandardOutput(const std::string& path) { return path.empty() || path == "-"; }
+
+absl::Status WriteOutput(const std::string& path, const std::function<absl::Status(FileOutput&)>& write) {
+  if (IsStandardOutput(path)) {
+    const absl::Status status = WriteTo(STDOUT_FILENO, "standard output", write);
+    if (!status.ok()) EndIfPipeIsClosed();
+    return status;
+  }
+  struct stat info;
+  const bool exists = stat(path.c_str(), &info) == 0;
+  if (!exists || (!S_ISCHR(info.st_mode) && !S_ISFIFO(info.st_mode))) {
+    return internal::WriteFileAtomically(path, write, internal::kAsAnyCommand);
+  }
+  const internal::FileDescriptor stream(open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  if (stream.get() < 0) return internal::WriteFailure(path, "open", errno);
+  return WriteTo(stream.get(), path, write);
+}
+
+absl::Status WriteOutput(const std::string& path, std::string_view bytes) {
+  return WriteOutput(path, [bytes](FileOutput& output) { return output.Append(bytes); });
+}
+
+absl::Status CheckIsNoInput(const std::string& path, const std::vector<std::string>& inputs) {
+  struct stat output;
+  if (IsStandardOutput(path) || stat(path.c_str(), &output) != 0 || !S_ISREG(output.st_mode)) return absl::OkStatus();
+  for (const std::string& input : inputs) {
+    struct stat info;
+    const bool is_known = (input == "-" ? fstat(STDIN_FILENO, &info) : stat(input.c_str(), &info)) == 0;
+    if (!is_known || info.st_dev != output.st_dev || info.st_ino != output.st_ino) continue;
+    return absl::InvalidArgumentError(
+        Cat("-o ", path, ": this is the input ", input, ", which would be replaced; name another file"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hbmprof::tool

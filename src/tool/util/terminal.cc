@@ -1,0 +1,99 @@
+// See terminal.h.
+#include "src/tool/util/terminal.h"
+
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+namespace hbmprof::tool {
+namespace {
+
+std::string_view Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+winsize SizeOfTerminal() {
+  winsize size = {};
+  if (!IsTerminal(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
+  return size;
+}
+
+}  // namespace
+
+size_t TerminalRows() { return SizeOfTerminal().ws_row; }
+size_t TerminalColumns() { return SizeOfTerminal().ws_col; }
+
+bool IsTerminal(int descriptor) {
+  const std::string_view kind = Variable("TERM");
+  return !kind.empty() && kind != "dumb" && isatty(descriptor) != 0;
+}
+
+bool IsUtf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    std::string locale(Variable(name));
+    if (locale.empty()) continue;
+    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+const char* BarOf(size_t eighths) {
+  static const bool has_utf8 = IsUtf8Locale();
+  static constexpr const char* kBars[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                          "\u2585", "\u2586", "\u2587", "\u2588"};
+  return has_utf8 ? kBars[eighths - 1] : eighths >= 4 ? "#" : "_";
+}
+
+std::string Colored(std::string visible, Tone tone) {
+  static const bool colored = IsTerminal(STDOUT_FILENO) && Variable("NO_COLOR").empty();
+  if (!colored || tone == Tone::kPlain || visible.empty()) return visible;
+  const char* const code = tone == Tone::kGrowth ? "\033[31m" : tone == Tone::kDecrease ? "\033[32m" : "\033[33m";
+  return code + visible + "\033[0m";
+}
+
+Tone ToneOf(long long change) { return change > 0 ? Tone::kGrowth : change < 0 ? Tone::kDecrease : Tone::kPlain; }
+
+std::string GrowthSign(long long change) {
+  static const bool signs = IsTerminal(STDOUT_FILENO) && IsUtf8Locale();
+  return !signs || change == 0 ? "" : change > 0 ? "\u25b2 " : "\u25bc ";
+}
+
+bool CanPage() {
+  const char* const pager = std::getenv("PAGER");
+  if (pager != nullptr && (Variable("PAGER").empty() || Variable("PAGER") == "cat")) return false;
+  return IsTerminal(STDOUT_FILENO) && TerminalRows() > 0;
+}
+
+bool ShowInPager(std::string_view text) {
+  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (lines < TerminalRows()) return false;
+  std::string command(Variable("PAGER"));
+  // Without less, the text is shown without a pager. `command` avoids the shell's message that less does not exist.
+  if (command.empty()) command = "command -v less > /dev/null || exit 127; less";
+  setenv("LESS", "FRX", 0);
+  std::FILE* pager = popen(command.c_str(), "w");
+  if (pager == nullptr) return false;
+  // The pager handles Ctrl-C, and it can end before it has read everything.
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  struct sigaction interrupt = {};
+  struct sigaction pipe = {};
+  sigaction(SIGINT, &ignore, &interrupt);
+  sigaction(SIGPIPE, &ignore, &pipe);
+  std::fwrite(text.data(), 1, text.size(), pager);
+  const int status = pclose(pager);
+  sigaction(SIGINT, &interrupt, nullptr);
+  sigaction(SIGPIPE, &pipe, nullptr);
+  // A shell returns 126 or 127 for a command that cannot be executed or does not exist.
+  return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
+}
+
+}  // namespace hbmprof::tool

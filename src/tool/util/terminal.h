@@ -1,0 +1,43 @@
+// Output that the command makes only on a terminal: colours, growth signs and a pager.
+#ifndef HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
+#define HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
+
+#include <string>
+#include <string_view>
+
+namespace hbmprof::tool {
+
+// Whether the descriptor is a terminal that can move its cursor. False if TERM is unset, empty or "dumb".
+bool IsTerminal(int descriptor);
+
+// The size of the terminal of standard output; 0 if it is unknown or standard output is not a terminal.
+size_t TerminalRows();
+size_t TerminalColumns();
+
+// Whether the locale of the environment has the character set UTF-8.
+bool IsUtf8Locale();
+
+// Returns a character of this height, 1 to 8 eighths of a line. In other locales than UTF-8 there are two heights.
+const char* BarOf(size_t eighths);
+
+enum class Tone { kPlain, kGrowth, kDecrease, kWarning };
+
+// Returns `visible` in the colour of `tone`. Returns it unchanged if standard output is not a terminal or NO_COLOR is
+// set and not empty. `visible` must have no effect on a terminal; the result must be printed with PrintVisible.
+std::string Colored(std::string visible, Tone tone);
+// Returns kGrowth, kDecrease or kPlain for a change.
+Tone ToneOf(long long change);
+// Returns an arrow up or down and a space for a change that is not 0. Returns "" if standard output is not a terminal
+// or the locale is not UTF-8.
+std::string GrowthSign(long long change);
+
+// Whether long text is shown with a pager: standard output is a terminal with a known size, and PAGER is neither empty
+// nor "cat".
+bool CanPage();
+// Shows `text` with $PAGER, or with less, if it has more lines than the terminal. Waits for the end of the pager.
+// Returns false if it did not show the text.
+bool ShowInPager(std::string_view text);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_

@@ -1,0 +1,300 @@
+// See text.h.
+#include "src/tool/util/text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+namespace hbmprof::tool {
+namespace {
+
+bool IsBytes(std::string_view unit) { return unit == "bytes" || unit == "byte" || unit == "B"; }
+
+// The number of columns on a terminal, approximately: the number of code points.
+size_t Width(std::string_view text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+// The maximum width of a column, so that one long cell does not pad every row.
+constexpr size_t kMaxPaddedWidth = 200;
+
+// The width to which a column is not shortened further.
+constexpr size_t kLeastWidth = 12;
+
+// Returns `cell` with at most `width` code points. The end of a name or path says more than its beginning.
+std::string Shortened(const std::string& cell, size_t width) {
+  if (Width(cell) <= width) return cell;
+  const std::string mark = IsUtf8Locale() ? "\u2026" : "..";
+  const size_t kept = width - std::min(width, Width(mark));
+  const size_t head = kept / 3;
+  std::string text;
+  size_t at = 0;  // the number of code points before this byte, plus 1
+  const size_t all = Width(cell);
+  for (const char c : cell) {
+    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80 && at++ == head) text += mark;
+    if (at <= head || at > all - (kept - head)) text += c;
+  }
+  return text;
+}
+
+// Removes the decimal number at the start of `text`, such as "12" or "1.5", and returns it. strtod alone would also
+// read 0x10, 1e3, +1 and inf.
+std::optional<double> TakeNumber(std::string_view* text) {
+  const std::string number(text->substr(0, text->find_first_not_of("0123456789.")));
+  text->remove_prefix(number.size());
+  char* end = nullptr;
+  const double value = std::strtod(number.c_str(), &end);
+  if (number.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// Maximum length: an error message can contain text from a file, such as the names of all its sample types.
+constexpr size_t kMaxErrorBytes = 4096;
+
+// The errno of the first failed write to standard output; 0 if there was none.
+int output_error = 0;
+
+// The output of PageOutput.
+bool paging = false;
+std::string paged_output;
+
+void Write(std::string_view text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
+  }
+}
+
+// The code point that begins `text`, and its length in bytes; length 0 if the bytes are not UTF-8.
+struct CodePoint {
+  uint32_t value;
+  size_t length;
+};
+CodePoint Decode(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
+                        : (lead & 0xF0) == 0xE0        ? 3
+                        : lead >= 0xF0 && lead <= 0xF4 ? 4
+                                                       : 0;
+  if (length == 0 || length > text.size()) return {0, 0};
+  uint32_t value = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {0, 0};
+    value = value << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (value < kSmallest[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return {0, 0};
+  return {value, length};
+}
+
+// Returns whether this character can control a terminal or change the order in which text is shown.
+bool HasEffect(uint32_t c) {
+  return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+}
+
+std::string Hex(const char* prefix, uint32_t value, int digits) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%s%0*x", prefix, digits, value);
+  return text;
+}
+
+enum class Escapes {
+  kLine,   // escapes all characters that have an effect
+  kLines,  // does not escape line feeds
+  kJson    // does not escape line feeds, and uses JSON's escapes
+};
+
+void AppendEscape(std::string& out, uint32_t c, Escapes how) {
+  if (how != Escapes::kLine && c == '\n') {
+    out += '\n';
+  } else if (how != Escapes::kJson && (c == '\n' || c == '\t' || c == '\r')) {
+    out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+  } else if (how != Escapes::kJson && c < 0x80) {
+    out += Hex("\\x", c, 2);
+  } else {
+    out += Hex("\\u", c, 4);
+  }
+}
+
+std::string Escaped(std::string_view text, Escapes how) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && text[end] >= ' ' && text[end] < 0x7F) ++end;
+    out.append(text, i, end - i);
+    i = end;
+    if (i == text.size()) break;
+    const CodePoint c = Decode(text.substr(i, 4));
+    if (c.length == 0) {
+      out += Hex("\\x", static_cast<unsigned char>(text[i]), 2);
+    } else if (HasEffect(c.value)) {
+      AppendEscape(out, c.value, how);
+    } else {
+      out.append(text, i, c.length);
+    }
+    i += std::max<size_t>(c.length, 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
+
+std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
+
+void Print(std::string_view text) { PrintVisible(Escaped(text, Escapes::kLines)); }
+
+void PrintVisible(std::string_view text) {
+  if (paging) {
+    paged_output += text;
+  } else {
+    Write(text);
+  }
+}
+
+void PageOutput() { paging = CanPage(); }
+
+void PrintErrorText(std::string_view text) { std::fputs(Escaped(text, Escapes::kLines).c_str(), stderr); }
+
+void PrintError(std::string_view command, std::string_view message) {
+  std::string text = Visible(message);
+  if (text.size() > kMaxErrorBytes) {
+    size_t end = kMaxErrorBytes;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+    text.resize(end);
+    text += "...";
+  }
+  text = Cat("hbmprof", command.empty() ? "" : " ", command, ": ", text, "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
+absl::Status CloseOutput() {
+  if (paging && !ShowInPager(paged_output)) Write(paged_output);
+  errno = 0;
+  if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
+  }
+  // Some file systems report a full disk only here. EBADF means that standard output was closed from the start, and
+  // nothing was printed.
+  if (std::fclose(stdout) != 0 && output_error == 0 && errno != EBADF) output_error = errno;
+  if (output_error == 0) return absl::OkStatus();
+  return absl::UnavailableError(Cat("cannot write to standard output: ", std::strerror(output_error)));
+}
+
+std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
+  if (!IsBytes(unit)) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double scaled = static_cast<double>(value);
+  size_t power = 0;
+  while (!exact && std::fabs(scaled) >= 1023.995 && power + 1 < std::size(kUnits)) {
+    scaled /= 1024;
+    ++power;
+  }
+  if (power == 0) return Cat(value, " B");
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.2f %s", scaled, kUnits[power]);
+  return text;
+}
+
+std::string FormatChange(int64_t value, std::string_view unit, bool exact) {
+  return Cat(value > 0 ? "+" : "", FormatValue(value, unit, exact));
+}
+
+std::string FormatPercent(int64_t part, int64_t whole) {
+  if (whole == 0) return "-";
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+std::string FormatTime(int64_t unix_nanos) {
+  if (unix_nanos == 0) return "";
+  const auto seconds = static_cast<time_t>(unix_nanos / 1000000000);
+  tm parts = {};
+  char text[64] = "";
+  if (gmtime_r(&seconds, &parts) != nullptr) std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+std::optional<double> ParseSeconds(std::string_view text) {
+  const std::optional<double> value = TakeNumber(&text);
+  if (!value.has_value()) return std::nullopt;
+  if (text == "ms") return *value / 1000;
+  if (text.empty() || text == "s") return *value;
+  if (text == "m") return *value * 60;
+  if (text == "h") return *value * 3600;
+  return std::nullopt;
+}
+
+bool ParseBytes(std::string_view text, int64_t* bytes) {
+  const std::optional<double> number = TakeNumber(&text);
+  if (!number.has_value()) return false;
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  std::string unit(text);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  double factor = 1;
+  constexpr std::string_view kPrefixes = "kmgt";
+  if (!unit.empty() && unit != "b") {
+    const size_t power = kPrefixes.find(unit[0]);
+    const std::string rest = unit.substr(1);
+    if (power == std::string_view::npos || !(rest.empty() || rest == "b" || rest == "ib")) return false;
+    factor = std::pow(1024.0, static_cast<double>(power + 1));
+  }
+  if (*number * factor > 9e18) return false;
+  *bytes = static_cast<int64_t>(std::llround(*number * factor));
+  return true;
+}
+
+void Table::Add(std::vector<std::string> cells, Tone tone) {
+  for (std::string& cell : cells) cell = Visible(cell);
+  rows_.push_back({std::move(cells), tone});
+}
+
+std::string Table::Text(size_t columns) const {
+  std::vector<size_t> widths(columns_.size(), 0);
+  for (const Row& row : rows_) {
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      widths[i] = std::max(widths[i], std::min(Width(row.cells[i]), kMaxPaddedWidth));
+    }
+  }
+  size_t line_width = widths.empty() ? 0 : 2 * (widths.size() - 1);
+  for (const size_t width : widths) line_width += width;
+  for (; columns != 0 && line_width > columns; --line_width) {
+    size_t* widest = nullptr;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      const bool can_shrink = columns_[i] == Align::kLeft && widths[i] > kLeastWidth;
+      if (can_shrink && (widest == nullptr || widths[i] > *widest)) widest = &widths[i];
+    }
+    if (widest == nullptr) break;
+    --*widest;
+  }
+  std::string text;
+  for (const Row& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.cells.size(); ++i) {
+      const bool is_cut = columns != 0 && columns_[i] == Align::kLeft;
+      const std::string cell = is_cut ? Shortened(row.cells[i], widths[i]) : row.cells[i];
+      const std::string pad(widths[i] - std::min(Width(cell), widths[i]), ' ');
+      line += i == 0 ? "" : "  ";
+      line += columns_[i] == Align::kRight ? pad + cell : cell + pad;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += Colored(std::move(line), row.tone) + "\n";
+  }
+  return text;
+}
+
+}  // namespace hbmprof::tool

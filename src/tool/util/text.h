@@ -1,0 +1,96 @@
+// Text output: concatenation, formatting of sizes, and printing that has no effect on a terminal.
+#ifndef HBMPROF_SRC_TOOL_UTIL_TEXT_H_
+#define HBMPROF_SRC_TOOL_UTIL_TEXT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "src/tool/util/terminal.h"
+
+namespace hbmprof::tool {
+
+// Returns the concatenation of strings, characters and integers.
+template <typename... Parts>
+std::string Cat(const Parts&... parts) {
+  std::string text;
+  const auto add = [&text](const auto& part) {
+    using Part = std::decay_t<decltype(part)>;
+    if constexpr (std::is_same_v<Part, char>) {
+      text += part;
+    } else if constexpr (std::is_integral_v<Part>) {
+      text += std::to_string(part);
+    } else {
+      text += std::string_view(part);
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
+
+// Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
+// the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays
+// as it is, so programs cannot convert the result back. The result is UTF-8.
+std::string Visible(std::string_view text);
+// Returns the serialized JSON with these characters replaced by JSON escapes. `json` must be valid UTF-8.
+std::string VisibleJson(std::string_view json);
+
+// Writes `text` to standard output, with line feeds unchanged and everything else as in Visible. CloseOutput reports a
+// failure.
+void Print(std::string_view text);
+// Writes `text` to standard output unchanged. Its parts must be results of Visible, Colored or Table::Text.
+void PrintVisible(std::string_view text);
+// Keeps the output in memory until CloseOutput, which shows it in a pager if it is longer than the terminal.
+void PageOutput();
+// Writes `text` to standard error, with line feeds unchanged and everything else as in Visible.
+void PrintErrorText(std::string_view text);
+// Writes "hbmprof: " or "hbmprof COMMAND: " and `message` as one line to standard error. Cuts a very long message.
+void PrintError(std::string_view command, std::string_view message);
+// Writes the rest of the output and closes standard output. Must be called once, at the end of the process. Error:
+// kUnavailable if any output was lost, with the reason.
+absl::Status CloseOutput();
+
+// Returns a value of a sample type as text for users: bytes as "4.88 MiB", other units as "12 count". If `exact` is
+// true, the value is not rounded.
+std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
+// The same, with a plus sign before a positive value.
+std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
+// Returns text such as "12.34%"; "-" if `whole` is 0.
+std::string FormatPercent(int64_t part, int64_t whole);
+// Returns text such as "2026-11-21T11:53:53Z"; "" for 0.
+std::string FormatTime(int64_t unix_nanos);
+
+// Reads "1MiB", "8 KiB", "100", "2.5GiB" (1024-based, also spelled MB and M). Returns false for anything else.
+bool ParseBytes(std::string_view text, int64_t* bytes);
+
+// Reads a time such as "60s", "500ms", "5m", "1h" or "60" (seconds). Returns the seconds, or nullopt for anything else.
+std::optional<double> ParseSeconds(std::string_view text);
+
+// Formats rows of cells with aligned columns. The text of each cell goes through Visible.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
+  // `tone` is the colour of the row.
+  void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
+  // Returns the table for PrintVisible. If `columns` is not 0, longer lines are made to fit, as far as possible: text
+  // in columns that are aligned left is shortened in its middle.
+  std::string Text(size_t columns = 0) const;
+
+ private:
+  std::vector<Align> columns_;
+  struct Row {
+    std::vector<std::string> cells;
+    Tone tone;
+  };
+  std::vector<Row> rows_;
+};
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_UTIL_TEXT_H_
