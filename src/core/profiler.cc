@@ -1,78 +1,24 @@
-// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h). Also handles forks for all
-// profilers of the process.
+// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h).
 
 #include "hbmprof/profiler.h"
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
-#include "src/base/fork.h"
-#include "src/base/mutex.h"
-#include "src/base/pages.h"
-#include "src/base/thread_state.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
 namespace {
 
-using internal::EventLog;
 using internal::Joined;
-using internal::Mutex;
-using internal::MutexLock;
 using internal::ProfilerImpl;
-
-// A list of all profilers of the process. It is changed only under profilers_mutex.
-Mutex profilers_mutex;
-std::atomic<ProfilerImpl*> first_profiler{nullptr};
-
-template <typename Visit>
-void ForEachProfiler(const Visit& visit) {
-  for (ProfilerImpl* impl = first_profiler.load(std::memory_order_acquire); impl != nullptr;
-       impl = impl->next.load(std::memory_order_acquire)) {
-    visit(*impl);
-  }
-}
-
-// The profilers share tables, so the smallest limit holds for all.
-void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
-  int64_t least = INT64_MAX;
-  ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
-  internal::SetMaxHostBytes(least);
-}
-
-void Add(ProfilerImpl* impl) {
-  MutexLock hold(profilers_mutex);
-  impl->next.store(first_profiler.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  first_profiler.store(impl, std::memory_order_release);
-  LimitHostBytes();
-}
-
-void Remove(ProfilerImpl* impl) {
-  MutexLock hold(profilers_mutex);
-  std::atomic<ProfilerImpl*>* link = &first_profiler;
-  while (link->load(std::memory_order_relaxed) != impl) link = &link->load(std::memory_order_relaxed)->next;
-  link->store(impl->next.load(std::memory_order_relaxed), std::memory_order_release);
-  LimitHostBytes();
-}
-
-void StartInChild(bool is_usable) {
-  internal::driver_context.store(nullptr);  // a child must not call its parent's driver, whose locks may be held
-  EventLog::ForgetNumberOfThread();
-  ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
-}
-
-[[gnu::constructor]] void GuardForks() { internal::HandleForks(&StartInChild); }
 
 }  // namespace
 
 Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {
-  Add(impl_.get());
-}
+    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {}
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
@@ -87,28 +33,26 @@ Profiler& Profiler::Off() {
   return *reinterpret_cast<Profiler*>(memory);
 }
 
-Profiler::~Profiler() {
-  if (impl_ != nullptr) Remove(impl_.get());
-}
+Profiler::~Profiler() = default;
 
 // A profiler without `impl_` has joined another one, or is Off().
 
 DeviceId Profiler::Device(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Device(name);
-  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->devices().NumberOf(name));
+  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->names.devices.NumberOf(name));
 }
 AllocatorId Profiler::Allocator(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Allocator(name);
-  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->allocators().NumberOf(name));
+  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->names.allocators.NumberOf(name));
 }
 
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   if (joined_ != nullptr) return Joined(*joined_).SetDeviceProbe(device, std::move(probe), owner);
-  if (impl_ != nullptr) impl_->SetDeviceProbe(device, std::move(probe), owner);
+  if (impl_ != nullptr) impl_->probes.Set(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (joined_ != nullptr) return Joined(*joined_).RemoveDeviceProbe(device, owner);
-  if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
+  if (impl_ != nullptr) impl_->probes.Remove(device, owner);
 }
 
 [[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, Caller caller,
@@ -188,7 +132,7 @@ void Profiler::RestoreRecord(const FreedRecord& record) {
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
-  if (impl_ != nullptr) impl_->counters().Set(name, value);
+  if (impl_ != nullptr) impl_->names.counters.Set(name, value);
 }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
   if (joined_ != nullptr) return Joined(*joined_).FindBuffer(id);

@@ -132,7 +132,8 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
 // Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
 // PJRT's buffers do, and lies on a device whose allocations the driver's calls record.
 bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
-  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasDriverProbe(attributes.device);
+  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice &&
+         Impl().probes.HasFixed(attributes.device);
 }
 
 Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
@@ -295,13 +296,13 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
     return 0;
   }
   return Completes([&] {
-    Impl().SetDeviceProbe(
+    Impl().probes.Set(
         DeviceId(device), [linked] { return linked->Query(); }, owner, /*is_replaceable=*/true);
   });
 }
 
 void RemoveDeviceProbe(uint32_t device, const void* owner) {
-  Impl().RemoveDeviceProbe(DeviceId(device), owner, /*is_replaceable=*/true);
+  Impl().probes.Remove(DeviceId(device), owner, /*is_replaceable=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {
@@ -341,7 +342,7 @@ void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceI
 
 int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
   // The driver's wrapped calls end the records of its devices.
-  if (Impl().HasDriverProbe(DeviceId(device))) return 1;
+  if (Impl().probes.HasFixed(DeviceId(device))) return 1;
   return Completes([&] {
     std::vector<BufferId> ids;
     for (size_t i = 0; i < count; ++i) ids.push_back(BufferId(kept[i]));

@@ -175,8 +175,8 @@ void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
 
 bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
-std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes,
-                                               Event event, bool* replaced) {
+std::optional<Pools::Added> Pools::AddBlockBy(Change& change, const Position& position, SiteId site, int64_t bytes,
+                                              Event event, bool* replaced) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
   if (!change.is_usable()) return Added::kNoMemory;
   if (!change.Prepare(site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
@@ -229,13 +229,13 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
 Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t bytes, Event event, bool* replaced) {
   {
     Change change(ledger_, Change::Scope::kOwnShard);
-    const std::optional<Added> added = TryAddBlock(change, position, site, bytes, event, replaced);
+    const std::optional<Added> added = AddBlockBy(change, position, site, bytes, event, replaced);
     if (added.has_value()) return *added;
   }
   for (;;) {
     {
       Change change(ledger_, Change::Scope::kAllShards);
-      const Added added = *TryAddBlock(change, position, site, bytes, event, replaced);
+      const Added added = *AddBlockBy(change, position, site, bytes, event, replaced);
       if (added != Added::kReplaces) return added;
     }
     // A Change is for one account, so the other block is removed by a Change of its own.
@@ -243,7 +243,7 @@ Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t byte
   }
 }
 
-bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed) {
+bool Pools::RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>* removed) {
   if (!change.is_usable()) return true;
   // Another thread may change the record between FindBlock and EraseExactly, unless this thread holds all shards.
   while (const std::optional<Block> found = FindBlock(address)) {
@@ -266,10 +266,10 @@ std::optional<Pools::Block> Pools::RemoveBlock(uint64_t address) {
   std::optional<Block> removed;
   {
     Change change(ledger_, Change::Scope::kOwnShard);
-    if (TryRemoveBlock(change, address, &removed)) return removed;
+    if (RemoveBlockBy(change, address, &removed)) return removed;
   }
   Change change(ledger_, Change::Scope::kAllShards);
-  TryRemoveBlock(change, address, &removed);
+  RemoveBlockBy(change, address, &removed);
   return removed;
 }
 

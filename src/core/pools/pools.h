@@ -100,7 +100,7 @@ class Pools {
     kMoved,     // not added: segments have changed, and the position must be computed again
     kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
     kNoMemory,  // not added: the host has no memory
-    kReplaces,  // not added: a block of another account is recorded at that address; only TryAddBlock returns it
+    kReplaces,  // not added: a block of another account is recorded at that address; only AddBlockBy returns it
   };
   // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
   // blocks (Site::is_block). If that call returns kRefused, the caller calls AddBlock again, with a site for which
@@ -115,9 +115,9 @@ class Pools {
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
-  // site of blocks. `position` comes from PrefetchBlock. RemoveCommonBlock calls nothing.
-  Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  Ledger::Entered RemoveCommonBlock(uint64_t address, Block* removed);
+  // site of blocks. `position` comes from PrefetchBlock. TryRemoveBlock calls nothing.
+  Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
+  Ledger::Entered TryRemoveBlock(uint64_t address, Block* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
@@ -160,7 +160,7 @@ class Pools {
 
   bool has_segments() const { return !segments_.empty(); }
   // Returns the device of all segments if they have one account, else `device`, the device that the caller of an event
-  // names. This is probably the device of the block; AddCommonBlock checks it.
+  // names. This is probably the device of the block; TryAddBlock checks it.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
@@ -228,7 +228,7 @@ class Pools {
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
   // none, or if it is nested so deeply that a block in it has the level of the segment.
   bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
-  // The same, for AddCommonBlock: if it were inlined there, the common case would have too few registers.
+  // The same, for TryAddBlock: if it were inlined there, the common case would have too few registers.
   [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
   // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
   static bool Take(Ledger::SegmentView& view, int64_t bytes) {
@@ -241,10 +241,10 @@ class Pools {
     view.reserved += bytes;
   }
   // Returns nullopt if a Change of all shards is needed.
-  std::optional<Added> TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
-                                   bool* replaced);
+  std::optional<Added> AddBlockBy(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
+                                  bool* replaced);
   // Returns false if a Change of all shards is needed.
-  bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed);
+  bool RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>* removed);
 
   // The functions below need a Change of all shards; FindBlock needs any Change.
 
@@ -334,8 +334,8 @@ inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   return true;
 }
 
-inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
-                                             int64_t bytes) {
+inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
+                                          int64_t bytes) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
@@ -355,7 +355,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
   return own.EnterBlock(Event::kAlloc, cell, bytes);
 }
 
-inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
+inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, Block* removed) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
