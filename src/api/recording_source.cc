@@ -142,9 +142,10 @@ void RecordingSource::AddSites() {
     if (sample.allocator >= tables_.names.allocators.size()) sample.allocator = 0;
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
-    tables_.site_kinds.push_back(sites.At(site).is_segment ? RecordingTables::SiteKind::kSegment
-                                 : sites.At(site).is_block ? RecordingTables::SiteKind::kBlock
-                                                           : RecordingTables::SiteKind::kPlain);
+    const SiteKind kind = sites.At(site).kind;
+    tables_.site_kinds.push_back(kind == SiteKind::kSegment ? RecordingTables::SiteKind::kSegment
+                                 : kind == SiteKind::kBlock ? RecordingTables::SiteKind::kBlock
+                                                            : RecordingTables::SiteKind::kPlain);
   }
 }
 

@@ -124,7 +124,7 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 }
 
 Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
-  if (!sites_.At(record.site).is_segment) {
+  if (sites_.At(record.site).kind != SiteKind::kSegment) {
     return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
   }
   TraceStep(EventStep::kSegmentErased);
@@ -144,13 +144,12 @@ Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
   return true;
 }
 
-bool ProfilerImpl::Drop(uint64_t bytes) {
+void ProfilerImpl::RecordDropped(uint64_t bytes) {
   dropped_records_.fetch_add(1, std::memory_order_relaxed);
   const auto more = static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX));
   int64_t total = dropped_bytes_.load(std::memory_order_relaxed);
   while (!dropped_bytes_.compare_exchange_weak(total, SaturatingSum(total, more), std::memory_order_relaxed)) {
   }
-  return false;
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
@@ -180,7 +179,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
   LiveRecord record = LiveTable::Unpack(freed.record_);
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record);
-  if (sites_.At(record.site).is_segment) {
+  if (sites_.At(record.site).kind == SiteKind::kSegment) {
     if (RestoreSegment(freed.id_, record)) return;
     // Another segment has its addresses now. The record is counted, but not as a segment.
     SiteKey key = sites_.Key(record.site);
@@ -300,13 +299,13 @@ void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record) {
   const Site& site = sites_.At(record.site);
   bool replaced = false;
   Pools::Added added;
-  if (site.is_segment) {
+  if (site.kind == SiteKind::kSegment) {
     added = pools_.RestoreSegment(id, record.site, record.bytes);
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), record.bytes);
       // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
-      if (site.is_block && (position.id() != id || !position.in_pool)) return;
+      if (site.kind == SiteKind::kBlock && (position.id() != id || !position.in_pool)) return;
       added = pools_.AddBlock(position, record.site, record.bytes, Ledger::Event::kUndoFree, &replaced);
     } while (added == Pools::Added::kMoved);
   }
@@ -479,7 +478,7 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
-void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
+void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
   if (has_given_up()) return;
   DroppedRecords dropped{device, survivor, {}};

@@ -90,9 +90,9 @@ class ProfilerImpl {
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept);
-  // Counts an allocation that is not recorded. Returns false.
-  [[gnu::cold]] bool Drop(uint64_t bytes);
+  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
+  // Counts an allocation that is not recorded.
+  [[gnu::cold]] void RecordDropped(uint64_t bytes);
   // Returns the site of a failed allocation: the stack that begins at `caller` and the thread's tags, with size 0, so
   // that failures of many sizes have one site. Returns kNoSite if a limit was reached. REQUIRES: the thread has entered
   // the tracker.
@@ -164,6 +164,11 @@ class ProfilerImpl {
   // Returns whether there was such a record.
   [[gnu::cold]] bool RemoveStaleRecord(BufferId id);
   [[gnu::cold]] bool RemoveStaleBlock(uint64_t address);
+  // RecordDropped, for a function that returns whether it has recorded the event. Returns false.
+  bool Drop(uint64_t bytes) {
+    RecordDropped(bytes);
+    return false;
+  }
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step. Also sets size_limit_.
   void Resize() {
@@ -195,6 +200,7 @@ class ProfilerImpl {
   // Returns false if another segment has its addresses now.
   bool RestoreSegment(BufferId id, const LiveRecord& record);
   void RestoreBlock(uint64_t id, const LiveRecord& record);
+  static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made.
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind

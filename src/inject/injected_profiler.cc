@@ -193,35 +193,35 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
   return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
 }
 
-InjectedRecord RecordBlockFree(uint64_t address) noexcept {
-  const BufferId block(address);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(block);
+FreedRecord RecordBlockFree(BufferId address) noexcept {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
   // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
-  if (memory.has_value() && !memory->is_plain()) return kNoRecord;
-  return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
+  if (memory.has_value() && !memory->is_plain()) return {};
+  return Profiler::Default().RecordBlockFree(address);
 }
 
 // Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
-int RecordResize(uint64_t id, uint64_t bytes) noexcept {
+bool RecordResize(BufferId id, size_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
-  const BufferId buffer(id);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
-  if (!memory.has_value()) return profiler.RecordResize(buffer, bytes);
-  return memory->is_segment() && profiler.RecordBlockResize(buffer, bytes);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (!memory.has_value()) return profiler.RecordResize(id, bytes);
+  return memory->is_segment() && profiler.RecordBlockResize(id, bytes);
 }
 
-int RecordBlockResize(uint64_t address, uint64_t bytes) noexcept {
-  return Profiler::Default().RecordBlockResize(BufferId(address), bytes);
+bool RecordBlockResize(BufferId address, size_t bytes) noexcept {
+  return Profiler::Default().RecordBlockResize(address, bytes);
 }
 
-int SplitSegment(uint64_t address, uint64_t bytes) noexcept {
-  return !DriverMemoryAt(BufferId(address)).has_value() && Profiler::Default().SplitSegment(BufferId(address), bytes);
+bool SplitSegment(BufferId address, size_t bytes) noexcept {
+  return !DriverMemoryAt(address).has_value() && Profiler::Default().SplitSegment(address, bytes);
 }
 
-int MergeSegments(uint64_t first, uint64_t second) noexcept {
-  return !DriverMemoryAt(BufferId(first)).has_value() && !DriverMemoryAt(BufferId(second)).has_value() &&
-         Profiler::Default().MergeSegments(BufferId(first), BufferId(second));
+bool MergeSegments(BufferId first, BufferId second) noexcept {
+  return !DriverMemoryAt(first).has_value() && !DriverMemoryAt(second).has_value() &&
+         Profiler::Default().MergeSegments(first, second);
 }
+
+void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
 
 void RestoreRecord(const InjectedRecord* record) noexcept {
   if (record->site != kDriverRecordSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
@@ -232,8 +232,6 @@ InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, 
   return ProfilerAccess::Of(
       Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes, AttributesOf(device, kind, allocator)));
 }
-
-void RecordDropped(uint64_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
 
 int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
@@ -423,14 +421,11 @@ constexpr InjectedProfiler MakeTable() {
   table.record_segment = &RecordSegment;
   table.record_block = &Record<true>;
   table.record_free = &RecordFree;
-  table.record_block_free = &RecordBlockFree;
-  table.record_resize = &RecordResize;
-  table.record_block_resize = &RecordBlockResize;
-  table.split_segment = &SplitSegment;
-  table.merge_segments = &MergeSegments;
+#define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
+  HBMPROF_FORWARDED(HBMPROF_SET)
+#undef HBMPROF_SET
   table.restore_record = &RestoreRecord;
   table.prepare_record = &PrepareRecord;
-  table.record_dropped = &RecordDropped;
   table.find_buffer = &FindBuffer;
   table.device = &Device;
   table.allocator = &Allocator;

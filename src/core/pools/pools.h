@@ -21,14 +21,14 @@
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, whenever no Ledger::Change is in progress:
-// 1. A live record whose site is_block has taken its bytes, as described above, from the segments of its own account.
+// 1. A live record of SiteKind::kBlock has taken its bytes, as described above, from the segments of its own account.
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
 //    sites. The bytes that a shard has reserved (Ledger::SegmentView) are also subtracted from the idle bytes of the
 //    segment, but not in the ledger. While a Change of all shards is in progress, no bytes are reserved.
 // 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
-// 4. detached_blocks_ is the number of live blocks with at least one byte that the block has not taken from a segment.
+// 4. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 //
 // Frees and concurrent changes:
 // - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
@@ -103,9 +103,8 @@ class Pools {
     kReplaces,  // not added: a block of another account is recorded at that address; only AddBlockBy returns it
   };
   // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
-  // blocks (Site::is_block). If that call returns kRefused, the caller calls AddBlock again, with a site for which
-  // is_block is false. If another block is recorded at that address, its free was not recorded: AddBlock removes it and
-  // sets `*replaced` to true.
+  // SiteKind::kBlock. If that call returns kRefused, the caller calls AddBlock again, with a site of kPlain. If another
+  // block is recorded at that address, its free was not recorded: AddBlock removes it and sets `*replaced` to true.
   Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
   // A record of the live table with its id.
   struct Block {
@@ -185,6 +184,7 @@ class Pools {
   static constexpr int kLevelShift = 50;
   static constexpr uint64_t kLevelBits = uint64_t{0x7f} << kLevelShift;
   static constexpr int kMaxLevel = 0x7f;
+  static_assert(((kBlockBit | kLevelBits) & uint64_t{0x3f} << 57) == 0, "the bits of a handle's name space");
   static uint64_t IdOf(uint64_t address, int level) {
     return address ^ kBlockBit ^ static_cast<uint64_t>(level - 1) << kLevelShift;
   }
@@ -221,9 +221,9 @@ class Pools {
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
   // Enters the free of a block, and gives its bytes back, after its record left the live table.
   void FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
-  // Subtracts one block from detached_blocks_.
-  void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
-  bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
+  // Subtracts one block from blocks_outside_.
+  void RemoveOutside() { blocks_outside_.fetch_sub(1, std::memory_order_relaxed); }
+  bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
   static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
   // none, or if it is nested so deeply that a block in it has the level of the segment.
@@ -263,7 +263,7 @@ class Pools {
   void ReattachBlocks(Change& change, const DetachedBlocks& list);
   // The same, for one block.
   void ReattachOne(Change& change, const Block& block);
-  // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
+  // Removes the blocks of SiteKind::kBlock for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
   // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` returns true. Takes
@@ -313,7 +313,7 @@ class Pools {
   LiveTable& live_;
   Ledger& ledger_;
   SegmentMap segments_;
-  std::atomic<int64_t> detached_blocks_{0};
+  std::atomic<int64_t> blocks_outside_{0};
 };
 
 inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {

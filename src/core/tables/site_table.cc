@@ -1,7 +1,6 @@
 #include "src/core/tables/site_table.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <new>
 
 namespace hbmprof::internal {
@@ -18,51 +17,7 @@ uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
 
-// Bytes of the longest number.
-constexpr size_t kMaxEncodedBytes = 5;
-
-uint8_t* Encode(uint32_t number, uint8_t* out) {
-  for (; number >= 0x80; number >>= 7) *out++ = static_cast<uint8_t>(number | 0x80);
-  *out++ = static_cast<uint8_t>(number);
-  return out;
-}
-
 }  // namespace
-
-PcTable::~PcTable() {
-  for (uint32_t segment = 0; segment < kSegments; ++segment) {
-    UnmapPages(segments_[segment].load(std::memory_order_relaxed), BytesOf(segment));
-  }
-}
-
-uint32_t PcTable::Find(uint64_t hash, uintptr_t pc) const {
-  const uint64_t found =
-      numbers_.Find(hash, [&](uint64_t payload) { return At(static_cast<uint32_t>(payload - 1)) == pc; });
-  return found == 0 ? kNoNumber : static_cast<uint32_t>(found - 1);
-}
-
-uint32_t PcTable::NumberOf(uintptr_t pc) {
-  const uint64_t hash = HashAddress(pc);
-  if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
-  SpinLockHolder hold(numbers_.lock());
-  if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
-  const uint32_t number = size_;
-  const uint32_t segment = SegmentOf(number);
-  if (segment >= kSegments) return kNoNumber;
-  uintptr_t* pcs = segments_[segment].load(std::memory_order_relaxed);
-  if (pcs == nullptr) {
-    pcs = static_cast<uintptr_t*>(MapPages(BytesOf(segment)));
-    if (pcs == nullptr) return kNoNumber;
-    segments_[segment].store(pcs, std::memory_order_release);
-  }
-  if (!numbers_.Reserve([this](uint64_t payload) { return HashAddress(At(static_cast<uint32_t>(payload - 1))); })) {
-    return kNoNumber;
-  }
-  pcs[number - StartOf(segment)] = pc;
-  ++size_;  // before the number can be found (fork.h)
-  numbers_.Insert(hash, uint64_t{number} + 1);
-  return number;
-}
 
 SiteTable::SiteTable(int64_t max_sites)
     : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))),
@@ -77,35 +32,13 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-template <typename Visit>
-bool SiteTable::ForEachPc(const StackRecord& stack, const Visit& visit) const {
-  const uint8_t* next = stack.numbers();
-  for (int i = 0; i < stack.depth; ++i) {
-    uint32_t number = *next & 0x7f;
-    for (int shift = 7; (*next++ & 0x80) != 0; shift += 7) number |= uint32_t{*next & 0x7fu} << shift;
-    if (!visit(pcs_.At(number))) return false;
-  }
-  return true;
-}
-
-std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) const {
-  std::vector<uint64_t> pcs(stack.depth);
-  uint64_t* next = pcs.data();
-  ForEachPc(stack, [&](uintptr_t pc) {
-    *next++ = pc;
-    return true;
-  });
-  return pcs;
-}
-
 StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128& hash_of_stack) {
   const uint64_t hash = hash_of_stack.low;
   const auto depth = static_cast<size_t>(captured.depth);
   const auto equal = [&](uint64_t payload) {
     const StackRecord& stack = *StackOf(payload);
-    const uintptr_t* pc = captured.pcs;
     return stack.hash == hash && stack.depth == depth && stack.truncated == captured.truncated &&
-           ForEachPc(stack, [&](uintptr_t known) { return known == *pc++; });
+           std::equal(captured.pcs, captured.pcs + depth, stack.pcs());
   };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   // A new stack is needed only for a new site, and there can be no new site.
@@ -114,23 +47,12 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   if (!stacks_.Reserve([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
-  const size_t max_bytes = sizeof(StackRecord) + depth * kMaxEncodedBytes;
-  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(max_bytes));
+  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + depth * sizeof(uintptr_t)));
   if (stack == nullptr) return nullptr;
   stack->hash = hash;
   stack->depth = static_cast<uint16_t>(depth);
   stack->truncated = captured.truncated;
-  auto* next = const_cast<uint8_t*>(stack->numbers());
-  for (size_t i = 0; i < depth; ++i) {
-    const uint32_t number = pcs_.NumberOf(captured.pcs[i]);
-    if (number == PcTable::kNoNumber) {
-      stack_arena_.Shrink(stack, max_bytes, 0);
-      return nullptr;
-    }
-    next = Encode(number, next);
-  }
-  const auto bytes = static_cast<size_t>(next - reinterpret_cast<uint8_t*>(stack));
-  stack_arena_.Shrink(stack, max_bytes, std::max(bytes, sizeof(StackRecord)));
+  std::copy_n(captured.pcs, depth, reinterpret_cast<uintptr_t*>(stack + 1));
   stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack));
   return stack;
 }

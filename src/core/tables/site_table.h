@@ -38,50 +38,9 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// Gives every distinct return address a small number. Thread safety: all methods may be called from any thread.
-class PcTable {
- public:
-  PcTable() = default;
-  ~PcTable();
-  PcTable(const PcTable&) = delete;
-  PcTable& operator=(const PcTable&) = delete;
-
-  static constexpr uint32_t kNoNumber = ~uint32_t{0};
-  // Returns kNoNumber if there is no memory.
-  uint32_t NumberOf(uintptr_t pc);
-  // `number` comes from NumberOf.
-  uintptr_t At(uint32_t number) const {
-    // Few programs have more addresses than segment 0 can hold.
-    const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
-    return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
-  }
-
- private:
-  static constexpr uint32_t kFirstBits = 13;
-  static constexpr uint32_t kSegments = 18;
-
-  // Segment 0 has 2^kFirstBits addresses. Each later segment has as many as all segments before it together.
-  static uint32_t SegmentOf(uint32_t number) {
-    return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
-  }
-  static uint32_t StartOf(uint32_t segment) { return segment == 0 ? 0 : 1u << (kFirstBits + segment - 1); }
-  static size_t BytesOf(uint32_t segment) {
-    return (size_t{1} << (segment == 0 ? kFirstBits : kFirstBits + segment - 1)) * sizeof(uintptr_t);
-  }
-  uint32_t Find(uint64_t hash, uintptr_t pc) const;
-
-  InternTable numbers_;
-  uint32_t size_ ABSL_GUARDED_BY(numbers_.lock()) = 0;
-  std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
-};
-
-// A distinct call stack. Immutable, except `sites`. The numbers of its return addresses (PcTable) follow `truncated` in
-// memory, innermost first. Each byte has 7 bits of a number, the lowest bits first. The highest bit is set in each byte
-// of a number except the last.
+// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first.
 struct StackRecord {
-  const uint8_t* numbers() const {
-    return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
-  }
+  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
 
   uint64_t hash;
   std::atomic<uint32_t> sites;  // number of sites with this stack
@@ -89,9 +48,8 @@ struct StackRecord {
   bool truncated;
 };
 
-// Everything that identifies a site. `in_pool` is true for declared segments (of kind kPool), and for blocks whose
-// bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators
-// below kMaxAllocators.
+// Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Sizes are at most 2^40,
+// devices below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -102,6 +60,7 @@ struct SiteKey {
 
 // Returns the attributes that PackAttributes has packed.
 constexpr Attributes UnpackAttributes(uint64_t packed) {
+  static_assert(kMaxDevices <= 1 << 16 && kMemoryKindCount <= 1 << 8 && kMaxAllocators <= 1 << 8);
   return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
 }
 
@@ -117,7 +76,8 @@ struct SiteWords {
     return {stack, block_bytes(), UnpackAttributes(attributes),
             static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
   }
-  uint64_t block_bytes() const { return block & ((uint64_t{1} << kTagsShift) - 1); }
+  static constexpr uint64_t kMaxBlockBytes = (uint64_t{1} << 41) - 1;
+  uint64_t block_bytes() const { return block & kMaxBlockBytes; }
   bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
 
   uint64_t block;       // size, tags and in_pool
@@ -126,28 +86,32 @@ struct SiteWords {
  private:
   static constexpr int kTagsShift = 41;
   static constexpr int kInPoolShift = kTagsShift + 16;
-  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
+  static_assert(kMaxBlockBytes == (uint64_t{1} << kTagsShift) - 1);
+  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift));
+};
+
+// What a record counts: all of its bytes, or, of a pool, a part of them (pools.h).
+enum class SiteKind : uint8_t {
+  kPlain,
+  kPool,     // of MemoryKind::kPool, but not a declared segment: counts all of its bytes
+  kSegment,  // a declared segment: counts its idle bytes
+  kBlock,    // a block that has taken its bytes from segments
 };
 
 // A site: its key, and values computed from it. Immutable.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
-      : words(key),
-        stack(key.stack),
-        account(static_cast<uint8_t>(AccountOf(key.attributes))),
-        is_pool(key.attributes.kind == MemoryKind::kPool),
-        is_segment(is_pool && key.in_pool),
-        is_block(!is_pool && key.in_pool),
-        is_plain(!is_pool && !key.in_pool) {}
+      : words(key), stack(key.stack), account(static_cast<uint8_t>(AccountOf(key.attributes))), kind(KindOf(key)) {}
   SiteKey key() const { return words.WithStack(stack); }
+  static SiteKind KindOf(const SiteKey& key) {
+    if (key.attributes.kind == MemoryKind::kPool) return key.in_pool ? SiteKind::kSegment : SiteKind::kPool;
+    return key.in_pool ? SiteKind::kBlock : SiteKind::kPlain;
+  }
 
   const SiteWords words;
   const StackRecord* const stack;
   const uint8_t account;  // an AccountId
-  const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared segment
-  const bool is_block;    // in a segment
-  const bool is_plain;    // neither of kind kPool nor in a pool
+  const SiteKind kind;
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
 static_assert(kAccounts <= 256, "an account fits in a byte");
@@ -166,8 +130,8 @@ class SiteTable {
   // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
   // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
-  // Returns the return addresses of a stack, innermost first. `stack` comes from InternStack of the same table.
-  std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
+  // Returns the return addresses of a stack, innermost first.
+  static std::vector<uint64_t> PcsOf(const StackRecord& stack) { return {stack.pcs(), stack.pcs() + stack.depth}; }
 
   // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
   // reached or there is no memory.
@@ -187,14 +151,10 @@ class SiteTable {
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
-  // Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
-  template <typename Visit>
-  bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
   SiteId AddSite(uint64_t hash, const SiteKey& key);
 
   const SiteId max_sites_;
-  PcTable pcs_;
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
