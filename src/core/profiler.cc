@@ -105,6 +105,10 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (!enabled()) return false;
   HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordBlock, false);
 }
+[[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
+  if (!enabled()) return {};
+  HBMPROF_PASS_ON((address), RecordBlockFree, FreedRecord());
+}
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
   HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordSegment, false);

@@ -7,7 +7,6 @@
 #include "src/base/pages.h"
 #include "src/base/saturating.h"
 #include "src/core/all_profilers.h"
-#include "src/core/option_limits.h"
 #include "src/core/snapshot_builder.h"
 
 namespace hbmprof::internal {

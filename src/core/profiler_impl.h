@@ -34,6 +34,11 @@
 
 namespace hbmprof::internal {
 
+// The largest values of Options::max_live_buffers and max_host_bytes. The other two limits are kMaxStackDepth (walk.h)
+// and SiteTable::kMaxSites.
+inline constexpr int64_t kMaxLiveBuffersLimit = int64_t{1} << 32;
+inline constexpr int64_t kMaxHostBytesLimit = int64_t{1} << 50;
+
 class ProfilerImpl {
  public:
   // `is_enabled`: the switch of the Profiler that owns this object.

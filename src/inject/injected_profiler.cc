@@ -34,11 +34,10 @@
 namespace hbmprof::internal {
 namespace {
 
-// The site of the InjectedRecord that is returned when the program frees memory whose record belongs to the driver's
-// calls. Such a record is never restored. A FreedRecord keeps 24 bits of it.
-constexpr uint32_t kDriverRecordSite = LiveTable::kMaxSites - 1;
+// The site of the FreedRecord that is returned when the program frees memory whose record belongs to the driver's
+// calls. Such a record is never restored.
+constexpr SiteId kDriverRecordSite = LiveTable::kMaxSites - 1;
 static_assert(kDriverRecordSite > SiteTable::kMaxSites);
-constexpr InjectedRecord kNoRecord = {0, -1, 0};
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
@@ -179,18 +178,15 @@ int RecordSegment(const Caller* caller, uint64_t address, uint64_t bytes, uint32
   return 1;
 }
 
-InjectedRecord RecordFree(uint64_t id) noexcept {
+FreedRecord RecordFree(BufferId id) noexcept {
   Profiler& profiler = Profiler::Default();
-  const BufferId buffer(id);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
-  if (!memory.has_value()) return ProfilerAccess::Of(profiler.RecordFree(buffer));
-  const bool is_start = id == memory->range.record.value();
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (!memory.has_value()) return profiler.RecordFree(id);
+  const bool is_start = id.value() == memory->range.record.value();
   const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
-  if (ends_block && Impl().FindBlock(buffer).has_value()) {
-    return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
-  }
-  if (is_start) return {id, memory->live.bytes, kDriverRecordSite};
-  return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
+  if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id);
+  if (is_start) return ProfilerAccess::Freed(id, LiveTable::Pack({kDriverRecordSite, memory->live.bytes}));
+  return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id) : FreedRecord();
 }
 
 FreedRecord RecordBlockFree(BufferId address) noexcept {
@@ -221,17 +217,16 @@ bool MergeSegments(BufferId first, BufferId second) noexcept {
          Profiler::Default().MergeSegments(first, second);
 }
 
+void RestoreRecord(const FreedRecord& record) noexcept {
+  const bool is_drivers = record && LiveTable::Unpack(ProfilerAccess::PackedRecordOf(record)).site == kDriverRecordSite;
+  if (!is_drivers) Profiler::Default().RestoreRecord(record);
+}
+
+FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
+  return Profiler::Default().PrepareRecordFrom(caller, id, bytes, attributes);
+}
+
 void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
-
-void RestoreRecord(const InjectedRecord* record) noexcept {
-  if (record->site != kDriverRecordSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
-}
-
-InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                             uint32_t allocator) noexcept {
-  return ProfilerAccess::Of(
-      Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes, AttributesOf(device, kind, allocator)));
-}
 
 int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
@@ -421,6 +416,7 @@ constexpr InjectedProfiler MakeTable() {
   table.record_segment = &RecordSegment;
   table.record_block = &Record<true>;
   table.record_free = &RecordFree;
+  table.record_block_free = &RecordBlockFree;
 #define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
   HBMPROF_FORWARDED(HBMPROF_SET)
 #undef HBMPROF_SET

@@ -16,16 +16,8 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/core/tables/live_table.h"
 
 namespace hbmprof::internal {
-
-// The contents of a FreedRecord.
-struct InjectedRecord {
-  uint64_t id;
-  int64_t bytes;  // -1: there is no record
-  uint32_t site;
-};
 
 struct InjectedBuffer {
   int64_t bytes;
@@ -65,7 +57,6 @@ enum InjectedPart : uint32_t {
 // The functions of Profiler that a joined profiler only passes on while it is enabled: F(Result, Name, parameters,
 // arguments). Each of them is a function of the table, of ProfilerImpl and of src/inject/injected_profiler.cc.
 #define HBMPROF_FORWARDED(F)                                                     \
-  F(FreedRecord, RecordBlockFree, (BufferId address), (address))                 \
   F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                \
   F(bool, RecordBlockResize, (BufferId address, size_t bytes), (address, bytes)) \
   F(bool, SplitSegment, (BufferId address, size_t bytes), (address, bytes))      \
@@ -93,13 +84,13 @@ struct InjectedProfiler {
   Record* record_alloc;
   Record* record_segment;
   Record* record_block;
-  InjectedRecord (*record_free)(uint64_t id);
+  FreedRecord (*record_free)(BufferId id);
+  FreedRecord (*record_block_free)(BufferId address);
 #define HBMPROF_DECLARE(Result, Name, parameters, arguments) Result(*Name) parameters;
   HBMPROF_FORWARDED(HBMPROF_DECLARE)
 #undef HBMPROF_DECLARE
-  void (*restore_record)(const InjectedRecord* record);
-  InjectedRecord (*prepare_record)(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                                   uint32_t allocator);
+  void (*restore_record)(const FreedRecord& record);
+  FreedRecord (*prepare_record)(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   int (*find_buffer)(uint64_t id, InjectedBuffer* buffer);
 
   int (*device)(const char* name, size_t size, uint32_t* number);
@@ -168,15 +159,13 @@ void StaySeparate();
 // Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
 class ProfilerAccess {
  public:
-  static InjectedRecord Of(const FreedRecord& record) {
-    if (!record) return {record.id_.value(), -1, 0};
-    const LiveRecord live = LiveTable::Unpack(record.record_);
-    return {record.id_.value(), live.bytes, live.site};
-  }
-  static FreedRecord From(const InjectedRecord& record) {
+  // The two words of a FreedRecord. The second is that of LiveTable::Pack if the record is not empty.
+  static BufferId IdOf(const FreedRecord& record) { return record.id_; }
+  static uint64_t PackedRecordOf(const FreedRecord& record) { return record.record_; }
+  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
     FreedRecord freed;
-    freed.id_ = BufferId(record.id);
-    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, record.bytes});
+    freed.id_ = id;
+    freed.record_ = packed_record;
     return freed;
   }
   // Returns a profiler that records into `injected`.

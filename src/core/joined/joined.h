@@ -31,9 +31,12 @@ class Joined {
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) const {
     return Record(injected_.record_block, caller, address, bytes, attributes);
   }
-  FreedRecord RecordFree(BufferId id) const { return ProfilerAccess::From(injected_.record_free(id.value())); }
-  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const;
-  void RestoreRecord(const FreedRecord& record) const;
+  FreedRecord RecordFree(BufferId id) const { return injected_.record_free(id); }
+  FreedRecord RecordBlockFree(BufferId address) const { return injected_.record_block_free(address); }
+  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
+    return injected_.prepare_record(caller, id, bytes, attributes);
+  }
+  void RestoreRecord(const FreedRecord& record) const { injected_.restore_record(record); }
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
