@@ -120,11 +120,4 @@ void* Arena::Allocate(size_t bytes) {
   return reinterpret_cast<char*>(chunk) + chunk->used.fetch_add(bytes, std::memory_order_seq_cst);
 }
 
-void Arena::Shrink(void* memory, size_t bytes, size_t used) {
-  char* const end = static_cast<char*>(memory) + Aligned(used);
-  std::memset(static_cast<char*>(memory) + used, 0, Aligned(bytes) - used);
-  Chunk* const chunk = chunks_.load(std::memory_order_relaxed);
-  chunk->used.store(static_cast<size_t>(end - reinterpret_cast<char*>(chunk)), std::memory_order_release);
-}
-
 }  // namespace hbmprof::internal

@@ -49,8 +49,6 @@ class Arena {
 
   // Returns zero-filled memory, aligned to 16 bytes; null in the same cases as MapPages.
   void* Allocate(size_t bytes);
-  // Keeps only the first `used` bytes of `memory`, which the last Allocate returned for `bytes`. The rest is zeroed.
-  void Shrink(void* memory, size_t bytes, size_t used);
 
  private:
   struct alignas(16) Chunk {

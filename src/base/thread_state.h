@@ -68,8 +68,7 @@ class ReentryGuard {
   ReentryGuard& operator=(const ReentryGuard&) = delete;
   bool entered() const { return entered_; }
 
-  // Enter does what the constructor does. Leave does what the destructor of a guard that has entered does. For
-  // functions that end with a tail call.
+  // For TrackerSection, and for code that leaves the tracker for a while.
   static void Enter() {
     thread_state.inside = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -88,6 +87,15 @@ class ReentryGuard {
 
   const bool is_in_fork_;
   const bool entered_;
+};
+
+// The same as ReentryGuard, for a thread that is not inside the tracker.
+class TrackerSection {
+ public:
+  TrackerSection() { ReentryGuard::Enter(); }
+  ~TrackerSection() { ReentryGuard::Leave(); }
+  TrackerSection(const TrackerSection&) = delete;
+  TrackerSection& operator=(const TrackerSection&) = delete;
 };
 
 }  // namespace hbmprof::internal

@@ -1,78 +1,25 @@
-// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h). Also handles forks for all
-// profilers of the process.
+// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h).
 
 #include "hbmprof/profiler.h"
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
-#include "src/base/fork.h"
-#include "src/base/mutex.h"
-#include "src/base/pages.h"
-#include "src/base/thread_state.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
 namespace {
 
-using internal::EventLog;
+using internal::GuardCheck;
 using internal::Joined;
-using internal::Mutex;
-using internal::MutexLock;
 using internal::ProfilerImpl;
-
-// A list of all profilers of the process. It is changed only under profilers_mutex.
-Mutex profilers_mutex;
-std::atomic<ProfilerImpl*> first_profiler{nullptr};
-
-template <typename Visit>
-void ForEachProfiler(const Visit& visit) {
-  for (ProfilerImpl* impl = first_profiler.load(std::memory_order_acquire); impl != nullptr;
-       impl = impl->next.load(std::memory_order_acquire)) {
-    visit(*impl);
-  }
-}
-
-// The profilers share tables, so the smallest limit holds for all.
-void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
-  int64_t least = INT64_MAX;
-  ForEachProfiler([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes); });
-  internal::SetMaxHostBytes(least);
-}
-
-void Add(ProfilerImpl* impl) {
-  MutexLock hold(profilers_mutex);
-  impl->next.store(first_profiler.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  first_profiler.store(impl, std::memory_order_release);
-  LimitHostBytes();
-}
-
-void Remove(ProfilerImpl* impl) {
-  MutexLock hold(profilers_mutex);
-  std::atomic<ProfilerImpl*>* link = &first_profiler;
-  while (link->load(std::memory_order_relaxed) != impl) link = &link->load(std::memory_order_relaxed)->next;
-  link->store(impl->next.load(std::memory_order_relaxed), std::memory_order_release);
-  LimitHostBytes();
-}
-
-void StartInChild(bool is_usable) {
-  internal::driver_context.store(nullptr);  // a child must not call its parent's driver, whose locks may be held
-  EventLog::ForgetNumberOfThread();
-  ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
-}
-
-[[gnu::constructor]] void GuardForks() { internal::HandleForks(&StartInChild); }
 
 }  // namespace
 
 Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {
-  Add(impl_.get());
-}
+    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {}
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
@@ -87,28 +34,29 @@ Profiler& Profiler::Off() {
   return *reinterpret_cast<Profiler*>(memory);
 }
 
-Profiler::~Profiler() {
-  if (impl_ != nullptr) Remove(impl_.get());
-}
+Profiler::~Profiler() = default;
 
-// A profiler without `impl_` has joined another one, or is Off().
+// A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.
 
 DeviceId Profiler::Device(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Device(name);
-  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->devices().NumberOf(name));
+  return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->names.devices.NumberOf(name));
 }
 AllocatorId Profiler::Allocator(std::string_view name) {
   if (joined_ != nullptr) return Joined(*joined_).Allocator(name);
-  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->allocators().NumberOf(name));
+  return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->names.allocators.NumberOf(name));
 }
-
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   if (joined_ != nullptr) return Joined(*joined_).SetDeviceProbe(device, std::move(probe), owner);
-  if (impl_ != nullptr) impl_->SetDeviceProbe(device, std::move(probe), owner);
+  if (impl_ != nullptr) impl_->probes.Set(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (joined_ != nullptr) return Joined(*joined_).RemoveDeviceProbe(device, owner);
-  if (impl_ != nullptr) impl_->RemoveDeviceProbe(device, owner);
+  if (impl_ != nullptr) impl_->probes.Remove(device, owner);
+}
+void Profiler::SetCounter(std::string_view name, int64_t value) {
+  if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
+  if (impl_ != nullptr) impl_->names.counters.Set(name, value);
 }
 
 [[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, Caller caller,
@@ -119,109 +67,77 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   return Joined(joined).RecordFree(id);
 }
 
-// The functions without a Caller must not be inlined: a stack begins at the function that called them. A profiler that
-// is enabled and has no `impl_` has joined. gnu::flatten inlines all functions that a common event calls: with a deep
-// stack, the processor mispredicts the return of each call that is not inlined.
+// The functions without a Caller must not be inlined: a stack begins at the function that called them. gnu::flatten
+// inlines all functions that a common event calls: with a deep stack, the processor mispredicts the return of each call
+// that is not inlined.
 [[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, uint64_t attributes) {
+  const GuardCheck check;
   const Caller caller = Caller::OfThisFunction();
   if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
+  const GuardCheck check;
   if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
+}
+[[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
+  const GuardCheck check;
+  return impl_ == nullptr ? FreeJoined(*joined_, id) : impl_->RecordFree(id);
+}
+[[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(BufferId address, size_t bytes,
+                                                           const Attributes& attributes) {
+  return RecordBlockFrom(Caller::OfThisFunction(), address, bytes, attributes);
 }
 [[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
   return RecordSegmentFrom(Caller::OfThisFunction(), address, bytes, attributes);
 }
-bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return false;
-  if (impl_ == nullptr) return Joined(*joined_).RecordSegment(caller, address, bytes, attributes);
-  return impl_->RecordSegment(caller, address, bytes, attributes);
-}
-[[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(BufferId address, size_t bytes,
-                                                           const Attributes& attributes) {
-  if (!enabled()) return false;
-  const Caller caller = Caller::OfThisFunction();
-  if (impl_ == nullptr) return Joined(*joined_).RecordBlock(caller, address, bytes, attributes);
-  return impl_->RecordBlock(caller, address, bytes, attributes);
-}
+
+// The functions of ProfilerImpl and of Joined that have the same name are called, or `otherwise` is the result.
+#define HBMPROF_PASS_ON(arguments, Function, otherwise)               \
+  const GuardCheck check;                                             \
+  if (impl_ != nullptr) return impl_->Function arguments;             \
+  if (joined_ != nullptr) return Joined(*joined_).Function arguments; \
+  return otherwise
+
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes,
                                                 const Attributes& attributes) {
   if (!enabled()) return false;
-  if (impl_ == nullptr) return Joined(*joined_).RecordBlock(caller, address, bytes, attributes);
-  return impl_->RecordBlock(caller, address, bytes, attributes);
-}
-
-[[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
-  return impl_ == nullptr ? FreeJoined(*joined_, id) : impl_->RecordFree(id);
+  HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordBlock, false);
 }
 [[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
   if (!enabled()) return {};
-  return impl_ == nullptr ? Joined(*joined_).RecordBlockFree(address) : impl_->RecordBlockFree(address);
+  HBMPROF_PASS_ON((address), RecordBlockFree, FreedRecord());
 }
-bool Profiler::RecordResize(BufferId id, size_t bytes) {
+bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
-  return impl_ == nullptr ? Joined(*joined_).RecordResize(id, bytes) : impl_->RecordResize(id, bytes);
-}
-bool Profiler::RecordBlockResize(BufferId address, size_t bytes) {
-  if (!enabled()) return false;
-  return impl_ == nullptr ? Joined(*joined_).RecordBlockResize(address, bytes)
-                          : impl_->RecordBlockResize(address, bytes);
-}
-bool Profiler::SplitSegment(BufferId address, size_t bytes) {
-  if (!enabled()) return false;
-  return impl_ == nullptr ? Joined(*joined_).SplitSegment(address, bytes) : impl_->SplitSegment(address, bytes);
-}
-bool Profiler::MergeSegments(BufferId first, BufferId second) {
-  if (!enabled()) return false;
-  return impl_ == nullptr ? Joined(*joined_).MergeSegments(first, second) : impl_->MergeSegments(first, second);
+  HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordSegment, false);
 }
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return {};
-  return impl_ == nullptr ? Joined(*joined_).PrepareRecord(caller, id, bytes, attributes)
-                          : impl_->PrepareRecord(caller, id, bytes, attributes);
+  HBMPROF_PASS_ON((caller, id, bytes, attributes), PrepareRecord, FreedRecord());
 }
-void Profiler::RestoreRecord(const FreedRecord& record) {
-  if (joined_ != nullptr) return Joined(*joined_).RestoreRecord(record);
-  if (impl_ != nullptr) impl_->RestoreRecord(record);
-}
-void Profiler::SetCounter(std::string_view name, int64_t value) {
-  if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
-  if (impl_ != nullptr) impl_->counters().Set(name, value);
-}
-std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
-  if (joined_ != nullptr) return Joined(*joined_).FindBuffer(id);
-  return impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
-}
+void Profiler::RestoreRecord(const FreedRecord& record) { HBMPROF_PASS_ON((record), RestoreRecord, void()); }
+std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { HBMPROF_PASS_ON((id), FindBuffer, std::nullopt); }
 std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
-  if (joined_ != nullptr) return Joined(*joined_).FindBufferAt(address);
-  return impl_ == nullptr ? std::nullopt : impl_->FindBufferAt(address);
+  HBMPROF_PASS_ON((address), FindBufferAt, std::nullopt);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
-  if (joined_ != nullptr) return Joined(*joined_).Stats(device, space);
-  return impl_ == nullptr ? DeviceStats() : impl_->Stats(device, space);
+  HBMPROF_PASS_ON((device, space), Stats, DeviceStats());
 }
-TrackerStats Profiler::GetTrackerStats() const {
-  if (joined_ != nullptr) return Joined(*joined_).GetTrackerStats();
-  return impl_ == nullptr ? TrackerStats() : impl_->GetTrackerStats();
-}
-Snapshot Profiler::TakeSnapshot() const {
-  if (joined_ != nullptr) return Joined(*joined_).TakeSnapshot();
-  return impl_ == nullptr ? Snapshot() : impl_->TakeSnapshot();
-}
-void Profiler::ResetPeak(DeviceId device) {
-  if (joined_ != nullptr) return Joined(*joined_).ResetPeak(device);
-  if (impl_ != nullptr) impl_->ResetPeak(device);
-}
-void Profiler::RecordDropped(size_t bytes) {
-  if (!enabled()) return;
-  if (impl_ == nullptr) return Joined(*joined_).Drop(bytes);
-  impl_->Drop(bytes);
-}
+TrackerStats Profiler::GetTrackerStats() const { HBMPROF_PASS_ON((), GetTrackerStats, TrackerStats()); }
+Snapshot Profiler::TakeSnapshot() const { HBMPROF_PASS_ON((), TakeSnapshot, Snapshot()); }
+void Profiler::ResetPeak(DeviceId device) { HBMPROF_PASS_ON((device), ResetPeak, void()); }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  if (joined_ != nullptr) return Joined(*joined_).DropDevice(device, survivor, kept);
-  if (impl_ != nullptr) impl_->DropDevice(device, survivor, std::move(kept));
+  HBMPROF_PASS_ON((device, survivor, kept), DropDevice, void());
 }
+
+#define HBMPROF_FORWARD(Result, Name, parameters, arguments)                   \
+  Result Profiler::Name parameters {                                           \
+    const GuardCheck check;                                                    \
+    if (!enabled()) return Result();                                           \
+    return impl_ != nullptr ? impl_->Name arguments : joined_->Name arguments; \
+  }
+HBMPROF_FORWARDED(HBMPROF_FORWARD)
 
 }  // namespace hbmprof

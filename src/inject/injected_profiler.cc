@@ -34,11 +34,10 @@
 namespace hbmprof::internal {
 namespace {
 
-// The site of the InjectedRecord that is returned when the program frees memory whose record belongs to the driver's
-// calls. Such a record is never restored. A FreedRecord keeps 24 bits of it.
-constexpr uint32_t kDriverRecordSite = LiveTable::kMaxSites - 1;
+// The site of the FreedRecord that is returned when the program frees memory whose record belongs to the driver's
+// calls. Such a record is never restored.
+constexpr SiteId kDriverRecordSite = LiveTable::kMaxSites - 1;
 static_assert(kDriverRecordSite > SiteTable::kMaxSites);
-constexpr InjectedRecord kNoRecord = {0, -1, 0, 0};
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
@@ -132,7 +131,8 @@ int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t
 // Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
 // PJRT's buffers do, and lies on a device whose allocations the driver's calls record.
 bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
-  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().HasDriverProbe(attributes.device);
+  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice &&
+         Impl().probes.HasFixed(attributes.device);
 }
 
 Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
@@ -178,61 +178,55 @@ int RecordSegment(const Caller* caller, uint64_t address, uint64_t bytes, uint32
   return 1;
 }
 
-InjectedRecord RecordFree(uint64_t id) noexcept {
+FreedRecord RecordFree(BufferId id) noexcept {
   Profiler& profiler = Profiler::Default();
-  const BufferId buffer(id);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
-  if (!memory.has_value()) return ProfilerAccess::Of(profiler.RecordFree(buffer));
-  const bool is_start = id == memory->range.record.value();
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (!memory.has_value()) return profiler.RecordFree(id);
+  const bool is_start = id.value() == memory->range.record.value();
   const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
-  if (ends_block && Impl().FindBlock(buffer).has_value()) {
-    return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
-  }
-  if (is_start) return {id, memory->live.bytes, kDriverRecordSite, 0};
-  return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
+  if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id);
+  if (is_start) return ProfilerAccess::Freed(id, LiveTable::Pack({kDriverRecordSite, 0, memory->live.bytes}), 0);
+  return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id) : FreedRecord();
 }
 
-InjectedRecord RecordBlockFree(uint64_t address) noexcept {
-  const BufferId block(address);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(block);
+FreedRecord RecordBlockFree(BufferId address) noexcept {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
   // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
-  if (memory.has_value() && !memory->is_plain()) return kNoRecord;
-  return ProfilerAccess::Of(Profiler::Default().RecordBlockFree(block));
+  if (memory.has_value() && !memory->is_plain()) return {};
+  return Profiler::Default().RecordBlockFree(address);
 }
 
 // Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
-int RecordResize(uint64_t id, uint64_t bytes) noexcept {
+bool RecordResize(BufferId id, size_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
-  const BufferId buffer(id);
-  const std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
-  if (!memory.has_value()) return profiler.RecordResize(buffer, bytes);
-  return memory->is_segment() && profiler.RecordBlockResize(buffer, bytes);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (!memory.has_value()) return profiler.RecordResize(id, bytes);
+  return memory->is_segment() && profiler.RecordBlockResize(id, bytes);
 }
 
-int RecordBlockResize(uint64_t address, uint64_t bytes) noexcept {
-  return Profiler::Default().RecordBlockResize(BufferId(address), bytes);
+bool RecordBlockResize(BufferId address, size_t bytes) noexcept {
+  return Profiler::Default().RecordBlockResize(address, bytes);
 }
 
-int SplitSegment(uint64_t address, uint64_t bytes) noexcept {
-  return !DriverMemoryAt(BufferId(address)).has_value() && Profiler::Default().SplitSegment(BufferId(address), bytes);
+bool SplitSegment(BufferId address, size_t bytes) noexcept {
+  return !DriverMemoryAt(address).has_value() && Profiler::Default().SplitSegment(address, bytes);
 }
 
-int MergeSegments(uint64_t first, uint64_t second) noexcept {
-  return !DriverMemoryAt(BufferId(first)).has_value() && !DriverMemoryAt(BufferId(second)).has_value() &&
-         Profiler::Default().MergeSegments(BufferId(first), BufferId(second));
+bool MergeSegments(BufferId first, BufferId second) noexcept {
+  return !DriverMemoryAt(first).has_value() && !DriverMemoryAt(second).has_value() &&
+         Profiler::Default().MergeSegments(first, second);
 }
 
-void RestoreRecord(const InjectedRecord* record) noexcept {
-  if (record->site != kDriverRecordSite) Profiler::Default().RestoreRecord(ProfilerAccess::From(*record));
+void RestoreRecord(const FreedRecord& record) noexcept {
+  const bool is_drivers = record && LiveTable::Unpack(ProfilerAccess::PackedRecordOf(record)).site == kDriverRecordSite;
+  if (!is_drivers) Profiler::Default().RestoreRecord(record);
 }
 
-InjectedRecord PrepareRecord(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                             uint32_t allocator) noexcept {
-  return ProfilerAccess::Of(
-      Profiler::Default().PrepareRecordFrom(*caller, BufferId(id), bytes, AttributesOf(device, kind, allocator)));
+FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
+  return Profiler::Default().PrepareRecordFrom(caller, id, bytes, attributes);
 }
 
-void RecordDropped(uint64_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
+void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
 
 int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
@@ -295,13 +289,13 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
     return 0;
   }
   return Completes([&] {
-    Impl().SetDeviceProbe(
+    Impl().probes.Set(
         DeviceId(device), [linked] { return linked->Query(); }, owner, /*is_replaceable=*/true);
   });
 }
 
 void RemoveDeviceProbe(uint32_t device, const void* owner) {
-  Impl().RemoveDeviceProbe(DeviceId(device), owner, /*is_replaceable=*/true);
+  Impl().probes.Remove(DeviceId(device), owner, /*is_replaceable=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {
@@ -341,7 +335,7 @@ void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceI
 
 int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
   // The driver's wrapped calls end the records of its devices.
-  if (Impl().HasDriverProbe(DeviceId(device))) return 1;
+  if (Impl().probes.HasFixed(DeviceId(device))) return 1;
   return Completes([&] {
     std::vector<BufferId> ids;
     for (size_t i = 0; i < count; ++i) ids.push_back(BufferId(kept[i]));
@@ -423,13 +417,11 @@ constexpr InjectedProfiler MakeTable() {
   table.record_block = &Record<true>;
   table.record_free = &RecordFree;
   table.record_block_free = &RecordBlockFree;
-  table.record_resize = &RecordResize;
-  table.record_block_resize = &RecordBlockResize;
-  table.split_segment = &SplitSegment;
-  table.merge_segments = &MergeSegments;
+#define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
+  HBMPROF_FORWARDED(HBMPROF_SET)
+#undef HBMPROF_SET
   table.restore_record = &RestoreRecord;
   table.prepare_record = &PrepareRecord;
-  table.record_dropped = &RecordDropped;
   table.find_buffer = &FindBuffer;
   table.device = &Device;
   table.allocator = &Allocator;

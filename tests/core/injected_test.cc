@@ -189,19 +189,19 @@ TEST(Probe, YieldingProbeDoesNotReplaceAnother) {
       return answer;
     };
   };
-  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
-  impl.SetDeviceProbe(kDefaultDevice, probe(1), nullptr, /*is_replaceable=*/true);
-  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
+  EXPECT_FALSE(impl.probes.HasFixed(kDefaultDevice));
+  impl.probes.Set(kDefaultDevice, probe(1), nullptr, /*is_replaceable=*/true);
+  EXPECT_FALSE(impl.probes.HasFixed(kDefaultDevice));
   EXPECT_EQ(limit(), 1);
-  impl.SetDeviceProbe(kDefaultDevice, probe(2), nullptr, /*is_replaceable=*/false);
-  EXPECT_TRUE(impl.HasDriverProbe(kDefaultDevice));
+  impl.probes.Set(kDefaultDevice, probe(2), nullptr, /*is_replaceable=*/false);
+  EXPECT_TRUE(impl.probes.HasFixed(kDefaultDevice));
   EXPECT_EQ(limit(), 2);
-  impl.SetDeviceProbe(kDefaultDevice, probe(3), nullptr, /*is_replaceable=*/true);
+  impl.probes.Set(kDefaultDevice, probe(3), nullptr, /*is_replaceable=*/true);
   EXPECT_EQ(limit(), 2);
-  impl.RemoveDeviceProbe(kDefaultDevice, nullptr, /*is_replaceable=*/true);
+  impl.probes.Remove(kDefaultDevice, nullptr, /*is_replaceable=*/true);
   EXPECT_EQ(limit(), 2) << "not its own";
-  impl.RemoveDeviceProbe(kDefaultDevice, nullptr);
-  EXPECT_FALSE(impl.HasDriverProbe(kDefaultDevice));
+  impl.probes.Remove(kDefaultDevice, nullptr);
+  EXPECT_FALSE(impl.probes.HasFixed(kDefaultDevice));
   EXPECT_EQ(limit(), std::nullopt);
 }
 
@@ -213,7 +213,7 @@ TEST(Probe, RemovalWaitsForYieldedProbe) {
   std::atomic<bool> ends{false};
   std::atomic<bool> has_ended{false};
   const int owner = 0;
-  impl.SetDeviceProbe(
+  impl.probes.Set(
       kDefaultDevice,
       [&] {
         runs = true;
@@ -225,15 +225,15 @@ TEST(Probe, RemovalWaitsForYieldedProbe) {
   std::thread asks([&] { profiler.Stats(kDefaultDevice); });
   while (!runs) std::this_thread::yield();
   std::thread replaces([&] {
-    impl.SetDeviceProbe(
+    impl.probes.Set(
         kDefaultDevice, [] { return DeviceProbe(); }, nullptr);
   });
-  while (!impl.HasDriverProbe(kDefaultDevice)) std::this_thread::yield();
+  while (!impl.probes.HasFixed(kDefaultDevice)) std::this_thread::yield();
   std::thread lets_it_end([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ends = true;
   });
-  impl.RemoveDeviceProbe(kDefaultDevice, &owner, /*is_replaceable=*/true);
+  impl.probes.Remove(kDefaultDevice, &owner, /*is_replaceable=*/true);
   EXPECT_TRUE(has_ended);
   asks.join();
   replaces.join();

@@ -1385,12 +1385,12 @@ TEST_F(ProfilerTest, ProbeRemovalWaitsForAllCalls) {
 TEST_F(ProfilerTest, LongReservedTagOfTheProcessKeepsItsName) {
   const std::string name = "pprof::" + std::string(121, 'x');
   internal::ProfilerImpl& impl = internal::ProfilerAccess::ImplOf(profiler_);
-  impl.SetTag(name, "a");
-  impl.SetTag("b", "c");
+  impl.names.tags.Set(name, "a");
+  impl.names.tags.Set("b", "c");
   profiler_.RecordAlloc(At(1), 1);
   const Snapshot snapshot = profiler_.TakeSnapshot();
   EXPECT_THAT(snapshot.samples.at(0).tags, ElementsAre(Pair("b", "c"), Pair("tag_" + name, "a")));
-  impl.SetTag(name, "");
+  impl.names.tags.Set(name, "");
   EXPECT_THAT(profiler_.TakeSnapshot().samples.at(0).tags, ElementsAre(Pair("b", "c")));
 }
 

@@ -58,7 +58,7 @@ TEST(SiteTable, KeepsStacksOfTheGreatestDepth) {
 }
 
 TEST(SiteTable, KeepsAsManyReturnAddressesAsStacksHave) {
-  constexpr size_t kStacks = 100;  // of 51,200 return addresses: their numbers take one to three bytes
+  constexpr size_t kStacks = 100;
   SiteTable table(1000);
   std::vector<const StackRecord*> stacks;
   for (size_t i = 0; i < kStacks; ++i) stacks.push_back(Intern(table, Stack(0x7f0000000000 + i * 1000, 512)));

@@ -307,5 +307,16 @@ TEST_F(DropRaceTest, AtRandom) {
   ExpectSound();
 }
 
+TEST(GuardCheckTest, FindsAThreadThatStaysInsideTheTracker) {
+  EXPECT_DEATH(
+      {
+        const internal::GuardCheck check;
+        internal::ReentryGuard::Enter();
+      },
+      "");
+  const internal::GuardCheck check;
+  const internal::ReentryGuard guard;
+}
+
 }  // namespace
 }  // namespace hbmprof

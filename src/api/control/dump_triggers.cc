@@ -114,7 +114,7 @@ class DumpTriggers {
   void Check() {
     std::string reason;
     Profiler& profiler = Profiler::Default();
-    const std::vector<std::string> names = ProfilerAccess::ImplOf(profiler).devices().All();
+    const std::vector<std::string> names = ProfilerAccess::ImplOf(profiler).names.devices.All();
     for (size_t i = 0; i < names.size(); ++i) {
       const DeviceStats stats = profiler.Stats(static_cast<DeviceId>(i));
       if (!IsUsed(stats)) continue;

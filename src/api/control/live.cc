@@ -46,7 +46,7 @@ std::string LiveStats(int64_t seconds) {
   state.name = ProcessName();
   state.seconds = seconds;
   state.tracking = profiler.enabled();
-  if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).Tags();
+  if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();
   return StatsJson(profiler.TakeSnapshot(), state);
 }
 
@@ -90,7 +90,7 @@ absl::Status SetProcessTag(std::string_view tag) {
     return absl::FailedPreconditionError(
         "the injected library records this process; set the tag through its control channel");
   }
-  ProfilerAccess::ImplOf(profiler).SetTag(tag.substr(0, equals), tag.substr(equals + 1));
+  ProfilerAccess::ImplOf(profiler).names.tags.Set(tag.substr(0, equals), tag.substr(equals + 1));
   return absl::OkStatus();
 }
 

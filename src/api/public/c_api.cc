@@ -210,11 +210,10 @@ int WithAttributes(const hbmprof_attributes* given, const Use& use) {
 }
 
 int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
-  const hbmprof::internal::InjectedRecord parts = hbmprof::internal::ProfilerAccess::Of(record);
   hbmprof_freed_record all = {};
-  all.private_id = parts.id;
-  all.private_bytes = parts.bytes;
-  all.private_site = parts.site | uint64_t{parts.age} << 32;
+  all.private_id = hbmprof::internal::ProfilerAccess::IdOf(record).value();
+  all.private_bytes = hbmprof::internal::ProfilerAccess::AgeOf(record);
+  all.private_site = hbmprof::internal::ProfilerAccess::PackedRecordOf(record);
   Fill(freed, all);
   return record ? 1 : 0;
 }
@@ -412,11 +411,9 @@ int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* fr
 
 void hbmprof_restore_record(const hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return;
-  const hbmprof::internal::InjectedRecord parts = {freed->private_id, freed->private_bytes,
-                                                   static_cast<uint32_t>(freed->private_site),
-                                                   static_cast<uint32_t>(freed->private_site >> 32)};
   WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::From(parts));
+    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::Freed(
+        hbmprof::BufferId(freed->private_id), freed->private_site, static_cast<uint32_t>(freed->private_bytes)));
     return true;
   });
 }

@@ -12,7 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "src/api/public/default_profiler.h"
-#include "src/core/option_limits.h"
+#include "src/capture/walk.h"
+#include "src/core/profiler_impl.h"
 #include "src/export/metrics.h"
 
 namespace hbmprof {

@@ -12,6 +12,7 @@
 #include "src/base/descriptor.h"
 #include "src/base/spin_lock.h"
 #include "src/capture/modules.h"
+#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -76,7 +77,7 @@ uint32_t RecordingSource::IndexOf(DeviceId device) {
   uint32_t& index = device_index_[static_cast<size_t>(device)];
   if (index == UINT32_MAX) {
     const auto number = static_cast<size_t>(device);
-    const std::vector<std::string> names = profiler_.devices().All();
+    const std::vector<std::string> names = profiler_.names.devices.All();
     index = static_cast<uint32_t>(devices_.size());
     devices_.push_back(device);
     tables_.names.devices.emplace_back().name =
@@ -91,14 +92,15 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
   tables_.live_is_complete = false;
   tables_.tag_sets.emplace_back();
   tables_.threads.emplace_back();
-  profiler_.DescribeProcess(&tables_.names);
+  DescribeProcess(profiler_, &tables_.names);
   for (AccountId account = 0; account < kAccounts; ++account) {
     const AccountTotals& totals = state.accounts[static_cast<size_t>(account)];
     if (!totals.is_used()) continue;
     const auto device = static_cast<DeviceId>(account / kMemorySpaceCount);
     const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
     const uint32_t index = IndexOf(device);
-    tables_.names.devices[index].spaces[account % kMemorySpaceCount] = profiler_.ToStats(device, space, totals);
+    tables_.names.devices[index].spaces[account % kMemorySpaceCount] =
+        StatsOf(totals, space, profiler_.probes.Ask(device, space));
   }
   Update({});
   for (size_t site = 0; site < state.sites.size(); ++site) {
@@ -114,10 +116,10 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
 }
 
 void RecordingSource::Update(const std::vector<std::string>& marks) {
-  tables_.names.allocators = profiler_.allocators().All();
+  tables_.names.allocators = profiler_.names.allocators.All();
   const size_t first_stack = tables_.names.stacks.size();
   AddSites();
-  profiler_.AddPython(&tables_.names);
+  AddPython(profiler_, &tables_.names);
   if (tables_.names.stacks.size() > first_stack) AddNames(first_stack);
   AddThreads();
   for (const std::string& mark : marks) tables_.marks.push_back({mark});
@@ -127,7 +129,7 @@ void RecordingSource::AddSites() {
   const SiteTable& sites = profiler_.sites();
   const SiteId count = sites.size();
   if (tables_.sites.size() == count) return;
-  const std::vector<std::pair<std::string, std::string>> process_tags = profiler_.Tags();
+  const std::vector<std::pair<std::string, std::string>> process_tags = profiler_.names.tags.All();
   for (auto site = static_cast<SiteId>(tables_.sites.size()); site < count; ++site) {
     const SiteKey key = sites.Key(site);
     const auto [stack, is_new] = stack_index_.emplace(key.stack, static_cast<uint32_t>(tables_.names.stacks.size()));
@@ -140,9 +142,10 @@ void RecordingSource::AddSites() {
     if (sample.allocator >= tables_.names.allocators.size()) sample.allocator = 0;
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
-    tables_.site_kinds.push_back(sites.At(site).is_segment ? RecordingTables::SiteKind::kSegment
-                                 : sites.At(site).is_block ? RecordingTables::SiteKind::kBlock
-                                                           : RecordingTables::SiteKind::kPlain);
+    const SiteKind kind = sites.At(site).kind;
+    tables_.site_kinds.push_back(kind == SiteKind::kSegment ? RecordingTables::SiteKind::kSegment
+                                 : kind == SiteKind::kBlock ? RecordingTables::SiteKind::kBlock
+                                                            : RecordingTables::SiteKind::kPlain);
   }
 }
 
@@ -210,7 +213,7 @@ DriverSample RecordingSource::Sample() {
   if (std::sscanf(ReadProcFile("/proc/self/statm").c_str(), "%*d %ld", &pages) == 1) {
     sample.host_resident_bytes = int64_t{pages} * sysconf(_SC_PAGESIZE);
   }
-  sample.counters = profiler_.counters().All();
+  sample.counters = profiler_.names.counters.All();
   return sample;
 }
 

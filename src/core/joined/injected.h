@@ -1,7 +1,7 @@
 // InjectedProfiler: a table of the functions of the injected library's profiler. The copies of this library that are
 // linked into a program call these functions to record, so that one profiler counts all memory of the process. The
-// table has plain C types only, since the two libraries may have different versions. They share no object: each has its
-// own locks and thread state.
+// table has no types of the C++ library, which may be another one in the program. The two libraries share no object:
+// each has its own locks and thread state.
 //
 // This file declares the table and the search for it. Not in this file: the functions of the table
 // (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
@@ -16,17 +16,8 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/core/tables/live_table.h"
 
 namespace hbmprof::internal {
-
-// The contents of a FreedRecord.
-struct InjectedRecord {
-  uint64_t id;
-  int64_t bytes;  // -1: there is no record
-  uint32_t site;
-  uint32_t age;
-};
 
 struct InjectedBuffer {
   int64_t bytes;
@@ -63,6 +54,15 @@ enum InjectedPart : uint32_t {
   kInjectedTrackerStats,  // the TrackerStats
 };
 
+// The functions of Profiler that a joined profiler only passes on while it is enabled: F(Result, Name, parameters,
+// arguments). Each of them is a function of the table, of ProfilerImpl and of src/inject/injected_profiler.cc.
+#define HBMPROF_FORWARDED(F)                                                     \
+  F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                \
+  F(bool, RecordBlockResize, (BufferId address, size_t bytes), (address, bytes)) \
+  F(bool, SplitSegment, (BufferId address, size_t bytes), (address, bytes))      \
+  F(bool, MergeSegments, (BufferId first, BufferId second), (first, second))     \
+  F(void, RecordDropped, (size_t bytes), (bytes))
+
 // No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
 // Devices, allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has
 // the effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the
@@ -84,16 +84,13 @@ struct InjectedProfiler {
   Record* record_alloc;
   Record* record_segment;
   Record* record_block;
-  InjectedRecord (*record_free)(uint64_t id);
-  InjectedRecord (*record_block_free)(uint64_t address);
-  int (*record_resize)(uint64_t id, uint64_t bytes);
-  int (*record_block_resize)(uint64_t address, uint64_t bytes);
-  int (*split_segment)(uint64_t address, uint64_t bytes);
-  int (*merge_segments)(uint64_t first, uint64_t second);
-  void (*restore_record)(const InjectedRecord* record);
-  InjectedRecord (*prepare_record)(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                                   uint32_t allocator);
-  void (*record_dropped)(uint64_t bytes);
+  FreedRecord (*record_free)(BufferId id);
+  FreedRecord (*record_block_free)(BufferId address);
+#define HBMPROF_DECLARE(Result, Name, parameters, arguments) Result(*Name) parameters;
+  HBMPROF_FORWARDED(HBMPROF_DECLARE)
+#undef HBMPROF_DECLARE
+  void (*restore_record)(const FreedRecord& record);
+  FreedRecord (*prepare_record)(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   int (*find_buffer)(uint64_t id, InjectedBuffer* buffer);
 
   int (*device)(const char* name, size_t size, uint32_t* number);
@@ -134,7 +131,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 4;
+inline constexpr uint32_t kInjectedVersion = 5;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -162,16 +159,15 @@ void StaySeparate();
 // Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
 class ProfilerAccess {
  public:
-  static InjectedRecord Of(const FreedRecord& record) {
-    if (!record) return {record.id_.value(), -1, 0, 0};
-    const LiveRecord live = LiveTable::Unpack(record.record_, 0);
-    return {record.id_.value(), live.bytes, live.site, record.age_};
-  }
-  static FreedRecord From(const InjectedRecord& record) {
+  // The words of a FreedRecord. The second is that of LiveTable::Pack if the record is not empty.
+  static BufferId IdOf(const FreedRecord& record) { return record.id_; }
+  static uint64_t PackedRecordOf(const FreedRecord& record) { return record.record_; }
+  static uint32_t AgeOf(const FreedRecord& record) { return record.age_; }
+  static FreedRecord Freed(BufferId id, uint64_t packed_record, uint32_t age) {
     FreedRecord freed;
-    freed.id_ = BufferId(record.id);
-    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, 0, record.bytes});
-    freed.age_ = record.age;
+    freed.id_ = id;
+    freed.record_ = packed_record;
+    freed.age_ = age;
     return freed;
   }
   // Returns a profiler that records into `injected`.

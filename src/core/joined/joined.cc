@@ -62,18 +62,6 @@ absl::Status StatusOf(Function* call, Arguments... arguments) {
 
 }  // namespace
 
-FreedRecord Joined::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
-  return ProfilerAccess::From(
-      injected_.prepare_record(&caller, id.value(), bytes, static_cast<uint32_t>(attributes.device),
-                               static_cast<uint32_t>(attributes.kind), static_cast<uint32_t>(attributes.allocator)));
-}
-
-void Joined::RestoreRecord(const FreedRecord& record) const {
-  if (!record) return;
-  const InjectedRecord restored = ProfilerAccess::Of(record);
-  injected_.restore_record(&restored);
-}
-
 std::optional<LiveBuffer> Joined::FindBuffer(BufferId id) const {
   InjectedBuffer buffer;
   if (injected_.find_buffer(id.value(), &buffer) == 0) return std::nullopt;

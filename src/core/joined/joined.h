@@ -31,23 +31,12 @@ class Joined {
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) const {
     return Record(injected_.record_block, caller, address, bytes, attributes);
   }
-  FreedRecord RecordFree(BufferId id) const { return ProfilerAccess::From(injected_.record_free(id.value())); }
-  FreedRecord RecordBlockFree(BufferId address) const {
-    return ProfilerAccess::From(injected_.record_block_free(address.value()));
+  FreedRecord RecordFree(BufferId id) const { return injected_.record_free(id); }
+  FreedRecord RecordBlockFree(BufferId address) const { return injected_.record_block_free(address); }
+  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const {
+    return injected_.prepare_record(caller, id, bytes, attributes);
   }
-  bool RecordResize(BufferId id, size_t bytes) const { return injected_.record_resize(id.value(), bytes) != 0; }
-  bool RecordBlockResize(BufferId address, size_t bytes) const {
-    return injected_.record_block_resize(address.value(), bytes) != 0;
-  }
-  bool SplitSegment(BufferId address, size_t bytes) const {
-    return injected_.split_segment(address.value(), bytes) != 0;
-  }
-  bool MergeSegments(BufferId first, BufferId second) const {
-    return injected_.merge_segments(first.value(), second.value()) != 0;
-  }
-  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) const;
-  void RestoreRecord(const FreedRecord& record) const;
-  void Drop(size_t bytes) const { injected_.record_dropped(bytes); }
+  void RestoreRecord(const FreedRecord& record) const { injected_.restore_record(record); }
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 

@@ -179,6 +179,15 @@ bool Read(std::string_view bytes, T* value) {
 // A field that is added to one of these must be added to its list above.
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
 static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
+static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));
+static_assert(sizeof(Snapshot::NamedFrame) == 8 * 2 + 2 * sizeof(std::string));
+static_assert(sizeof(Snapshot::Python) == 2 * sizeof(std::string));
+static_assert(sizeof(Snapshot::Module) == 8 * 4 + 2 * sizeof(std::string));
+static_assert(sizeof(Snapshot::Device) ==
+              kMemorySpaceCount * sizeof(DeviceStats) + 2 * sizeof(std::string) + sizeof(std::vector<int>));
+static_assert(sizeof(DeviceProcess) == 8 * 4);
+static_assert(sizeof(FoundBuffer) ==
+              8 * 2 + (sizeof(Attributes) + 7) / 8 * 8 + sizeof(std::vector<int>) + sizeof(Snapshot::Stack));
 
 }  // namespace
 

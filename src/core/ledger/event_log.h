@@ -28,9 +28,9 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "src/core/ledger/recorded_event.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/ledger/recorded_event.h"
 
 #ifdef __x86_64__
 #include <x86intrin.h>

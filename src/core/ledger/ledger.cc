@@ -158,7 +158,7 @@ Ledger::Entered Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64
     Change change(*this, scope);
     if (!change.is_usable() || !change.Admits(record.account, added) || !change.Prepare(site)) continue;
     change.Enter(event, id, site, bytes);
-    if (record.is_pool) change.AddPoolBytes(added);
+    if (record.kind == SiteKind::kPool) change.AddPoolBytes(added);
     return kEnteredAndCounted;
   }
   return kNotEntered;
@@ -187,8 +187,8 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   Cell& cell = shard.cells[site];
   const Account& account = shard.accounts[account_];
   ledger_.BringToEpoch(shard, account_, site, &cell);
-  if (record.is_plain) cell.account_word = reinterpret_cast<intptr_t>(&account);
-  if (record.is_block) cell.account_word = BlockAccountWord(account);
+  if (record.kind == SiteKind::kPlain) cell.account_word = reinterpret_cast<intptr_t>(&account);
+  if (record.kind == SiteKind::kBlock) cell.account_word = BlockAccountWord(account);
   return cell;
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "src/base/thread_state.h"
+
 namespace hbmprof::internal {
 
 // Points between the steps of an event. At these points a test can make another thread act.
@@ -26,6 +28,25 @@ inline constexpr bool kIsTraced = true;
 inline constexpr bool kIsTraced = false;
 inline void TraceLedger() {}
 inline void TraceStep(EventStep) {}
+#endif
+
+// Each function of Profiler has one of these. In a build with the hooks or with a sanitizer, its destructor ends the
+// process if the function has entered the tracker and not left it: the thread would record nothing from then on.
+#if defined(HBMPROF_TRACE_LEDGER) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+class GuardCheck {
+ public:
+  GuardCheck() : was_inside_(thread_state.inside) {}
+  ~GuardCheck() {
+    if (thread_state.inside && !was_inside_) __builtin_trap();
+  }
+
+ private:
+  const bool was_inside_;
+};
+#else
+struct GuardCheck {
+  GuardCheck() {}
+};
 #endif
 
 }  // namespace hbmprof::internal

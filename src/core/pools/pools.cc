@@ -86,7 +86,7 @@ Pools::Position Pools::PositionOfSegment(uint64_t address, int64_t bytes) {
 bool Pools::PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const {
   if (!change.Prepare(record.site)) return false;
   const uint64_t address = AddressOf(id);
-  return !sites_.At(record.site).is_block ||
+  return sites_.At(record.site).kind != SiteKind::kBlock ||
          segments_.ForEachPart(address, address + static_cast<uint64_t>(record.bytes), LevelOf(id),
                                [&](const Segment* segment, int64_t) { return change.Prepare(segment->site); });
 }
@@ -156,7 +156,7 @@ Pools::Parts Pools::PartsOf(uint64_t address, int64_t bytes, int level, AccountI
 
 int64_t Pools::GiveBack(Change& change, uint64_t id, const LiveRecord& record) {
   const Site& site = sites_.At(record.site);
-  if (!site.is_block) return 0;
+  if (site.kind != SiteKind::kBlock) return 0;
   const uint64_t address = AddressOf(id);
   const int level = LevelOf(id);
   const Parts parts = PartsOf(address, record.bytes, level, site.account);
@@ -169,7 +169,7 @@ int Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
   const int octave = OctaveNow(record.birth);
   change.Enter(Event::kFree, id, record.site, record.bytes, octave);
   const int64_t taken = GiveBack(change, id, record);
-  if (taken < record.bytes) RemoveDetached();
+  if (taken < record.bytes) RemoveOutside();
   return octave;
 }
 
@@ -177,8 +177,8 @@ int Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
 
 bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
-std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, const LiveRecord& record,
-                                               Event event, int octave, bool* replaced) {
+std::optional<Pools::Added> Pools::AddBlockBy(Change& change, const Position& position, const LiveRecord& record,
+                                              Event event, int octave, bool* replaced) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
   const SiteId site = record.site;
   const int64_t bytes = record.bytes;
@@ -197,7 +197,7 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   if (change.holds_all() && live_.Find(id, &stale) && sites_.At(stale.site).account != account) {
     return Added::kReplaces;
   }
-  if (sites_.At(site).is_block) {
+  if (sites_.At(site).kind == SiteKind::kBlock) {
     Taken taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
     // A block that does not fit may fit after the removal of a block whose free was not recorded.
     if (taken == Taken::kTooFew && change.holds_all() && live_.Erase(id, &stale)) {
@@ -226,7 +226,7 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   }
   change.Enter(event, id, site, bytes, octave);
   ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
-  if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
+  if (parts.bytes < bytes) blocks_outside_.fetch_add(1, std::memory_order_relaxed);
   return Added::kAdded;
 }
 
@@ -234,13 +234,13 @@ Pools::Added Pools::AddBlock(const Position& position, const LiveRecord& record,
                              bool* replaced) {
   {
     Change change(ledger_, Change::Scope::kOwnShard);
-    const std::optional<Added> added = TryAddBlock(change, position, record, event, octave, replaced);
+    const std::optional<Added> added = AddBlockBy(change, position, record, event, octave, replaced);
     if (added.has_value()) return *added;
   }
   for (;;) {
     {
       Change change(ledger_, Change::Scope::kAllShards);
-      const Added added = *TryAddBlock(change, position, record, event, octave, replaced);
+      const Added added = *AddBlockBy(change, position, record, event, octave, replaced);
       if (added != Added::kReplaces) return added;
     }
     // A Change is for one account, so the other block is removed by a Change of its own.
@@ -248,13 +248,13 @@ Pools::Added Pools::AddBlock(const Position& position, const LiveRecord& record,
   }
 }
 
-bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed) {
+bool Pools::RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>* removed) {
   if (!change.is_usable()) return true;
   // Another thread may change the record between FindBlock and EraseExactly, unless this thread holds all shards.
   while (std::optional<Block> found = FindBlock(address)) {
     const uint64_t id = found->id;
     const LiveRecord& record = found->record;
-    const bool is_segment = sites_.At(record.site).is_segment;
+    const bool is_segment = sites_.At(record.site).kind == SiteKind::kSegment;
     if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
     if (!live_.EraseExactly(id, record)) continue;
     if (is_segment) {
@@ -273,10 +273,10 @@ std::optional<Pools::Block> Pools::RemoveBlock(uint64_t address) {
   std::optional<Block> removed;
   {
     Change change(ledger_, Change::Scope::kOwnShard);
-    if (TryRemoveBlock(change, address, &removed)) return removed;
+    if (RemoveBlockBy(change, address, &removed)) return removed;
   }
   Change change(ledger_, Change::Scope::kAllShards);
-  TryRemoveBlock(change, address, &removed);
+  RemoveBlockBy(change, address, &removed);
   return removed;
 }
 
@@ -303,7 +303,7 @@ bool Pools::Collect(const Matches& matches, DetachedBlocks* list) const {
     count = 0;
     list->Clear();
     live_.ForEach([&](uint64_t id, const LiveRecord& record) {
-      if (!IsBlockId(id) || sites_.At(record.site).is_segment || !matches(id, record)) return;
+      if (!IsBlockId(id) || sites_.At(record.site).kind == SiteKind::kSegment || !matches(id, record)) return;
       list->Add({id, record, -1});
       ++count;
     });
@@ -322,7 +322,7 @@ bool Pools::DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId
   if (!Collect(overlaps, list)) return false;
   for (size_t i = 0; i < list->size(); ++i) {
     const Block& block = (*list)[i];
-    if (GiveBack(change, block.id, block.record) < block.record.bytes) RemoveDetached();
+    if (GiveBack(change, block.id, block.record) < block.record.bytes) RemoveOutside();
   }
   return true;
 }
@@ -331,7 +331,8 @@ void Pools::ReattachBlocks(Change& change, const DetachedBlocks& list) {
   // First the blocks that had taken bytes from segments before the change, then the others.
   for (const bool is_block : {true, false}) {
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].id != 0 && sites_.At(list[i].record.site).is_block == is_block) ReattachOne(change, list[i]);
+      if (list[i].id != 0 && (sites_.At(list[i].record.site).kind == SiteKind::kBlock) == is_block)
+        ReattachOne(change, list[i]);
     }
   }
 }
@@ -349,7 +350,7 @@ void Pools::ReattachOne(Change& change, const Block& block) {
                        TakeParts(change, address, bytes, LevelOf(id), site.account, &parts) == Taken::kTaken;
   LiveRecord record = block.record;
   bool is_kept = true;
-  if (in_pool != site.is_block) {
+  if (in_pool != (site.kind == SiteKind::kBlock)) {
     SiteKey key = site.key();
     key.in_pool = in_pool;
     const SiteId changed = sites_.InternSite(key);
@@ -361,7 +362,7 @@ void Pools::ReattachOne(Change& change, const Block& block) {
       // from segments is removed.
       ReturnParts(address, bytes, LevelOf(id), site.account, parts);
       parts = {};
-      is_kept = !site.is_block;
+      is_kept = site.kind != SiteKind::kBlock;
     }
   }
   if (is_kept && keeps_id) {
@@ -374,7 +375,7 @@ void Pools::ReattachOne(Change& change, const Block& block) {
   if (is_kept) {
     if (!keeps_id) change.Rename(block.id, id, record.site, bytes);
     ChargeParts(change, address, bytes, LevelOf(id), site.account, parts, 1);
-    if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
+    if (parts.bytes < bytes) blocks_outside_.fetch_add(1, std::memory_order_relaxed);
   } else {
     change.Enter(Event::kFree, block.id, record.site, bytes, OctaveNow(record.birth));
   }
@@ -383,7 +384,7 @@ void Pools::ReattachOne(Change& change, const Block& block) {
 template <typename Matches>
 void Pools::DropBlocks(Change& change, const Matches& matches) {
   const auto in_pool = [&](uint64_t id, const LiveRecord& record) {
-    return sites_.At(record.site).is_block && matches(id, record);
+    return sites_.At(record.site).kind == SiteKind::kBlock && matches(id, record);
   };
   DetachedBlocks some;
   // Removes all at once, or a few at a time if the host has no memory for the list.
@@ -445,7 +446,7 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
     });
   };
   bool is_one_account = true;
-  bool holds_blocks = HasDetached();
+  bool holds_blocks = HasOutside();
   int64_t inner_bytes = 0;
   for_each_inner([&](const Segment* inner) {
     is_one_account = is_one_account && inner->account == account;
@@ -539,11 +540,11 @@ std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, Allocato
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return std::nullopt;
   LiveRecord record;
-  if (live_.Find(address, &record) && !sites_.At(record.site).is_segment) {
+  if (live_.Find(address, &record) && sites_.At(record.site).kind != SiteKind::kSegment) {
     return MakeSegment(change, address, record, allocator);
   }
   const std::optional<Block> block = FindBlock(address);
-  if (!block.has_value() || block->record.bytes != bytes || !sites_.At(block->record.site).is_block) {
+  if (!block.has_value() || block->record.bytes != bytes || sites_.At(block->record.site).kind != SiteKind::kBlock) {
     return std::nullopt;
   }
   return MakeSegment(change, block->id, block->record, allocator);
@@ -565,7 +566,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   // A block's bytes return to the segments around it, and the segment takes them again.
   const int64_t taken = GiveBack(change, id, record);
   if (InsertSegment(change, id, site, record.bytes, IsBlockId(id)) == Added::kAdded) {
-    if (IsBlockId(id) && taken < record.bytes) RemoveDetached();
+    if (IsBlockId(id) && taken < record.bytes) RemoveOutside();
     change.Move(id, record.site, site, record.bytes, record.bytes);
     return true;
   }
@@ -574,7 +575,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
     // map, so the free is entered here.
     change.Enter(Event::kFree, id, record.site, record.bytes, OctaveNow(record.birth));
   } else if (IsBlockId(id)) {
-    if (taken < record.bytes) RemoveDetached();
+    if (taken < record.bytes) RemoveOutside();
     ReattachOne(change, {id, record});
   }
   return false;
@@ -633,7 +634,7 @@ void Pools::RemoveSegment(uint64_t id, int octave) {
   if (!change.is_usable()) return;
   // Another thread may have removed the segment meanwhile, and another segment with the same id may have been added.
   LiveRecord other;
-  if (live_.Find(id, &other) && sites_.At(other.site).is_segment) return;
+  if (live_.Find(id, &other) && sites_.At(other.site).kind == SiteKind::kSegment) return;
   Segment* segment = segments_.Find(AddressOf(id), id);
   if (segment != nullptr) RemoveWithContents(change, segment, octave);
 }
@@ -685,7 +686,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   const SiteId site = SiteOfSize(change, segment->site, bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
   const bool holds_blocks =
-      growth < 0 ? HoldsBlocks(segment) : HasDetached() || (outer != nullptr && BlockBytes(outer) > 0);
+      growth < 0 ? HoldsBlocks(segment) : HasOutside() || (outer != nullptr && BlockBytes(outer) > 0);
   // Blocks overlap if the free of one was not recorded. Then they may have taken more than the smaller segment has, so
   // all of them are attached again.
   const int64_t taken = old_bytes - segment->idle_bytes.load(std::memory_order_relaxed);
@@ -711,7 +712,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     const uint64_t address = AddressOf(block.id);
     LiveRecord erased;
     if (end <= address && address < old_end && static_cast<uint64_t>(block.record.bytes) <= old_end - address &&
-        LevelOf(block.id) > segment->depth && sites_.At(block.record.site).is_block) {
+        LevelOf(block.id) > segment->depth && sites_.At(block.record.site).kind == SiteKind::kBlock) {
       live_.Erase(block.id, &erased);
       change.Enter(Event::kFree, block.id, block.record.site, block.record.bytes, OctaveNow(block.record.birth));
       blocks.Skip(i);
@@ -726,7 +727,7 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   if (!live_.Find(id, &record)) return false;
   const Site& site_before = sites_.At(record.site);
   if (record.bytes == bytes || site_before.key().attributes.kind == MemoryKind::kAlias) return true;
-  if (site_before.is_segment) {
+  if (site_before.kind == SiteKind::kSegment) {
     Segment* segment = segments_.Find(AddressOf(id), id);
     return segment != nullptr && ResizeSegment(change, segment, bytes);
   }
@@ -735,9 +736,9 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   // If the record is not that of a block, another thread may free it. That thread gets either the old size or the new
   // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
-  if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) RemoveDetached();
+  if (IsBlockId(id) && GiveBack(change, id, record) < record.bytes) RemoveOutside();
   change.Move(id, record.site, site, record.bytes, bytes);
-  if (site_before.is_pool) change.AddPoolBytes(bytes - record.bytes);
+  if (site_before.kind == SiteKind::kPool) change.AddPoolBytes(bytes - record.bytes);
   if (IsBlockId(id)) ReattachOne(change, {id, resized});
   return true;
 }
@@ -834,13 +835,13 @@ bool Pools::DropBlocksOutside(const Matches& matches) {
       if (!change.is_usable()) return false;
       const auto counts_itself = [&](uint64_t, const LiveRecord& record) {
         const Site& site = sites_.At(record.site);
-        return !site.is_block && matches(site.key().attributes);
+        return site.kind != SiteKind::kBlock && matches(site.key().attributes);
       };
       is_all = Collect(counts_itself, &some);
       for (size_t i = 0; i < some.size(); ++i) {
         LiveRecord erased;
         live_.Erase(some[i].id, &erased);
-        if (some[i].record.bytes > 0) RemoveDetached();
+        if (some[i].record.bytes > 0) RemoveOutside();
       }
     }
     for (size_t i = 0; i < some.size(); ++i) {
@@ -866,7 +867,7 @@ std::optional<int64_t> Pools::BlockBytes(DeviceId device, AllocatorId allocator)
   if (!change.is_usable()) return std::nullopt;
   int64_t bytes = 0;
   live_.ForEach([&](uint64_t id, const LiveRecord& record) {
-    if (!IsBlockId(id) || sites_.At(record.site).is_segment) return;
+    if (!IsBlockId(id) || sites_.At(record.site).kind == SiteKind::kSegment) return;
     const Attributes& attributes = sites_.Key(record.site).attributes;
     if (attributes.device == device && attributes.allocator == allocator) bytes += record.bytes;
   });

@@ -21,14 +21,14 @@
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, whenever no Ledger::Change is in progress:
-// 1. A live record whose site is_block has taken its bytes, as described above, from the segments of its own account.
+// 1. A live record of SiteKind::kBlock has taken its bytes, as described above, from the segments of its own account.
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
 //    sites. The bytes that a shard has reserved (Ledger::SegmentView) are also subtracted from the idle bytes of the
 //    segment, but not in the ledger. While a Change of all shards is in progress, no bytes are reserved.
 // 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
-// 4. detached_blocks_ is the number of live blocks with at least one byte that the block has not taken from a segment.
+// 4. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 //
 // Frees and concurrent changes:
 // - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
@@ -100,12 +100,12 @@ class Pools {
     kMoved,     // not added: segments have changed, and the position must be computed again
     kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
     kNoMemory,  // not added: the host has no memory
-    kReplaces,  // not added: a block of another account is recorded at that address; only TryAddBlock returns it
+    kReplaces,  // not added: a block of another account is recorded at that address; only AddBlockBy returns it
   };
   // Adds a block. `event` is kAlloc, or kUndoFree with the `octave` of the free (Ledger::CountAge). If the position is
-  // in_pool, the record's site must be a site of blocks (Site::is_block). If that call returns kRefused, the caller
-  // calls AddBlock again, with a site for which is_block is false. If another block is recorded at that address, its
-  // free was not recorded: AddBlock removes it and sets `*replaced` to true.
+  // in_pool, the record's site must be a site of SiteKind::kBlock. If that call returns kRefused, the caller calls
+  // AddBlock again, with a site of kPlain. If another block is recorded at that address, its free was not recorded:
+  // AddBlock removes it and sets `*replaced` to true.
   Added AddBlock(const Position& position, const LiveRecord& record, Ledger::Event event, int octave, bool* replaced);
   // A record of the live table with its id.
   struct Block {
@@ -116,10 +116,10 @@ class Pools {
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
-  // site of blocks. `position` comes from PrefetchBlock. RemoveCommonBlock calls nothing, and does not count the
-  // block's age.
-  Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  Ledger::Entered RemoveCommonBlock(uint64_t address, Block* removed);
+  // site of blocks. `position` comes from PrefetchBlock. TryRemoveBlock calls nothing, and does not count the block's
+  // age.
+  Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
+  Ledger::Entered TryRemoveBlock(uint64_t address, Block* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
@@ -163,7 +163,7 @@ class Pools {
 
   bool has_segments() const { return !segments_.empty(); }
   // Returns the device of all segments if they have one account, else `device`, the device that the caller of an event
-  // names. This is probably the device of the block; AddCommonBlock checks it.
+  // names. This is probably the device of the block; TryAddBlock checks it.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
@@ -188,6 +188,7 @@ class Pools {
   static constexpr int kLevelShift = 50;
   static constexpr uint64_t kLevelBits = uint64_t{0x7f} << kLevelShift;
   static constexpr int kMaxLevel = 0x7f;
+  static_assert(((kBlockBit | kLevelBits) & uint64_t{0x3f} << 57) == 0, "the bits of a handle's name space");
   static uint64_t IdOf(uint64_t address, int level) {
     return address ^ kBlockBit ^ static_cast<uint64_t>(level - 1) << kLevelShift;
   }
@@ -225,14 +226,14 @@ class Pools {
   // Enters the free of a block, and gives its bytes back, after its record left the live table. Returns the octave of
   // its age.
   int FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
-  // Subtracts one block from detached_blocks_.
-  void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
-  bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
+  // Subtracts one block from blocks_outside_.
+  void RemoveOutside() { blocks_outside_.fetch_sub(1, std::memory_order_relaxed); }
+  bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
   static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
   // none, or if it is nested so deeply that a block in it has the level of the segment.
   bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
-  // The same, for AddCommonBlock: if it were inlined there, the common case would have too few registers.
+  // The same, for TryAddBlock: if it were inlined there, the common case would have too few registers.
   [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
   // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
   static bool Take(Ledger::SegmentView& view, int64_t bytes) {
@@ -245,10 +246,10 @@ class Pools {
     view.reserved += bytes;
   }
   // Returns nullopt if a Change of all shards is needed.
-  std::optional<Added> TryAddBlock(Change& change, const Position& position, const LiveRecord& record, Event event,
-                                   int octave, bool* replaced);
+  std::optional<Added> AddBlockBy(Change& change, const Position& position, const LiveRecord& record, Event event,
+                                  int octave, bool* replaced);
   // Returns false if a Change of all shards is needed.
-  bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed);
+  bool RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>* removed);
 
   // The functions below need a Change of all shards; FindBlock needs any Change.
 
@@ -267,7 +268,7 @@ class Pools {
   void ReattachBlocks(Change& change, const DetachedBlocks& list);
   // The same, for one block.
   void ReattachOne(Change& change, const Block& block);
-  // Removes the blocks whose site is_block and for which `matches(id, record)` returns true.
+  // Removes the blocks of SiteKind::kBlock for which `matches(id, record)` returns true.
   template <typename Matches>
   void DropBlocks(Change& change, const Matches& matches);
   // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` returns true. Takes
@@ -317,7 +318,7 @@ class Pools {
   LiveTable& live_;
   Ledger& ledger_;
   SegmentMap segments_;
-  std::atomic<int64_t> detached_blocks_{0};
+  std::atomic<int64_t> blocks_outside_{0};
 };
 
 inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
@@ -338,8 +339,8 @@ inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   return true;
 }
 
-inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
-                                             int64_t bytes) {
+inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site,
+                                          int64_t bytes) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
@@ -359,7 +360,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
   return own.EnterBlock(Event::kAlloc, cell, bytes);
 }
 
-inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed) {
+inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, Block* removed) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();

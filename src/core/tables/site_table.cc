@@ -1,7 +1,6 @@
 #include "src/core/tables/site_table.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <new>
 
 namespace hbmprof::internal {
@@ -18,29 +17,6 @@ uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
 
-constexpr size_t kMaxEncodedBytes = 10;  // of a difference
-
-uint8_t* Encode(uint64_t difference, uint8_t* out) {
-  uint64_t number = difference << 1 ^ (0 - (difference >> 63));
-  for (; number >= 0x80; number >>= 7) *out++ = static_cast<uint8_t>(number | 0x80);
-  *out++ = static_cast<uint8_t>(number);
-  return out;
-}
-
-// Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
-template <typename Visit>
-bool ForEachPc(const StackRecord& stack, const Visit& visit) {
-  const uint8_t* next = stack.differences();
-  uint64_t pc = 0;
-  for (int i = 0; i < stack.depth; ++i) {
-    uint64_t number = *next & 0x7f;
-    for (int shift = 7; (*next++ & 0x80) != 0; shift += 7) number |= uint64_t{*next & 0x7fu} << shift;
-    pc += number >> 1 ^ (0 - (number & 1));
-    if (!visit(pc)) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 SiteTable::SiteTable(int64_t max_sites)
@@ -56,24 +32,13 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) {
-  std::vector<uint64_t> pcs(stack.depth);
-  uint64_t* next = pcs.data();
-  ForEachPc(stack, [&](uintptr_t pc) {
-    *next++ = pc;
-    return true;
-  });
-  return pcs;
-}
-
 StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128& hash_of_stack) {
   const uint64_t hash = hash_of_stack.low;
   const auto depth = static_cast<size_t>(captured.depth);
   const auto equal = [&](uint64_t payload) {
     const StackRecord& stack = *StackOf(payload);
-    const uintptr_t* pc = captured.pcs;
     return stack.hash == hash && stack.depth == depth && stack.truncated == captured.truncated &&
-           ForEachPc(stack, [&](uintptr_t known) { return known == *pc++; });
+           std::equal(captured.pcs, captured.pcs + depth, stack.pcs());
   };
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   // A new stack is needed only for a new site, and there can be no new site.
@@ -82,16 +47,12 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   SpinLockHolder hold(stacks_.lock());
   if (const uint64_t found = stacks_.Find(hash, equal); found != 0) return StackOf(found);
   if (!stacks_.Reserve([](uint64_t payload) { return StackOf(payload)->hash; })) return nullptr;
-  const size_t max_bytes = sizeof(StackRecord) + depth * kMaxEncodedBytes;
-  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(max_bytes));
+  auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + depth * sizeof(uintptr_t)));
   if (stack == nullptr) return nullptr;
   stack->hash = hash;
   stack->depth = static_cast<uint16_t>(depth);
   stack->truncated = captured.truncated;
-  auto* next = const_cast<uint8_t*>(stack->differences());
-  for (size_t i = 0; i < depth; ++i) next = Encode(captured.pcs[i] - (i == 0 ? 0 : captured.pcs[i - 1]), next);
-  const auto bytes = static_cast<size_t>(next - reinterpret_cast<uint8_t*>(stack));
-  stack_arena_.Shrink(stack, max_bytes, std::max(bytes, sizeof(StackRecord)));
+  std::copy_n(captured.pcs, depth, reinterpret_cast<uintptr_t*>(stack + 1));
   stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack));
   return stack;
 }

@@ -38,13 +38,9 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack. Immutable, except `sites`. Its return addresses follow `truncated` in memory, innermost first:
-// of each one the difference to the one before it, with the sign in bit 0 (2 * d, or -2 * d - 1), in bytes of 7 bits,
-// the lowest bits first. The highest bit is set in each byte of a number except the last.
+// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first.
 struct StackRecord {
-  const uint8_t* differences() const {
-    return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
-  }
+  const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
 
   uint64_t hash;
   std::atomic<uint32_t> sites;  // number of sites with this stack
@@ -52,9 +48,8 @@ struct StackRecord {
   bool truncated;
 };
 
-// Everything that identifies a site. `in_pool` is true for declared segments (of kind kPool), and for blocks whose
-// bytes are taken from the segments that they lie in. Sizes are at most 2^40, devices below kMaxDevices, allocators
-// below kMaxAllocators.
+// Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Sizes are at most 2^40,
+// devices below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
@@ -65,6 +60,7 @@ struct SiteKey {
 
 // Returns the attributes that PackAttributes has packed.
 constexpr Attributes UnpackAttributes(uint64_t packed) {
+  static_assert(kMaxDevices <= 1 << 16 && kMemoryKindCount <= 1 << 8 && kMaxAllocators <= 1 << 8);
   return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
 }
 
@@ -80,7 +76,8 @@ struct SiteWords {
     return {stack, block_bytes(), UnpackAttributes(attributes),
             static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
   }
-  uint64_t block_bytes() const { return block & ((uint64_t{1} << kTagsShift) - 1); }
+  static constexpr uint64_t kMaxBlockBytes = (uint64_t{1} << 41) - 1;
+  uint64_t block_bytes() const { return block & kMaxBlockBytes; }
   bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
 
   uint64_t block;       // size, tags and in_pool
@@ -89,28 +86,32 @@ struct SiteWords {
  private:
   static constexpr int kTagsShift = 41;
   static constexpr int kInPoolShift = kTagsShift + 16;
-  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
+  static_assert(kMaxBlockBytes == (uint64_t{1} << kTagsShift) - 1);
+  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift));
+};
+
+// What a record counts: all of its bytes, or, of a pool, a part of them (pools.h).
+enum class SiteKind : uint8_t {
+  kPlain,
+  kPool,     // of MemoryKind::kPool, but not a declared segment: counts all of its bytes
+  kSegment,  // a declared segment: counts its idle bytes
+  kBlock,    // a block that has taken its bytes from segments
 };
 
 // A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
-      : words(key),
-        stack(key.stack),
-        account(static_cast<uint8_t>(AccountOf(key.attributes))),
-        is_pool(key.attributes.kind == MemoryKind::kPool),
-        is_segment(is_pool && key.in_pool),
-        is_block(!is_pool && key.in_pool),
-        is_plain(!is_pool && !key.in_pool) {}
+      : words(key), stack(key.stack), account(static_cast<uint8_t>(AccountOf(key.attributes))), kind(KindOf(key)) {}
   SiteKey key() const { return words.WithStack(stack); }
+  static SiteKind KindOf(const SiteKey& key) {
+    if (key.attributes.kind == MemoryKind::kPool) return key.in_pool ? SiteKind::kSegment : SiteKind::kPool;
+    return key.in_pool ? SiteKind::kBlock : SiteKind::kPlain;
+  }
 
   const SiteWords words;
   const StackRecord* const stack;
-  const uint8_t account;                        // an AccountId
-  const bool is_pool : 1;                       // of kind kPool
-  const bool is_segment : 1;                    // a declared segment
-  const bool is_block : 1;                      // in a segment
-  const bool is_plain : 1;                      // neither of kind kPool nor in a pool
+  const uint8_t account;  // an AccountId
+  const SiteKind kind;
   mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
@@ -131,7 +132,7 @@ class SiteTable {
   // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
   // Returns the return addresses of a stack, innermost first.
-  static std::vector<uint64_t> PcsOf(const StackRecord& stack);
+  static std::vector<uint64_t> PcsOf(const StackRecord& stack) { return {stack.pcs(), stack.pcs() + stack.depth}; }
 
   // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
   // reached or there is no memory.

@@ -1,0 +1,121 @@
+#include "src/core/site_finder.h"
+
+#include <algorithm>
+#include <new>
+
+#include "src/base/pages.h"
+#include "src/capture/given_stack.h"
+#include "src/capture/python/named_frames.h"
+#include "src/capture/stack_memory.h"
+#include "src/core/scoped_caller.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Whether the stack of the event that this thread is recording is truncated, and not counted yet. Plain data in the
+// static TLS block.
+__thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
+
+}  // namespace
+
+SiteFinder::SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger)
+    : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
+      capture_(options.unwinder),
+      reads_python_(options.python && options.unwinder != Unwinder::kNone),
+      sites_(sites),
+      ledger_(ledger) {}
+
+void SiteFinder::StartInChild() {
+  cache_.~SiteCache();
+  new (&cache_) SiteCache;
+  truncated_stacks_.store(0, std::memory_order_relaxed);
+}
+
+SiteId SiteFinder::SiteOf(const Caller& caller, SiteWords words) {
+  const Caller& start = StartOfStack(caller);
+  const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
+  const Path* const path = capture_.FindPath(start, max_depth_);
+  // A site with a truncated stack is not cached, so that CachedSiteOf need not count the stack.
+  if (path != nullptr && !path->truncated) {
+    const SiteId known = cache_.Find(KeyOf(*path, names, words));
+    if (known != kNoSite) return known;
+  }
+  return names.digest == 0 ? SiteOfNewStack(start, path, words) : SiteOfNamedStack(start, path, words, names);
+}
+
+void SiteFinder::CountTruncated() {
+  if (!has_truncated_stack) return;
+  has_truncated_stack = false;
+  truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
+}
+
+[[gnu::noinline]] SiteFinder::NamedFrames SiteFinder::NamedFramesOf(const Caller& caller) const {
+  if (GivenFrames(caller) != 0 || !capture_.is_on()) return {};
+  const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  if (digest != 0 || current_traceback == nullptr) return {digest, nullptr};
+  return {current_traceback->hash, current_traceback};
+}
+
+SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWords& words) {
+  if (names.digest == 0) return {path.hash, words};
+  // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
+  // never freed.
+  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, words};
+}
+
+[[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words,
+                                                      const NamedFrames& names) {
+  PythonWorkspace* workspace = AcquirePythonWorkspace();
+  if (workspace == nullptr) return SiteOfNewStack(caller, path, words);
+  const CapturedStack native =
+      path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
+  const CapturedStack merged = names.traceback != nullptr
+                                   ? AppendTraceback(native, *names.traceback, max_depth_, workspace)
+                                   : MergePythonFrames(caller, native, max_depth_, workspace);
+  const SiteId site = SiteOfStack(merged, words);
+  ReleasePythonWorkspace(workspace);
+  // As in SiteOfStack, a truncated stack and a site with a rounded size are not cached.
+  if (native.path != nullptr && !merged.truncated && site != kNoSite && sites_.At(site).words == words) {
+    cache_.Store(KeyOf(*native.path, names, words), site);
+  }
+  return site;
+}
+
+[[gnu::noinline]] SiteId SiteFinder::SiteOfNewStack(const Caller& caller, const Path* path, SiteWords words) {
+  if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
+  const bool knows_python = HasPython();
+  // The frames are captured into this function's frame or, if the thread's stack may be too small for them, into pages.
+  // If there is no memory for these, the stack is truncated.
+  int depth = max_depth_;
+  void* pages = nullptr;
+  const size_t bytes = static_cast<size_t>(depth) * sizeof(uintptr_t);
+  if (depth > kFewFrames && AvailableStackBytes() < 4 * bytes) {
+    pages = MapPages(bytes);
+    if (pages == nullptr) depth = kFewFrames;
+  }
+  void* const buffer = pages != nullptr ? pages : __builtin_alloca(static_cast<size_t>(depth) * sizeof(uintptr_t));
+  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, static_cast<uintptr_t*>(buffer), depth), words);
+  UnmapPages(pages, bytes);
+  // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
+  return HasPython() && !knows_python ? SiteOf(caller, words) : site;
+}
+
+SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWords words) {
+  if (stack.truncated) has_truncated_stack = true;
+  const Hash128 hash = SiteTable::HashOf(stack);
+  const SiteCache::Key key(hash, words);
+  SiteId site = cache_.Find(key);
+  if (site == kNoSite) {
+    const StackRecord* record = sites_.InternStack(stack, hash);
+    if (record == nullptr) return kNoSite;
+    site = sites_.InternSite(words.WithStack(record));
+    if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
+    // A site with a rounded size is not cached: the site table decides when to round.
+    if (!(sites_.At(site).words == words)) return site;
+    cache_.Store(key, site);
+  }
+  return site;
+}
+
+}  // namespace hbmprof::internal

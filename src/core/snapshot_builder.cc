@@ -1,0 +1,171 @@
+#include "src/core/snapshot_builder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/capture/modules.h"
+#include "src/capture/python/interpreter.h"
+#include "src/capture/python/named_frames.h"
+#include "src/core/tables/births.h"
+
+namespace hbmprof::internal {
+namespace {
+
+// Adds the devices. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot does not have the
+// device.
+std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector<AccountTotals>& accounts,
+                                 hbmprof::Snapshot* snapshot) {
+  std::vector<std::string> names = profiler.names.devices.All();
+  const auto named_devices = static_cast<int>(names.size());
+  for (int device = named_devices; device < kMaxDevices; ++device) {
+    // A caller may use a number that Device() did not return.
+    names.push_back("unnamed:" + std::to_string(device));
+  }
+  std::vector<uint32_t> index_of(kMaxDevices, UINT32_MAX);
+  snapshot->tracker.live_records = 0;
+  for (int device = 0; device < kMaxDevices; ++device) {
+    bool used = false;
+    hbmprof::Snapshot::Device entry;
+    entry.name = names[device];
+    DeviceProbe probe = profiler.probes.Ask(device);
+    if (ProbeLimit::IsSilent(device)) {
+      snapshot->warnings.push_back(names[device] +
+                                   " did not answer at the end of the process; the numbers that only "
+                                   "the device knows, such as its free memory, are missing");
+    }
+    for (int space = 0; space < kMemorySpaceCount; ++space) {
+      const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
+      entry.spaces[space] = StatsOf(totals, MemorySpace(space), probe);
+      snapshot->tracker.live_records += totals.num_live;
+      used = used || totals.is_used();
+    }
+    // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
+    const bool named = device > 0 ? device < named_devices : profiler.names.devices.first_is_requested();
+    if (!used && !named) continue;
+    entry.uuid = std::move(probe.uuid);
+    entry.processes = std::move(probe.processes);
+    index_of[device] = static_cast<uint32_t>(snapshot->devices.size());
+    snapshot->devices.push_back(std::move(entry));
+  }
+  return index_of;
+}
+
+// Adds the samples and their stacks.
+void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites, const Births& births,
+                const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  std::unordered_map<const StackRecord*, uint32_t> stack_index;
+  std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
+  const std::vector<std::pair<std::string, std::string>> process_tags = profiler.names.tags.All();
+  for (SiteId site = 0; site < sites.size(); ++site) {
+    const SiteTotals& totals = sites[site];
+    // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.
+    if (totals.alloc_objects == 0 && totals.alloc_bytes == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
+        totals.peak_objects == 0 && totals.peak_bytes == 0) {
+      continue;
+    }
+    const SiteKey key = profiler.sites().Key(site);
+    hbmprof::Snapshot::Sample sample;
+    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
+    if (is_new) snapshot->stacks.push_back({profiler.sites().PcsOf(*key.stack), key.stack->truncated});
+    sample.stack = stack->second;
+    sample.device = device_index[static_cast<size_t>(key.attributes.device)];
+    sample.kind = key.attributes.kind;
+    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
+    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    const auto [set, is_new_set] = tags.try_emplace(key.tags);
+    if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
+    sample.tags = set->second;
+    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
+    sample.alloc_objects = totals.alloc_objects;
+    sample.alloc_bytes = totals.alloc_bytes;
+    sample.peak_objects = totals.peak_objects;
+    sample.peak_bytes = totals.peak_bytes;
+    sample.inuse_objects = totals.inuse_objects;
+    sample.inuse_bytes = totals.inuse_bytes;
+    sample.born = births.Of(site, *snapshot->uptime_seconds, totals.inuse_objects, totals.inuse_bytes,
+                            key.attributes.kind == MemoryKind::kPool);
+    sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
+    snapshot->samples.push_back(std::move(sample));
+  }
+}
+
+}  // namespace
+
+DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) {
+  DeviceStats stats;
+  stats.bytes_in_use = totals.bytes_in_use;
+  stats.peak_bytes_in_use = totals.peak_bytes_in_use;
+  stats.num_allocs = totals.num_allocs;
+  stats.num_live = totals.num_live;
+  stats.largest_alloc_size = totals.largest_alloc;
+  stats.pool_bytes = totals.pool_bytes;
+  stats.bytes_reserved = totals.pool_bytes - totals.block_bytes;
+  if (space != MemorySpace::kDevice) return stats;
+  stats.bytes_limit = probe.bytes_limit;
+  stats.bytes_free = probe.bytes_free;
+  stats.largest_free_block_bytes = probe.largest_free_block_bytes;
+  stats.driver_bytes_in_use = probe.driver_bytes_in_use;
+  stats.driver_peak_bytes_in_use = probe.driver_peak_bytes_in_use;
+  stats.driver_scope = probe.driver_scope;
+  stats.driver_cache_bytes = probe.driver_cache_bytes;
+  stats.baseline = probe.baseline;
+  if (probe.driver_bytes_in_use.has_value()) {
+    stats.unaccounted =
+        *probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes.value_or(0), 0);
+  }
+  return stats;
+}
+
+void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
+  snapshot->process_id = getpid();
+  char host[256] = {};
+  snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
+  snapshot->tracker = profiler.GetTrackerStats();
+}
+
+void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
+  if (const PythonInterpreter* python = FoundPython()) {
+    snapshot->python.version = python->version;
+    snapshot->python.problem =
+        profiler.finder().reads_python() ? python->problem.load(std::memory_order_acquire) : "turned off";
+  }
+  // All named frames of the process, so that the words of stacks are their entries in the snapshot.
+  static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
+  const uint32_t count = NamedFrameCount();
+  snapshot->named_frames.reserve(count);
+  for (auto number = static_cast<uint32_t>(snapshot->named_frames.size()); number < count; ++number) {
+    const NamedFrame& frame = *NamedFrameOf(kNamedFrameWord | number);
+    snapshot->named_frames.push_back(
+        {std::string(frame.function()), std::string(frame.file()), frame.line, frame.first_line});
+  }
+}
+
+Snapshot BuildSnapshot(const ProfilerImpl& profiler) {
+  std::vector<SiteTotals> sites;
+  std::vector<AccountTotals> accounts;
+  profiler.ledger().Snapshot(&sites, &accounts);
+  const Births births(profiler.live(), profiler.ledger().live_records(), static_cast<SiteId>(sites.size()));
+
+  hbmprof::Snapshot snapshot;
+  snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
+  snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
+  snapshot.time_unix_nanos =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  DescribeProcess(profiler, &snapshot);
+  snapshot.allocators = profiler.names.allocators.All();
+  snapshot.counters = profiler.names.counters.All();
+  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+  // constructor, which runs under that lock, may be waiting for one of ours.
+  snapshot.modules = LoadedModules();
+  AddSamples(profiler, sites, births, AddDevices(profiler, accounts, &snapshot), &snapshot);
+  AddPython(profiler, &snapshot);
+  return snapshot;
+}
+
+}  // namespace hbmprof::internal

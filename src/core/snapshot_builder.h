@@ -1,0 +1,23 @@
+// Makes snapshots, and the numbers of a device, from what a profiler has recorded.
+#ifndef HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
+#define HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
+
+#include "hbmprof/profiler.h"
+#include "src/core/ledger/ledger.h"
+#include "src/core/profiler_impl.h"
+
+namespace hbmprof::internal {
+
+// REQUIRES: the thread has entered the tracker.
+hbmprof::Snapshot BuildSnapshot(const ProfilerImpl& profiler);
+// Sets process, host and tracker of a snapshot.
+void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
+// Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not
+// have. Must be called after the stacks were added, so that every named frame in them is among these.
+void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
+// Returns the totals of one memory space of a device. `probe`: the answer of the device for this space.
+DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
