@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs missing packages, then builds and tests. The packages come from Debian, and from PyPI into folders of build/:
-# a PJRT plugin, CUDA's newest headers, two CUDA runtimes and their bindings for Python, the allocators of PyTorch and
+# a PJRT plugin, CUDA's newest headers, two CUDA runtimes, CUPTI, CUDA's bindings for Python, the allocators of PyTorch and
 # TensorFlow, CCCL, RMM, ONNX Runtime, pytest, DuckDB, an old CMake, XProf and Perfetto.
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.

@@ -796,6 +796,7 @@ CUresult cuDeviceGet(int*, int);
 CUresult cuCtxGetCurrent(void** context);
 CUresult cuCtxGetDevice(int* device);
 CUresult cuCtxPopCurrent_v2(void** context);
+CUresult cuCtxSynchronize();
 CUresult cuCtxPushCurrent_v2(void* context);
 CUresult cuDeviceGetCount(int* count);
 CUresult cuDeviceGetPCIBusId(char* text, int bytes, int device);
@@ -841,6 +842,7 @@ const Entry kEntries[] = {
     ENTRY("cuCtxPopCurrent", 4000, false, cuCtxPopCurrent_v2),
     ENTRY("cuCtxPushCurrent", 4000, false, cuCtxPushCurrent_v2),
     ENTRY("cuCtxSetCurrent", 4000, false, cuCtxSetCurrent),
+    ENTRY("cuCtxSynchronize", 2000, false, cuCtxSynchronize),
     ENTRY("cuDestroyExternalMemory", 10000, false, cuDestroyExternalMemory),
     ENTRY("cuDeviceGet", 2000, false, cuDeviceGet),
     ENTRY("cuDeviceGetAttribute", 2000, false, cuDeviceGetAttribute),
