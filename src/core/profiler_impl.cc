@@ -405,10 +405,9 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 
 // Flattened, because every free takes this way while the event log is on.
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
-                                                                     Generation birth,
-                                                                     Ledger::Entered entered) noexcept {
+                                                                     uint32_t birth, Ledger::Entered entered) noexcept {
   const LiveRecord record = LiveTable::Unpack(packed_record, birth);
-  const int octave = OctaveNow(birth);
+  const int octave = OctaveNow(record.birth);
   if (entered == Ledger::kNotEntered) {
     entered = EnterFree(id, record, octave);
   } else {
@@ -561,8 +560,7 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   LiveRecord live;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
   const bool is_born = freed.age_ != kBornWhenRestored;
-  LiveRecord record =
-      LiveTable::Unpack(freed.record_, is_born ? static_cast<Generation>(freed.age_) : PresentGeneration());
+  LiveRecord record = LiveTable::Unpack(freed.record_, is_born ? freed.age_ : PresentGeneration());
   const int octave = is_born ? static_cast<int>(freed.age_ >> kOctaveShift) - 1 : -1;
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
   if (sites_.At(record.site).is_segment) {

@@ -251,7 +251,7 @@ class ProfilerImpl {
   // The same for RecordFree: the record is still in the live table, or it was removed from it. FinishFree counts the
   // age.
   FreedRecord FreeUncommon(BufferId id) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Generation birth, Ledger::Entered entered) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record, uint32_t birth, Ledger::Entered entered) noexcept;
   // RecordAlloc in a scope (ScopedCaller), both events with an id that is not that of a buffer, and both events if the
   // thread is inside the tracker already: then they are counted and not recorded, except while the thread forks.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
@@ -445,7 +445,7 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
   uint64_t packed = 0;  // g++ warns otherwise
-  Generation birth = 0;
+  uint32_t birth = 0;
   if (!live_.TryErase(id.value(), &packed, &birth)) return FreeUncommon(id);
   const LiveRecord record = LiveTable::Unpack(packed, birth);
   const Ledger::CellRef cell = ledger_.RefOf(record.site);
