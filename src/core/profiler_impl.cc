@@ -175,6 +175,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       devices_("GPU:0", kMaxDevices),
       allocators_("", kMaxAllocators) {
   LookAtClock();  // the first profiler's begin is the start of all ages
+  if (options.unwinder != Unwinder::kNone) WatchForPython();
 }
 
 ProfilerImpl::~ProfilerImpl() = default;
@@ -332,7 +333,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 [[gnu::noinline]] bool ProfilerImpl::AllocateAtNewSite(Caller caller, const Path* path, BufferId id,
                                                        SiteWords words) noexcept {
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   const SiteId site = has_names ? SiteWithNames(caller, words) : SiteOfSlow(caller, path, words);
   CountTruncated();
   const auto bytes = static_cast<int64_t>(words.block_bytes());
@@ -436,7 +437,7 @@ void ProfilerImpl::CountTruncated() {
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
   const Caller& start = StartOfStack(caller);
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
 
@@ -1026,9 +1027,10 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const Births
 }
 
 void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
-  const PythonFinding python = FindPython();
-  snapshot->python.version = python.version;
-  if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
+  if (const PythonInterpreter* python = FoundPython()) {
+    snapshot->python.version = python->version;
+    snapshot->python.problem = reads_python_ ? python->problem.load(std::memory_order_acquire) : "turned off";
+  }
   // All named frames of the process, so that the words of stacks are their entries in the snapshot.
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();

@@ -406,7 +406,7 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::CachedSiteOf(const Caller& caller, SiteWords words, const Path** path) {
   *path = nullptr;
-  if (__builtin_expect(may_have_named_frames.load(std::memory_order_relaxed), 0) != 0) return kNoSite;
+  if (__builtin_expect(HasPython(), 0) != 0) return kNoSite;  // common events have no traceback
   *path = capture_.FindPath(caller, max_depth_);
   const bool is_common = *path != nullptr && !(*path)->truncated;
   return is_common ? site_cache_.FindInUsable(SiteCache::Key((*path)->hash, words)) : kNoSite;
