@@ -34,6 +34,7 @@
 #include "benchmarks/workload.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
+#include "src/base/generations.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 
@@ -284,6 +285,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   int64_t pairs = 0;
   if (argc == 2 && std::sscanf(argv[1], "--pairs=%" SCNd64, &pairs) == 1) --argc;
+  // Under valgrind, the buffers would get old while the instructions are counted.
+  if (pairs > 0) hbmprof::internal::generation_clock.store([] { return int64_t{0}; });
   hbmprof::benchmarks::Register(argv[0], pairs);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

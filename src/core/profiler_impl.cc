@@ -123,10 +123,9 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 
 // Flattened, because every free takes this way while the event log is on.
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
-                                                                     Generation birth,
-                                                                     Ledger::Entered entered) noexcept {
+                                                                     uint32_t birth, Ledger::Entered entered) noexcept {
   const LiveRecord record = LiveTable::Unpack(packed_record, birth);
-  const int octave = OctaveNow(birth);
+  const int octave = OctaveNow(record.birth);
   if (entered == Ledger::kNotEntered) {
     entered = EnterFree(id, record, octave);
   } else {
@@ -181,7 +180,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
     Drop(bytes);
     return prepared;
   }
-  return Freed(id, LiveTable::Pack({site, 0, size}), kBornWhenRestored);
+  return Freed(id, LiveTable::Pack({site, 0, size}));
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -191,10 +190,10 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
-  const bool is_born = freed.age_ != kBornWhenRestored;
-  LiveRecord record =
-      LiveTable::Unpack(freed.record_, is_born ? static_cast<Generation>(freed.age_) : PresentGeneration());
-  const int octave = is_born ? static_cast<int>(freed.age_ >> kOctaveShift) - 1 : -1;
+  // Another thread's record, or one that was only prepared, is born now.
+  const bool is_last = thread_state.freed_id == freed.id_.value();
+  LiveRecord record = LiveTable::Unpack(freed.record_, is_last ? thread_state.freed_age : PresentGeneration());
+  const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
   if (sites_.At(record.site).kind == SiteKind::kSegment) {
     if (RestoreSegment(freed.id_, record, octave)) return;

@@ -134,20 +134,22 @@ class ProfilerImpl {
     ProfilerImpl& profiler_;
   };
 
-  // FreedRecord::age_: 16 bits for the birth, and from bit 16 on the octave in which the age was counted, plus 1.
-  static constexpr int kOctaveShift = 16;
-  // The record was only prepared: its birth is the time at which it is restored.
-  static constexpr uint32_t kBornWhenRestored = ~uint32_t{0};
-  static FreedRecord Freed(BufferId id, uint64_t packed_record, uint32_t age) {
+  // A record whose buffer was born in the present generation, as most of those that are freed.
+  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
+    thread_state.freed_id = 0;
     FreedRecord freed;
     freed.id_ = id;
     freed.record_ = packed_record;
-    freed.age_ = age;
     return freed;
   }
+  // Any record. `octave`: in which its age was counted; -1: it was not.
   static FreedRecord Freed(BufferId id, const LiveRecord& record, int octave) {
-    return Freed(id, LiveTable::Pack(record), record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift);
+    const FreedRecord freed = Freed(id, LiveTable::Pack(record));
+    thread_state.freed_id = id.value();
+    thread_state.freed_age = record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift;
+    return freed;
   }
+  static constexpr int kOctaveShift = 16;
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // The steps of an allocation that are done.
@@ -164,7 +166,7 @@ class ProfilerImpl {
   // Do the remaining steps. FinishFree also counts the age. `entered`: kEnteredAndCounted if Ledger::CountRecords is
   // due.
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Done done) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Generation birth, Ledger::Entered entered) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record, uint32_t birth, Ledger::Entered entered) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
@@ -280,13 +282,13 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (!thread_state.inside && IsBuffer(id)) {
     const TrackerSection section;
     uint64_t packed = 0;  // g++ warns otherwise
-    Generation birth = 0;
+    uint32_t birth = 0;
     if (live_.TryErase(id.value(), &packed, &birth)) {
       const LiveRecord record = LiveTable::Unpack(packed, birth);
       const Ledger::CellRef cell = ledger_.RefOf(record.site);
       const Ledger::Entered entered =
           cell ? ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes) : Ledger::kNotEntered;
-      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed, birth);
+      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed);
       return FinishFree(id, packed, birth, entered);
     }
   }
@@ -322,7 +324,7 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
       const BufferId id(removed.id);
       const uint64_t packed = LiveTable::Pack(removed.record);
       const Generation birth = removed.record.birth;
-      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed, birth);
+      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed);
       return FinishFree(id, packed, birth, entered);
     }
   }

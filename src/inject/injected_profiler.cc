@@ -185,7 +185,7 @@ FreedRecord RecordFree(BufferId id) noexcept {
   const bool is_start = id.value() == memory->range.record.value();
   const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
   if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id);
-  if (is_start) return ProfilerAccess::Freed(id, LiveTable::Pack({kDriverRecordSite, 0, memory->live.bytes}), 0);
+  if (is_start) return ProfilerAccess::Freed(id, LiveTable::Pack({kDriverRecordSite, 0, memory->live.bytes}));
   return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id) : FreedRecord();
 }
 

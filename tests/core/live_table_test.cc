@@ -70,7 +70,7 @@ Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRec
 }
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
   uint64_t packed;
-  Generation birth;
+  uint32_t birth;
   if (!table.TryErase(id, &packed, &birth)) return table.Erase(id, record);
   *record = LiveTable::Unpack(packed, birth);
   return true;

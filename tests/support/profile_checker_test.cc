@@ -138,6 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
                [](Profile* p) { p->set_default_sample_type(p->sample_type(3).type()); }},
         Damage{"DefaultIsInUseThoughNothingIs", "default_sample_type is not peak_space",
                [](Profile* p) {
+                 p->set_string_table(p->comment(1), "hbmprof version=1");
+                 for (auto& sample : *p->mutable_sample()) sample.clear_ages();
                  for (auto& sample : *p->mutable_sample()) sample.set_value(5, 0);
                }},
         Damage{"HasFunctionsWithoutANamedAddress", "mapping 1 has_functions",

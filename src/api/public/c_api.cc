@@ -212,7 +212,6 @@ int WithAttributes(const hbmprof_attributes* given, const Use& use) {
 int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
   hbmprof_freed_record all = {};
   all.private_id = hbmprof::internal::ProfilerAccess::IdOf(record).value();
-  all.private_bytes = hbmprof::internal::ProfilerAccess::AgeOf(record);
   all.private_site = hbmprof::internal::ProfilerAccess::PackedRecordOf(record);
   Fill(freed, all);
   return record ? 1 : 0;
@@ -412,8 +411,8 @@ int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* fr
 void hbmprof_restore_record(const hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return;
   WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::Freed(
-        hbmprof::BufferId(freed->private_id), freed->private_site, static_cast<uint32_t>(freed->private_bytes)));
+    profiler.RestoreRecord(
+        hbmprof::internal::ProfilerAccess::Freed(hbmprof::BufferId(freed->private_id), freed->private_site));
     return true;
   });
 }

@@ -131,7 +131,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 5;
+inline constexpr uint32_t kInjectedVersion = 4;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -162,12 +162,10 @@ class ProfilerAccess {
   // The words of a FreedRecord. The second is that of LiveTable::Pack if the record is not empty.
   static BufferId IdOf(const FreedRecord& record) { return record.id_; }
   static uint64_t PackedRecordOf(const FreedRecord& record) { return record.record_; }
-  static uint32_t AgeOf(const FreedRecord& record) { return record.age_; }
-  static FreedRecord Freed(BufferId id, uint64_t packed_record, uint32_t age) {
+  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
     FreedRecord freed;
     freed.id_ = id;
     freed.record_ = packed_record;
-    freed.age_ = age;
     return freed;
   }
   // Returns a profiler that records into `injected`.

@@ -369,7 +369,7 @@ inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, Block* removed) {
   removed->id = address ^ view.id_bits;
   Ledger::OwnShard::BlockCell cell = nullptr;
   uint64_t packed = 0;  // g++ warns otherwise
-  Generation birth = 0;
+  uint32_t birth = 0;
   const bool is_erased = live_.TryEraseWhere(removed->id, &packed, &birth, [&] {
     const LiveRecord record = LiveTable::Unpack(packed, birth);
     cell = own.CellOfBlock(record.site);

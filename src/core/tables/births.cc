@@ -7,10 +7,13 @@ namespace {
 
 using Born = Snapshot::Sample::Born;
 
-// Adds `difference` to the youngest class. If that makes it negative, older ones get the rest.
-void AddToYoungest(std::vector<Born>* classes, int64_t Born::*value, int64_t difference) {
-  for (size_t i = classes->size(); i-- > 0 && difference != 0;) {
-    int64_t& sum = (*classes)[i].*value;
+// Makes the values of the first `count` classes add up to `total`: the youngest takes the difference. If that makes it
+// negative, older ones get the rest.
+void MakeSum(Born* classes, size_t count, int64_t Born::*value, int64_t total) {
+  int64_t difference = total;
+  for (size_t i = 0; i < count; ++i) difference -= classes[i].*value;
+  for (size_t i = count; i-- > 0 && difference != 0;) {
+    int64_t& sum = classes[i].*value;
     sum += difference;
     difference = std::min<int64_t>(sum, 0);
     if (i != 0) sum -= difference;
@@ -44,31 +47,30 @@ Births::Births(const LiveTable& live, int64_t expected, SiteId sites) {
 std::vector<Born> Births::Of(SiteId site, int64_t uptime_seconds, int64_t objects, int64_t bytes, bool is_pool) const {
   if (objects == 0 && bytes == 0) return {};
   const int log2 = BirthClassLog2(uptime_seconds);
-  std::vector<Born> classes(static_cast<size_t>(uptime_seconds >> log2) + 1);
-  for (uint32_t i = 0; i < classes.size(); ++i) classes[i].birth_class = i;
-  Born sum;
-  const auto add = [](const LiveRecord& record, Born* born) {
-    ++born->objects;
-    born->bytes += record.bytes;
-  };
+  Born classes[64] = {};
+  const auto count = static_cast<size_t>(uptime_seconds >> log2) + 1;
+  int64_t read_bytes = 0;
   for (size_t i = site == 0 ? 0 : ends_[site - 1]; i < ends_[site]; ++i) {
-    const auto born = static_cast<size_t>(StartOfGeneration(records_[i].birth) >> log2);
-    add(records_[i], &classes[std::min(born, classes.size() - 1)]);
-    add(records_[i], &sum);
+    const auto birth_class = static_cast<size_t>(StartOfGeneration(records_[i].birth) >> log2);
+    Born& born = classes[std::min(birth_class, count - 1)];
+    ++born.objects;
+    born.bytes += records_[i].bytes;
+    read_bytes += records_[i].bytes;
   }
-  if (is_pool && sum.bytes > 0) {
-    const double share = static_cast<double>(bytes) / static_cast<double>(sum.bytes);
-    sum.bytes = 0;
-    for (Born& born : classes) {
-      born.bytes = static_cast<int64_t>(static_cast<double>(born.bytes) * share);
-      sum.bytes += born.bytes;
-    }
+  if (is_pool && read_bytes > 0) {
+    const double share = static_cast<double>(bytes) / static_cast<double>(read_bytes);
+    for (Born& born : classes) born.bytes = static_cast<int64_t>(static_cast<double>(born.bytes) * share);
   }
-  AddToYoungest(&classes, &Born::objects, objects - sum.objects);
-  AddToYoungest(&classes, &Born::bytes, bytes - sum.bytes);
-  const auto is_empty = [](const Born& born) { return born.objects == 0 && born.bytes == 0; };
-  classes.erase(std::remove_if(classes.begin(), classes.end(), is_empty), classes.end());
-  return classes;
+  MakeSum(classes, count, &Born::objects, objects);
+  MakeSum(classes, count, &Born::bytes, bytes);
+  const auto is_used = [](const Born& born) { return born.objects != 0 || born.bytes != 0; };
+  std::vector<Born> used;
+  used.reserve(static_cast<size_t>(std::count_if(classes, classes + count, is_used)));
+  for (size_t i = 0; i < count; ++i) {
+    classes[i].birth_class = static_cast<uint32_t>(i);
+    if (is_used(classes[i])) used.push_back(classes[i]);
+  }
+  return used;
 }
 
 }  // namespace hbmprof::internal

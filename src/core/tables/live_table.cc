@@ -41,7 +41,7 @@ LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table
 
 LiveTable::Place LiveTable::LockedChain::Find(uint64_t id) const {
   for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
-    const uint32_t at = bucket->PlaceOf(id);
+    const uint64_t at = bucket->PlaceOf(id);
     if (bucket->EntryAt(at).id == id) return {bucket, at};
   }
   return {};

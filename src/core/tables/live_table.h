@@ -74,8 +74,9 @@ class LiveTable {
   static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
   }
-  static LiveRecord Unpack(uint64_t packed, Generation birth) {
-    return {static_cast<SiteId>(packed >> 40), birth, static_cast<int64_t>(packed & kMaxBytes)};
+  static LiveRecord Unpack(uint64_t packed, uint32_t birth) {
+    return {static_cast<SiteId>(packed >> 40), static_cast<Generation>(birth),
+            static_cast<int64_t>(packed & kMaxBytes)};
   }
 
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
@@ -105,12 +106,12 @@ class LiveTable {
   // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the bucket has
   // an overflow bucket, or if the record has just moved to another bucket. Sets `*packed` and `*birth` to the record.
   // Calls no function.
-  bool TryErase(uint64_t id, uint64_t* packed, Generation* birth) {
+  bool TryErase(uint64_t id, uint64_t* packed, uint32_t* birth) {
     return TryEraseWhere(id, packed, birth, [] { return true; });
   }
   // The same for EraseWhere.
   template <typename Agrees>
-  bool TryEraseWhere(uint64_t id, uint64_t* packed, Generation* birth, const Agrees& agrees) {
+  bool TryEraseWhere(uint64_t id, uint64_t* packed, uint32_t* birth, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
@@ -118,7 +119,7 @@ class LiveTable {
       bucket.UndoTryLock(fill);
       return false;
     }
-    const uint32_t at = bucket.PlaceOf(id);
+    const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
     bool erases = entry.id == id;
@@ -241,21 +242,21 @@ class LiveTable {
       return overflow != nullptr ? kOverflows : count * kOne;
     }
     void Unlock(uint32_t new_fill) { fill.store(static_cast<uint16_t>(new_fill), std::memory_order_release); }
-    Entry& EntryAt(uint32_t place) {
+    Entry& EntryAt(uint64_t place) {
       constexpr size_t kBytes = sizeof(Entry) / kOne;
       return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(entries) + place * kBytes);
     }
-    Generation& BirthAt(uint32_t place) {
+    Generation& BirthAt(uint64_t place) {
       return *reinterpret_cast<Generation*>(reinterpret_cast<char*>(births) + place);
     }
     // Returns the place of this id if it has one, else any place. It has no branches, because the processor cannot
     // predict which place it is.
-    uint32_t PlaceOf(uint64_t id) const {
+    uint64_t PlaceOf(uint64_t id) const {
       uint64_t place = 2 * kOne;
       if (entries[1].id == id) place = kOne;
       if (entries[0].id == id) place = 0;
       asm("" : "+r"(place));  // without this, the compiler uses branches
-      return static_cast<uint32_t>(place);
+      return place;
     }
   };
   static_assert(sizeof(Bucket) == 64, "one cache line");
@@ -267,7 +268,7 @@ class LiveTable {
     LiveRecord record() const { return Unpack(entry().site_and_bytes, birth()); }
 
     Bucket* bucket = nullptr;
-    uint32_t at = 0;
+    uint64_t at = 0;
   };
 
   // A bucket with its overflow buckets, locked as long as the object exists.
