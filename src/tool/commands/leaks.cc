@@ -321,11 +321,10 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (!series.ok()) return series.status();
   if (!series->CanBeJudged()) {
     const size_t dumps = series->files.size();
-    return absl::InvalidArgumentError(
-        Cat(dumps, dumps == 1 ? " dump" : " dumps",
-            " without the ages of buffers of one process cannot show whether "
-            "memory leaks; give at least three, better five (for two, use hbmprof diff); of a running process, "
-            "--interval 10s takes twelve"));
+    return absl::InvalidArgumentError(Cat(
+        dumps, dumps == 1 ? " dump" : " dumps",
+        " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
+        "least three, better five (for two, use hbmprof diff), or add --interval 10s for a running process"));
   }
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
 

@@ -31,13 +31,15 @@ std::optional<size_t> TypeNamed(const ProfileSet& profiles, const std::string& n
   return std::nullopt;
 }
 
-// Returns whether the file has the ages of buffers, all of one process.
+// Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
+// young process say little.
 bool HasAges(const ProfileSet::File& file) {
+  constexpr int64_t kYoungSeconds = 16;
   const auto processes = std::count_if(file.comments.begin(), file.comments.end(), [](const std::string& line) {
     const Comment comment(line);
     return comment.word == "hbmprof" && comment.values.count("pid") > 0;
   });
-  return file.uptime_seconds.has_value() && processes <= 1;
+  return file.uptime_seconds.value_or(0) >= kYoungSeconds && processes <= 1;
 }
 
 // Sets the range of dumps to be judged.
@@ -91,7 +93,6 @@ class SiteJudge {
     if (!series.has_ages) return;
     // The time is known to the second.
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].uptime_seconds) + 1;
-    if (now_ < kShortSeconds && series.end - series.begin >= 3) now_ = 0;
   }
 
   // Fills in the verdict and what follows from it.
@@ -119,8 +120,6 @@ class SiteJudge {
   }
 
  private:
-  static constexpr double kShortSeconds = 16;  // of an uptime: ages of whole seconds say little
-
   // `dumps[i]` becomes the number of the dump that point i of the course belongs to.
   Judgement JudgeCourse(const SiteGrowth& site, std::vector<size_t>& dumps) const {
     // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.

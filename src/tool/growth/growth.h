@@ -28,7 +28,7 @@ struct DumpSeries {
   size_t end = 0;
   std::string restart;  // in words; "" if there was none
 
-  // Whether the last judged dump has the ages of buffers, and those of one process.
+  // Whether the last judged dump has the ages of buffers, those of one process that has run for 16 seconds.
   bool has_ages = false;
 
   // Returns whether the dumps can be judged: one with ages, or three.

@@ -44,6 +44,7 @@ struct Figures {
   double equal_steps = 0;                // effective number of steps of the growth of `low`
   double growths = 0;                    // number of intervals in which `low` grew
   bool always = false;                   // `low` grew in each interval
+  double end_rate = 0;                   // rate of `low` in the last interval / its mean rate
   double end_spread = kInfinity;         // fastest rate / slowest rate of the last three intervals
   bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
@@ -156,6 +157,7 @@ Figures Measure(const Part& part, double fall) {
     const double step = low[i] - low[i - 1];
     const double kept = std::min(low[i], most) - std::min(low[i - 1], most);
     const double rate = step / (part.t[i] - part.t[i - 1]);
+    f.end_rate = rate / gain;
     if (i + 3 >= n) {
       end_slowest = std::min(end_slowest, rate);
       end_fastest = std::max(end_fastest, rate);
@@ -212,8 +214,9 @@ void JudgeGrowth(const Course& course, Judgement* judgement) {
     judgement->sure = n >= 12 || (n >= 8 && f.always && f.share == 1) ? Sure::kHigh
                       : n >= 6                                        ? Sure::kMedium
                                                                       : Sure::kLow;
-  } else if (f.share >= 0.25 && f.pause_chance > 0.02 && f.late >= (f.slowing ? 0.45 : 0.2) &&
-             (n < 4 || f.tail < 0.5)) {
+  } else if ((n >= 4 && n <= 8 && f.end_spread <= 1.7) ||  // the last three intervals are even
+             (f.share >= 0.25 && f.pause_chance > 0.02 && (n < 4 || f.tail < 0.5) &&
+              (f.end_rate >= 1 || f.late >= (f.slowing ? 0.45 : 0.2)))) {
     judgement->verdict = Verdict::kPerhaps;
   }
 }
