@@ -243,8 +243,7 @@ class SiteJudge {
         site.more_dumps = "it is a leak only if its lowest values continue to rise";
         break;
       case Verdict::kStopped:
-        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
-                       j.slowing ? ", and its growth slowed down before" : "");
+        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1);
         site.more_dumps = "it is a leak only if it grows again";
         break;
       case Verdict::kPerhaps:
