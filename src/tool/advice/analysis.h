@@ -23,7 +23,7 @@
 #include "src/export/recording.h"
 #include "src/tool/advice/advice.h"
 #include "src/tool/advice/pool.h"
-#include "src/tool/growth/judge.h"
+#include "src/tool/growth/life_table.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/arithmetic.h"
@@ -57,7 +57,6 @@ inline constexpr int64_t kMinFallPercent = 10;        // of the peak, if buffers
 inline constexpr uint32_t kReuseWindow = 4;
 inline constexpr int64_t kMinCourseNanos = 1000000;  // growth is not judged in a shorter recording
 inline constexpr size_t kShownSites = 5;
-inline constexpr size_t kCoursePoints = 24;
 inline constexpr size_t kMaxCandidates = 16;
 
 // Returns `percent` hundredths of `value`.
@@ -261,8 +260,8 @@ class Analysis {
   void Replay();
 
   // never_freed.cc
-  // Adds the points up to `time` to the courses of the groups, with the bytes of `totals`.
-  void AddCourse(const SiteTotals& totals, int64_t time);
+  // Adds a buffer to the table of its group: one that was freed at the time `end`, or one that is live at the end.
+  void CountLife(const Buffer& buffer, int64_t end, bool is_freed);
   void AdviseNeverFreed(AdviceReport& report);
 
   // fragmentation.cc
@@ -316,8 +315,7 @@ class Analysis {
   std::vector<Account> accounts_;
   std::vector<Fragmentation> fragmentation_;  // by device
   std::vector<ThreadState> threads_;
-  std::vector<Course> courses_;       // by group
-  std::vector<double> course_times_;  // seconds
+  std::vector<LifeTable> lives_;  // by group
   size_t next_sample_ = 0;
   std::vector<bool> held_;      // by event: a free whose thread allocates an equal buffer in its next event
   std::vector<bool> overlaps_;  // by event: an allocation of a buffer that could use the memory of the one it replaces

@@ -5,21 +5,30 @@
 
 namespace hbmprof::tool::advise {
 
-void Analysis::AddCourse(const SiteTotals& totals, int64_t time) {
-  while (course_times_.size() < kCoursePoints) {
-    const int64_t at = start_ + static_cast<int64_t>(static_cast<double>(nanos_) *
-                                                     static_cast<double>(course_times_.size()) / (kCoursePoints - 1));
-    if (at > time) return;
-    course_times_.push_back(static_cast<double>(at - start_) / 1e9);
-    for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
-      if (tables_.site_kinds[site] == RecordingTables::SiteKind::kSegment) continue;
-      Course& course = courses_[group_of_[site]];
-      course.in_use.resize(course_times_.size());
-      course.allocated.resize(course_times_.size());
-      course.in_use.back() += static_cast<double>(totals.site(site).bytes);
-      course.allocated.back() += static_cast<double>(totals.site(site).allocated_bytes);
-    }
+// Times of life tables, which have whole seconds, are in parts of the recording.
+constexpr double kLifeTimeParts = 4096;
+constexpr size_t kLifeClasses = 64;
+
+void Analysis::CountLife(const Buffer& buffer, int64_t end, bool is_freed) {
+  if (tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) return;
+  LifeTable& lives = lives_[group_of_[buffer.site]];
+  const auto parts = [this](int64_t nanos) {
+    return static_cast<double>(nanos) * kLifeTimeParts / static_cast<double>(std::max<int64_t>(nanos_, 1));
+  };
+  if (is_freed) {
+    const double age = parts(end - buffer.time);
+    const size_t octave = age < 1 ? 0 : static_cast<size_t>(std::log2(age)) + 1;
+    lives.freed.resize(std::max(lives.freed.size(), octave + 1));
+    ++lives.freed[octave];
+    return;
   }
+  lives.now = kLifeTimeParts;
+  lives.class_seconds = kLifeTimeParts / kLifeClasses;
+  lives.live.resize(kLifeClasses);
+  lives.live_bytes.resize(kLifeClasses);
+  const auto birth = static_cast<size_t>(std::max(0.0, parts(buffer.time - start_) / lives.class_seconds));
+  ++lives.live[std::min(birth, kLifeClasses - 1)];
+  lives.live_bytes[std::min(birth, kLifeClasses - 1)] += static_cast<double>(buffer.bytes);
 }
 
 void Analysis::AdviseNeverFreed(AdviceReport& report) {
@@ -30,18 +39,13 @@ void Analysis::AdviseNeverFreed(AdviceReport& report) {
     advice.account = AccountName(tables_, a);
     double per_second = 0;
     for (uint32_t g = 0; g < groups_.size(); ++g) {
-      Course& course = courses_[g];
-      if (groups_[g].account != a || course.in_use.size() < 3) continue;
-      course.at.assign(course_times_.begin(), course_times_.end());
-      const Judgement judgement = Judge(course);
-      const double growth = course.in_use.back() - course.in_use[judgement.first];
-      if (judgement.verdict != Verdict::kLeak || groups_[g].kept_count == 0 ||
-          growth < static_cast<double>(PercentOf(kMinLeakPercent, accounts_[a].peak))) {
-        continue;
-      }
-      per_second += growth / std::max(course.at.back() - course.at[judgement.first], 1e-9);
-      advice.bytes = Plus(advice.bytes, static_cast<int64_t>(growth));
-      advice.sites.push_back(SiteOf(g, static_cast<int64_t>(growth), groups_[g].kept_count));
+      const Group& group = groups_[g];
+      if (group.account != a || group.kept_bytes < PercentOf(kMinLeakPercent, accounts_[a].peak)) continue;
+      const LifeJudgement judgement = JudgeLives(lives_[g]);
+      if (judgement.finding != LifeJudgement::Finding::kLeak) continue;
+      per_second += judgement.per_second * kLifeTimeParts * 1e9 / static_cast<double>(nanos_);
+      advice.bytes = Plus(advice.bytes, group.kept_bytes);
+      advice.sites.push_back(SiteOf(g, group.kept_bytes, group.kept_count));
     }
     if (advice.sites.empty()) continue;
     advice.text = Cat("Memory of ", Shorten(advice.sites), " grows until the end: +", Bytes(advice.bytes), ", ",
@@ -52,9 +56,9 @@ void Analysis::AdviseNeverFreed(AdviceReport& report) {
       if (left > 0 && left < 1e9)
         advice.text += Cat(" At this rate the limit is reached in ", Nanos(std::llround(left * 1e9)), ".");
     }
-    advice.how = Cat("The bytes in use of each function at ", kCoursePoints,
-                     " instants are judged as hbmprof leaks does. Counts are buffers that were allocated in the "
-                     "recording and are live at its end.");
+    advice.how =
+        "The ages of the buffers of each function are judged as hbmprof leaks does. Counts are buffers that were "
+        "allocated in the recording and are live at its end.";
     report.advice.push_back(std::move(advice));
   }
 }

@@ -26,6 +26,7 @@ void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
 }
 
 void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
+  if (event.kind == RecordedKind::kFree) CountLife(buffer, event.time, true);
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   Group& group = GroupOf(buffer.site);
   Account& account = accounts_[group.account];
@@ -63,7 +64,7 @@ void Analysis::Survey() {
   held_.assign(static_cast<size_t>(recording_.event_count()), false);
   overlaps_.assign(static_cast<size_t>(recording_.event_count()), false);
   threads_.assign(std::max<size_t>(tables_.threads.size(), 1), {});
-  courses_.resize(groups_.size());
+  lives_.assign(groups_.size(), {});
   SiteTotals totals(tables_);
   for (const RecordingTables::Live& buffer : tables_.live) AddAddresses(buffer.id, buffer.bytes, buffer.site);
   Live live;
@@ -72,7 +73,8 @@ void Analysis::Survey() {
       live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
       [this, &totals](const RecordedEvent& event) {
-        AddCourse(totals, event.time - 1);
+        if (event.kind == RecordedKind::kAllocAndFree)
+          CountLife({event.site, event.bytes, event.time}, event.time, true);
         if (event.kind == RecordedKind::kAllocAndFree && !IsBlock(event.site) && event.bytes > 0) {
           GroupOf(event.site).calls += 1;
           AccountOf(event.site).calls += 2;
@@ -88,11 +90,11 @@ void Analysis::Survey() {
           accounts_[a].peak_ordinal = ordinal_;
         }
       });
-  AddCourse(totals, start_ + nanos_ + 1);
   for (Account& account : accounts_) {
     if (account.peak_ordinal < 0) account.peak_time = start_;
   }
   for (const auto& [key, buffer] : live) {
+    CountLife(buffer, 0, false);
     if (buffer.ordinal < 0 || tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) continue;
     ++GroupOf(buffer.site).kept_count;
     GroupOf(buffer.site).kept_bytes = Plus(GroupOf(buffer.site).kept_bytes, buffer.bytes);

@@ -69,7 +69,7 @@ size_t EndOfWarmUp(const DumpSeries& series) {
 
 // Returns the growth of a site that --fail-over counts. Growth that stopped counts only after the dump `warm`.
 int64_t CountedGrowth(const SiteGrowth& site, const DumpSeries& series, size_t warm) {
-  if (site.verdict < Verdict::kStopped) return site.growth;
+  if (site.verdict < Verdict::kStopped || series.end - series.begin < kLeastDumps) return site.growth;
   return std::max<int64_t>(0, Minus(site.values[series.end - 1], site.values[warm]));
 }
 
@@ -102,6 +102,7 @@ void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
   (*entry)["growth"] = site.growth;
   (*entry)["per_interval"] = site.per_interval;
   (*entry)["values"] = site.values;
+  if (site.oldest > 0) (*entry)["born"] = {{"oldest_seconds", site.oldest}, {"newest_seconds", site.newest}};
   if (!series.seconds.empty()) (*entry)["per_second"] = site.per_second;
   if (!series.counts.empty()) (*entry)["per_count"] = site.per_count;
 }
@@ -143,15 +144,20 @@ void PrintHead(const LeaksOptions& options, const Result& result) {
     first = Plus(first, site.values.front());
     last = Plus(last, site.values.back());
   }
-  std::string head = Cat(series.files.size(), " dumps");
-  if (!series.seconds.empty()) head += Cat(" over ", std::llround(series.seconds.back()), " s");
-  if (!series.counts.empty()) {
+  const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
+  const bool is_one = series.files.size() == 1;
+  std::string head = is_one ? "1 dump" : Cat(series.files.size(), " dumps");
+  if (is_one) {
+    head += Cat(", ", FormatDuration(static_cast<double>(now.uptime_seconds.value_or(0))), " after the start");
+  } else if (!series.seconds.empty()) {
+    head += Cat(" over ", std::llround(series.seconds.back()), " s");
+  }
+  if (!is_one && !series.counts.empty()) {
     head += Cat(", ", std::llround(series.counts[series.end - 1] - series.counts[series.begin]), " ", options.per);
   }
-  Print(
-      Visible(Cat(head, ": ", result.type.type, " from ", FormatValue(first, unit), " to ", FormatValue(last, unit))) +
-      "\n");
-  const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
+  Print(Visible(Cat(head, ": ", result.type.type, " ", is_one ? "" : Cat("from ", FormatValue(first, unit), " to "),
+                    FormatValue(last, unit))) +
+        "\n");
   if (const std::string leaks = LeakSentence(result.profiles, now, result.type_index, result.sites); !leaks.empty()) {
     PrintVisible(Colored(Visible(leaks), Tone::kGrowth) + "\n");
   }
@@ -170,12 +176,13 @@ std::string VerdictText(const LeaksOptions& options, const Result& result, const
     return Cat(FormatChange(static_cast<int64_t>(std::llround(value)), unit), "/", per);
   };
   std::string rates;
-  if (!result.series.counts.empty()) rates += rate(site.per_count, OneOf(options.per)) + "  ";
+  if (result.series.files.size() > 1 && !result.series.counts.empty())
+    rates += rate(site.per_count, OneOf(options.per)) + "  ";
   if (!result.series.seconds.empty()) rates += rate(site.per_second, "s") + "  ";
-  rates += rate(site.per_interval, "interval");
+  if (result.series.files.size() > 1) rates += rate(site.per_interval, "interval") + "  ";
   const bool is_leak = site.verdict == Verdict::kLeak;
   const std::string line = Cat(GrowthSign(site.growth), is_leak ? "LEAK" : VerdictName(site.verdict), "  ",
-                               Visible(rates), "  (", Visible(FormatChange(site.growth, unit)), " in all)");
+                               Visible(rates), "(", Visible(FormatChange(site.growth, unit)), " in all)");
   return Cat(Colored(line, is_leak ? Tone::kGrowth : Tone::kWarning), "\n       sure: ", SureName(site.sure), "; ",
              Visible(site.why), "\n       more dumps: ", Visible(site.more_dumps), "\n");
 }
@@ -256,14 +263,8 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
   PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
 }
 
-// Error: kInvalidArgument for too few dumps, with `advice`.
-absl::Status CheckCount(size_t dumps, const std::string& advice) {
-  if (dumps >= kLeastDumps) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      Cat(dumps, dumps == 1 ? " dump is" : " dumps are", " too few to distinguish growth from warming up; ", advice));
-}
-
-// Takes dumps of a process. Reports wrong options before the series or after its first dump, as far as possible.
+// Takes dumps of a process: one, or a series if an option of the series was given. Reports wrong options before the
+// series or after its first dump, as far as possible.
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
   const std::optional<double> seconds = ParseSeconds(options.interval);
   constexpr double kLongest = 24 * 3600;
@@ -271,7 +272,9 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
     return absl::InvalidArgumentError(
         Cat("--interval ", options.interval, ": write a time such as 10s or 5m, up to 24h"));
   }
-  if (options.dumps < kLeastDumps) {
+  const bool is_series = std::any_of(options.live_options.begin(), options.live_options.end(),
+                                     [](const CLI::Option* option) { return option->count() > 0; });
+  if (is_series && options.dumps < kLeastDumps) {
     return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
   }
   if (const absl::Status status = CheckView(options); !status.ok()) return status;
@@ -282,13 +285,7 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
     if (!limit.ok()) return limit.status();
     return OrderDumps(first, options.per).status();
   };
-  absl::StatusOr<ProfileSet> profiles = TakeDumps("leaks", process, {*seconds, options.dumps, options.output}, check);
-  if (!profiles.ok()) return profiles;
-  if (const absl::Status status = CheckCount(profiles->files().size(), "take at least three, better twelve");
-      !status.ok()) {
-    return status;
-  }
-  return profiles;
+  return TakeDumps("leaks", process, {*seconds, is_series ? options.dumps : 1, options.output}, check);
 }
 
 // Returns the dumps: the files, or those of a process, if `options.files` is one name and that of a process.
@@ -303,10 +300,6 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
   }
-  const absl::Status status = CheckCount(
-      options.files.size(),
-      "give at least three, better five (for two, use hbmprof diff), or the id or name of a running process");
-  if (!status.ok()) return status;
   return ReadProfiles(options.files);
 }
 
@@ -326,6 +319,13 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   if (!limit.ok()) return limit.status();
   const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
   if (!series.ok()) return series.status();
+  if (!series->CanBeJudged()) {
+    const size_t dumps = series->files.size();
+    return absl::InvalidArgumentError(Cat(
+        dumps, dumps == 1 ? " dump" : " dumps",
+        " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
+        "least three, better five (for two, use hbmprof diff), or add --interval 10s for a running process"));
+  }
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
 
   const Result result = JudgeSites(options, *profiles, *series, *type, trimmed);
@@ -345,12 +345,11 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
 }  // namespace
 
 Command AddLeaksCommand(CLI::App& tool) {
-  CLI::App* arguments =
-      tool.add_subcommand("leaks", "Rank the call stacks that grow steadily over three or more dumps");
+  CLI::App* arguments = tool.add_subcommand("leaks", "Rank the call stacks whose buffers are never freed");
   auto options = std::make_shared<LeaksOptions>();
   arguments
       ->add_option("FILE", options->files,
-                   "Dumps of one program, three or more; or one running process to take dumps of")
+                   "Dumps of one program: one with the ages of buffers, or three or more; or a running process")
       ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
@@ -375,8 +374,9 @@ Command AddLeaksCommand(CLI::App& tool) {
   // The last lines of the help list these.
   arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
   options->live_options = {
-      arguments->add_option("--interval", options->interval, "Of a process: time between two dumps"),
-      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps")
+      arguments->add_option("--interval", options->interval,
+                            "Of a process: take a series, with this time between two dumps"),
+      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps of the series")
           ->transform(WholeNumber(0, kMaxCount)),
       arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
   for (CLI::Option* const option : options->live_options) option->group("");

@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "src/tool/growth/life_table.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/progress.h"
 #include "src/tool/util/text.h"
@@ -23,29 +24,29 @@ std::string Percent(double share) {
   return text;
 }
 
-std::string Bytes(double value, const std::string& unit) {
-  return FormatValue(static_cast<int64_t>(std::llround(value)), unit);
-}
-
-// Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
-std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
-  const std::string in_use = "inuse_";
-  const std::string& name = profiles.types()[type].type;
-  if (name.rfind(in_use, 0) != 0) return std::nullopt;
+std::optional<size_t> TypeNamed(const ProfileSet& profiles, const std::string& name) {
   for (size_t t = 0; t < profiles.types().size(); ++t) {
-    if (profiles.types()[t].type == "alloc_" + name.substr(in_use.size())) return t;
+    if (profiles.types()[t].type == name) return t;
   }
   return std::nullopt;
+}
+
+// Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
+// young process say little.
+bool HasAges(const ProfileSet::File& file) {
+  constexpr int64_t kYoungSeconds = 16;
+  const auto processes = std::count_if(file.comments.begin(), file.comments.end(), [](const std::string& line) {
+    const Comment comment(line);
+    return comment.word == "hbmprof" && comment.values.count("pid") > 0;
+  });
+  return file.uptime_seconds.value_or(0) >= kYoungSeconds && processes <= 1;
 }
 
 // Sets the range of dumps to be judged.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
   series.end = dumps;
-  std::optional<size_t> total_type;
-  for (size_t t = 0; t < profiles.types().size(); ++t) {
-    if (profiles.types()[t].type == "alloc_space") total_type = t;
-  }
+  const std::optional<size_t> total_type = TypeNamed(profiles, "alloc_space");
   std::vector<size_t> starts = {0};
   int64_t total_before = 0;
   std::string process_before;
@@ -84,146 +85,198 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
                        ": only dumps ", begin + 1, " to ", end, " are judged, the longest series of one process");
 }
 
-// Judges courses over one series of dumps and one sample type.
-class CourseJudge {
+// Judges sites over one series of dumps and one sample type.
+class SiteJudge {
  public:
-  CourseJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
-      : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {}
+  SiteJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
+      : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {
+    if (!series.has_ages) return;
+    // The time is known to the second.
+    now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].uptime_seconds) + 1;
+  }
 
-  // Fills in all fields except stack, labels and values. `allocated` is by dump; empty if unknown.
-  void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
+  // Fills in the verdict and what follows from it.
+  void Fill(SiteGrowth& site) const {
+    const size_t first = series_.begin;
+    const size_t last = series_.end - 1;
+    Judgement course;
+    if (last - first >= 2) {
+      std::vector<size_t> dumps;
+      course = JudgeCourse(site, dumps);
+      site.verdict = course.verdict;
+      site.sure = course.sure;
+      Explain(course, dumps, site);
+    }
+    site.growth = Minus(site.values[last], site.values[first]);
+    const auto growth = static_cast<double>(site.growth);
+    if (last > first) site.per_interval = growth / static_cast<double>(last - first);
+    const auto rate = [&](const std::vector<double>& units) {
+      const double length = units.empty() ? 0 : units[last] - units[first];
+      return length > 0 ? growth / length : 0;
+    };
+    site.per_second = rate(series_.seconds);
+    site.per_count = rate(series_.counts);
+    if (now_ > 0) JudgeAges(course.verdict, last - first < 2, site);
+  }
+
+ private:
+  // `dumps[i]` becomes the number of the dump that point i of the course belongs to.
+  Judgement JudgeCourse(const SiteGrowth& site, std::vector<size_t>& dumps) const {
     // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.
     Course course;
-    std::vector<size_t> dumps;
     for (size_t d = series_.begin; d < series_.end; ++d) {
       if (!dumps.empty() && at_[d] <= course.at.back()) {
         dumps.pop_back();
         course.at.pop_back();
         course.in_use.pop_back();
-        if (!allocated.empty()) course.allocated.pop_back();
       }
       dumps.push_back(d);
       course.at.push_back(at_[d]);
       course.in_use.push_back(static_cast<double>(site.values[d]));
-      if (!allocated.empty()) course.allocated.push_back(static_cast<double>(allocated[d]));
     }
-    const Judgement judgement = Judge(course);
-    site.verdict = judgement.verdict;
-    site.sure = judgement.sure;
-    site.first = dumps[judgement.first];
-    Explain(judgement, dumps, site);
-
-    const size_t last = series_.end - 1;
-    site.growth = Minus(site.values[last], site.values[site.first]);
-    const auto growth = static_cast<double>(site.growth);
-    site.per_interval = growth / static_cast<double>(last - site.first);
-    const auto rate = [&](const std::vector<double>& units) {
-      const double length = units.empty() ? 0 : units[last] - units[site.first];
-      return length > 0 ? growth / length : 0;
-    };
-    site.per_second = rate(series_.seconds);
-    site.per_count = rate(series_.counts);
+    return Judge(course);
   }
 
- private:
-  // Sets `why` and `more_dumps`. `dumps[i]` is the number of the dump that point i of the course belongs to.
+  LifeTable TableOf(const SiteGrowth& site) const {
+    const auto first = static_cast<size_t>(site.ages.first_class);
+    LifeTable table;
+    table.now = now_;
+    table.class_seconds = std::ldexp(1, site.ages.class_width_log2);
+    table.live.resize(first);
+    table.live_bytes.resize(first);
+    table.live.insert(table.live.end(), site.ages.born_counts.begin(), site.ages.born_counts.end());
+    const std::vector<int64_t>& values = unit_ == "count" ? site.ages.born_counts : site.ages.born_bytes;
+    table.live_bytes.insert(table.live_bytes.end(), values.begin(), values.end());
+    int64_t young = site.freed;
+    for (const int64_t count : site.ages.freed_by_octave) young = Minus(young, count);
+    table.freed.push_back(static_cast<double>(std::max<int64_t>(young, 0)));
+    table.freed.insert(table.freed.end(), site.ages.freed_by_octave.begin(), site.ages.freed_by_octave.end());
+    return table;
+  }
+
+  // Replaces the verdict on the course, which is the second witness, by that on the ages.
+  void JudgeAges(Verdict course, bool is_alone, SiteGrowth& site) const {
+    using Finding = LifeJudgement::Finding;
+    const LifeTable table = TableOf(site);
+    const LifeJudgement life = JudgeLives(table);
+    if (is_alone) site.growth = static_cast<int64_t>(life.kept_bytes);
+    if (life.finding == Finding::kLeak || life.is_perhaps) {
+      site.verdict = life.finding == Finding::kLeak ? Verdict::kLeak : Verdict::kPerhaps;
+      site.sure = course == Verdict::kLeak                            ? Sure::kHigh
+                  : life.finding == Finding::kLeak && life.times >= 9 ? Sure::kMedium
+                                                                      : Sure::kLow;
+      site.per_second = life.per_second;
+      site.oldest = now_ - life.oldest;
+      site.newest = now_ - life.newest;
+      ExplainAges(table, life, site);
+    } else if (course == Verdict::kLeak) {
+      site.verdict = Verdict::kPerhaps;
+      site.sure = Sure::kLow;
+      site.why = "grows, but no buffer is old: " + site.why;
+      site.more_dumps = "a buffer that is always replaced by a larger one looks like this; so do more and more clients";
+    } else if (is_alone || course == Verdict::kPerhaps) {
+      const bool stopped = life.finding == Finding::kStopped;
+      site.verdict = stopped                                ? Verdict::kStopped
+                     : life.kept > 0 || UsualAge(table) > 0 ? Verdict::kUpAndDown
+                                                            : Verdict::kFlat;
+      site.why = stopped                               ? Cat("last kept a buffer ", FormatDuration(site.newest), " ago")
+                 : site.verdict == Verdict::kUpAndDown ? Cat("its buffers are freed; ", FreedText(table))
+                                                       : "no buffer was allocated after the start";
+      site.more_dumps = "it is a leak only if it keeps more buffers";
+    }
+  }
+
+  static std::string FreedText(const LifeTable& table) {
+    const double age = UsualAge(table);
+    return age == 0 ? "this call stack freed none"
+                    : Cat("buffers of this call stack that are freed live ", age > 1 ? "up to " : "less than ",
+                          FormatDuration(age));
+  }
+
+  void ExplainAges(const LifeTable& table, const LifeJudgement& life, SiteGrowth& site) const {
+    const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+    const std::string kept =
+        Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
+            " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
+    site.more_dumps = "a dump after twice the time shows whether it goes on";
+    switch (life.finding) {
+      case LifeJudgement::Finding::kLeak:
+        site.why = Cat(kept, "; ", FreedText(table));
+        site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
+        break;
+      case LifeJudgement::Finding::kSlowing:
+        site.why = Cat("is slowing down: ", kept, ", fewer and fewer");
+        break;
+      case LifeJudgement::Finding::kBatch:
+        site.why = Cat("may be a batch: ", kept, ", but all from the time before were");
+        break;
+      case LifeJudgement::Finding::kUntested:
+      case LifeJudgement::Finding::kFewTimes:
+      case LifeJudgement::Finding::kStopped:
+      case LifeJudgement::Finding::kNoneIsOld:
+        site.why = Cat(kept, ", but they were born at few times, or not lately");
+        break;
+    }
+  }
+
+  // Sets `why` and `more_dumps`. `dumps` is that of JudgeCourse.
   void Explain(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    switch (site.verdict) {
-      case Verdict::kFlat:
-        site.why = j.returned > 0 ? "shrank" : "did not change";
-        site.more_dumps = "it is a leak only if it begins to grow";
-        return;
-      case Verdict::kUpAndDown:
-        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
-        site.more_dumps = "it is a leak only if its lowest values continue to rise";
-        return;
-      case Verdict::kStopped:
-        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
-                       j.slowing ? ", and its growth slowed down before" : "");
-        site.more_dumps = "it is a leak only if it grows again";
-        return;
-      case Verdict::kPerhaps:
-        ExplainPerhaps(j, dumps, site);
-        return;
-      case Verdict::kLeak:
-        ExplainLeak(j, dumps, site);
-        return;
-    }
-  }
-
-  // The parts of the explanation of growth.
-  struct Growth {
-    size_t intervals;
-    std::string grew;
-    std::string returned;
-    std::string last_third;  // against the second
-    std::string late;
-  };
-  Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
-    const size_t intervals = dumps.size() - 1 - j.first;
-    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
+    const size_t intervals = dumps.size() - 1;
     const double share = std::max(0.0, j.late / 2);  // of the last third in the growth of the last two
     const std::string last_third =
         share > 0.99
             ? "nearly all growth after the first third of the time is in the last third"
             : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
     const char* const change = share < 0.45 ? "slower: " : share > 0.55 ? "faster: " : nullptr;
-    return {intervals, Cat("grew permanently in ", j.steps, " of ", intervals, " intervals", since),
-            j.fall > 0 ? Cat("freed at most ", Bytes(j.fall, unit_), " at a time") : "freed nothing", last_third,
-            change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third)};
-  }
-
-  void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const Growth growth = Describe(j, dumps);
-    if (dumps.size() < 6) {
-      site.why = Cat(growth.grew, ", ", growth.returned, "; ", dumps.size(),
-                     " dumps cannot distinguish a leak from a cache that fills");
-      site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
-    } else if (j.slowing) {
-      site.why = Cat("is slowing down: ", growth.last_third);
-      site.more_dumps = "dumps over twice the time show whether it stops";
-    } else if (j.in_jumps) {
-      site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
-                     Percent(j.tail), " of the time before the end: one-time jumps look the same");
-      site.more_dumps = "if there are more jumps in the same time again, it is a leak; otherwise not";
-    } else {
-      site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
-      site.more_dumps = "dumps over twice the time show whether the growth continues";
-    }
-  }
-
-  void ExplainLeak(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const Growth growth = Describe(j, dumps);
-    switch (j.reason) {
-      case Judgement::Reason::kTrend: {
-        char trend[32];
-        std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
-        site.why = Cat("fluctuates and rises: the trend is ", trend, " times its standard error; ", growth.late);
+    const std::string late =
+        change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third);
+    const std::string grew = Cat("grew permanently in ", j.steps, " of ", intervals, " intervals");
+    const std::string freed =
+        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing";
+    switch (site.verdict) {
+      case Verdict::kFlat:
+        site.why = j.returned > 0 ? "shrank" : "did not change";
+        site.more_dumps = "it is a leak only if it begins to grow";
         break;
-      }
-      case Judgement::Reason::kEven:
-        site.why = Cat("grew at nearly the same rate in ",
-                       growth.intervals > 3 ? std::string("the last three") : Cat("each of ", growth.intervals),
-                       " intervals; ", growth.returned);
+      case Verdict::kUpAndDown:
+        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
+        site.more_dumps = "it is a leak only if its lowest values continue to rise";
         break;
-      case Judgement::Reason::kKept:
-      case Judgement::Reason::kKeptAfterStart:
-      case Judgement::Reason::kNone:
-        site.why = Cat(growth.grew, "; ", growth.returned, "; ", growth.late);
+      case Verdict::kStopped:
+        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1);
+        site.more_dumps = "it is a leak only if it grows again";
         break;
-    }
-    if (site.sure == Sure::kHigh) {
-      site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
-    } else {
-      site.more_dumps =
-          Cat(dumps.size() < 6 ? "six" : "twelve",
-              " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full");
+      case Verdict::kPerhaps:
+        site.more_dumps = "dumps over twice the time show whether the growth continues";
+        if (dumps.size() < 6) {
+          site.why =
+              Cat(grew, ", ", freed, "; ", dumps.size(), " dumps cannot distinguish a leak from a cache that fills");
+          site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
+        } else if (j.slowing) {
+          site.why = Cat("is slowing down: ", last_third);
+        } else if (j.in_jumps) {
+          site.why = Cat("grew in a few jumps (", j.steps, " of ", intervals, " intervals), the last one ",
+                         Percent(j.tail), " of the time before the end: one-time jumps look the same");
+        } else {
+          site.why = Cat(grew, ", unevenly; ", freed, "; ", late);
+        }
+        break;
+      case Verdict::kLeak:
+        site.why = Cat(grew, "; ", freed, "; ", late);
+        site.more_dumps =
+            site.sure == Sure::kHigh
+                ? std::string("a cache that is not yet full looks the same: dump again when it must be full")
+                : Cat(dumps.size() < 6 ? "six" : "twelve",
+                      " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is "
+                      "full");
+        break;
     }
   }
 
   const DumpSeries& series_;
   const std::string& unit_;
   const std::vector<double> at_;
+  double now_ = 0;  // the uptime at the last judged dump; 0 if ages are not judged
 };
 
 size_t CountDifferent(const std::vector<double>& values, size_t begin, size_t end) {
@@ -276,6 +329,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     series.counts.push_back(static_cast<double>(*count));
   }
   FindRestarts(profiles, series);
+  series.has_ages = HasAges(files[series.files[series.end - 1]]);
   const size_t judged = series.end - series.begin;
   if (judged < 3) return series;  // not enough to judge growth
   if (!counter.empty()) {
@@ -310,10 +364,10 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     kinds[set] = entry->second;
   }
 
-  const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
+  const std::optional<size_t> born = TypeNamed(profiles, "alloc_objects");
+  const std::optional<size_t> live = TypeNamed(profiles, "inuse_objects");
   const size_t dumps = series.files.size();
   std::vector<SiteGrowth> sites;
-  std::vector<std::vector<int64_t>> allocated;  // by site
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -326,20 +380,19 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
         site.stack = sample.stack;
         site.labels = kind_labels[kind];
         site.values.resize(dumps);
-        allocated.emplace_back(allocated_type.has_value() ? dumps : 0);
       }
-      int64_t& value = sites[entry->second].values[d];
-      value = Plus(value, profiles.Value(file, s, type));
-      if (allocated_type.has_value()) {
-        int64_t& total = allocated[entry->second][d];
-        total = Plus(total, profiles.Value(file, s, *allocated_type));
-      }
+      SiteGrowth& site = sites[entry->second];
+      site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
+      if (d + 1 != series.end || !series.has_ages) continue;
+      site.ages.Add(profiles.ages(sample));
+      if (!born.has_value() || !live.has_value()) continue;
+      site.freed = Plus(site.freed, Minus(profiles.Value(file, s, *born), profiles.Value(file, s, *live)));
     }
   }
-  const CourseJudge judge(profiles, series, type);
+  const SiteJudge judge(profiles, series, type);
   Progress progress(sites.size(), "call stacks judged");
-  for (size_t s = 0; s < sites.size(); ++s) {
-    judge.Fill(sites[s], allocated[s]);
+  for (SiteGrowth& site : sites) {
+    judge.Fill(site);
     progress.Advance(1);
   }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
@@ -356,9 +409,25 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
   for (const SiteGrowth& site : sites) {
     if (site.verdict <= explained) continue;
     for (size_t d = 0; d < rest.values.size(); ++d) rest.values[d] = Plus(rest.values[d], site.values[d]);
+    rest.ages.Add(site.ages);
+    rest.freed = Plus(rest.freed, site.freed);
   }
-  CourseJudge(profiles, series, type).Fill(rest, {});
+  SiteJudge(profiles, series, type).Fill(rest);
   return rest;
+}
+
+std::string FormatDuration(double seconds) {
+  char text[32];
+  const bool is_short = seconds < 120;
+  const bool is_hours = seconds >= 7200;
+  std::snprintf(text, sizeof(text), "%.1f %s",
+                is_short   ? seconds
+                : is_hours ? seconds / 3600
+                           : seconds / 60,
+                is_short   ? "s"
+                : is_hours ? "h"
+                           : "min");
+  return text;
 }
 
 std::string OneOf(const std::string& counter) {
@@ -366,31 +435,13 @@ std::string OneOf(const std::string& counter) {
 }
 
 const char* VerdictName(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kLeak:
-      return "leak";
-    case Verdict::kPerhaps:
-      return "perhaps";
-    case Verdict::kStopped:
-      return "stopped";
-    case Verdict::kUpAndDown:
-      return "up and down";
-    case Verdict::kFlat:
-      return "flat";
-  }
-  return "";
+  constexpr const char* kNames[] = {"leak", "perhaps", "stopped", "up and down", "flat"};
+  return kNames[static_cast<size_t>(verdict)];
 }
 
 const char* SureName(Sure sure) {
-  switch (sure) {
-    case Sure::kHigh:
-      return "high";
-    case Sure::kMedium:
-      return "medium";
-    case Sure::kLow:
-      return "low";
-  }
-  return "";
+  constexpr const char* kNames[] = {"high", "medium", "low"};
+  return kNames[static_cast<size_t>(sure)];
 }
 
 }  // namespace hbmprof::tool

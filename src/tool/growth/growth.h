@@ -1,5 +1,5 @@
-// Growth over a series of dumps: reads each call site's course from the profiles, judges it (judge.h) and explains the
-// verdict in words. leaks.cc and report.cc print the result.
+// Growth at one dump or over a series of dumps: reads the ages of each call site's buffers and its course from the
+// profiles, judges them (life_table.h, judge.h) and explains the verdict in words.
 #ifndef HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 #define HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 
@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "src/tool/growth/judge.h"
+#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {
@@ -26,6 +27,12 @@ struct DumpSeries {
   size_t begin = 0;
   size_t end = 0;
   std::string restart;  // in words; "" if there was none
+
+  // Whether the last judged dump has the ages of buffers, those of one process that has run for 16 seconds.
+  bool has_ages = false;
+
+  // Returns whether the dumps can be judged: one with ages, or three.
+  bool CanBeJudged() const { return has_ages || end - begin >= 3; }
 
   // Returns the quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. If the
   // dumps are less than 0.1 s apart, it returns the numbers instead of seconds, because such short times are mostly
@@ -48,16 +55,20 @@ struct SiteGrowth {
   Sure sure = Sure::kLow;
   std::string why;         // one sentence
   std::string more_dumps;  // the effect of more dumps, in one sentence
-  size_t first = 0;        // the first dump that the verdict is based on
-  // Since `first`.
+  // Since the first judged dump; with one or two dumps, what was kept since the start of the process.
   int64_t growth = 0;
-  double per_interval = 0;
-  double per_second = 0;  // 0 if unknown
-  double per_count = 0;   // 0 if unknown
+  double per_interval = 0;  // 0 with one dump
+  double per_second = 0;    // 0 if unknown
+  double per_count = 0;     // 0 if unknown
+  // Of a leak that was found by the ages of its buffers; otherwise 0. Seconds before the last dump.
+  double oldest = 0;
+  double newest = 0;
+  Ages ages;          // at the last judged dump; empty if unknown
+  int64_t freed = 0;  // buffers until then
 };
 
 // Returns every call stack with its verdict, sorted by verdict (leaks first) and then by rate (the fastest first). Sums
-// the samples of a stack over all labels except those with the keys `by`. REQUIRES: at least three dumps.
+// the samples of a stack over all labels except those with the keys `by`. REQUIRES: the dumps can be judged.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 
@@ -66,6 +77,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   const std::vector<SiteGrowth>& sites, Verdict explained);
 
+// Returns a text such as "1.5 s", "12.0 min" or "3.0 h".
+std::string FormatDuration(double seconds);
 // Returns the singular of a counter's name: "request" for "requests".
 std::string OneOf(const std::string& counter);
 const char* VerdictName(Verdict verdict);

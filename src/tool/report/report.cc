@@ -172,7 +172,8 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
                   {"growth", Shown(site.growth)},
                   {"per_second", site.per_second},
                   {"per_count", site.per_count},
-                  {"values", site.values}};
+                  // With one dump: the live bytes by time of birth.
+                  {"values", site.values.size() > 1 ? site.values : site.ages.born_bytes}};
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
     entry["position"] = stack.empty() ? "" : stack[0].position;
     std::string callers;
@@ -343,9 +344,9 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   data["tree"] = tree.TreeJson();
   if (options.own) AttributeToOwnCode(*libraries, profiles);
   std::vector<SiteGrowth> growth;
-  if (series->files.size() >= 3) growth = RankGrowth(profiles, *series, *type);
-  if (series->files.size() >= 3) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
-  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, series->end - series->begin);
+  if (series->CanBeJudged()) growth = RankGrowth(profiles, *series, *type);
+  if (series->CanBeJudged()) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
+  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, *series);
   return PageOf(data);
 }
 

@@ -38,20 +38,6 @@ std::vector<Device> DevicesOf(const ProfileSet::File& file) {
 
 std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
 
-std::string Duration(double seconds) {
-  char text[32];
-  const bool is_short = seconds < 120;
-  const bool is_hours = seconds >= 7200;
-  std::snprintf(text, sizeof(text), "%.1f %s",
-                is_short   ? seconds
-                : is_hours ? seconds / 3600
-                           : seconds / 60,
-                is_short   ? "s"
-                : is_hours ? "h"
-                           : "min");
-  return text;
-}
-
 int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
   int64_t sum = 0;
   for (size_t s = 0; s < file.samples.size(); ++s) sum = Plus(sum, profiles.Value(file, s, type));
@@ -102,14 +88,15 @@ Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<S
 
 // Returns the end of the sentence on the change if no site has the verdict kLeak.
 std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
-                           size_t judged) {
+                           const DumpSeries& series) {
   if (sites.empty()) return ".";
   const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
   if (perhaps.function_count > 0) {
     return Cat(". The data does not show whether ", perhaps.names, perhaps.function_count == 1 ? " leaks (" : " leak (",
                FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
   }
-  if (judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
+  const size_t judged = series.end - series.begin;
+  if (!series.has_ages && judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
   return ", and no leak was found.";
 }
 
@@ -177,13 +164,13 @@ std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now
     least = left;
     first = device.name;
   }
-  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", Duration(least));
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", FormatDuration(least));
   return text + ".";
 }
 
 std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
                                        const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,
-                                       size_t judged) {
+                                       const DumpSeries& series) {
   std::vector<std::string> sentences;
   const std::string leaks = LeakSentence(profiles, now, type, sites);
   if (base != nullptr) {
@@ -195,7 +182,9 @@ std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const Profile
                 ? Cat(" did not change: ", FormatValue(after, of.unit))
                 : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
                       " to ", FormatValue(after, of.unit));
-    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, judged) : Cat(text, ": ", leaks));
+    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, series) : Cat(text, ": ", leaks));
+  } else if (!leaks.empty()) {
+    sentences.push_back(leaks);
   }
   if (const std::string device = DeviceSentence(DevicesOf(now)); !device.empty()) sentences.push_back(device);
   return sentences;

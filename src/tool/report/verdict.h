@@ -18,11 +18,11 @@ std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now
 
 // Returns the sentences: the change since `base` (may be null); leaks with their rate and the time until the limit of
 // the device is reached, or why the dumps are too few to decide; the headroom of the fullest device, idle pools,
-// fragmentation. `sites` are the results of RankGrowth, empty if there are fewer than three dumps. `type` is the sample
-// type of `sites`. `judged` is the number of dumps that RankGrowth judged.
+// fragmentation. `sites` are the results of RankGrowth, empty if `series` cannot be judged. `type` is the sample
+// type of `sites`.
 std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const ProfileSet::File& now,
                                        const ProfileSet::File* base, size_t type, const std::vector<SiteGrowth>& sites,
-                                       size_t judged);
+                                       const DumpSeries& series);
 
 }  // namespace hbmprof::tool
 
