@@ -9,6 +9,7 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
+#include "src/tool/report/report.h"
 #include "src/tool/report/verdict.h"
 #include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"
@@ -291,7 +292,7 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
   return profiles;
 }
 
-// Returns the dumps: the files, or those of a process, if `options.files` is one name and that of a process.
+// Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
 absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   if (options.files.size() == 1) {
     const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
@@ -303,9 +304,14 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
   }
-  const absl::Status status = CheckCount(
-      options.files.size(),
-      "give at least three, better five (for two, use hbmprof diff), or the id or name of a running process");
+  if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
+    absl::StatusOr<std::unique_ptr<RecordedReport>> recorded = ReadRecorded("leaks", options.files[0], kJudgedStates);
+    if (!recorded.ok()) return recorded.status();
+    return std::move((*recorded)->states);
+  }
+  const absl::Status status = CheckCount(options.files.size(),
+                                         "give at least three, better five (for two, use hbmprof diff), or a recording "
+                                         "or a running process");
   if (!status.ok()) return status;
   return ReadProfiles(options.files);
 }
@@ -349,8 +355,8 @@ Command AddLeaksCommand(CLI::App& tool) {
       tool.add_subcommand("leaks", "Rank the call stacks that grow steadily over three or more dumps");
   auto options = std::make_shared<LeaksOptions>();
   arguments
-      ->add_option("FILE", options->files,
-                   "Dumps of one program, three or more; or one running process to take dumps of")
+      ->add_option("SOURCE", options->files,
+                   "Dumps of one program, three or more; or one recording; or one running process to take dumps of")
       ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");

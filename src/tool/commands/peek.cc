@@ -127,7 +127,7 @@ Command AddPeekCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("peek", "Show the callers and callees of a function");
   auto options = std::make_shared<PeekOptions>();
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
-  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
+  arguments->add_option("SOURCE", options->files, "Profiles; those of several processes are added up")->required();
   AddSumsOptions(*arguments, *options);
   return {arguments, [options] { return RunPeek(*options); }, true};
 }
