@@ -292,6 +292,8 @@ int RunCommandLine(int argc, char** argv) {
   try {
     code = Run(argc, argv, &command);
   } catch (const std::bad_alloc&) {
+    // Some libraries allocate without operator new, which would have called it: it names the limit.
+    if (std::get_new_handler() != nullptr) std::get_new_handler()();
     PrintError(command, "out of memory");
   } catch (const std::exception& error) {
     PrintError(command, error.what());

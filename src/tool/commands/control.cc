@@ -115,7 +115,7 @@ Command AddControlCommand(CLI::App& tool) {
                         "For record: the file that the process writes; % is not special. Default: a new one here");
   arguments
       ->add_option("--max-bytes", options->max_bytes,
-                   "For record start: the largest size of the recording, at least 1MiB; 0: no limit. Default: 1GiB")
+                   "For record start: the largest size of the recording; 0: no limit. Default: 1GiB")
       ->type_name("SIZE");
   AddProcessOptions(*arguments);
   arguments->footer(
