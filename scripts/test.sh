@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, then builds and tests. The packages come from Debian, and from PyPI into folders of build/:
-# a PJRT plugin, CUDA's newest headers, the allocators of PyTorch and TensorFlow, CCCL, RMM, ONNX Runtime, pytest,
-# DuckDB, an old CMake, XProf and Perfetto.
+# a PJRT plugin, CUDA's newest headers, two CUDA runtimes and their bindings for Python, the allocators of PyTorch and
+# TensorFlow, CCCL, RMM, ONNX Runtime, pytest, DuckDB, an old CMake, XProf and Perfetto.
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
@@ -34,6 +34,12 @@ hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The newest version, on purpose: a test looks for new functions.
 hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
+# Programs with these runtimes, and Python with these bindings, run on the driver libraries.
+hbmprof_step "an older CUDA runtime from PyPI" hbmprof_pypi nvidia/cuda_runtime nvidia-cuda-runtime-cu12==12.9.79
+hbmprof_step "CUDA's bindings for Python from PyPI" hbmprof_pypi cuda/bindings --no-deps \
+  cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
+# A test subscribes to it beside hbmprof.
+hbmprof_step "CUPTI from PyPI" hbmprof_pypi nvidia/cuda_cupti nvidia-cuda-cupti-cu12==12.9.79
 hbmprof_step "PyTorch's allocator from PyPI" hbmprof_framework torch build/torch \
   2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
 hbmprof_step "TensorFlow's allocator from PyPI" hbmprof_framework tensorflow-cpu build/tensorflow 2.12.0 2.21.0
@@ -65,6 +71,7 @@ run_tests() {
   ctest --preset "$preset" -j "$(nproc)" 2>&1 | tee "$log" | grep -vE '^ +Start +[0-9]+:|^ *[0-9]+/[0-9]+ .* Passed ' ||
     status=${PIPESTATUS[0]}
   awk -f scripts/lib/skipped.awk "$log" "build/$preset/Testing/Temporary/LastTest.log"
+  grep '^real driver libraries:' "build/$preset/Testing/Temporary/LastTest.log" || true
   return "$status"
 }
 

@@ -69,9 +69,9 @@ class FreedRecord {
   friend class internal::ProfilerImpl;
   static constexpr uint64_t kNone = ~uint64_t{0};
 
-  // Two words, which a function returns in registers.
   BufferId id_;
   uint64_t record_ = kNone;  // 24 bits of site, 40 bits of bytes
+  uint32_t age_ = 0;         // when the buffer was born, and how its age was counted
 };
 
 // A device's own numbers, as its probe returns them, in bytes. A field without a value is not known. DeviceStats and

@@ -92,6 +92,20 @@ struct Snapshot {
     // alloc_bytes are all bytes of the segments. So a sum of alloc_bytes over all kinds counts blocks twice.
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
+
+    // The live buffers by their time of birth, in classes that `birth_class_log2` describes. Classes without buffers
+    // are left out. The sums over the classes are inuse_objects and inuse_bytes. Empty if the ages are not known.
+    struct Born {
+      uint32_t birth_class = 0;
+      int64_t objects = 0;
+      int64_t bytes = 0;
+    };
+    std::vector<Born> born;  // sorted by class
+    // The number of freed buffers by the age that they reached: element i counts those from 2^i to 2^(i+1) seconds, the
+    // 24th element also older ones. Not counted are younger buffers, and most of those that were freed in the interval
+    // of their birth. (An interval has a second, or at most 0.1 % of the uptime if that is more.) Zeros at the end are
+    // left out.
+    std::vector<int64_t> freed_by_octave;
   };
 
   // A frame with a name and without an address: a Python function at a line. Texts are UTF-8.
@@ -148,6 +162,12 @@ struct Snapshot {
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter: name and value, sorted by name
   std::vector<std::string> warnings;                      // sentences: what the profile does not show, and why
   int64_t time_unix_nanos = 0;                            // when the snapshot was taken
+  // Since the start of recording: the first profiler of the process or, in a forked child, of the parent. No value if
+  // the ages of the buffers are not known.
+  std::optional<int64_t> uptime_seconds;
+  // Class i of Sample::born has the buffers born between i << birth_class_log2 and (i + 1) << birth_class_log2 seconds
+  // after the start. There are 33 to 64 classes, or fewer in the first minute.
+  int birth_class_log2 = 0;
   int64_t process_id = 0;
   std::string host;  // name of the machine
 };

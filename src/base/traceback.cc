@@ -1,11 +1,13 @@
 #include "src/base/traceback.h"
 
+#include <atomic>
+
 #include "src/base/hash.h"
+#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 
 __thread const Traceback* current_traceback __attribute__((tls_model("initial-exec"))) = nullptr;
-std::atomic<bool> may_have_named_frames{false};
 
 std::optional<TracebackFrame> TakeTracebackFrame(std::string_view* text) {
   const size_t end = text->find('\n');
@@ -34,12 +36,15 @@ std::optional<TracebackFrame> TakeTracebackFrame(std::string_view* text) {
 ScopedTraceback::ScopedTraceback(std::string_view text) : outer_(current_traceback) {
   if (text.empty()) return;
   traceback_ = {text.data(), text.size(), HashBytes(text.data(), text.size(), kHashSeed2) | 1};
-  may_have_named_frames.store(true, std::memory_order_relaxed);
   // A signal handler that records must not see an incomplete object.
   std::atomic_signal_fence(std::memory_order_release);
   current_traceback = &traceback_;
+  thread_state.has_traceback = true;
 }
 
-ScopedTraceback::~ScopedTraceback() { current_traceback = outer_; }
+ScopedTraceback::~ScopedTraceback() {
+  current_traceback = outer_;
+  thread_state.has_traceback = outer_ != nullptr;
+}
 
 }  // namespace hbmprof::internal

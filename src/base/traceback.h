@@ -5,7 +5,6 @@
 #ifndef HBMPROF_SRC_BASE_TRACEBACK_H_
 #define HBMPROF_SRC_BASE_TRACEBACK_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,13 +31,9 @@ struct Traceback {
   uint64_t hash = 0;  // of the text; not 0
 };
 
-// The calling thread's traceback; null if it has none. Plain data in the static TLS block.
+// The calling thread's traceback; null if it has none. Plain data in the static TLS block. If it is not null,
+// thread_state.has_traceback is set.
 extern __thread const Traceback* current_traceback __attribute__((tls_model("initial-exec")));
-
-// Whether stacks of this process can have named frames (src/capture/python/named_frames.h). It is set when an
-// interpreter is found whose frames can be read, and when the first traceback is passed. Until then, an event only
-// loads it.
-extern std::atomic<bool> may_have_named_frames __attribute__((visibility("hidden")));
 
 // While the object lives, allocations that this thread records have the frames of a traceback as the outermost frames
 // of their stacks, unless the Python functions of the thread itself are known. Scopes nest: the inner scope hides the

@@ -42,26 +42,27 @@ class Cursor {
     return ok() ? Cursor(begin, at_, may_be_unmapped_) : Cursor();
   }
 
-  template <typename T>
-  T Fixed() {
-    T value{};
-    if (!ok() || static_cast<size_t>(end() - at_) < sizeof(T)) {
-      end_ = 0;
-      return value;
-    }
+  uint8_t Byte() { return static_cast<uint8_t>(Integer(1)); }
+
+  // Reads an integer of `bytes` bytes, at most 8.
+  uint64_t Integer(size_t bytes, bool is_signed = false) {
+    uint64_t value = 0;
+    const uint8_t* const from = at_;
+    Skip(bytes);
+    if (!ok()) return 0;
     if (may_be_unmapped_) {
-      value = Copied<T>();
+      if (!CopyMapped(reinterpret_cast<uintptr_t>(from), &value, bytes)) end_ = 0;
     } else {
-      std::memcpy(&value, at_, sizeof(T));
+      std::memcpy(&value, from, bytes);
     }
-    at_ += sizeof(T);
-    return value;
+    const size_t unused_bits = 64 - 8 * bytes;
+    return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(value << unused_bits) >> unused_bits) : value;
   }
 
   uint64_t Uleb() {
     uint64_t value = 0;
     for (unsigned shift = 0;; shift += 7) {
-      const auto byte = Fixed<uint8_t>();
+      const uint8_t byte = Byte();
       if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if ((byte & 0x80) == 0 || !ok()) return value;
     }
@@ -72,7 +73,7 @@ class Cursor {
     unsigned shift = 0;
     uint8_t byte;
     do {
-      byte = Fixed<uint8_t>();
+      byte = Byte();
       if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       shift += 7;
     } while ((byte & 0x80) != 0 && ok());
@@ -103,38 +104,16 @@ class Cursor {
 
   // Reads the stored number of a pointer, without adding a base.
   uint64_t EncodedValue(uint8_t encoding) {
-    switch (encoding & 0x0f) {
-      case 0x00:  // absolute
-      case 0x04:
-      case 0x0c:
-        return Fixed<uint64_t>();
-      case 0x01:
-        return Uleb();
-      case 0x02:
-        return Fixed<uint16_t>();
-      case 0x03:
-        return Fixed<uint32_t>();
-      case 0x09:
-        return static_cast<uint64_t>(Sleb());
-      case 0x0a:
-        return static_cast<uint64_t>(int64_t{Fixed<int16_t>()});
-      case 0x0b:
-        return static_cast<uint64_t>(int64_t{Fixed<int32_t>()});
-      default:
-        end_ = 0;
-        return 0;
-    }
+    const bool is_signed = (encoding & 8) != 0;
+    const unsigned format = encoding & 7;
+    if (format == 1) return is_signed ? static_cast<uint64_t>(Sleb()) : Uleb();
+    if (format >= 2 && format <= 4) return Integer(size_t{1} << (format - 1), is_signed);
+    if (format == 0 && !is_signed) return Integer(8);  // absolute
+    end_ = 0;
+    return 0;
   }
 
  private:
-  // Returns the next value, or 0 and ends the reads if it cannot be read. Not inlined: it takes much stack.
-  template <typename T>
-  [[gnu::noinline]] T Copied() {
-    T value{};
-    if (CopyMapped(reinterpret_cast<uintptr_t>(at_), &value, sizeof(T))) return value;
-    end_ = 0;
-    return T{};
-  }
   const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
 
   // Two words, because several cursors are on the stack of an event at a time.
@@ -157,8 +136,8 @@ int64_t Product(int64_t a, int64_t b) {
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
   Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))),
             readable.may_be_unmapped());
-  const auto bytes32 = in.Fixed<uint32_t>();
-  const uint64_t bytes = bytes32 == 0xffffffff ? in.Fixed<uint64_t>() : bytes32;
+  const auto bytes32 = in.Integer(4);
+  const uint64_t bytes = bytes32 == 0xffffffff ? in.Integer(8) : bytes32;
   return in.Take(bytes);
 }
 
@@ -174,30 +153,30 @@ struct Cie {
 // Returns false if the bytes at `at` are not a CIE, are damaged, or have an augmentation that is not supported.
 bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   Cursor in = Entry(at, readable);
-  if (in.Fixed<uint32_t>() != 0) return false;  // not a CIE
-  const auto version = in.Fixed<uint8_t>();
+  if (in.Integer(4) != 0) return false;  // not a CIE
+  const auto version = in.Byte();
   if (version != 1 && version != 3) return false;
   Cursor augmentation = in;
-  while (in.Fixed<uint8_t>() != 0) {
+  while (in.Byte() != 0) {
   }
   cie->code_alignment = in.Uleb();
   cie->data_alignment = in.Sleb();
-  const uint64_t return_column = version == 1 ? in.Fixed<uint8_t>() : in.Uleb();
+  const uint64_t return_column = version == 1 ? in.Byte() : in.Uleb();
   if (!in.ok() || return_column != kReturnAddressRegister) return false;
-  const char first_letter = augmentation.Fixed<char>();
+  const uint8_t first_letter = augmentation.Byte();
   if (first_letter == 'z') {
     cie->has_augmentation_data = true;
     Cursor data = in.Block();
-    while (const char letter = augmentation.Fixed<char>()) {
+    while (const uint8_t letter = augmentation.Byte()) {
       switch (letter) {
         case 'R':
-          cie->pointer_encoding = data.Fixed<uint8_t>();
+          cie->pointer_encoding = data.Byte();
           break;
         case 'P':
-          data.EncodedValue(data.Fixed<uint8_t>());
+          data.EncodedValue(data.Byte());
           break;
         case 'L':
-          data.Fixed<uint8_t>();
+          data.Byte();
           break;
         case 'S':
           cie->is_signal_frame = true;
@@ -237,14 +216,8 @@ struct Term {
 // Operations of DWARF expressions (DW_OP_*).
 enum Op : uint8_t {
   kOpDeref = 0x06,
-  kOpConst1u = 0x08,
-  kOpConst1s,
-  kOpConst2u,
-  kOpConst2s,
-  kOpConst4u,
-  kOpConst4s,
-  kOpConst8u,
-  kOpConst8s,
+  kOpConst1u = 0x08,  // then 1s, 2u, 2s, 4u, 4s, 8u
+  kOpConst8s = 0x0f,
   kOpConstu,
   kOpConsts,
   kOpAnd = 0x1a,
@@ -268,39 +241,20 @@ enum Op : uint8_t {
   kOpNop = 0x96,
 };
 
-// Returns the constant that operation `op` pushes, or nullopt if it pushes no constant. The operands of `op` follow in
-// `in`.
-std::optional<int64_t> ReadConstant(uint8_t op, Cursor* in) {
-  if (op >= kOpLit0 && op <= kOpLit31) return op - kOpLit0;
-  switch (op) {
-    case kOpConst1u:
-      return in->Fixed<uint8_t>();
-    case kOpConst1s:
-      return in->Fixed<int8_t>();
-    case kOpConst2u:
-      return in->Fixed<uint16_t>();
-    case kOpConst2s:
-      return in->Fixed<int16_t>();
-    case kOpConst4u:
-      return in->Fixed<uint32_t>();
-    case kOpConst4s:
-      return in->Fixed<int32_t>();
-    case kOpConst8u:
-    case kOpConst8s:
-      return in->Fixed<int64_t>();
-    case kOpConstu:
-      return static_cast<int64_t>(in->Uleb());
-    case kOpConsts:
-      return in->Sleb();
-    default:
-      return std::nullopt;
-  }
-}
-
-// Returns the term that operation `op` pushes, or nullopt if it pushes none. `pc` is the value of the program counter.
+// Returns the term that operation `op` pushes, or nullopt if it pushes none. The operands of `op` follow in `in`. `pc`
+// is the value of the program counter.
 std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
   Term pushed;
-  if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
+  if (op >= kOpLit0 && op <= kOpLit31) {
+    pushed.offset = op - kOpLit0;
+  } else if (op >= kOpConst1u && op <= kOpConst8s) {
+    const unsigned form = op - unsigned{kOpConst1u};
+    pushed.offset = static_cast<int64_t>(in->Integer(size_t{1} << form / 2, /*is_signed=*/form % 2 != 0));
+  } else if (op == kOpConstu) {
+    pushed.offset = static_cast<int64_t>(in->Uleb());
+  } else if (op == kOpConsts) {
+    pushed.offset = in->Sleb();
+  } else if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
     const uint64_t reg = op == kOpBregx ? in->Uleb() : op - uint64_t{kOpBreg0};
     pushed.offset = in->Sleb();
     if (reg == kPcRegister) {
@@ -309,11 +263,9 @@ std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
       pushed.base = Term::kRegister;
       pushed.reg = reg;
     }
-    return pushed;
+  } else {
+    return std::nullopt;
   }
-  const std::optional<int64_t> constant = ReadConstant(op, in);
-  if (!constant.has_value()) return std::nullopt;
-  pushed.offset = *constant;
   return pushed;
 }
 
@@ -334,38 +286,32 @@ bool Combine(uint8_t op, const Term& right, Term* left) {
   if (left->base != Term::kNumber || right.base != Term::kNumber) return false;
   const int64_t a = left->offset;
   const int64_t b = right.offset;
+  const auto set = [left](int64_t value) {
+    left->offset = value;
+    return true;
+  };
   const bool is_shift = b >= 0 && b < 64;
   switch (op) {
     case kOpAnd:
-      left->offset = a & b;
-      return true;
+      return set(a & b);
     case kOpOr:
-      left->offset = a | b;
-      return true;
+      return set(a | b);
     case kOpShl:
-      left->offset = is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0;
-      return true;
+      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0);
     case kOpShr:
-      left->offset = is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0;
-      return true;
+      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0);
     case kOpEq:
-      left->offset = a == b;
-      return true;
+      return set(a == b);
     case kOpGe:
-      left->offset = a >= b;
-      return true;
+      return set(a >= b);
     case kOpGt:
-      left->offset = a > b;
-      return true;
+      return set(a > b);
     case kOpLe:
-      left->offset = a <= b;
-      return true;
+      return set(a <= b);
     case kOpLt:
-      left->offset = a < b;
-      return true;
+      return set(a < b);
     case kOpNe:
-      left->offset = a != b;
-      return true;
+      return set(a != b);
     default:
       return false;
   }
@@ -379,7 +325,7 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
   int depth = 0;
   if (cfa != nullptr) stack[depth++] = *cfa;
   while (!in.AtEnd()) {
-    const auto op = in.Fixed<uint8_t>();
+    const auto op = in.Byte();
     if (const std::optional<Term> pushed = ReadPushed(op, pc, &in)) {
       if (depth == kMaxDepth) return false;
       stack[depth++] = *pushed;
@@ -473,144 +419,106 @@ class CfaProgram {
 
   // Returns false if the program is damaged or not supported.
   bool Run(Cursor in) {
-    while (!in.AtEnd()) {
-      const auto op = in.Fixed<uint8_t>();
-      if (SetsLocation(op, &in)) {
-        if (location_ > address_) break;
-      } else if (!SetsCfa(op, &in) && !SetsRegister(op, &in) && !SetsState(op, &in)) {
-        return false;
-      }
+    while (!in.AtEnd() && location_ <= address_) {
+      if (!Execute(&in)) return false;
     }
     return in.ok();
   }
 
  private:
-  // Each of these functions handles one group of operations. It executes `op` if `op` is in its group, and returns
-  // whether it is.
-
-  bool SetsLocation(uint8_t op, Cursor* in) {
-    uint64_t advance;
-    if ((op & kCfaHighBits) == kCfaAdvanceLoc) {
-      advance = op & ~kCfaHighBits;
-    } else if (op == kCfaSetLoc) {
-      location_ = in->Encoded(cie_.pointer_encoding, 0);
-      return true;
-    } else if (op == kCfaAdvanceLoc1) {
-      advance = in->Fixed<uint8_t>();
-    } else if (op == kCfaAdvanceLoc2) {
-      advance = in->Fixed<uint16_t>();
-    } else if (op == kCfaAdvanceLoc4) {
-      advance = in->Fixed<uint32_t>();
-    } else {
-      return false;
-    }
-    location_ += advance * cie_.code_alignment;
-    return true;
-  }
-
-  bool SetsCfa(uint8_t op, Cursor* in) {
+  // Executes one operation. Returns false if it is not supported, also if the stack of remembered rows is full or
+  // empty.
+  bool Execute(Cursor* in) {
+    const uint8_t byte = in->Byte();
+    const uint8_t high_bits = byte & kCfaHighBits;
+    const uint64_t low_bits = byte & ~uint64_t{kCfaHighBits};
+    const uint8_t op = high_bits != 0 ? high_bits : byte;
+    const auto offset = [&](bool is_factored_signed) {
+      return is_factored_signed ? Factored(in->Sleb()) : static_cast<int64_t>(in->Uleb());
+    };
     switch (op) {
+      case kCfaAdvanceLoc:
+        location_ += low_bits * cie_.code_alignment;
+        break;
+      case kCfaAdvanceLoc1:
+      case kCfaAdvanceLoc2:
+      case kCfaAdvanceLoc4:
+        location_ += in->Integer(size_t{1} << (op - kCfaAdvanceLoc1)) * cie_.code_alignment;
+        break;
+      case kCfaSetLoc:
+        location_ = in->Encoded(cie_.pointer_encoding, 0);
+        break;
       case kCfaDefCfa:
-        row_->cfa_register = in->Uleb();
-        row_->cfa_offset = static_cast<int64_t>(in->Uleb());
-        row_->cfa_expression = {};
-        return true;
       case kCfaDefCfaSf:
         row_->cfa_register = in->Uleb();
-        row_->cfa_offset = Factored(in->Sleb());
+        row_->cfa_offset = offset(op == kCfaDefCfaSf);
         row_->cfa_expression = {};
-        return true;
+        break;
       case kCfaDefCfaRegister:
         row_->cfa_register = in->Uleb();
         row_->cfa_expression = {};
-        return true;
+        break;
       case kCfaDefCfaOffset:
-        row_->cfa_offset = static_cast<int64_t>(in->Uleb());
-        return true;
       case kCfaDefCfaOffsetSf:
-        row_->cfa_offset = Factored(in->Sleb());
-        return true;
+        row_->cfa_offset = offset(op == kCfaDefCfaOffsetSf);
+        break;
       case kCfaDefCfaExpression:
         row_->cfa_expression = in->Block();
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  bool SetsRegister(uint8_t op, Cursor* in) {
-    const uint64_t low_bits = op & ~uint64_t{kCfaHighBits};
-    if ((op & kCfaHighBits) == kCfaOffset) {
-      SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
-      return true;
-    }
-    if ((op & kCfaHighBits) == kCfaRestore) {
-      RestoreRule(low_bits);
-      return true;
-    }
-    switch (op) {
+        break;
+      case kCfaOffset:
+        SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
+        break;
       case kCfaOffsetExtended:
       case kCfaOffsetExtendedSf:
       case kCfaGnuNegativeOffsetExtended: {
         const uint64_t reg = in->Uleb();
-        const int64_t offset = Factored(op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb()));
-        SetRule(reg, RegisterRule::kAtCfa, op == kCfaGnuNegativeOffsetExtended ? Difference(0, offset) : offset);
-        return true;
+        const int64_t at = Factored(op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb()));
+        SetRule(reg, RegisterRule::kAtCfa, op == kCfaGnuNegativeOffsetExtended ? Difference(0, at) : at);
+        break;
       }
+      case kCfaRestore:
+        RestoreRule(low_bits);
+        break;
       case kCfaRestoreExtended:
         RestoreRule(in->Uleb());
-        return true;
+        break;
       case kCfaUndefined:
         SetRule(in->Uleb(), RegisterRule::kUndefined);
-        return true;
+        break;
       case kCfaSameValue:
         SetRule(in->Uleb(), RegisterRule::kSame);
-        return true;
-      case kCfaExpression: {
+        break;
+      case kCfaExpression:
+      case kCfaValExpression: {
         const uint64_t reg = in->Uleb();
-        SetRule(reg, RegisterRule::kAtExpression, 0, in->Block());
-        return true;
+        SetRule(reg, op == kCfaExpression ? RegisterRule::kAtExpression : RegisterRule::kOther, 0, in->Block());
+        break;
       }
       case kCfaRegister:
       case kCfaValOffset:
-      case kCfaValOffsetSf: {
-        const uint64_t reg = in->Uleb();
+      case kCfaValOffsetSf:
+        SetRule(in->Uleb(), RegisterRule::kOther);
         in->Uleb();
-        SetRule(reg, RegisterRule::kOther);
-        return true;
-      }
-      case kCfaValExpression: {
-        const uint64_t reg = in->Uleb();
-        in->Block();
-        SetRule(reg, RegisterRule::kOther);
-        return true;
-      }
-      default:
-        return false;
-    }
-  }
-
-  // Also returns false if the stack of remembered rows is full or empty.
-  bool SetsState(uint8_t op, Cursor* in) {
-    switch (op) {
-      case kCfaNop:
-        return true;
+        break;
       case kCfaRememberState:
         if (depth_ == kMaxRemembered) return false;
         remembered_[depth_++] = *row_;
-        return true;
+        break;
       case kCfaRestoreState:
         if (depth_ == 0) return false;
         *row_ = remembered_[--depth_];
-        return true;
+        break;
+      case kCfaNop:
+        break;
       case kCfaAarch64NegateRaState:  // signatures are always removed
         return kHasLinkRegister;
       case kCfaGnuArgsSize:
         in->Uleb();
-        return true;
+        break;
       default:
         return false;
     }
+    return true;
   }
 
   void SetRule(uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Cursor& expression = {}) {
@@ -749,10 +657,10 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
   Cursor in(header, reinterpret_cast<const uint8_t*>(limit), readable.may_be_unmapped());
-  const auto version = in.Fixed<uint8_t>();
-  const auto eh_frame_encoding = in.Fixed<uint8_t>();
-  const auto count_encoding = in.Fixed<uint8_t>();
-  const auto table_encoding = in.Fixed<uint8_t>();
+  const auto version = in.Byte();
+  const auto eh_frame_encoding = in.Byte();
+  const auto count_encoding = in.Byte();
+  const auto table_encoding = in.Byte();
   if (version != 1 || count_encoding == kPeOmit || table_encoding != kSortedTable) return nullptr;
   in.EncodedValue(eh_frame_encoding);
   const uint64_t count = in.Encoded(count_encoding, base);
@@ -761,7 +669,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   const auto entry = [&in](uint64_t i, int field) {
     Cursor at = in;
     at.Skip(i * kPairBytes + static_cast<uint64_t>(field) * 4);
-    return int64_t{at.Fixed<int32_t>()};
+    return static_cast<int64_t>(at.Integer(4, /*is_signed=*/true));
   };
   const auto target = static_cast<int64_t>(address - base);
   uint64_t first = 0;
@@ -791,7 +699,7 @@ bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t ad
   if (at == nullptr) return false;
   Cursor in = Entry(at, readable);
   const auto cie_field = reinterpret_cast<uintptr_t>(in.at());
-  const auto cie_distance = in.Fixed<uint32_t>();
+  const auto cie_distance = in.Integer(4);
   if (!in.ok() || cie_distance == 0 ||
       !ReadCie(reinterpret_cast<const uint8_t*>(cie_field - cie_distance), readable, &fde->cie)) {
     return false;

@@ -5,10 +5,10 @@
 #ifndef HBMPROF_SRC_CAPTURE_CFI_H_
 #define HBMPROF_SRC_CAPTURE_CFI_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "src/capture/architecture.h"
+#include "src/capture/objects.h"
 
 namespace hbmprof::internal {
 
@@ -42,35 +42,6 @@ struct FrameRule {
   int64_t cfa_addend = 0;  // kCfaInSpSlot only
   int64_t fp_offset = 0;
   int64_t return_offset = -8;  // other values only with a link register (architecture.h)
-};
-
-// The memory ranges that may be read in an object. Plain data.
-class ReadableRanges {
- public:
-  // `may_be_unmapped`: another thread may unmap the ranges while they are read.
-  explicit ReadableRanges(bool may_be_unmapped = false) : may_be_unmapped_(may_be_unmapped) {}
-  bool may_be_unmapped() const { return may_be_unmapped_; }
-  // Ignores empty ranges, and all ranges after the first kCapacity ones.
-  void Add(uintptr_t start, uintptr_t limit) {
-    if (count_ < kCapacity && start < limit) ranges_[count_++] = {start, limit};
-  }
-  // Returns the end of the range that contains `address`; 0 if there is none.
-  uintptr_t LimitAt(uintptr_t address) const {
-    for (uint32_t i = 0; i < count_; ++i) {
-      if (address - ranges_[i].start < ranges_[i].limit - ranges_[i].start) return ranges_[i].limit;
-    }
-    return 0;
-  }
-
- private:
-  static constexpr size_t kCapacity = 8;
-  struct Range {
-    uintptr_t start;
-    uintptr_t limit;
-  };
-  Range ranges_[kCapacity];
-  uint32_t count_ = 0;
-  bool may_be_unmapped_;
 };
 
 // Returns the rule of the instruction that contains the byte at `address`. `eh_frame_hdr` is the PT_GNU_EH_FRAME

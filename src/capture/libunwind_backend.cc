@@ -49,8 +49,9 @@ struct Functions {
   void** local_address_space;
 };
 
-enum class State { kUntried, kLoading, kLoaded, kIncomplete, kAbsent, kStaticProgram, kForkedChild };
-std::atomic<State> state{State::kUntried};
+// Why libunwind is not loaded; null if it is. Other threads see the first text until the first call of LoadLibunwind
+// has returned.
+std::atomic<const char*> problem{"another thread is loading it"};
 Functions functions;
 
 // unw_backtrace registers a function that runs at thread exit. The thread sanitizer crashes in that function.
@@ -70,11 +71,14 @@ bool IsStaticProgram() {
   return std::none_of(headers, headers + count, [](const ElfW(Phdr) & header) { return header.p_type == PT_INTERP; });
 }
 
-State Load() {
-  if (IsStaticProgram()) return State::kStaticProgram;
-  if (IsForkedChild()) return State::kForkedChild;
+bool IsLoaded() { return problem.load(std::memory_order_acquire) == nullptr; }
+
+// Returns the problem, or null if there is none.
+const char* Load() {
+  if (IsStaticProgram()) return "a static program cannot load it";
+  if (IsForkedChild()) return "a forked child cannot load it";
   void* library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return State::kAbsent;
+  if (library == nullptr) return "libunwind.so.8 is not installed";
   const auto find = [library](const char* symbol, auto* function) {
     *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
     return *function != nullptr;
@@ -84,38 +88,26 @@ State Load() {
       find("_ULx86_64_init_local", &functions.init_local) && find("_ULx86_64_step", &functions.step) &&
       find("_ULx86_64_get_reg", &functions.get_register) && find("_Ux86_64_flush_cache", &functions.flush_cache) &&
       find("_ULx86_64_local_addr_space", &functions.local_address_space);
-  if (!complete) dlclose(library);
-  return complete ? State::kLoaded : State::kIncomplete;
+  if (complete) return nullptr;
+  dlclose(library);
+  return "libunwind.so.8 lacks functions that are needed";
 }
 
 }  // namespace
 
 bool LoadLibunwind() {
-  State found = State::kUntried;
-  if (state.compare_exchange_strong(found, State::kLoading, std::memory_order_acquire)) {
-    found = Load();
-    state.store(found, std::memory_order_release);
-  }
-  return found == State::kLoaded;
+  static std::atomic<bool> is_tried{false};
+  if (!is_tried.exchange(true)) problem.store(Load(), std::memory_order_release);
+  return IsLoaded();
 }
 
 const char* LibunwindProblem() {
-  switch (state.load(std::memory_order_acquire)) {
-    case State::kStaticProgram:
-      return "a static program cannot load it";
-    case State::kForkedChild:
-      return "a forked child cannot load it";
-    case State::kIncomplete:
-      return "libunwind.so.8 lacks functions that are needed";
-    case State::kLoading:
-      return "another thread is loading it";
-    default:
-      return "libunwind.so.8 is not installed";
-  }
+  const char* text = problem.load(std::memory_order_acquire);
+  return text != nullptr ? text : "";
 }
 
 [[gnu::noinline]] CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  if (state.load(std::memory_order_acquire) != State::kLoaded) return {pcs, 0, false};
+  if (!IsLoaded()) return {pcs, 0, false};
   const int saved_errno = errno;
   const NoCancellation no_cancellation;  // libunwind writes to a pipe, to find out whether memory can be read
   Context context;
@@ -148,14 +140,13 @@ const char* LibunwindProblem() {
 
 // unw_backtrace is about 100 times faster than stepping (0.4 us instead of 46 us for 23 frames), because each thread
 // caches the frame layout of each code address for ever. So it would use the layout of an unloaded library for another
-// library that is loaded at the same addresses. Therefore the result is checked: if it contains an address at which
-// several libraries were loaded one after the other, the stack is walked again by stepping. A signal handler that
-// interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
+// library that is loaded at the same addresses. Therefore stacks are walked by stepping if a library was ever unloaded.
+// A signal handler that interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
 [[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.
-  if (state.load(std::memory_order_acquire) != State::kLoaded || IsForkedChild()) return {pcs, 0, false};
-  if (!kMayUseBacktrace || in_libunwind) return StepWithLibunwind(caller, pcs, max_depth);
+  if (!IsLoaded() || IsForkedChild()) return {pcs, 0, false};
+  if (!kMayUseBacktrace || in_libunwind || UnloadCount() != 0) return StepWithLibunwind(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int capacity = max_depth + kOwnFrames + 1;
   const int saved_errno = errno;
@@ -179,7 +170,6 @@ const char* LibunwindProblem() {
     const uintptr_t address = is_interrupted ? *pc : *pc - 1;
     pcs[depth++] = address + 1;
     is_interrupted = FindRule(address, &objects).kind() == FrameRule::kSignal;
-    if (objects.passed_reused_addresses()) return StepWithLibunwind(caller, pcs, max_depth);
   }
   return {pcs, depth, false};
 }

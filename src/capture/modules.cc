@@ -21,36 +21,10 @@
 #include "src/base/lines.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
+#include "src/capture/objects.h"
 
 namespace hbmprof::internal {
 namespace {
-
-// Returns the GNU build id among the notes in [notes, notes + bytes), in lower-case hex; an empty string if there is
-// none. The notes are aligned to `alignment`.
-std::string BuildIdIn(const char* notes, size_t bytes, size_t alignment) {
-  const auto padded = [alignment](size_t n) { return (n + alignment - 1) & ~(alignment - 1); };
-  while (bytes >= sizeof(ElfW(Nhdr))) {
-    ElfW(Nhdr) note;
-    std::memcpy(&note, notes, sizeof(note));
-    const size_t name_at = sizeof(note);
-    const size_t desc_at = name_at + padded(note.n_namesz);
-    const size_t end = desc_at + padded(note.n_descsz);
-    if (desc_at + note.n_descsz > bytes) break;
-    if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(notes + name_at, "GNU", 4) == 0) {
-      std::string hex;
-      for (size_t i = 0; i < note.n_descsz; ++i) {
-        const auto byte = static_cast<unsigned char>(notes[desc_at + i]);
-        hex += "0123456789abcdef"[byte >> 4];
-        hex += "0123456789abcdef"[byte & 15];
-      }
-      return hex;
-    }
-    if (end >= bytes) break;
-    notes += end;
-    bytes -= end;
-  }
-  return "";
-}
 
 struct Listing {
   std::vector<Snapshot::Module> modules;
@@ -76,7 +50,17 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
         header.p_memsz > listing->notes_limit - notes) {
       continue;
     }
-    build_id = BuildIdIn(reinterpret_cast<const char*>(notes), header.p_memsz, header.p_align == 8 ? 8 : 4);
+    const uintptr_t limit = notes + header.p_memsz;
+    const BuildIdAt found = FindBuildId(notes, limit, header.p_align == 8 ? 8 : 4, [](uintptr_t at, auto* note) {
+      std::memcpy(note, reinterpret_cast<const void*>(at), sizeof(*note));
+      return true;
+    });
+    if (found.address > limit || found.bytes > limit - found.address) continue;
+    for (uint32_t n = 0; n < found.bytes; ++n) {
+      const auto byte = reinterpret_cast<const unsigned char*>(found.address)[n];
+      build_id += "0123456789abcdef"[byte >> 4];
+      build_id += "0123456789abcdef"[byte & 15];
+    }
   }
   const unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
   for (int i = 0; i < info->dlpi_phnum; ++i) {

@@ -1,47 +1,29 @@
 // Frame rules by code address. Each rule is computed once per process. All threads share one table, which is lock-free
 // and has a fixed size.
 //
-// A library can be unloaded and another one loaded at the same addresses. Therefore each rule names the object that it
-// was read from, and a walk uses a rule only after it has checked that this object is loaded there now (ObjectCheck,
-// once per object and walk). This is correct without any report of unloaded libraries: the objects that a walk
-// passes through cannot be unloaded during the walk, because the stack returns to their functions. The check:
-// - Objects loaded at program start are never unloaded. They need no check.
-// - Other objects with a build id in their first page: the check compares the stored addresses (of the object and
-//   of its .eh_frame_hdr) and the stored build id with those of the object that is loaded now. Equal build ids mean
-//   equal code, so a rule stays valid when its library is loaded again.
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
-//   check. It takes a lock, but one that the dynamic linker never holds while it runs other code. If an object was
-//   unloaded, a hash of the unwind data must be equal (data above 256 KiB are not hashed and count as different). In a
-//   forked child the lock may be held for ever; there the rules of these objects are read again in each walk.
-//
-// A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
-// another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at
-// program start through the kernel (CopyMapped).
+// A rule names the object that it was read from, and a walk uses it only while this object is loaded (objects.h).
 //
 // Not in this file: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
 #define HBMPROF_SRC_CAPTURE_RULES_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/word_bucket.h"
 #include "src/capture/cfi.h"
+#include "src/capture/objects.h"
 
 namespace hbmprof::internal {
 
 // Returns whether this system supports the rules (x86-64 or aarch64, with _dl_find_object of glibc 2.35). Must be
-// called before the first walk: it finds the objects that were loaded at program start. Takes no lock that dlopen
-// holds.
+// called before the first walk. Takes no lock that dlopen holds.
 bool PrepareRules();
 
 // A FrameRule and the id of the object that it was read from, in one word. 0 means that no rule was read.
 class PackedRule {
  public:
-  static constexpr uint32_t kObjectIds = 1 << 14;
   static constexpr uint64_t kFpSaved = 16;
-  // The id of all objects that cannot be identified. No result that depends on their rules may be cached.
-  static constexpr uint32_t kUnidentified = kObjectIds - 1;
 
   PackedRule() = default;
   explicit PackedRule(uint64_t word) : word_(word) {}
@@ -78,88 +60,31 @@ class PackedRule {
   uint64_t word_ = 0;
 };
 
-// The checked objects of one walk.
-class ObjectCheck {
- public:
-  // Returns whether `object`, an id that is not 0, is now loaded around `address`.
-  bool IsLoaded(uint32_t object, uintptr_t address) {
-    for (const uint32_t loaded : loaded_) {
-      if (loaded == object) return true;
-    }
-    return IsLoadedSlow(object, address);
-  }
-  // Stores that `object` is loaded. Only the last kLoaded objects are stored; IsLoaded checks the others again.
-  void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
-
-  // Whether the walk has guessed a frame.
-  bool is_guessed() const { return is_guessed_; }
-  void set_is_guessed() { is_guessed_ = true; }
-  // Returns whether the walk passed an address at which several objects were loaded, one after the other.
-  bool passed_reused_addresses() const { return passed_reused_addresses_; }
-  void set_passed_reused_addresses() { passed_reused_addresses_ = true; }
-
- private:
-  static constexpr uint32_t kLoaded = 4;
-
-  bool IsLoadedSlow(uint32_t object, uintptr_t address);
-
-  uint32_t loaded_[kLoaded] = {};
-  uint32_t next_ = 0;
-  bool passed_reused_addresses_ = false;
-  bool is_guessed_ = false;
-};
-
-// A bucket of the table, in one cache line. A slot holds a rule and a check word: the rule xor MixAddress(address). If
-// a slot is read while another thread replaces it, the check word does not match (except in one of 2^50 such reads), so
-// slots need no lock. The check word is stored last, with release order, so that a reader also sees the object of the
-// rule.
-struct alignas(64) RuleBucket {
-  static constexpr int kSlots = 4;
-  struct Slot {
-    std::atomic<uint64_t> check;
-    std::atomic<uint64_t> rule;
-  };
-  Slot slots[kSlots];
-};
 inline constexpr int kRuleBucketBits = 14;
-extern RuleBucket rule_table[1 << kRuleBucketBits] __attribute__((visibility("hidden")));
+// The keys are the hashes of addresses.
+extern WordBucket rule_table[1 << kRuleBucketBits] __attribute__((visibility("hidden")));
 
 // Returns the bucket of the rule for `address`. A walk waits for this computation in each frame. Therefore it only
 // takes bits of the pc that the walk has loaded. The instructions of a function of up to 16 KiB have different buckets.
-inline RuleBucket& RuleBucketOf(uintptr_t address) {
+inline WordBucket& RuleBucketOf(uintptr_t address) {
   return rule_table[(address + 1) / kInstructionAlignment & ((uintptr_t{1} << kRuleBucketBits) - 1)];
 }
 
 // Returns a hash of `address` whose high bits depend on all its bits. Different addresses have different hashes.
 inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
 
-// Whether `address` is in a loaded object.
-bool IsKnownCode(uintptr_t address);
-// Copies `bytes` bytes of code. `address` may be any number. Returns false if it cannot be read, or is in a loaded
-// object but not in its readable code.
-bool ReadCode(uintptr_t address, void* code, size_t bytes);
-
 // Reads the rule of the instruction at `address` from its object, and adds it to the table.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
 // Returns the rule that the table has for `address`, or PackedRule(). The object of the rule may not be loaded any
 // more.
-inline PackedRule StoredRule(uintptr_t address) {
-  const uint64_t mixed = MixAddress(address);
-#pragma GCC unroll 4
-  for (RuleBucket::Slot& slot : RuleBucketOf(address).slots) {
-    const uint64_t word = slot.rule.load(std::memory_order_relaxed);
-    if ((slot.check.load(std::memory_order_acquire) ^ word) == mixed) return PackedRule(word);
-  }
-  return PackedRule();
-}
+inline PackedRule StoredRule(uintptr_t address) { return PackedRule(RuleBucketOf(address).Find(MixAddress(address))); }
 
 // Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one. `stored`
 // is StoredRule(address).
 inline PackedRule CheckedRule(PackedRule stored, uintptr_t address, ObjectCheck* objects) {
   if (stored.word() != 0) {
     if (stored.object() == 0 || objects->IsLoaded(stored.object(), address)) return stored;
-    objects->set_passed_reused_addresses();
   }
   return LearnRule(address, objects);
 }

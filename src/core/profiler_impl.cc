@@ -173,7 +173,10 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       pools_(sites_, live_, ledger_),
       devices_("GPU:0", kMaxDevices),
-      allocators_("", kMaxAllocators) {}
+      allocators_("", kMaxAllocators) {
+  LookAtClock();  // the first profiler's begin is the start of all ages
+  if (options.unwinder != Unwinder::kNone) WatchForPython();
+}
 
 ProfilerImpl::~ProfilerImpl() = default;
 
@@ -330,7 +333,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 [[gnu::noinline]] bool ProfilerImpl::AllocateAtNewSite(Caller caller, const Path* path, BufferId id,
                                                        SiteWords words) noexcept {
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   const SiteId site = has_names ? SiteWithNames(caller, words) : SiteOfSlow(caller, path, words);
   CountTruncated();
   const auto bytes = static_cast<int64_t>(words.block_bytes());
@@ -377,7 +380,7 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
     return Drop(static_cast<uint64_t>(bytes));
   }
   LiveRecord replaced;
-  const LiveTable::Inserted inserted = live_.Insert(id.value(), {site, bytes}, &replaced);
+  const LiveTable::Inserted inserted = live_.Insert(id.value(), {site, PresentGeneration(), bytes}, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) return Drop(static_cast<uint64_t>(bytes));
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(id, replaced);
   return EnterLedger(id, site, bytes);
@@ -385,7 +388,7 @@ bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
 
 bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
   const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, bytes});
+  if (entered == Ledger::kNotEntered) return DropEntered(id, {site, 0, bytes});
   Resize(entered);
   return true;
 }
@@ -403,15 +406,19 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 
 // Flattened, because every free takes this way while the event log is on.
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
+                                                                     Generation birth,
                                                                      Ledger::Entered entered) noexcept {
+  const LiveRecord record = LiveTable::Unpack(packed_record, birth);
+  const int octave = OctaveNow(birth);
   if (entered == Ledger::kNotEntered) {
-    entered = EnterFree(id, LiveTable::Unpack(packed_record));
+    entered = EnterFree(id, record, octave);
   } else {
-    ledger_.CountRecords();
+    ledger_.CountAge(Ledger::Event::kFree, record.site, octave);
+    if (entered == Ledger::kEnteredAndCounted) ledger_.CountRecords();
   }
   Resize(entered);
   ReentryGuard::Leave();
-  return Freed(id, packed_record);
+  return Freed(id, record, octave);
 }
 
 bool ProfilerImpl::Drop(uint64_t bytes) {
@@ -431,7 +438,7 @@ void ProfilerImpl::CountTruncated() {
 
 SiteId ProfilerImpl::SiteOf(const Caller& caller, SiteWords words) {
   const Caller& start = StartOfStack(caller);
-  const bool has_names = may_have_named_frames.load(std::memory_order_relaxed);
+  const bool has_names = MayHaveNamedFrames();
   return has_names ? SiteWithNames(start, words) : SiteOfNativeStack(start, words);
 }
 
@@ -523,7 +530,7 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
 
 [[gnu::noinline]] void ProfilerImpl::EnterReplaced(BufferId id, LiveRecord record) {
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize(EnterFree(id, record));
+  Resize(EnterFree(id, record, OctaveNow(record.birth)));
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
@@ -538,12 +545,12 @@ SiteId ProfilerImpl::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   return Drop(static_cast<uint64_t>(record.bytes));
 }
 
-Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record) {
+Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record, int octave) {
   if (!sites_.At(record.site).is_segment) {
-    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
+    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes, octave);
   }
   TraceStep(EventStep::kSegmentErased);
-  pools_.RemoveSegment(id.value());
+  pools_.RemoveSegment(id.value(), octave);
   return Ledger::kEnteredAndCounted;
 }
 
@@ -554,10 +561,13 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
-  LiveRecord record = LiveTable::Unpack(freed.record_);
-  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record);
+  const bool is_born = freed.age_ != kBornWhenRestored;
+  LiveRecord record =
+      LiveTable::Unpack(freed.record_, is_born ? static_cast<Generation>(freed.age_) : PresentGeneration());
+  const int octave = is_born ? static_cast<int>(freed.age_ >> kOctaveShift) - 1 : -1;
+  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
   if (sites_.At(record.site).is_segment) {
-    if (RestoreSegment(freed.id_, record)) return;
+    if (RestoreSegment(freed.id_, record, octave)) return;
     // Another segment has its addresses now. The record is counted, but not as a segment.
     SiteKey key = sites_.Key(record.site);
     key.in_pool = false;
@@ -575,11 +585,11 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     return;
   }
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes));
+  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes, octave));
 }
 
-bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record) {
-  const auto restore = [&] { return pools_.RestoreSegment(id.value(), record.site, record.bytes); };
+bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record, int octave) {
+  const auto restore = [&] { return pools_.RestoreSegment(id.value(), record, octave); };
   Pools::Added added = restore();
   if (added == Pools::Added::kRefused && RemoveStaleRecord(id)) added = restore();
   if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(record.bytes));
@@ -587,18 +597,18 @@ bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record) {
   return added != Pools::Added::kRefused;
 }
 
-void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record) {
+void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record, int octave) {
   const Site& site = sites_.At(record.site);
   bool replaced = false;
   Pools::Added added;
   if (site.is_segment) {
-    added = pools_.RestoreSegment(id, record.site, record.bytes);
+    added = pools_.RestoreSegment(id, record, octave);
   } else {
     do {
       const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), record.bytes);
       // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
       if (site.is_block && (position.id() != id || !position.in_pool)) return;
-      added = pools_.AddBlock(position, record.site, record.bytes, Ledger::Event::kUndoFree, &replaced);
+      added = pools_.AddBlock(position, record, Ledger::Event::kUndoFree, octave, &replaced);
     } while (added == Pools::Added::kMoved);
   }
   if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
@@ -622,7 +632,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
     Drop(bytes);
     return prepared;
   }
-  return Freed(id, LiveRecord{site, size});
+  return Freed(id, LiveTable::Pack({site, 0, size}), kBornWhenRestored);
 }
 
 bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
@@ -701,8 +711,9 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     do {
       const SiteId site = SiteOf(caller, size, packed, in_pool);
       TraceStep(EventStep::kBlockPlaced);
-      added = site == kNoSite ? Pools::Added::kNoMemory
-                              : pools_.AddBlock(position, site, size, Ledger::Event::kAlloc, &replaced);
+      added = site == kNoSite
+                  ? Pools::Added::kNoMemory
+                  : pools_.AddBlock(position, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, -1, &replaced);
       in_pool = false;
     } while (added == Pools::Added::kRefused);
   } while (added == Pools::Added::kMoved);
@@ -731,7 +742,7 @@ bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
     return freed;
   }
   Resize();
-  return Freed(BufferId(removed->id), removed->record);
+  return Freed(BufferId(removed->id), removed->record, removed->octave);
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
@@ -826,7 +837,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
     Ledger::Change change(ledger_, scope);
     if (!change.is_usable() || !change.Prepare(live.site) || !change.Prepare(site)) continue;
-    if (!live_.Replace(id.value(), live, {site, live.bytes})) return false;
+    if (!live_.Replace(id.value(), live, {site, live.birth, live.bytes})) return false;
     change.Move(id.value(), live.site, site, live.bytes, live.bytes);
     break;
   }
@@ -923,8 +934,11 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   ledger_.Snapshot(&sites, &accounts);
+  const Births births(live_, ledger_.live_records(), static_cast<SiteId>(sites.size()));
 
   hbmprof::Snapshot snapshot;
+  snapshot.uptime_seconds = LookAtClock() / kSecond;
+  snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   DescribeProcess(&snapshot);
@@ -933,7 +947,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
   // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
-  AddSamples(sites, AddDevices(accounts, &snapshot), &snapshot);
+  AddSamples(sites, births, AddDevices(accounts, &snapshot), &snapshot);
   AddPython(&snapshot);
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
@@ -976,8 +990,8 @@ std::vector<uint32_t> ProfilerImpl::AddDevices(const std::vector<AccountTotals>&
   return index_of;
 }
 
-void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
-                              hbmprof::Snapshot* snapshot) const {
+void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const Births& births,
+                              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) const {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
   const std::vector<std::pair<std::string, std::string>> process_tags = Tags();
@@ -1007,14 +1021,18 @@ void ProfilerImpl::AddSamples(const std::vector<SiteTotals>& sites, const std::v
     sample.peak_bytes = totals.peak_bytes;
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
+    sample.born = births.Of(site, *snapshot->uptime_seconds, totals.inuse_objects, totals.inuse_bytes,
+                            key.attributes.kind == MemoryKind::kPool);
+    sample.freed_by_octave = ledger_.freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
     snapshot->samples.push_back(std::move(sample));
   }
 }
 
 void ProfilerImpl::AddPython(hbmprof::Snapshot* snapshot) const {
-  const PythonFinding python = FindPython();
-  snapshot->python.version = python.version;
-  if (*python.version != '\0') snapshot->python.problem = reads_python_ ? python.problem : "turned off";
+  if (const PythonInterpreter* python = FoundPython()) {
+    snapshot->python.version = python->version;
+    snapshot->python.problem = reads_python_ ? python->problem.load(std::memory_order_acquire) : "turned off";
+  }
   // All named frames of the process, so that the words of stacks are their entries in the snapshot.
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);
   const uint32_t count = NamedFrameCount();
@@ -1050,7 +1068,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
         return dropped.HasKind(key.attributes) && !dropped.Keeps(id);
       },
       [&](uint64_t id, const LiveRecord& record) {
-        ledger_.Enter(Ledger::Event::kFree, id, record.site, record.bytes);
+        ledger_.Enter(Ledger::Event::kFree, id, record.site, record.bytes, OctaveNow(record.birth));
       });
   if (has_pools) pools_.DropDevice(dropped);
   Resize();

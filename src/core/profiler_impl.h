@@ -28,6 +28,7 @@
 #include "src/core/ledger/trace.h"
 #include "src/core/pools/pools.h"
 #include "src/core/scoped_caller.h"
+#include "src/core/tables/births.h"
 #include "src/core/tables/live_table.h"
 #include "src/core/tables/site_cache.h"
 #include "src/core/tables/site_table.h"
@@ -225,13 +226,20 @@ class ProfilerImpl {
   // RecordAlloc and RecordFree, after the thread has entered the tracker.
   bool Allocate(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
   FreedRecord Free(BufferId id);
-  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
+  // FreedRecord::age_: 16 bits for the birth, and from bit 16 on the octave in which the age was counted, plus 1.
+  static constexpr int kOctaveShift = 16;
+  // The record was only prepared: its birth is the time at which it is restored.
+  static constexpr uint32_t kBornWhenRestored = ~uint32_t{0};
+  static FreedRecord Freed(BufferId id, uint64_t packed_record, uint32_t age) {
     FreedRecord freed;
     freed.id_ = id;
     freed.record_ = packed_record;
+    freed.age_ = age;
     return freed;
   }
-  static FreedRecord Freed(BufferId id, const LiveRecord& record) { return Freed(id, LiveTable::Pack(record)); }
+  static FreedRecord Freed(BufferId id, const LiveRecord& record, int octave) {
+    return Freed(id, LiveTable::Pack(record), record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift);
+  }
   // The uncommon cases of RecordAlloc, from the step on that is not the common one: the attributes or the limits, the
   // site (`path`: of the stack; null if it is not known), the live table, the ledger, the size of the live table. All
   // of them leave the tracker.
@@ -240,9 +248,10 @@ class ProfilerImpl {
   bool EnterUncommon(BufferId id, SiteId site, int64_t bytes) noexcept;
   bool FinishAllocate(BufferId id, SiteId site, int64_t bytes) noexcept;
   bool ResizeAfterAllocate() noexcept;
-  // The same for RecordFree: the record is still in the live table, or `packed_record` was removed from it.
+  // The same for RecordFree: the record is still in the live table, or it was removed from it. FinishFree counts the
+  // age.
   FreedRecord FreeUncommon(BufferId id) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Ledger::Entered entered) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Generation birth, Ledger::Entered entered) noexcept;
   // RecordAlloc in a scope (ScopedCaller), both events with an id that is not that of a buffer, and both events if the
   // thread is inside the tracker already: then they are counted and not recorded, except while the thread forks.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
@@ -295,8 +304,8 @@ class ProfilerImpl {
   bool EnterLedger(BufferId id, SiteId site, int64_t bytes);
   // Removes a new record, which is in the live table only, and counts it as dropped. Returns false.
   [[gnu::cold]] bool DropEntered(BufferId id, const LiveRecord& record);
-  // Enters the free of `record` after it left the live table.
-  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record);
+  // Enters the free of `record` after it left the live table. `octave`: of its age.
+  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record, int octave);
   // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
   // each event makes such a step. Also sets size_limit_.
   void Resize() {
@@ -336,8 +345,8 @@ class ProfilerImpl {
   // The same as RemoveStaleRecord, for a block.
   bool RemoveStaleBlock(uint64_t address);
   // Returns false if another segment has its addresses now.
-  bool RestoreSegment(BufferId id, const LiveRecord& record);
-  void RestoreBlock(uint64_t id, const LiveRecord& record);
+  bool RestoreSegment(BufferId id, const LiveRecord& record, int octave);
+  void RestoreBlock(uint64_t id, const LiveRecord& record, int octave);
   // Whether a new record of this size may be made.
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
@@ -356,7 +365,7 @@ class ProfilerImpl {
   // does not have the device.
   std::vector<uint32_t> AddDevices(const std::vector<AccountTotals>& accounts, hbmprof::Snapshot* snapshot) const;
   // Adds the samples and their stacks.
-  void AddSamples(const std::vector<SiteTotals>& sites, const std::vector<uint32_t>& device_index,
+  void AddSamples(const std::vector<SiteTotals>& sites, const Births& births, const std::vector<uint32_t>& device_index,
                   hbmprof::Snapshot* snapshot) const;
   DeviceProbe Probe(int device) const;
   DeviceStats ToStats(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) const;
@@ -397,7 +406,7 @@ class ProfilerImpl {
 
 inline SiteId ProfilerImpl::CachedSiteOf(const Caller& caller, SiteWords words, const Path** path) {
   *path = nullptr;
-  if (__builtin_expect(may_have_named_frames.load(std::memory_order_relaxed), 0) != 0) return kNoSite;
+  if (__builtin_expect(HasPython(), 0) != 0) return kNoSite;  // common events have no traceback
   *path = capture_.FindPath(caller, max_depth_);
   const bool is_common = *path != nullptr && !(*path)->truncated;
   return is_common ? site_cache_.FindInUsable(SiteCache::Key((*path)->hash, words)) : kNoSite;
@@ -421,7 +430,9 @@ inline bool ProfilerImpl::EnterNew(const LiveTable::Position& position, BufferId
   const Ledger::CellRef cell = ledger_.RefOf(site);
   if (!cell) return EnterUncommon(id, site, bytes);
   Ledger::Prefetch(cell);
-  if (!live_.TryInsert(position, id.value(), {site, bytes})) return EnterUncommon(id, site, bytes);
+  if (!live_.TryInsert(position, id.value(), {site, PresentGeneration(), bytes})) {
+    return EnterUncommon(id, site, bytes);
+  }
   const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, bytes);
   if (entered == Ledger::kNotEntered) return FinishAllocate(id, site, bytes);
   if (entered == Ledger::kEnteredAndCounted) return ResizeAfterAllocate();
@@ -434,14 +445,15 @@ inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   // The common case calls nothing, so that it saves no registers. The others are tail calls, which leave the tracker.
   ReentryGuard::Enter();
   uint64_t packed = 0;  // g++ warns otherwise
-  if (!live_.TryErase(id.value(), &packed)) return FreeUncommon(id);
-  const LiveRecord record = LiveTable::Unpack(packed);
+  Generation birth = 0;
+  if (!live_.TryErase(id.value(), &packed, &birth)) return FreeUncommon(id);
+  const LiveRecord record = LiveTable::Unpack(packed, birth);
   const Ledger::CellRef cell = ledger_.RefOf(record.site);
-  if (!cell) return FinishFree(id, packed, Ledger::kNotEntered);
+  if (!cell) return FinishFree(id, packed, birth, Ledger::kNotEntered);
   const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes);
-  if (entered != Ledger::kEntered) return FinishFree(id, packed, entered);
+  if (entered != Ledger::kEntered || birth != PresentGeneration()) return FinishFree(id, packed, birth, entered);
   ReentryGuard::Leave();
-  return Freed(id, packed);
+  return Freed(id, packed, birth);
 }
 
 inline FreedRecord ProfilerImpl::Free(BufferId id) {
@@ -451,8 +463,9 @@ inline FreedRecord ProfilerImpl::Free(BufferId id) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  Resize(EnterFree(id, record));
-  return Freed(id, record);
+  const int octave = OctaveNow(record.birth);
+  Resize(EnterFree(id, record, octave));
+  return Freed(id, record, octave);
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
@@ -479,10 +492,12 @@ inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   Pools::Block removed;
   const Ledger::Entered entered = pools_.RemoveCommonBlock(start, &removed);
   if (entered == Ledger::kNotEntered) return FreeBlockUncommon(start);
+  const BufferId id(removed.id);
   const uint64_t packed = LiveTable::Pack(removed.record);
-  if (entered == Ledger::kEnteredAndCounted) return FinishFree(BufferId(removed.id), packed, entered);
+  const Generation birth = removed.record.birth;
+  if (entered != Ledger::kEntered || birth != PresentGeneration()) return FinishFree(id, packed, birth, entered);
   ReentryGuard::Leave();
-  return Freed(BufferId(removed.id), packed);
+  return Freed(id, packed, birth);
 }
 
 }  // namespace hbmprof::internal

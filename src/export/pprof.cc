@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <new>
@@ -46,7 +47,15 @@ enum class ProfileField : Tag {
   kDefaultSampleType = 14,
 };
 enum class ValueTypeField : Tag { kType = 1, kUnit = 2 };
-enum class SampleField : Tag { kLocationId = 1, kValue = 2, kLabel = 3 };
+// kAges is not a field of the format: pprof and other readers skip it.
+enum class SampleField : Tag { kLocationId = 1, kValue = 2, kLabel = 3, kAges = 1000 };
+enum class AgesField : Tag {
+  kClassWidthLog2 = 1,
+  kFirstClass = 2,
+  kBornBytes = 3,
+  kBornCounts = 4,
+  kFreedByOctave = 5,
+};
 enum class LabelField : Tag { kKey = 1, kStr = 2, kNum = 3, kNumUnit = 4 };
 enum class MappingField : Tag {
   kId = 1,
@@ -177,11 +186,29 @@ absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
   return absl::OkStatus();
 }
 
+// Whether the ages of the sample's buffers are as snapshot.h describes them.
+bool HasRightAges(const Snapshot::Sample& sample) {
+  constexpr uint32_t kMaxClasses = 64;
+  constexpr size_t kOctaves = 24;
+  const auto is_unordered = [](const auto& a, const auto& b) { return a.birth_class >= b.birth_class; };
+  return sample.freed_by_octave.size() <= kOctaves &&
+         std::adjacent_find(sample.born.begin(), sample.born.end(), is_unordered) == sample.born.end() &&
+         (sample.born.empty() || sample.born.back().birth_class < kMaxClasses);
+}
+
 // Checks the properties of a snapshot that the writer relies on.
 absl::Status CheckSnapshot(const Snapshot& snapshot) {
+  constexpr int kMaxWidthLog2 = 40;
+  if (snapshot.birth_class_log2 < 0 || snapshot.birth_class_log2 > kMaxWidthLog2) {
+    return Inconsistent("birth_class_log2", "is " + std::to_string(snapshot.birth_class_log2));
+  }
   for (size_t i = 0; i < snapshot.samples.size(); ++i) {
     // A cheap test first: building a message takes memory.
     const Snapshot::Sample& sample = snapshot.samples[i];
+    if (!HasRightAges(sample)) {
+      return Inconsistent("samples[" + std::to_string(i) + "]",
+                          "has more than 64 classes of births or 24 octaves of ages, or unsorted classes");
+    }
     const bool has_indices = sample.stack < snapshot.stacks.size() && sample.device < snapshot.devices.size() &&
                              sample.allocator < snapshot.allocators.size();
     if (has_indices && static_cast<int>(sample.kind) < kMemoryKindCount && sample.tags.empty()) continue;
@@ -231,6 +258,7 @@ class ProfileWriter {
 
  private:
   using Tags = std::vector<std::pair<std::string, std::string>>;
+  using Born = Snapshot::Sample::Born;
   // One sample of the profile: the values of a Snapshot::Sample that are needed again. `tags` is a pointer because few
   // samples have tags.
   struct Row {
@@ -241,6 +269,8 @@ class ProfileWriter {
     int64_t block_bytes;  // likewise
     const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
+    const Snapshot::Sample* ages;             // the ages of its buffers; null: none
+    Snapshot::Sample* summed_ages = nullptr;  // `ages`, if they are those of several samples
   };
   struct Stack {
     const Snapshot::Stack* frames;
@@ -299,8 +329,34 @@ class ProfileWriter {
            a.block_bytes == b.block_bytes && *a.tags == *b.tags;
   }
 
-  static void AddValues(const Row& row, Row* sum) {
+  void AddValues(const Row& row, Row* sum) {
     for (size_t i = 0; i < kSampleTypeCount; ++i) sum->values[i] = SaturatingSum(sum->values[i], row.values[i]);
+    if (row.ages == nullptr) return;
+    if (sum->summed_ages == nullptr) {
+      sum->summed_ages = &sums_of_ages_.emplace_back();
+      if (sum->ages != nullptr) AddAges(*sum->ages, sum->summed_ages);
+      sum->ages = sum->summed_ages;
+    }
+    AddAges(*row.ages, sum->summed_ages);
+  }
+  static void AddAges(const Snapshot::Sample& sample, Snapshot::Sample* sum) {
+    std::vector<Born> born;
+    auto other = sum->born.begin();
+    for (const Born& one : sample.born) {
+      while (other != sum->born.end() && other->birth_class < one.birth_class) born.push_back(*other++);
+      born.push_back(one);
+      if (other == sum->born.end() || other->birth_class != one.birth_class) continue;
+      born.back().objects = SaturatingSum(one.objects, other->objects);
+      born.back().bytes = SaturatingSum(one.bytes, other->bytes);
+      ++other;
+    }
+    born.insert(born.end(), other, sum->born.end());
+    sum->born = std::move(born);
+    std::vector<int64_t>& freed = sum->freed_by_octave;
+    freed.resize(std::max(freed.size(), sample.freed_by_octave.size()));
+    for (size_t i = 0; i < sample.freed_by_octave.size(); ++i) {
+      freed[i] = SaturatingSum(freed[i], sample.freed_by_octave[i]);
+    }
   }
 
   static bool IsLarger(const Row& a, const Row& b) {
@@ -324,11 +380,15 @@ class ProfileWriter {
     stacks_.push_back({&small_stacks_});
     for (size_t i = kept; i < rows->size(); ++i) {
       const Row& row = (*rows)[i];
-      const Row first = {stack, row.kind, row.device, 0, 0, &no_tags_, {}};
+      const Row first = {stack, row.kind, row.device, 0, 0, &no_tags_, {}, nullptr};
       AddValues(row, &merged.try_emplace({row.device, row.kind}, first).first->second);
     }
     rows->resize(kept, Row());
     for (const auto& [key, row] : merged) rows->push_back(row);
+  }
+
+  bool HasAges(const Snapshot::Sample& sample) const {
+    return snapshot_.uptime_seconds.has_value() && !(sample.born.empty() && sample.freed_by_octave.empty());
   }
 
   // Merges samples with equal stacks and labels, because some viewers show only one of them.
@@ -352,7 +412,8 @@ class ProfileWriter {
                        InternOnce(snapshot_.allocators[sample.allocator], allocators_[sample.allocator]),
                        sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
                        sample.tags.empty() ? &no_tags_ : &sample.tags,
-                       values};
+                       values,
+                       HasAges(sample) ? &sample : nullptr};
       const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows[candidate], row); });
       if (id == rows.size()) {
         rows.push_back(row);
@@ -487,6 +548,24 @@ class ProfileWriter {
     label.add_int64(LabelField::kStr, value);
   }
 
+  void WriteAges(const Snapshot::Sample& ages, Message<SampleField>& sample) {
+    Message<AgesField> message(sample, SampleField::kAges);
+    message.add_uint32(AgesField::kClassWidthLog2, static_cast<uint32_t>(snapshot_.birth_class_log2));
+    if (!ages.born.empty()) {
+      const uint32_t first = ages.born.front().birth_class;
+      std::vector<int64_t> bytes(ages.born.back().birth_class - first + 1);
+      std::vector<int64_t> counts(bytes.size());
+      for (const Born& born : ages.born) {
+        bytes[born.birth_class - first] = born.bytes;
+        counts[born.birth_class - first] = born.objects;
+      }
+      message.add_uint32(AgesField::kFirstClass, first);
+      message.add_packed_int64(AgesField::kBornBytes, bytes.begin(), bytes.end());
+      message.add_packed_int64(AgesField::kBornCounts, counts.begin(), counts.end());
+    }
+    message.add_packed_int64(AgesField::kFreedByOctave, ages.freed_by_octave.begin(), ages.freed_by_octave.end());
+  }
+
   void WriteSamples() {
     int64_t device_key = kNotYet;
     int64_t kind_key = kNotYet;
@@ -513,6 +592,7 @@ class ProfileWriter {
         label.add_int64(LabelField::kNum, row.block_bytes);
         label.add_int64(LabelField::kNumUnit, bytes_key);
       }
+      if (row.ages != nullptr) WriteAges(*row.ages, message);
     };
     size_t row = 0;
     size_t ids_begin = 0;
@@ -596,12 +676,14 @@ class ProfileWriter {
     for (const std::string& warning : snapshot_.warnings) {
       WriteComment(CommentLine("warning").Add("text", warning));
     }
-    WriteComment(CommentLine("hbmprof")
-                     .Add("version", HBMPROF_VERSION_STRING)
-                     .Add("unwinder", tracker.unwinder)
-                     .Add("host", snapshot_.host)
-                     .Add("pid", snapshot_.process_id)
-                     .Add("time", UtcTime(snapshot_.time_unix_nanos)));
+    CommentLine line("hbmprof");
+    line.Add("version", HBMPROF_VERSION_STRING)
+        .Add("unwinder", tracker.unwinder)
+        .Add("host", snapshot_.host)
+        .Add("pid", snapshot_.process_id)
+        .Add("time", UtcTime(snapshot_.time_unix_nanos));
+    if (snapshot_.uptime_seconds.has_value()) line.Add("uptime", snapshot_.uptime_seconds);
+    WriteComment(line);
   }
 
   void WritePythonComment() {
@@ -656,8 +738,9 @@ class ProfileWriter {
   const Tags no_tags_;
   const Snapshot::Stack small_stacks_;  // of the merged rows
   std::vector<Row> rows_;
-  std::string packed_ids_;           // location ids of the stacks, in the encoding of a sample
-  std::vector<Location> locations_;  // by id - 1
+  std::deque<Snapshot::Sample> sums_of_ages_;  // of merged rows
+  std::string packed_ids_;                     // location ids of the stacks, in the encoding of a sample
+  std::vector<Location> locations_;            // by id - 1
   IdTable location_ids_;
   std::vector<Function> functions_;  // by id - 1
   IdTable function_ids_;

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/snapshot.h"
-#include "src/base/recorded_event.h"
+#include "src/core/ledger/recorded_event.h"
 
 namespace hbmprof::internal {
 

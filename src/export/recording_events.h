@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/base/recorded_event.h"
+#include "src/core/ledger/recorded_event.h"
 #include "src/export/recording.h"
 #include "src/export/recording_format.h"
 

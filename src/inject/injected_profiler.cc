@@ -38,7 +38,7 @@ namespace {
 // calls. Such a record is never restored. A FreedRecord keeps 24 bits of it.
 constexpr uint32_t kDriverRecordSite = LiveTable::kMaxSites - 1;
 static_assert(kDriverRecordSite > SiteTable::kMaxSites);
-constexpr InjectedRecord kNoRecord = {0, -1, 0};
+constexpr InjectedRecord kNoRecord = {0, -1, 0, 0};
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
@@ -188,7 +188,7 @@ InjectedRecord RecordFree(uint64_t id) noexcept {
   if (ends_block && Impl().FindBlock(buffer).has_value()) {
     return ProfilerAccess::Of(profiler.RecordBlockFree(buffer));
   }
-  if (is_start) return {id, memory->live.bytes, kDriverRecordSite};
+  if (is_start) return {id, memory->live.bytes, kDriverRecordSite, 0};
   return profiler.FindBuffer(buffer).has_value() ? ProfilerAccess::Of(profiler.RecordFree(buffer)) : kNoRecord;
 }
 

@@ -23,6 +23,7 @@
 #include "hbmprof/pprof.h"
 #include "src/base/descriptor.h"
 #include "src/base/mutex.h"
+#include "src/base/never_destroyed.h"
 #include "src/symbolize/demangle.h"
 
 namespace hbmprof {
@@ -292,18 +293,13 @@ class CachedElfSymbolizer final : public Symbolizer {
   }
 };
 
-// The variable is constant-initialized and never destroyed. It is not a static variable of a function, because such a
-// variable has a lock, which another thread can hold while the process forks.
-union Lasting {
-  constexpr Lasting() : symbolizer() {}
-  ~Lasting() {}
-  CachedElfSymbolizer symbolizer;
-};
-Lasting lasting;
+// Not a static variable of a function, because such a variable has a lock, which another thread can hold while the
+// process forks.
+NeverDestroyed<CachedElfSymbolizer> lasting;
 
 }  // namespace
 }  // namespace internal
 
-Symbolizer& ElfSymbolizer() { return internal::lasting.symbolizer; }
+Symbolizer& ElfSymbolizer() { return *internal::lasting; }
 
 }  // namespace hbmprof

@@ -95,7 +95,7 @@ FOREIGN_HEADERS = ["GL/gl.h", "EGL/egl.h", "EGL/eglext.h", "vdpau/vdpau.h"]
 
 def cuda_headers():
   """The version of the newest cuda.h, and for each of CUDA_HEADERS that is at hand the path of the newest one."""
-  at_hand = glob.glob(os.path.join(REPOSITORY, "build/pypi/nvidia/cu*/include/cuda.h"))
+  at_hand = glob.glob(os.path.join(REPOSITORY, "build/pypi/nvidia/cu[0-9]*/include/cuda.h"))
   versions = []
   for path in filter(os.path.exists, at_hand + [HEADER]):
     with open(path, encoding="utf-8") as file:

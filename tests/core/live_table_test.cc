@@ -20,7 +20,9 @@ namespace {
 using hbmprof_test::ResidentBytes;
 using Inserted = LiveTable::Inserted;
 
-bool operator==(const LiveRecord& a, const LiveRecord& b) { return a.site == b.site && a.bytes == b.bytes; }
+bool operator==(const LiveRecord& a, const LiveRecord& b) {
+  return a.site == b.site && a.birth == b.birth && a.bytes == b.bytes;
+}
 
 // Printed with every failure; HBMPROF_TEST_SEED repeats a run.
 uint64_t Seed() {
@@ -34,7 +36,8 @@ uint64_t Address(uint64_t i) { return 0x7f0000000000 + i * 256; }
 // A record that only its own key can have.
 LiveRecord RecordOf(uint64_t key, uint64_t version = 0) {
   const uint64_t hash = HashWord(key + version);
-  return {static_cast<SiteId>(hash % LiveTable::kMaxSites), static_cast<int64_t>(hash >> 24)};
+  return {static_cast<SiteId>(hash % LiveTable::kMaxSites), static_cast<Generation>(hash >> 32),
+          static_cast<int64_t>(hash >> 24)};
 }
 
 void ExpectSame(const LiveTable& table, const std::unordered_map<uint64_t, LiveRecord>& model) {
@@ -67,8 +70,9 @@ Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRec
 }
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
   uint64_t packed;
-  if (!table.TryErase(id, &packed)) return table.Erase(id, record);
-  *record = LiveTable::Unpack(packed);
+  Generation birth;
+  if (!table.TryErase(id, &packed, &birth)) return table.Erase(id, record);
+  *record = LiveTable::Unpack(packed, birth);
   return true;
 }
 
@@ -94,10 +98,10 @@ TEST(LiveTable, AcceptsANegativeNumberOfRecords) {
 
 TEST(LiveTable, KeepsTheLargestAndSmallestRecordsWhole) {
   LiveTable table;
-  const LiveRecord records[] = {{0, 0},
-                                {0, LiveTable::kMaxBytes},
-                                {LiveTable::kMaxSites - 1, 0},
-                                {LiveTable::kMaxSites - 1, LiveTable::kMaxBytes}};
+  const LiveRecord records[] = {{0, 0, 0},
+                                {0, 0xffff, LiveTable::kMaxBytes},
+                                {LiveTable::kMaxSites - 1, 1, 0},
+                                {LiveTable::kMaxSites - 1, 0xffff, LiveTable::kMaxBytes}};
   const uint64_t ids[] = {1, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{127} << 57};
   for (int i = 0; i < 4; ++i) {
     LiveRecord replaced;
@@ -214,7 +218,7 @@ TEST(LiveTable, EraseIfErasesOnlyMatches) {
   LiveTable table;
   for (uint64_t i = 0; i < 10000; ++i) {
     LiveRecord replaced;
-    table.Insert(Address(i), {static_cast<SiteId>(i % 10), static_cast<int64_t>(i)}, &replaced);
+    table.Insert(Address(i), {static_cast<SiteId>(i % 10), 0, static_cast<int64_t>(i)}, &replaced);
     if (i > 5000) table.Resize(static_cast<int64_t>(i));  // buckets with and without overflow buckets
   }
   int64_t erased_bytes = 0;
@@ -425,6 +429,42 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
     for (std::thread& thread : threads) thread.join();
   }
   EXPECT_EQ(static_cast<int64_t>(Count(table)), entered - left);
+}
+
+// Another thread changes the number of buckets between all steps of a visit, and records come and go.
+TEST(LiveTable, VisitInStepsFindsEachLastingRecordOnce) {
+  constexpr uint64_t kLasting = 20000;
+  LiveTable table;
+  for (uint64_t i = 0; i < kLasting; ++i) {
+    ASSERT_EQ(table.InsertNew(Address(i), {static_cast<SiteId>(i), static_cast<Generation>(i), 1}), Inserted::kNew);
+    table.Resize(static_cast<int64_t>(i));
+  }
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int> visits(kLasting);
+    uint64_t next = LiveTable::kFirstHash;
+    size_t most = 0;
+    uint64_t passing = kLasting;
+    for (bool more = true; more;) {
+      size_t count = 0;
+      more = table.VisitSome(&next, [&](const LiveRecord& record) {
+        ++count;
+        if (record.site >= kLasting) return;
+        ++visits[record.site];
+        ASSERT_EQ(record.birth, static_cast<Generation>(record.site));
+      });
+      most = std::max(most, count);
+      for (int i = 0; i < 20; ++i) table.InsertNew(Address(passing++), {LiveTable::kMaxSites - 1, 0, 1});
+      LiveRecord erased;
+      if (passing > kLasting + 5000) {
+        for (int i = 0; i < 30; ++i) table.Erase(Address(kLasting + random() % (passing - kLasting)), &erased);
+      }
+      const auto records = static_cast<int64_t>(kLasting / 2 + random() % (3 * kLasting));
+      for (int i = 0; i < 5; ++i) table.Resize(records);
+    }
+    EXPECT_LE(most, LiveTable::kMostVisited);
+    EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), static_cast<std::ptrdiff_t>(kLasting));
+  }
 }
 
 }  // namespace

@@ -90,6 +90,13 @@ void ExpectSound(const Snapshot& snapshot) {
           &Snapshot::Sample::peak_bytes, &Snapshot::Sample::inuse_objects, &Snapshot::Sample::inuse_bytes}) {
       EXPECT_GE(sample.*value, 0) << label;
     }
+    Snapshot::Sample::Born sum;
+    for (const Snapshot::Sample::Born& born : sample.born) {
+      sum.objects += born.objects;
+      sum.bytes += born.bytes;
+    }
+    EXPECT_EQ(sum.objects, sample.inuse_objects) << label;
+    EXPECT_EQ(sum.bytes, sample.inuse_bytes) << label;
   }
   EXPECT_THAT(snapshot.allocators, Not(IsEmpty()));
   int64_t live = 0;

@@ -48,6 +48,7 @@ Output is compared exactly, with these exceptions:
 import ast
 import concurrent.futures
 import difflib
+import fnmatch
 import os
 import pty
 import re
@@ -431,8 +432,11 @@ class Test(Pages):
     """A folder like a clone in which everything was built."""
     scratch = self.scratch(page)
     os.makedirs(os.path.join(scratch, "build"))
+    # Without the files that commands of the pages have written into the repository.
+    with open(os.path.join(self.source, ".gitignore"), encoding="utf-8") as file:
+      left_out = [".git"] + [line.strip().strip("/") for line in file]
     for name in os.listdir(self.source):
-      if name not in ("build", ".git"):
+      if not any(fnmatch.fnmatch(name, pattern) for pattern in left_out):
         os.symlink(os.path.join(self.source, name), os.path.join(scratch, name))
     for preset in ("release", "dev"):
       os.symlink(self.build, os.path.join(scratch, "build", preset))

@@ -135,6 +135,21 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   s.tracker.live_records = 6 + decode_pages;
   s.tracker.sites = 7;
   s.tracker.unwinder = "frame_pointer";
+  // The buffers of each sample were born in the first minute, those of decode all the time. Half of the freed ones got
+  // 4 to 8 seconds old.
+  s.uptime_seconds = 1000;
+  s.birth_class_log2 = 4;
+  for (Snapshot::Sample& one : s.samples) {
+    const bool is_decode = one.tags == s.samples[1].tags && !one.tags.empty();
+    for (int64_t i = 0; i < one.inuse_objects; ++i) {
+      const auto born = static_cast<uint32_t>(is_decode ? 2 + 7 * i : 2);
+      if (one.born.empty() || one.born.back().birth_class != born) one.born.push_back({born, 0, 0});
+      ++one.born.back().objects;
+      one.born.back().bytes += one.inuse_bytes / one.inuse_objects;
+    }
+    if (const int64_t freed = (one.alloc_objects - one.inuse_objects) / 2; freed != 0)
+      one.freed_by_octave = {0, 0, freed};
+  }
   s.time_unix_nanos = 1700000000123456789;
   s.process_id = 4242;
   s.host = "node-7";

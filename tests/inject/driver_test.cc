@@ -86,6 +86,15 @@ TEST_P(DriverTest, AnswersLookupsAsTheFactsSay) {
   EXPECT_EQ(ExpectSame(command), 0);
 }
 
+TEST_P(DriverTest, AnswersCallsWithoutADeviceAsTheFactsSay) {
+  const std::vector<std::string> command = {"env", "FAKE_CUDA_DEVICES=0", HBMPROF_DRIVER_PROGRAM, "calls",
+                                            HBMPROF_DRIVER_FACTS};
+  const CommandResult run = Run(command);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  std::printf("%s", run.out.substr(run.out.rfind('\n', run.out.size() - 2) + 1).c_str());
+  EXPECT_EQ(ExpectSame(command), 1);
+}
+
 TEST_P(DriverTest, EveryWrappedFunctionThatItHasIsOurs) {
   const CommandResult alone = Run({HBMPROF_DRIVER_PROGRAM, "libraries", HBMPROF_INJECT_EXPORTS});
   const CommandResult injected = RunInjected({HBMPROF_DRIVER_PROGRAM, "libraries", HBMPROF_INJECT_EXPORTS}, "");
@@ -104,7 +113,7 @@ TEST_P(DriverTest, EveryWrappedFunctionThatItHasIsOurs) {
 
 TEST_P(DriverTest, ProgramsDoTheSame) {
   // No call allocates. A forked child without allocations writes no profile.
-  for (const char* name : {"return", "exit", "fork", "vfork", "threads", "dlmopen"}) {
+  for (const char* name : {"return", "exit", "fork", "vfork", "threads", "dlmopen", "global"}) {
     SCOPED_TRACE(name);
     EXPECT_EQ(ExpectSame({HBMPROF_DRIVER_PROGRAM, name}), 1) << "profiles";
   }
@@ -119,6 +128,38 @@ TEST_P(DriverTest, ProgramWithoutATrackedCallCanUnloadIt) {
   // The substitute stays loaded, as a library with inline variables does.
   if (GetParam().name == "substitute") return;
   EXPECT_THAT(Run({HBMPROF_DRIVER_PROGRAM, "dlclose"}).out, HasSubstr("still loaded: 0\n"));
+}
+
+TEST_P(DriverTest, ProgramsWithTheRealRuntimeDoTheSame) {
+  std::istringstream programs(HBMPROF_REAL_RUNTIMES);
+  int tried = 0;
+  for (std::string program; programs >> program; ++tried) {
+    program.insert(0, HBMPROF_INJECT_PROGRAMS "/");
+    for (const char* how : {"", "fork", "threads", "_exit"}) {
+      SCOPED_TRACE(program + " " + how);
+      ExpectSame({program, how});
+    }
+    const CommandResult run = Run({program});
+    EXPECT_THAT(run.out, HasSubstr("cudaMalloc: cudaError"));
+    std::printf("%s", run.out.substr(0, run.out.find('\n') + 1).c_str());
+  }
+  if (tried == 0) GTEST_SKIP() << "no CUDA runtime in build/pypi: scripts/test.sh reads it from PyPI";
+}
+
+TEST_P(DriverTest, ProgramsWithNvidiasBindingsForPythonDoTheSame) {
+  const std::vector<std::string> python = {"env", "PYTHONPATH=" HBMPROF_PYPI, "python3"};
+  std::vector<std::string> command = python;
+  command.insert(command.end(), {"-c", "import cuda.bindings.driver"});
+  if (Run(command).exit_code != 0) {
+    GTEST_SKIP() << "no cuda-bindings in build/pypi: scripts/test.sh reads them from PyPI";
+  }
+  command = python;
+  command.push_back(HBMPROF_BINDINGS_PROGRAM);
+  ExpectSame(command);
+  const CommandResult run = Run(command);
+  // The bindings need CUDA 12.
+  EXPECT_EQ(run.exit_code != 0, run.err.find("Failed to get cuGetProcAddress_v2") != std::string::npos) << run.err;
+  std::printf("%s", run.out.c_str());
 }
 
 TEST_P(DriverTest, FunctionsThatItLacksStayAbsent) {
@@ -157,7 +198,21 @@ INSTANTIATE_TEST_SUITE_P(On, RealDriverTest, ::testing::ValuesIn(RealDrivers()),
 TEST(RealDriversTest, AreAtHand) {
   const std::vector<DriverLibrary> drivers = RealDrivers();
   if (drivers.empty()) GTEST_SKIP() << "no real driver library is in build/driver: scripts/test.sh downloads them";
-  std::printf("%zu real driver libraries\n", drivers.size());
+  // scripts/test.sh prints this line.
+  std::printf("real driver libraries:");
+  for (const DriverLibrary& driver : drivers) {
+    int tests = 0;
+    const auto& unit_test = *testing::UnitTest::GetInstance();
+    for (int i = 0; i < unit_test.total_test_suite_count(); ++i) {
+      const auto& suite = *unit_test.GetTestSuite(i);
+      for (int j = 0; j < suite.total_test_count(); ++j) {
+        const std::string name = suite.GetTestInfo(j)->name();
+        tests += name.substr(name.find('/') + 1) == driver.name;
+      }
+    }
+    std::printf(" %d tests on %s;", tests, driver.name.c_str());
+  }
+  std::printf("\n");
 }
 
 }  // namespace

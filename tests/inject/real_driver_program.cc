@@ -11,9 +11,11 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -124,6 +126,57 @@ void Lookups(const std::string& path) {
   std::printf("%d answers\n", checked);
 }
 
+// Returns an argument of the type T: memory of zeros, 1, or null for a handle.
+template <typename T>
+T Argument() {
+  static char memory[4096];
+  std::memset(memory, 0, sizeof(memory));
+  if constexpr (std::is_pointer_v<T> && !std::is_void_v<std::remove_pointer_t<T>>) return reinterpret_cast<T>(memory);
+  if constexpr (std::is_arithmetic_v<T>) return 1;
+  return T();
+}
+
+template <typename... Parameters>
+int CallWithArguments(CUresult (*function)(Parameters...)) {
+  return function(Argument<Parameters>()...);
+}
+
+// Calls each function that the driver has, before cuInit and after it has failed. Prints the results as the lines of
+// driver_facts.txt, and checks them against these.
+void Calls(const std::string& path) {
+  std::set<std::string> facts, known;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line); facts.insert(line)) {
+    std::istringstream words(line);
+    std::string first, name;
+    if (words >> first >> name && first == "call") known.insert(name);
+  }
+  std::map<std::string, std::string> answers;
+  // It reads its second argument, for which driver_calls.inc has no type.
+  const auto may_call = [](const char* name) { return std::strcmp(name, "cuCtxCreate_v4") != 0; };
+  const auto ask = [&] {
+#define CALL(name, parameters, arguments, action)                                                                 \
+  if (auto* const function = Find<CUresult parameters>(#name); function != nullptr && may_call(#name)) {          \
+    answers.try_emplace(#name, "call " #name).first->second += " " + std::to_string(CallWithArguments(function)); \
+  }
+#define QUERY(name, parameters, arguments) CALL(name, parameters, arguments, )
+#include "src/backends/cuda/driver/driver_calls.inc"
+  };
+  ask();
+  Print("cuInit", Init());
+  ask();
+  bool is_right = true;
+  for (const auto& [name, answer] : answers) {
+    std::printf("%s\n", answer.c_str());
+    // No real driver has been asked for the newest functions.
+    if (facts.count(answer) != 0 || known.count(name) == 0) continue;
+    std::fprintf(stderr, "not in %s: %s\n", path.c_str(), answer.c_str());
+    is_right = false;
+  }
+  std::printf("%zu calls\n", answers.size());
+  if (!is_right) std::exit(1);
+}
+
 // Prints "name library" for each name of the file that the driver has.
 void Libraries(const std::string& path) {
   std::ifstream file(path);
@@ -163,6 +216,10 @@ int main(int, char** argv) {
     Lookups(argv[2]);
     return 0;
   }
+  if (name == "calls") {
+    Calls(argv[2]);
+    return 0;
+  }
   if (name == "libraries") {
     Libraries(argv[2]);
     return 0;
@@ -183,6 +240,11 @@ int main(int, char** argv) {
     auto* const call = reinterpret_cast<int (*)(int)>(dlsym(library, "call_driver"));
     Print("a function that it has", call(0));
     Print("a function that it lacks", call(1));
+  }
+  if (name == "global") {
+    CHECK_THAT(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == driver);
+    Print("found by name alone", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == dlsym(driver, "cuMemAlloc_v2"));
+    Print("and the next one is there", dlsym(RTLD_NEXT, "cuMemAlloc_v2") != nullptr);
   }
   if (name == "dlmopen") {
     void* const other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);

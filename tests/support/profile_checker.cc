@@ -8,6 +8,7 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -264,11 +265,36 @@ class Checker {
           return Text("sample ", i, " has no label ", required);
         }
       }
+      if (std::string problem = AgesOf(s); !problem.empty()) return Text("sample ", i, " ", problem);
       hbmprof::pprof::Sample identity = s;
       identity.clear_value();
+      identity.clear_ages();
       if (!seen.insert(identity.SerializeAsString()).second) {
         return Text("sample ", i, " has the stack and labels of an earlier one");
       }
+    }
+    return "";
+  }
+
+  // If the profile has ages, the classes of births add up to the values of each sample.
+  std::string AgesOf(const hbmprof::pprof::Sample& s) const {
+    const hbmprof::pprof::Ages& ages = s.ages();
+    const bool has_ages = std::any_of(p_.comment().begin(), p_.comment().end(), [&](int64_t comment) {
+      return String(comment).rfind("hbmprof ", 0) == 0 && String(comment).find(" uptime=") != std::string::npos;
+    });
+    if (!has_ages) return s.has_ages() ? "has ages, but the profile has no uptime" : "";
+    if (s.has_ages() && ages.born_counts().empty() && ages.freed_by_octave().empty()) return "has empty ages";
+    if (ages.born_counts_size() != ages.born_bytes_size()) return "has births with different numbers of classes";
+    if (ages.first_class() + static_cast<uint32_t>(ages.born_counts_size()) > 64) return "has more than 64 classes";
+    const auto sum = [](const auto& values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); };
+    const auto is_negative = [](int64_t value) { return value < 0; };
+    for (const auto& values : {ages.born_counts(), ages.born_bytes(), ages.freed_by_octave()}) {
+      if (std::any_of(values.begin(), values.end(), is_negative)) return "has ages of a negative number of buffers";
+    }
+    if (sum(ages.born_counts()) != s.value(4)) return "has births that do not add up to inuse_objects";
+    if (sum(ages.born_bytes()) != s.value(5)) return "has births that do not add up to inuse_space";
+    if (ages.freed_by_octave_size() > 24 || sum(ages.freed_by_octave()) > s.value(0) - s.value(4)) {
+      return "has more ages of freed buffers than freed buffers";
     }
     return "";
   }
@@ -397,6 +423,17 @@ std::string DescribeProfile(const Profile& p) {
         out << text(label.str());
       } else {
         out << label.num() << " " << text(label.num_unit());
+      }
+    }
+    if (s.has_ages()) {
+      const auto& ages = s.ages();
+      const auto first = int64_t{ages.first_class()};
+      for (int i = 0; i < ages.born_counts_size(); ++i) {
+        out << " born " << ((first + i) << ages.class_width_log2()) << "s: " << ages.born_counts(i) << "/"
+            << ages.born_bytes(i);
+      }
+      for (int i = 0; i < ages.freed_by_octave_size(); ++i) {
+        out << " freed " << (int64_t{1} << i) << "s: " << ages.freed_by_octave(i);
       }
     }
     out << "\n";

@@ -63,6 +63,7 @@ Profile GoodProfile() {
   p.set_time_nanos(1);
   p.set_drop_frames(b.Text("ours::.*"));
   p.add_comment(b.Text("device GPU:0 in_use=7 peak=9"));
+  p.add_comment(b.Text("hbmprof version=1 uptime=100"));
   for (int i = 0; i < 3; ++i) {
     auto* mapping = p.add_mapping();
     mapping->set_id(i + 1);
@@ -86,6 +87,12 @@ Profile GoodProfile() {
     sample->add_location_id(i + 1);
     sample->add_location_id(3);
     for (int value = 0; value < 6; ++value) sample->add_value(10 * (i + 1) + value);
+    sample->set_value(0, 100);
+    sample->mutable_ages()->set_class_width_log2(1);
+    sample->mutable_ages()->set_first_class(62);
+    for (const int64_t count : {int64_t{4}, sample->value(4) - 4}) sample->mutable_ages()->add_born_counts(count);
+    for (const int64_t bytes : {int64_t{0}, sample->value(5)}) sample->mutable_ages()->add_born_bytes(bytes);
+    sample->mutable_ages()->add_freed_by_octave(60);
     for (const auto& [key, value] : {std::pair{"device", "GPU:0"}, std::pair{"kind", "device"}}) {
       auto* label = sample->add_label();
       label->set_key(b.Text(key));
@@ -190,6 +197,23 @@ INSTANTIATE_TEST_SUITE_P(
                  p->mutable_location(3)->set_id(4);
                }},
         Damage{"ValueMissing", "has 5 values", [](Profile* p) { p->mutable_sample(0)->mutable_value()->RemoveLast(); }},
+        Damage{"BirthMissing", "add up to inuse_objects",
+               [](Profile* p) { p->mutable_sample(0)->mutable_ages()->set_born_counts(0, 3); }},
+        Damage{"NoBirths", "add up to inuse_objects", [](Profile* p) { p->mutable_sample(0)->clear_ages(); }},
+        Damage{"BirthOfMoreBytes", "add up to inuse_space",
+               [](Profile* p) { p->mutable_sample(1)->mutable_ages()->set_born_bytes(0, 1); }},
+        Damage{"NegativeBirths", "negative",
+               [](Profile* p) {
+                 p->mutable_sample(0)->mutable_ages()->set_born_bytes(0, -1);
+                 p->mutable_sample(0)->mutable_ages()->set_born_bytes(1, p->sample(0).value(5) + 1);
+               }},
+        Damage{"ClassWithoutBytes", "different numbers",
+               [](Profile* p) { p->mutable_sample(0)->mutable_ages()->add_born_counts(0); }},
+        Damage{"ClassTooLate", "64 classes", [](Profile* p) { p->mutable_sample(0)->mutable_ages()->set_first_class(63); }},
+        Damage{"AgesOfLiveBuffers", "than freed buffers",
+               [](Profile* p) { p->mutable_sample(1)->mutable_ages()->set_freed_by_octave(0, 77); }},
+        Damage{"AgesWithoutUptime", "no uptime",
+               [](Profile* p) { p->set_string_table(p->comment(1), "hbmprof version=1"); }},
         Damage{"AllZero", "only zeros",
                [](Profile* p) {
                  for (int i = 0; i < 6; ++i) p->mutable_sample(0)->set_value(i, 0);
@@ -249,8 +273,8 @@ TEST(ProfileView, ResolvesStacksLabelsAndValues) {
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("bytes", "64")));
   EXPECT_EQ(view.samples[1].values.at("inuse_space"), 25);
   EXPECT_EQ(view.Sum("inuse_space"), 15 + 25);
-  EXPECT_EQ(view.SumUnder("alloc_objects", "f1"), 20);
-  EXPECT_EQ(view.SumUnder("alloc_objects", "f2"), 30);
+  EXPECT_EQ(view.SumUnder("alloc_objects", "f1"), 100);
+  EXPECT_EQ(view.SumUnder("alloc_objects", "f2"), 200);
   EXPECT_EQ(view.SumWhere("peak_space", "device", "GPU:0"), 13 + 23);
   EXPECT_EQ(view.SumWhere("peak_space", "device", "GPU:1"), 0);
 }

@@ -214,7 +214,7 @@ int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
   hbmprof_freed_record all = {};
   all.private_id = parts.id;
   all.private_bytes = parts.bytes;
-  all.private_site = parts.site;
+  all.private_site = parts.site | uint64_t{parts.age} << 32;
   Fill(freed, all);
   return record ? 1 : 0;
 }
@@ -413,7 +413,8 @@ int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* fr
 void hbmprof_restore_record(const hbmprof_freed_record* freed) {
   if (!HasBytes(freed, sizeof(*freed))) return;
   const hbmprof::internal::InjectedRecord parts = {freed->private_id, freed->private_bytes,
-                                                   static_cast<uint32_t>(freed->private_site)};
+                                                   static_cast<uint32_t>(freed->private_site),
+                                                   static_cast<uint32_t>(freed->private_site >> 32)};
   WithDefault([&](hbmprof::Profiler& profiler) {
     profiler.RestoreRecord(hbmprof::internal::ProfilerAccess::From(parts));
     return true;

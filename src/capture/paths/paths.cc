@@ -1,13 +1,13 @@
 #include "src/capture/paths/paths.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <new>
 
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
+#include "src/base/never_destroyed.h"
 #include "src/base/pages.h"
 #include "src/capture/walk.h"
 
@@ -26,7 +26,7 @@ class PathBuilder {
   void AddObject(PackedRule rule, int frame) {
     const auto id = static_cast<uint16_t>(rule.object());
     if (id == 0) return;
-    if (id == PackedRule::kUnidentified) return Unsupported();
+    if (id == kUnidentifiedObject) return Unsupported();
     for (uint32_t i = 0; i < objects_; ++i) {
       if (object_[i].id == id) return;
     }
@@ -206,8 +206,8 @@ static_assert(sizeof(PathBuilder) <= sizeof(LearningScratch) && alignof(PathBuil
 // The table of all paths. The key of a path is its bytes.
 class PathTable {
  public:
-  // The block that holds the paths; null if the kernel has no memory for it.
-  const char* memory() const { return memory_; }
+  // Maps the block that holds the paths. Returns null if the kernel has no memory for it; then no path is added.
+  const char* Reserve() { return memory_ = static_cast<char*>(ReservePages(kMaxBytes)); }
 
   // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory, or if another
   // thread is adding a path; in the latter case sets `*is_busy`.
@@ -262,14 +262,12 @@ class PathTable {
   }
 
   InternTable table_;
-  char* const memory_ = static_cast<char*>(ReservePages(kMaxBytes));
+  char* memory_ = nullptr;
   size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
   size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // as host memory
 };
 
-// Never destroyed, because threads may capture until the process ends.
-alignas(PathTable) char path_table_memory[sizeof(PathTable)];
-std::atomic<PathTable*> path_table{nullptr};
+NeverDestroyed<PathTable> path_table;  // threads may capture until the process ends
 
 }  // namespace
 
@@ -300,15 +298,9 @@ uintptr_t Path::ReturnAddressAt(uint32_t offset) const {
 
 const char* path_memory = nullptr;
 
-void PreparePaths() {
-  auto* table = new (path_table_memory) PathTable;
-  path_memory = table->memory();
-  path_table.store(table, std::memory_order_release);
-}
+void PreparePaths() { path_memory = path_table->Reserve(); }
 
 const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy) {
-  PathTable* table = path_table.load(std::memory_order_acquire);
-  if (table == nullptr) return nullptr;
   RuleWalk walk(caller);
   if (!walk.memory.is_own()) return nullptr;
   PathBuilder& builder = *new (scratch) PathBuilder(caller, max_depth);
@@ -321,7 +313,7 @@ const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scra
     const bool is_outermost = step == RuleWalk::Step::kOutermost;
     if (!is_outermost && depth < max_depth) continue;
     const size_t size = builder.Build(depth, /*truncated=*/!is_outermost);
-    return table->Intern(builder.bytes(), size, is_busy);
+    return path_table->Intern(builder.bytes(), size, is_busy);
   }
 }
 

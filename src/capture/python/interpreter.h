@@ -5,10 +5,10 @@
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 
+#include <atomic>
 #include <cstdint>
-#include <string_view>
 
-struct link_map;
+#include "src/base/word_bucket.h"
 
 namespace hbmprof::internal {
 
@@ -53,14 +53,16 @@ struct PythonLayout {
   uint16_t other_text;
 };
 
-// An interpreter that has passed the checks. Immutable once it is published.
+// An interpreter that was found. Immutable once it is published, except for `problem` and `words`.
 struct PythonInterpreter {
   PythonLayout layout;
   int minor;
-  uintptr_t runtime;       // &_PyRuntime
-  uintptr_t code_type;     // &PyCode_Type
-  uintptr_t unicode_type;  // &PyUnicode_Type
-  uintptr_t bytes_type;    // &PyBytes_Type
+  char version[16];
+  std::atomic<const char*> problem;  // why its frames are not read; empty if they are
+  uintptr_t runtime;                 // &_PyRuntime
+  uintptr_t code_type;               // &PyCode_Type
+  uintptr_t unicode_type;            // &PyUnicode_Type
+  uintptr_t bytes_type;              // &PyBytes_Type
   // Address and size of _PyEval_EvalFrameDefault, for versions whose frames are found by its address range.
   uintptr_t evaluate;
   uintptr_t evaluate_bytes;
@@ -68,21 +70,24 @@ struct PythonInterpreter {
   uintptr_t object_start;  // of the object that has `runtime`
   uintptr_t object_limit;
   const void* object_tables;  // its .eh_frame_hdr
+  // The words of named frames by the keys of frames (python_frames.cc), so that names and lines are read once.
+  static constexpr int kWordBits = 12;
+  mutable WordBucket words[1 << kWordBits];
 };
 
-// Facts about the interpreter of this process. The texts are empty if there is none.
-struct PythonFinding {
-  char version[16];
-  const char* problem;  // why its frames are not read; empty if they are
-};
+// The interpreter of this process. Null until an interpreter is found whose frames can be read, and null for ever after
+// RejectPython.
+extern std::atomic<const PythonInterpreter*> readable_python __attribute__((visibility("hidden")));
 
-// Looks for an interpreter in a loaded object and, if it is the first one of the process, checks it and publishes it.
-// `is_permanent`: the object was loaded at program start. Any thread and any signal handler may call it. It only reads
-// memory.
-void LookForPython(const link_map* object, bool is_permanent);
+// Returns whether there is such an interpreter.
+inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
 
-// Any thread may call it.
-PythonFinding FindPython();
+// Looks for an interpreter in each object that is loaded (objects.h), checks the first one of the process, and
+// publishes it.
+void WatchForPython();
+
+// Returns the first interpreter of the process; null if none was found. Any thread may call it.
+const PythonInterpreter* FoundPython();
 // Must be called if the published interpreter fails the checks later: its frames are then no longer read.
 void RejectPython(const char* problem);
 

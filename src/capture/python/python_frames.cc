@@ -192,60 +192,6 @@ int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruct
   return python.minor == 10 ? LineOf310(lines, first_line, instruction) : LineOf311(lines, first_line, instruction);
 }
 
-// --- Words of Python functions. ---
-
-// Maps the key of a frame to its word, so that names and lines are read once. Any thread may call any function; no lock
-// is taken. A slot holds the word, and the key xor the word, so that a slot that is read while another thread replaces
-// it does not match.
-class WordCache {
- public:
-  uint64_t Find(uint64_t key) const {
-    const Line* lines = lines_.load(std::memory_order_acquire);
-    if (lines == nullptr) return 0;
-    for (const Slot& slot : lines[key >> (64 - kLineBits)].slots) {
-      const uint64_t word = slot.word.load(std::memory_order_relaxed);
-      if (word != 0 && (slot.check.load(std::memory_order_acquire) ^ word) == key) return word;
-    }
-    return 0;
-  }
-
-  void Store(uint64_t key, uint64_t word) {
-    Line* lines = lines_.load(std::memory_order_acquire);
-    if (lines == nullptr) {
-      auto* mine = static_cast<Line*>(MapPages(kBytes));
-      if (mine == nullptr) return;
-      if (lines_.compare_exchange_strong(lines, mine, std::memory_order_acq_rel)) {
-        lines = mine;
-      } else {
-        UnmapPages(mine, kBytes);
-      }
-    }
-    Line& line = lines[key >> (64 - kLineBits)];
-    Slot* chosen = &line.slots[next_.fetch_add(1, std::memory_order_relaxed) % kSlots];
-    for (Slot& slot : line.slots) {
-      if (slot.word.load(std::memory_order_relaxed) == 0) chosen = &slot;
-    }
-    chosen->word.store(word, std::memory_order_relaxed);
-    chosen->check.store(key ^ word, std::memory_order_release);
-  }
-
- private:
-  static constexpr int kSlots = 4;
-  static constexpr int kLineBits = 12;
-  struct Slot {
-    std::atomic<uint64_t> check;
-    std::atomic<uint64_t> word;
-  };
-  struct alignas(64) Line {
-    Slot slots[kSlots];
-  };
-  static constexpr size_t kBytes = sizeof(Line) << kLineBits;
-
-  std::atomic<Line*> lines_{nullptr};
-  std::atomic<uint32_t> next_{0};
-};
-WordCache word_cache;
-
 // --- Walking the thread's Python frames. ---
 
 // Returns whether the object with the interpreter is still loaded at its addresses.
@@ -474,11 +420,12 @@ class Collector {
   bool Frame(uintptr_t code, int64_t instruction) {
     uint64_t key;
     if (!keys_.Read(code, instruction, &key)) return false;
-    uint64_t word = word_cache.Find(key);
+    WordBucket& known = python_.words[key >> (64 - PythonInterpreter::kWordBits)];
+    uint64_t word = known.Find(key);
     if (word == 0) {
       word = Name(code, instruction);
       if (word == 0) return false;
-      word_cache.Store(key, word);
+      known.Store(key, word);
     }
     workspace_.python[frames_++] = word;
     return true;

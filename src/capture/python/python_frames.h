@@ -14,7 +14,6 @@
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 
-#include <atomic>
 #include <cstdint>
 
 #include "hbmprof/caller.h"
@@ -24,12 +23,8 @@
 
 namespace hbmprof::internal {
 
-// The interpreter of this process. Null until an interpreter is found whose frames can be read, and null for ever after
-// RejectPython.
-extern std::atomic<const PythonInterpreter*> readable_python;
-
-// Returns whether there is such an interpreter.
-inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
+// Returns whether the stacks that the calling thread captures now can have named frames.
+inline bool MayHaveNamedFrames() { return HasPython() || current_traceback != nullptr; }
 
 // Returns a hash of the calling thread's Python functions (at most the `max_frames` innermost), their current
 // instructions, and the positions on the stack, relative to `sp`, of the calls of the evaluation function that run them

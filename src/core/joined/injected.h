@@ -25,6 +25,7 @@ struct InjectedRecord {
   uint64_t id;
   int64_t bytes;  // -1: there is no record
   uint32_t site;
+  uint32_t age;
 };
 
 struct InjectedBuffer {
@@ -133,7 +134,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 3;
+inline constexpr uint32_t kInjectedVersion = 4;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -162,14 +163,15 @@ void StaySeparate();
 class ProfilerAccess {
  public:
   static InjectedRecord Of(const FreedRecord& record) {
-    if (!record) return {record.id_.value(), -1, 0};
-    const LiveRecord live = LiveTable::Unpack(record.record_);
-    return {record.id_.value(), live.bytes, live.site};
+    if (!record) return {record.id_.value(), -1, 0, 0};
+    const LiveRecord live = LiveTable::Unpack(record.record_, 0);
+    return {record.id_.value(), live.bytes, live.site, record.age_};
   }
   static FreedRecord From(const InjectedRecord& record) {
     FreedRecord freed;
     freed.id_ = BufferId(record.id);
-    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, record.bytes});
+    if (record.bytes >= 0) freed.record_ = LiveTable::Pack({record.site, 0, record.bytes});
+    freed.age_ = record.age;
     return freed;
   }
   // Returns a profiler that records into `injected`.

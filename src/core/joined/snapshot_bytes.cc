@@ -111,7 +111,10 @@ void Fields(Visit& visit, T& value) {
           value.host_bytes, value.max_host_bytes, value.unwinder);
   } else if constexpr (std::is_same_v<Type, Snapshot::Sample>) {
     visit(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
-          value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes);
+          value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
+          value.freed_by_octave);
+  } else if constexpr (std::is_same_v<Type, Snapshot::Sample::Born>) {
+    visit(value.birth_class, value.objects, value.bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::Stack>) {
     visit(value.return_addresses, value.truncated);
   } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
@@ -133,7 +136,7 @@ void Fields(Visit& visit, T& value) {
     static_assert(std::is_same_v<Type, Snapshot>);
     visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,
           value.tracker, value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id,
-          value.host);
+          value.host, value.uptime_seconds, value.birth_class_log2);
   }
 }
 
@@ -175,7 +178,7 @@ bool Read(std::string_view bytes, T* value) {
 
 // A field that is added to one of these must be added to its list above.
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
-static_assert(sizeof(Snapshot::Sample) == 8 * 9 + sizeof(std::vector<int>));
+static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
 
 }  // namespace
 

@@ -28,7 +28,7 @@
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
-#include "src/base/recorded_event.h"
+#include "src/core/ledger/recorded_event.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 

@@ -6,13 +6,25 @@
 #include "src/base/saturating.h"
 
 namespace hbmprof::internal {
+namespace {
+
+// Returns after how many events a shard looks at the clock again: as many as take 1/16 s if they continue at the rate
+// of the last `events`, which took `nanos`, and at most 64.
+int64_t EventsUntilLook(int64_t events, int64_t nanos) {
+  constexpr int64_t kMostEvents = 64;
+  constexpr int64_t kMostNanos = 1'000'000'000 / 16;
+  return nanos <= 0 ? kMostEvents : std::clamp<int64_t>(events * kMostNanos / nanos, 1, kMostEvents);
+}
+
+}  // namespace
 
 Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
       usual_flush_every_(flush_every),
       flush_every_(flush_every),
       shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * kShards))),
-      chunks_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))) {}
+      chunks_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))),
+      freed_ages_(sites) {}
 
 Ledger::~Ledger() {
   ForEachShard([&](Shard& shard) {
@@ -80,7 +92,15 @@ void Ledger::Flush(Shard& shard) {
   // The low bits, with their sign.
   const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
   live_records_.fetch_add(change, std::memory_order_relaxed);
-  shard.unflushed = (flush_every_.load(std::memory_order_relaxed) - 1) * kOneEvent;
+  shard.events_until_look -= shard.events_of_flush;
+  if (shard.events_until_look <= 0) {
+    const int64_t now = LookAtClock();
+    shard.events_of_look = EventsUntilLook(shard.events_of_look, now - shard.last_look);
+    shard.events_until_look = shard.events_of_look;
+    shard.last_look = now;
+  }
+  shard.events_of_flush = std::min<int64_t>(flush_every_.load(std::memory_order_relaxed), shard.events_until_look);
+  shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
 }
 
 void Ledger::CountRecords() {
@@ -149,6 +169,7 @@ Ledger::Entered Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
   if (own_ == nullptr) return;
   if (scope == Scope::kAllShards) {
+    LookAtClock();
     ledger.LockAll();
     ledger.ForEachShard([](Shard& shard) {
       if (shard.view.bytes != 0) shard.view.Clear();
@@ -185,7 +206,8 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
   part_ = part;
 }
 
-void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave) {
+  ledger_.CountAge(event, site, octave);
   Log(KindOf(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, own_->accounts[account_], bytes, &cell);

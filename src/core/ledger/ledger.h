@@ -10,6 +10,9 @@
 // the thread's shard is taken, and nothing is called. All other events are a Change, which enters any event: under the
 // lock of the thread's shard if that is enough, else under all shards' locks.
 //
+// Generations (base/generations.h): a shard looks at the clock after at most 64 events, and after fewer if these took
+// more than 1/16 s. A thread also looks when it makes a site, and before an event that locks all shards.
+//
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
 // Invariants, for each account, with in_use and headroom summed over the shards:
@@ -54,6 +57,7 @@
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/ledger/event_log.h"
+#include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/pools/segments.h"
 #include "src/core/tables/site_table.h"
@@ -113,6 +117,7 @@ class Ledger {
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
   bool MakeCells(SiteId site) {
+    LookAtClock();
     const Shard* const shard = AnyShard();
     return shard != nullptr && (TakeCells(*shard, site) || ShardWith(site) != nullptr);
   }
@@ -125,9 +130,10 @@ class Ledger {
     kEnteredAndCounted,
   };
   // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
-  // is the id of the buffer, which only recordings have. Returns kNotEntered if the host has no memory for the site's
-  // cell.
-  Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+  // is the id of the buffer, which only recordings have. `octave`: see CountAge. Returns kNotEntered if the host has no
+  // memory for the site's cell.
+  Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1) {
+    CountAge(event, site, octave);
     if (event == Event::kAlloc || event == Event::kFree) {
       const CellRef ref = RefOf(site);
       const Entered entered = ref ? TryEnter(event, ref, bytes) : kNotEntered;
@@ -272,8 +278,8 @@ class Ledger {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
 
-    // Enters the allocation or the free of an object of `bytes` bytes.
-    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
+    // Enters the allocation or the free of an object of `bytes` bytes. `octave`: see CountAge.
+    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
     void Charge(SiteId site, int64_t bytes);
@@ -310,6 +316,14 @@ class Ledger {
     bool has_part_ = false;
     RecordedEvent part_;
   };
+  // Counts the age of a buffer, if `event` is its kFree, or undoes that, if it is a kUndoFree. `octave`: of its age,
+  // from OctaveNow; -1: not counted.
+  void CountAge(Event event, SiteId site, int octave) {
+    if (octave < 0) return;
+    if (event == Event::kFree) freed_ages_.Add(site, octave);
+    if (event == Event::kUndoFree) freed_ages_.Subtract(site, octave);
+  }
+  const FreedAges& freed_ages() const { return freed_ages_; }
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
@@ -436,8 +450,8 @@ class Ledger {
     // The space of a cell for each site; null until the shard is made. Pages are touched only in chunks that the shard
     // has taken (TakeCells).
     Cell* cells;
-    // kOneEvent times the number of events until the next addition to live_records_, plus what is to be added. The
-    // event that makes it negative makes the addition, at once or by CountRecords.
+    // kOneEvent times the number of events until the next Flush, plus what it adds to live_records_. The event that
+    // makes it negative calls Flush, at once or by CountRecords.
     int64_t unflushed;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the cells of the
@@ -447,6 +461,12 @@ class Ledger {
     SegmentView view;
     Account accounts[kAccounts];
     ShardLog log;
+    // Of Flush: the number of events between the last one and the next; the number of events until the next look at the
+    // clock, counted by Flush; the last look: the number of events since the one before, and its time.
+    int64_t events_of_flush;
+    int64_t events_until_look;
+    int64_t events_of_look;
+    int64_t last_look;
   };
   static constexpr int64_t kOneEvent = int64_t{1} << 30;  // kOneEvent + 1 fits in an instruction
   static constexpr uint32_t kChunkBits = 8;
@@ -509,7 +529,7 @@ class Ledger {
   }
   // Enters any event, as a Change.
   Entered EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes);
-  // Adds what the shard has not added to live_records_ yet.
+  // Adds what the shard has not added to live_records_ yet. Looks at the clock if that is due (EventsUntilLook).
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
@@ -550,6 +570,7 @@ class Ledger {
   // A snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
+  FreedAges freed_ages_;
   mutable EventLog log_;
   mutable int64_t last_instant_ ABSL_GUARDED_BY(all_lock_) = 0;  // the last result of TimeOfInstant
 };

@@ -165,19 +165,23 @@ int64_t Pools::GiveBack(Change& change, uint64_t id, const LiveRecord& record) {
   return parts.bytes;
 }
 
-void Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
-  change.Enter(Event::kFree, id, record.site, record.bytes);
+int Pools::FreeBlock(Change& change, uint64_t id, const LiveRecord& record) {
+  const int octave = OctaveNow(record.birth);
+  change.Enter(Event::kFree, id, record.site, record.bytes, octave);
   const int64_t taken = GiveBack(change, id, record);
   if (taken < record.bytes) RemoveDetached();
+  return octave;
 }
 
 // --- Blocks ---------------------------------------------------------------------------------------------------------
 
 bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
-std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes,
-                                               Event event, bool* replaced) {
+std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& position, const LiveRecord& record,
+                                               Event event, int octave, bool* replaced) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
+  const SiteId site = record.site;
+  const int64_t bytes = record.bytes;
   if (!change.is_usable()) return Added::kNoMemory;
   if (!change.Prepare(site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
   if (segments_.generation() != position.generation) {
@@ -207,9 +211,9 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
   }
   LiveTable::Inserted inserted = LiveTable::Inserted::kReplaced;
   if (change.holds_all()) {
-    inserted = live_.Insert(id, {site, bytes}, &stale);
+    inserted = live_.Insert(id, record, &stale);
   } else if (change.Admits(account, bytes - parts.bytes)) {
-    inserted = live_.InsertNew(id, {site, bytes});
+    inserted = live_.InsertNew(id, record);
   }
   const bool is_stale = inserted == LiveTable::Inserted::kReplaced;
   if (inserted == LiveTable::Inserted::kNoMemory || (is_stale && !change.holds_all())) {
@@ -220,22 +224,23 @@ std::optional<Pools::Added> Pools::TryAddBlock(Change& change, const Position& p
     *replaced = true;
     FreeBlock(change, id, stale);
   }
-  change.Enter(event, id, site, bytes);
+  change.Enter(event, id, site, bytes, octave);
   ChargeParts(change, position.address, bytes, position.level, account, parts, 1);
   if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   return Added::kAdded;
 }
 
-Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t bytes, Event event, bool* replaced) {
+Pools::Added Pools::AddBlock(const Position& position, const LiveRecord& record, Event event, int octave,
+                             bool* replaced) {
   {
     Change change(ledger_, Change::Scope::kOwnShard);
-    const std::optional<Added> added = TryAddBlock(change, position, site, bytes, event, replaced);
+    const std::optional<Added> added = TryAddBlock(change, position, record, event, octave, replaced);
     if (added.has_value()) return *added;
   }
   for (;;) {
     {
       Change change(ledger_, Change::Scope::kAllShards);
-      const Added added = *TryAddBlock(change, position, site, bytes, event, replaced);
+      const Added added = *TryAddBlock(change, position, record, event, octave, replaced);
       if (added != Added::kReplaces) return added;
     }
     // A Change is for one account, so the other block is removed by a Change of its own.
@@ -246,15 +251,17 @@ Pools::Added Pools::AddBlock(const Position& position, SiteId site, int64_t byte
 bool Pools::TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed) {
   if (!change.is_usable()) return true;
   // Another thread may change the record between FindBlock and EraseExactly, unless this thread holds all shards.
-  while (const std::optional<Block> found = FindBlock(address)) {
-    const auto& [id, record] = *found;
+  while (std::optional<Block> found = FindBlock(address)) {
+    const uint64_t id = found->id;
+    const LiveRecord& record = found->record;
     const bool is_segment = sites_.At(record.site).is_segment;
     if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
     if (!live_.EraseExactly(id, record)) continue;
     if (is_segment) {
-      RemoveWithContents(change, segments_.Find(address, id));
+      found->octave = OctaveNow(record.birth);
+      RemoveWithContents(change, segments_.Find(address, id), found->octave);
     } else {
-      FreeBlock(change, id, record);
+      found->octave = FreeBlock(change, id, record);
     }
     *removed = found;
     return true;
@@ -297,7 +304,7 @@ bool Pools::Collect(const Matches& matches, DetachedBlocks* list) const {
     list->Clear();
     live_.ForEach([&](uint64_t id, const LiveRecord& record) {
       if (!IsBlockId(id) || sites_.At(record.site).is_segment || !matches(id, record)) return;
-      list->Add({id, record});
+      list->Add({id, record, -1});
       ++count;
     });
   };
@@ -369,7 +376,7 @@ void Pools::ReattachOne(Change& change, const Block& block) {
     ChargeParts(change, address, bytes, LevelOf(id), site.account, parts, 1);
     if (parts.bytes < bytes) detached_blocks_.fetch_add(1, std::memory_order_relaxed);
   } else {
-    change.Enter(Event::kFree, block.id, record.site, bytes);
+    change.Enter(Event::kFree, block.id, record.site, bytes, OctaveNow(record.birth));
   }
 }
 
@@ -489,16 +496,15 @@ void Pools::SetLevels(Change& change, const Segment* around) {
   }
 }
 
-Pools::Added Pools::AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event) {
-  const LiveRecord record = {site, bytes};
+Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave) {
   // A segment that another thread is freeing stays in the map until that thread has removed it.
   if (segments_.Find(AddressOf(id), id) != nullptr) return Added::kRefused;
   const LiveTable::Inserted inserted = live_.InsertNew(id, record);
   if (inserted == LiveTable::Inserted::kReplaced) return Added::kRefused;
   if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
-  const Added added = InsertSegment(change, id, site, bytes, /*was_block=*/false);
+  const Added added = InsertSegment(change, id, record.site, record.bytes, /*was_block=*/false);
   if (added == Added::kAdded) {
-    change.Enter(event, id, site, bytes);
+    change.Enter(event, id, record.site, record.bytes, octave);
   } else {
     live_.EraseExactly(id, record);
   }
@@ -517,15 +523,16 @@ Pools::Added Pools::AddSegment(const Position& position, SiteId site, int64_t by
   }
   // The address may already be the id of a live record: that of the segment around the new one. Then the new segment
   // gets the id of a block in that segment.
-  LiveRecord record;
-  const bool is_taken = live_.Find(position.address, &record);
+  LiveRecord other;
+  const bool is_taken = live_.Find(position.address, &other);
   if (is_taken && !IsBlockAddress(position.address)) return Added::kRefused;
-  return AddSegment(change, is_taken ? position.id() : position.address, site, bytes, Event::kAlloc);
+  const uint64_t id = is_taken ? position.id() : position.address;
+  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc, -1);
 }
 
-Pools::Added Pools::RestoreSegment(uint64_t id, SiteId site, int64_t bytes) {
+Pools::Added Pools::RestoreSegment(uint64_t id, const LiveRecord& record, int octave) {
   Change change(ledger_, Change::Scope::kAllShards);
-  return change.is_usable() ? AddSegment(change, id, site, bytes, Event::kUndoFree) : Added::kNoMemory;
+  return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree, octave) : Added::kNoMemory;
 }
 
 std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator) {
@@ -553,7 +560,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   TraceStep(EventStep::kSegmentFound);
   // If the record is not that of a block, another thread may free it. That thread gets either the old record or the new
   // one.
-  const LiveRecord as_segment = {site, record.bytes};
+  const LiveRecord as_segment = {site, record.birth, record.bytes};
   if (!live_.Replace(id, record, as_segment)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
   const int64_t taken = GiveBack(change, id, record);
@@ -565,7 +572,7 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   if (!live_.Replace(id, as_segment, record)) {
     // Another thread freed the record while it was that of a segment. RemoveSegment will not find this segment in the
     // map, so the free is entered here.
-    change.Enter(Event::kFree, id, record.site, record.bytes);
+    change.Enter(Event::kFree, id, record.site, record.bytes, OctaveNow(record.birth));
   } else if (IsBlockId(id)) {
     if (taken < record.bytes) RemoveDetached();
     ReattachOne(change, {id, record});
@@ -573,7 +580,13 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   return false;
 }
 
-void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
+int Pools::EraseRecord(const Segment* segment) {
+  LiveRecord record;
+  const auto is_its = [&] { return record.site == segment->site && record.bytes == segment->bytes(); };
+  return live_.EraseWhere(segment->id, &record, is_its) ? OctaveNow(record.birth) : -1;
+}
+
+void Pools::RemoveWithContents(Change& change, Segment* segment, int octave, bool is_kept) {
   const uint64_t start = segment->start;
   const uint64_t end = segment->end;
   const int depth = segment->depth;
@@ -595,10 +608,9 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
     }
   }
   for (Segment* inner = DeepestIn(start, end); inner != segment; inner = DeepestIn(start, end)) {
-    EraseRecord(inner);
-    RemoveEmpty(change, inner);
+    RemoveEmpty(change, inner, EraseRecord(inner));
   }
-  if (!is_kept) RemoveEmpty(change, segment);
+  if (!is_kept) RemoveEmpty(change, segment, octave);
   ReattachBlocks(change, rest);
 }
 
@@ -610,20 +622,20 @@ Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
   return deepest;
 }
 
-void Pools::RemoveEmpty(Change& change, Segment* segment) {
-  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes());
+void Pools::RemoveEmpty(Change& change, Segment* segment, int octave) {
+  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes(), octave);
   TakeFromOuter(change, *segment, -segment->bytes());
   segments_.Remove(segment);
 }
 
-void Pools::RemoveSegment(uint64_t id) {
+void Pools::RemoveSegment(uint64_t id, int octave) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return;
   // Another thread may have removed the segment meanwhile, and another segment with the same id may have been added.
   LiveRecord other;
   if (live_.Find(id, &other) && sites_.At(other.site).is_segment) return;
   Segment* segment = segments_.Find(AddressOf(id), id);
-  if (segment != nullptr) RemoveWithContents(change, segment);
+  if (segment != nullptr) RemoveWithContents(change, segment, octave);
 }
 
 // --- Sizes ---------------------------------------------------------------------------------------------------------
@@ -647,7 +659,7 @@ bool Pools::HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end) {
 void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes) {
   const int64_t taken = segment->bytes() - segment->idle_bytes.load(std::memory_order_relaxed);
   // If another thread has erased the record, Replace does nothing, and that thread removes the segment next.
-  live_.Replace(segment->id, {segment->site, old_bytes}, {site, new_bytes});
+  live_.Replace(segment->id, {segment->site, 0, old_bytes}, {site, 0, new_bytes});
   change.Charge(segment->site, -taken);
   change.Charge(site, taken);
   change.Move(segment->id, segment->site, site, old_bytes, new_bytes);
@@ -688,8 +700,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     // Removes the inner segments that have bytes in the part that is cut off.
     for (Segment* inner = DeepestIn(low, high); inner != nullptr && inner->depth > segment->depth;
          inner = DeepestIn(low, high)) {
-      EraseRecord(inner);
-      RemoveEmpty(change, inner);
+      RemoveEmpty(change, inner, EraseRecord(inner));
     }
     TakeFromOuter(change, *segment, growth);
   }
@@ -702,7 +713,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     if (end <= address && address < old_end && static_cast<uint64_t>(block.record.bytes) <= old_end - address &&
         LevelOf(block.id) > segment->depth && sites_.At(block.record.site).is_block) {
       live_.Erase(block.id, &erased);
-      change.Enter(Event::kFree, block.id, block.record.site, block.record.bytes);
+      change.Enter(Event::kFree, block.id, block.record.site, block.record.bytes, OctaveNow(block.record.birth));
       blocks.Skip(i);
     }
   }
@@ -720,7 +731,7 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
     return segment != nullptr && ResizeSegment(change, segment, bytes);
   }
   const SiteId site = SiteOfSize(change, record.site, bytes);
-  const LiveRecord resized = {site, bytes};
+  const LiveRecord resized = {site, record.birth, bytes};
   // If the record is not that of a block, another thread may free it. That thread gets either the old size or the new
   // one.
   if (site == kNoSite || !live_.Replace(id, record, resized)) return false;
@@ -758,7 +769,11 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   if (is_cut || !segments_.Reserve(1)) return false;
   const int64_t old_bytes = segment->bytes();
   const auto low_bytes = static_cast<int64_t>(at - segment->start);
-  const LiveRecord high_record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), old_bytes - low_bytes};
+  // If another thread has erased the record, both parts are removed next.
+  LiveRecord old_record;
+  live_.Find(segment->id, &old_record);
+  const LiveRecord high_record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), old_record.birth,
+                                  old_bytes - low_bytes};
   const SiteId low_site = SiteOfSize(change, segment->site, low_bytes);
   if (low_site == kNoSite || high_record.site == kNoSite) return false;
   // All blocks and segments give their bytes back to the segment, and then take them from the part in which they lie.
@@ -799,10 +814,10 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   const SiteId second_site = second->site;
   const SiteId site = SiteOfSize(change, first->site, first_bytes + second_bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
-  EraseRecord(second);
+  const int octave = EraseRecord(second);
   segments_.Merge(first, second);
   change.Charge(second_site, -second_taken);
-  change.Enter(Event::kFree, second_address, second_site, second_bytes);
+  change.Enter(Event::kFree, second_address, second_site, second_bytes, octave);
   change.Charge(first->site, second_taken);
   MoveSegment(change, first, site, first_bytes, first_bytes + second_bytes);
   return true;
@@ -829,7 +844,8 @@ bool Pools::DropBlocksOutside(const Matches& matches) {
       }
     }
     for (size_t i = 0; i < some.size(); ++i) {
-      ledger_.Enter(Event::kFree, some[i].id, some[i].record.site, some[i].record.bytes);
+      const LiveRecord& record = some[i].record;
+      ledger_.Enter(Event::kFree, some[i].id, record.site, record.bytes, OctaveNow(record.birth));
     }
   }
   return true;
@@ -874,8 +890,8 @@ void Pools::DropDevice(const DroppedRecords& dropped) {
     end = last->start;
     if (!goes(last)) continue;
     const bool is_kept = dropped.Keeps(last->id);
-    if (!is_kept) EraseRecord(last);
-    RemoveWithContents(change, last, is_kept);
+    const int octave = is_kept ? -1 : EraseRecord(last);
+    RemoveWithContents(change, last, octave, is_kept);
   }
 }
 

@@ -102,20 +102,22 @@ class Pools {
     kNoMemory,  // not added: the host has no memory
     kReplaces,  // not added: a block of another account is recorded at that address; only TryAddBlock returns it
   };
-  // Adds a block of `bytes` bytes. `event` is kAlloc or kUndoFree. If the position is in_pool, `site` must be a site of
-  // blocks (Site::is_block). If that call returns kRefused, the caller calls AddBlock again, with a site for which
-  // is_block is false. If another block is recorded at that address, its free was not recorded: AddBlock removes it and
-  // sets `*replaced` to true.
-  Added AddBlock(const Position& position, SiteId site, int64_t bytes, Ledger::Event event, bool* replaced);
+  // Adds a block. `event` is kAlloc, or kUndoFree with the `octave` of the free (Ledger::CountAge). If the position is
+  // in_pool, the record's site must be a site of blocks (Site::is_block). If that call returns kRefused, the caller
+  // calls AddBlock again, with a site for which is_block is false. If another block is recorded at that address, its
+  // free was not recorded: AddBlock removes it and sets `*replaced` to true.
+  Added AddBlock(const Position& position, const LiveRecord& record, Ledger::Event event, int octave, bool* replaced);
   // A record of the live table with its id.
   struct Block {
     uint64_t id;
     LiveRecord record;
+    int octave = -1;  // of a removed block: see Ledger::CountAge
   };
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
-  // site of blocks. `position` comes from PrefetchBlock. RemoveCommonBlock calls nothing.
+  // site of blocks. `position` comes from PrefetchBlock. RemoveCommonBlock calls nothing, and does not count the
+  // block's age.
   Ledger::Entered AddCommonBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
   Ledger::Entered RemoveCommonBlock(uint64_t address, Block* removed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
@@ -137,10 +139,11 @@ class Pools {
   // part, has exactly the addresses of another, needs more than the idle bytes of the segment around it, belongs to
   // another device than the segments there, nests too deeply, or if its id is in the live table already.
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
-  // Adds a segment again, because its free is undone.
-  Added RestoreSegment(uint64_t id, SiteId site, int64_t bytes);
-  // Removes a segment, with all blocks and segments in it, after its record left the live table.
-  void RemoveSegment(uint64_t id);
+  // Adds a segment again, because its free is undone. `octave`: see Ledger::CountAge.
+  Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
+  // Removes a segment, with all blocks and segments in it, after its record left the live table. `octave`: see
+  // Ledger::CountAge.
+  void RemoveSegment(uint64_t id, int octave);
 
   // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
   // there is none, if a segment cannot have that size (it would be empty, overlap another in part, cut a segment inside
@@ -219,8 +222,9 @@ class Pools {
   // Gives the bytes that the block of this record has taken back to their segments, where they become idle. Returns the
   // number of these bytes.
   int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
-  // Enters the free of a block, and gives its bytes back, after its record left the live table.
-  void FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
+  // Enters the free of a block, and gives its bytes back, after its record left the live table. Returns the octave of
+  // its age.
+  int FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
   // Subtracts one block from detached_blocks_.
   void RemoveDetached() { detached_blocks_.fetch_sub(1, std::memory_order_relaxed); }
   bool HasDetached() const { return detached_blocks_.load(std::memory_order_relaxed) > 0; }
@@ -241,8 +245,8 @@ class Pools {
     view.reserved += bytes;
   }
   // Returns nullopt if a Change of all shards is needed.
-  std::optional<Added> TryAddBlock(Change& change, const Position& position, SiteId site, int64_t bytes, Event event,
-                                   bool* replaced);
+  std::optional<Added> TryAddBlock(Change& change, const Position& position, const LiveRecord& record, Event event,
+                                   int octave, bool* replaced);
   // Returns false if a Change of all shards is needed.
   bool TryRemoveBlock(Change& change, uint64_t address, std::optional<Block>* removed);
 
@@ -284,18 +288,18 @@ class Pools {
   // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
-  Added AddSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, Event event);
+  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave);
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
   // Gives each segment inside `around` that is also a block the id that belongs to its present depth.
   void SetLevels(Change& change, const Segment* around);
   // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`; the caller has erased its
-  // record.
-  void RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
+  // record. `octave`: of its age.
+  void RemoveWithContents(Change& change, Segment* segment, int octave, bool is_kept = false);
   // Removes a segment without blocks and segments in it, after its record left the live table.
-  void RemoveEmpty(Change& change, Segment* segment);
+  void RemoveEmpty(Change& change, Segment* segment, int octave);
   // Erases the segment's record if it is still there. Another thread may have erased it, or a new segment's record may
-  // have replaced it.
-  void EraseRecord(const Segment* segment) { live_.EraseExactly(segment->id, {segment->site, segment->bytes()}); }
+  // have replaced it. Returns the octave of its age.
+  int EraseRecord(const Segment* segment);
   // Returns the segment of the greatest depth among those with a byte in [start, end), or null if there is none.
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
@@ -347,7 +351,7 @@ inline Ledger::Entered Pools::AddCommonBlock(const LiveTable::Position& position
   }
   const uint64_t id = address ^ view.id_bits;
   const LiveTable::Inserted inserted =
-      live_.InsertNew(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, {site, bytes});
+      live_.InsertNew(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, {site, PresentGeneration(), bytes});
   if (inserted != LiveTable::Inserted::kNew) {
     Return(view, bytes);
     return Ledger::kNotEntered;
@@ -364,13 +368,14 @@ inline Ledger::Entered Pools::RemoveCommonBlock(uint64_t address, Block* removed
   removed->id = address ^ view.id_bits;
   Ledger::OwnShard::BlockCell cell = nullptr;
   uint64_t packed = 0;  // g++ warns otherwise
-  const bool is_erased = live_.TryEraseWhere(removed->id, &packed, [&] {
-    const LiveRecord record = LiveTable::Unpack(packed);
+  Generation birth = 0;
+  const bool is_erased = live_.TryEraseWhere(removed->id, &packed, &birth, [&] {
+    const LiveRecord record = LiveTable::Unpack(packed, birth);
     cell = own.CellOfBlock(record.site);
     return cell != nullptr && static_cast<uint64_t>(record.bytes) <= view.start + view.bytes - address;
   });
   if (!is_erased) return Ledger::kNotEntered;
-  removed->record = LiveTable::Unpack(packed);
+  removed->record = LiveTable::Unpack(packed, birth);
   Return(view, removed->record.bytes);
   return own.EnterBlock(Event::kFree, cell, removed->record.bytes);
 }

@@ -39,19 +39,19 @@ LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table
   }
 }
 
-LiveTable::Entry* LiveTable::LockedChain::Find(uint64_t id) const {
+LiveTable::Place LiveTable::LockedChain::Find(uint64_t id) const {
   for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
-    for (Entry& entry : bucket->entries) {
-      if (entry.id == id) return &entry;
-    }
+    const uint32_t at = bucket->PlaceOf(id);
+    if (bucket->EntryAt(at).id == id) return {bucket, at};
   }
-  return nullptr;
+  return {};
 }
 
-bool LiveTable::LockedChain::Append(const Entry& entry) {
+bool LiveTable::LockedChain::Append(uint64_t id, const LiveRecord& record) {
   if (fill_ < kFull) {
-    first_->EntryAt(fill_) = entry;
-    fill_ += sizeof(Entry);
+    first_->EntryAt(fill_) = {id, Pack(record)};
+    first_->BirthAt(fill_) = record.birth;
+    fill_ += kOne;
     return true;
   }
   Bucket* bucket = first_->overflow;
@@ -63,23 +63,24 @@ bool LiveTable::LockedChain::Append(const Entry& entry) {
     fill_ = kOverflows;
   }
   const uint32_t fill = bucket->fill.load(std::memory_order_relaxed);
-  bucket->EntryAt(fill) = entry;
-  bucket->fill.store(fill + sizeof(Entry), std::memory_order_relaxed);
+  bucket->EntryAt(fill) = {id, Pack(record)};
+  bucket->BirthAt(fill) = record.birth;
+  bucket->fill.store(static_cast<uint16_t>(fill + kOne), std::memory_order_relaxed);
   return true;
 }
 
-void LiveTable::LockedChain::Remove(Entry* entry) {
+void LiveTable::LockedChain::Remove(const Place& place) {
   Bucket* const bucket = first_->overflow;
-  const uint32_t fill =
-      (bucket == nullptr ? fill_ : bucket->fill.load(std::memory_order_relaxed)) - static_cast<uint32_t>(sizeof(Entry));
-  Entry& last = (bucket == nullptr ? first_ : bucket)->EntryAt(fill);
-  *entry = last;
-  last.id = 0;
+  const uint32_t fill = (bucket == nullptr ? fill_ : bucket->fill.load(std::memory_order_relaxed)) - kOne;
+  const Place last = {bucket == nullptr ? first_ : bucket, fill};
+  place.entry() = last.entry();
+  place.birth() = last.birth();
+  last.entry().id = 0;
   if (bucket == nullptr) {
     fill_ = fill;
     return;
   }
-  bucket->fill.store(fill, std::memory_order_relaxed);
+  bucket->fill.store(static_cast<uint16_t>(fill), std::memory_order_relaxed);
   if (fill != 0) return;
   first_->overflow = bucket->overflow;
   table_.FreeOverflowBucket(bucket);
@@ -87,37 +88,38 @@ void LiveTable::LockedChain::Remove(Entry* entry) {
 }
 
 void LiveTable::LockedChain::Clear() {
-  while (fill_ != 0) Remove(&first_->entries[0]);
+  while (fill_ != 0) Remove({first_, 0});
 }
 
-LiveTable::Inserted LiveTable::InsertSlow(uint64_t id, uint64_t record, uint64_t* replaced) {
+LiveTable::Inserted LiveTable::InsertSlow(uint64_t id, const LiveRecord& record, LiveRecord* replaced) {
   LockedChain chain(*this, id);
-  if (Entry* const entry = chain.Find(id); entry != nullptr) {
+  if (const Place place = chain.Find(id); place.bucket != nullptr) {
     if (replaced != nullptr) {
-      *replaced = entry->site_and_bytes;
-      entry->site_and_bytes = record;
+      *replaced = place.record();
+      place.entry().site_and_bytes = Pack(record);
+      place.birth() = record.birth;
     }
     return Inserted::kReplaced;
   }
-  return chain.Append({id, record}) ? Inserted::kNew : Inserted::kNoMemory;
+  return chain.Append(id, record) ? Inserted::kNew : Inserted::kNoMemory;
 }
 
 bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
   const LockedChain chain(*this, id);
-  const Entry* const entry = chain.Find(id);
-  if (entry != nullptr) *record = Unpack(entry->site_and_bytes);
-  return entry != nullptr;
+  const Place place = chain.Find(id);
+  if (place.bucket != nullptr) *record = place.record();
+  return place.bucket != nullptr;
 }
 
-bool LiveTable::Replace(uint64_t id, LiveRecord expected, LiveRecord desired) {
+bool LiveTable::Replace(uint64_t id, const LiveRecord& expected, const LiveRecord& desired) {
   const LockedChain chain(*this, id);
-  Entry* const entry = chain.Find(id);
-  const bool is_it = entry != nullptr && entry->site_and_bytes == Pack(expected);
-  if (is_it) entry->site_and_bytes = Pack(desired);
+  const Place place = chain.Find(id);
+  const bool is_it = place.bucket != nullptr && place.entry().site_and_bytes == Pack(expected);
+  if (is_it) place.entry().site_and_bytes = Pack(desired);
   return is_it;
 }
 
-bool LiveTable::Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired) {
+bool LiveTable::Rename(uint64_t id, const LiveRecord& expected, uint64_t new_id, const LiveRecord& desired) {
   SpinLockHolder hold_size(resize_lock_);  // ForEach holds it from beginning to end
   if (InsertNew(new_id, desired) != Inserted::kNew) return false;
   if (EraseExactly(id, expected)) return true;
@@ -144,8 +146,8 @@ bool LiveTable::Split() {
     LockedChain from(*this, BucketAt(index));
     LockedChain to[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
     bool has_memory = true;
-    from.ForEach([&](const Entry& entry) {
-      has_memory = has_memory && to[IndexOf(HashOf(entry.id), StateOf(index + 1)) - 2 * index].Append(entry);
+    from.ForEach([&](uint64_t id, const LiveRecord& record) {
+      has_memory = has_memory && to[IndexOf(HashOf(id), StateOf(index + 1)) - 2 * index].Append(id, record);
     });
     if (!has_memory) {
       for (LockedChain& chain : to) chain.Clear();
@@ -167,7 +169,7 @@ bool LiveTable::Merge() {
     LockedChain from[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
     bool has_memory = true;
     for (const LockedChain& chain : from) {
-      chain.ForEach([&](const Entry& entry) { has_memory = has_memory && to.Append(entry); });
+      chain.ForEach([&](uint64_t id, const LiveRecord& record) { has_memory = has_memory && to.Append(id, record); });
     }
     if (!has_memory) {
       to.Clear();

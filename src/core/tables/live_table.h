@@ -1,4 +1,4 @@
-// LiveTable: the buffers that are live now. Maps the id of a buffer to its site and bytes.
+// LiveTable: the buffers that are live now. Maps the id of a buffer to its site, its bytes and its birth.
 //
 // A hash table. A bucket is one cache line of 64 bytes: a lock and up to three records. So one event touches one cache
 // line, and threads that work on different buffers share nothing. The table grows and shrinks by one bucket at a time
@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "src/base/generations.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/core/tables/site_table.h"
@@ -35,6 +36,7 @@ namespace hbmprof::internal {
 
 struct LiveRecord {
   SiteId site = kNoSite;
+  Generation birth = 0;
   int64_t bytes = 0;
 };
 
@@ -67,18 +69,13 @@ class LiveTable {
   }
   // Inserts `id`, which is not 0. If `id` is in the table, its record is replaced, and `*replaced` is set to the old
   // record.
-  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) {
-    uint64_t was = 0;
-    const Inserted result = InsertSlow(id, Pack(record), &was);
-    if (result == Inserted::kReplaced) *replaced = Unpack(was);
-    return result;
-  }
-  // A record as one word: 24 bits of site, 40 bits of bytes.
-  static uint64_t Pack(LiveRecord record) {
+  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) { return InsertSlow(id, record, replaced); }
+  // A record without its birth as one word: 24 bits of site, 40 bits of bytes.
+  static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
   }
-  static LiveRecord Unpack(uint64_t packed) {
-    return {static_cast<SiteId>(packed >> 40), static_cast<int64_t>(packed & kMaxBytes)};
+  static LiveRecord Unpack(uint64_t packed, Generation birth) {
+    return {static_cast<SiteId>(packed >> 40), birth, static_cast<int64_t>(packed & kMaxBytes)};
   }
 
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
@@ -90,7 +87,7 @@ class LiveTable {
   bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
     Bucket& bucket = *position.bucket;
     uint32_t fill = bucket.TryLock();
-    if (__builtin_expect(fill > kFull - sizeof(Entry), 0) != 0) {
+    if (__builtin_expect(fill > kFull - kOne, 0) != 0) {
       bucket.UndoTryLock(fill);
       return false;
     }
@@ -99,40 +96,44 @@ class LiveTable {
                          bucket.entries[1].id != id;
     if (inserts) {
       bucket.EntryAt(fill) = {id, Pack(record)};
-      fill += sizeof(Entry);
+      bucket.BirthAt(fill) = record.birth;
+      fill += kOne;
     }
     bucket.Unlock(fill);
     return inserts;
   }
   // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the bucket has
-  // an overflow bucket, or if the record has just moved to another bucket. Sets `*packed` to the packed record. Calls
-  // no function.
-  bool TryErase(uint64_t id, uint64_t* packed) {
-    return TryEraseWhere(id, packed, [] { return true; });
+  // an overflow bucket, or if the record has just moved to another bucket. Sets `*packed` and `*birth` to the record.
+  // Calls no function.
+  bool TryErase(uint64_t id, uint64_t* packed, Generation* birth) {
+    return TryEraseWhere(id, packed, birth, [] { return true; });
   }
   // The same for EraseWhere.
   template <typename Agrees>
-  bool TryEraseWhere(uint64_t id, uint64_t* packed, const Agrees& agrees) {
+  bool TryEraseWhere(uint64_t id, uint64_t* packed, Generation* birth, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
-    const uint32_t last = fill - static_cast<uint32_t>(sizeof(Entry));
+    const uint32_t last = fill - kOne;
     if (__builtin_expect(last >= kFull, 0) != 0) {
       bucket.UndoTryLock(fill);
       return false;
     }
-    Entry* const entry = bucket.EntryWith(id);
+    const uint32_t at = bucket.PlaceOf(id);
+    Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    bool erases = entry->id == id;
+    bool erases = entry.id == id;
     if (erases) {
-      *packed = entry->site_and_bytes;
+      *packed = entry.site_and_bytes;
+      *birth = bucket.BirthAt(at);
       erases = agrees();
     }
     if (erases) {
       Entry& moved = bucket.EntryAt(last);
-      entry->id = moved.id;
+      entry.id = moved.id;
       // Two words: they may just have been stored, and narrow stores are not read back by a wider load.
       asm("" : : : "memory");
-      entry->site_and_bytes = moved.site_and_bytes;
+      entry.site_and_bytes = moved.site_and_bytes;
+      bucket.BirthAt(at) = bucket.BirthAt(last);
       moved.id = 0;
     }
     bucket.Unlock(erases ? last : fill);
@@ -141,10 +142,12 @@ class LiveTable {
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
   Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) {
-    return TryInsert(position, id, record) ? Inserted::kNew : InsertSlow(id, Pack(record), nullptr);
+    return TryInsert(position, id, record) ? Inserted::kNew : InsertSlow(id, record, nullptr);
   }
   // Sets `*record` to the record of `id`. Returns false if it is not in the table.
   bool Find(uint64_t id, LiveRecord* record) const;
+  // In this and the functions below, records are equal if site and bytes are.
+  //
   // Removes `id` if its record equals `record`. Returns whether it did.
   bool EraseExactly(uint64_t id, const LiveRecord& record) {
     LiveRecord erased;
@@ -155,26 +158,34 @@ class LiveTable {
   template <typename Agrees>
   bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) {
     LockedChain chain(*this, id);
-    Entry* const entry = chain.Find(id);
-    if (entry == nullptr) return false;
-    *record = Unpack(entry->site_and_bytes);
+    const Place place = chain.Find(id);
+    if (place.bucket == nullptr) return false;
+    *record = place.record();
     if (!agrees()) return false;
-    chain.Remove(entry);
+    chain.Remove(place);
     return true;
   }
 
-  // Replaces the record of `id` by `desired` if it equals `expected`. Returns whether it did.
-  bool Replace(uint64_t id, LiveRecord expected, LiveRecord desired);
+  // Gives the record of `id` the site and the bytes of `desired` if it equals `expected`. It keeps its birth. Returns
+  // whether it did.
+  bool Replace(uint64_t id, const LiveRecord& expected, const LiveRecord& desired);
 
   // Moves the record of `id` to `new_id`, where it becomes `desired`. Returns false, and changes nothing, if the record
   // of `id` does not equal `expected`, if `new_id` is in the table, or if there is no memory. ForEach visits a record
   // that moves meanwhile under exactly one of both ids.
-  bool Rename(uint64_t id, LiveRecord expected, uint64_t new_id, LiveRecord desired);
+  bool Rename(uint64_t id, const LiveRecord& expected, uint64_t new_id, const LiveRecord& desired);
 
   // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
   // are inserted meanwhile may be missed.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
+  // Calls `visit(record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the first
+  // call, and sets `*next` for the following call. Returns false after the last records. All calls together visit each
+  // record that is live meanwhile exactly once, except those that Rename moves. So a long visit delays nobody for long.
+  template <typename Visit>
+  bool VisitSome(uint64_t* next, const Visit& visit) const;
+  static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
+  static constexpr size_t kMostVisited = 1024;  // by one VisitSome, usually far fewer
   // Removes every record for which `matches(id, record)` returns true, and calls `erased(id, record)` for it. `matches`
   // runs under a bucket's lock and must not call the table; `erased` runs under no lock. Records that are inserted
   // meanwhile may be missed.
@@ -192,23 +203,26 @@ class LiveTable {
     uint64_t site_and_bytes;
   };
   static constexpr uint32_t kEntriesPerBucket = 3;
-  // What Bucket::fill can be, besides the bytes of the entries in use.
-  static constexpr uint32_t kFull = kEntriesPerBucket * sizeof(Entry);
-  static constexpr uint32_t kOverflows = kFull + sizeof(Entry);  // full, and has an overflow bucket
-  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child.
-  static uint32_t Locked() { return ~lock_generation.load(std::memory_order_relaxed); }
+  // A place in a bucket is a multiple of kOne, so that the addresses of its entry and of its birth need no shift.
+  static constexpr uint32_t kOne = sizeof(Generation);
+  // What Bucket::fill can be, besides kOne times the number of entries in use.
+  static constexpr uint32_t kFull = kEntriesPerBucket * kOne;
+  static constexpr uint32_t kOverflows = kFull + kOne;  // full, and has an overflow bucket
+  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child. (It repeats after
+  // 2^15 forks, each in the child of the one before. Each child makes its own table.)
+  static uint32_t Locked() { return (lock_generation.load(std::memory_order_relaxed) & 0x7fff) | 0x8000; }
   struct alignas(64) Bucket {
-    // The number of bytes of the entries in use, kOverflows or Locked(). One word says how full the bucket is and
-    // whether it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket
-    // is never locked.
-    std::atomic<uint32_t> fill;
-    uint32_t unused;
+    // kOne times the number of entries in use, kOverflows or Locked(). One word says how full the bucket is and whether
+    // it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket is
+    // never locked.
+    std::atomic<uint16_t> fill;
+    Generation births[kEntriesPerBucket];
     Bucket* overflow;
     Entry entries[kEntriesPerBucket];
 
     // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
     // word if a thread of the parent process had locked it.
-    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
+    uint32_t TryLock() { return fill.exchange(static_cast<uint16_t>(Locked()), std::memory_order_acquire); }
     // `before`: what TryLock returned.
     [[gnu::cold]] void UndoTryLock(uint32_t before) {
       if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
@@ -224,22 +238,37 @@ class LiveTable {
     [[gnu::cold]] uint32_t CountFill() const {
       uint32_t count = 0;
       while (count < kEntriesPerBucket && entries[count].id != 0) ++count;
-      return overflow != nullptr ? kOverflows : count * static_cast<uint32_t>(sizeof(Entry));
+      return overflow != nullptr ? kOverflows : count * kOne;
     }
-    void Unlock(uint32_t new_fill) { fill.store(new_fill, std::memory_order_release); }
-    // The entry at this number of bytes from the first one.
-    Entry& EntryAt(uint32_t bytes) { return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(entries) + bytes); }
-    // Returns the entry with this id if there is one, else any entry. It has no branches, because the processor cannot
-    // predict which entry it is.
-    Entry* EntryWith(uint64_t id) {
-      Entry* entry = &entries[2];
-      if (entries[1].id == id) entry = &entries[1];
-      if (entries[0].id == id) entry = &entries[0];
-      asm("" : "+r"(entry));  // without this, the compiler uses branches
-      return entry;
+    void Unlock(uint32_t new_fill) { fill.store(static_cast<uint16_t>(new_fill), std::memory_order_release); }
+    Entry& EntryAt(uint32_t place) {
+      constexpr size_t kBytes = sizeof(Entry) / kOne;
+      return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(entries) + place * kBytes);
+    }
+    Generation& BirthAt(uint32_t place) {
+      return *reinterpret_cast<Generation*>(reinterpret_cast<char*>(births) + place);
+    }
+    // Returns the place of this id if it has one, else any place. It has no branches, because the processor cannot
+    // predict which place it is.
+    uint32_t PlaceOf(uint64_t id) const {
+      uint64_t place = 2 * kOne;
+      if (entries[1].id == id) place = kOne;
+      if (entries[0].id == id) place = 0;
+      asm("" : "+r"(place));  // without this, the compiler uses branches
+      return static_cast<uint32_t>(place);
     }
   };
   static_assert(sizeof(Bucket) == 64, "one cache line");
+
+  // A place in a chain. `bucket` is null if there is none.
+  struct Place {
+    Entry& entry() const { return bucket->EntryAt(at); }
+    Generation& birth() const { return bucket->BirthAt(at); }
+    LiveRecord record() const { return Unpack(entry().site_and_bytes, birth()); }
+
+    Bucket* bucket = nullptr;
+    uint32_t at = 0;
+  };
 
   // A bucket with its overflow buckets, locked as long as the object exists.
   class LockedChain {
@@ -251,18 +280,19 @@ class LiveTable {
     LockedChain(const LockedChain&) = delete;
     LockedChain& operator=(const LockedChain&) = delete;
 
-    // Returns null if there is no such entry.
-    Entry* Find(uint64_t id) const;
+    Place Find(uint64_t id) const;
     // Returns false if there is no memory for an overflow bucket.
-    bool Append(const Entry& entry);
-    // Removes an entry. Another one takes its place.
-    void Remove(Entry* entry);
+    bool Append(uint64_t id, const LiveRecord& record);
+    // Removes the record of a place. Another one takes its place.
+    void Remove(const Place& place);
     void Clear();
+    // Calls `visit(id, record)` for each record.
     template <typename Visit>
     void ForEach(const Visit& visit) const {
       for (Bucket* bucket = first_; bucket != nullptr; bucket = bucket->overflow) {
-        for (const Entry& entry : bucket->entries) {
-          if (entry.id != 0) visit(entry);
+        for (uint32_t at = 0; at < kFull; at += kOne) {
+          const Place place{bucket, at};
+          if (place.entry().id != 0) visit(place.entry().id, place.record());
         }
       }
     }
@@ -307,8 +337,8 @@ class LiveTable {
     position.bucket = BucketAt(IndexOf(HashOf(id), position.state));
     return position;
   }
-  // Insert, with packed records. If `replaced` is null, an existing record stays.
-  Inserted InsertSlow(uint64_t id, uint64_t record, uint64_t* replaced);
+  // Insert. If `replaced` is null, an existing record stays.
+  Inserted InsertSlow(uint64_t id, const LiveRecord& record, LiveRecord* replaced);
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
@@ -346,9 +376,30 @@ template <typename Visit>
 void LiveTable::ForEach(const Visit& visit) const {
   SpinLockHolder hold_size(resize_lock_);
   for (size_t index = buckets_; index < 2 * buckets_; ++index) {
-    const LockedChain chain(*this, BucketAt(index));
-    chain.ForEach([&](const Entry& entry) { visit(entry.id, Unpack(entry.site_and_bytes)); });
+    LockedChain(*this, BucketAt(index)).ForEach(visit);
   }
+}
+
+template <typename Visit>
+bool LiveTable::VisitSome(uint64_t* next, const Visit& visit) const {
+  // The buckets are visited in the order of their hashes, because a split or a merge between two calls then changes
+  // nothing: the ranges of hashes before and from `*next` stay.
+  constexpr size_t kBucketsAtOnce = 128;
+  size_t visited = 0;
+  SpinLockHolder hold_size(resize_lock_);
+  const uint64_t state = state_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kBucketsAtOnce && *next != 0 && visited < kMostVisited / 2; ++i) {
+    const uint64_t from = *next | 63;
+    const uint64_t shift = (state - static_cast<uint64_t>(from < state)) & 63;
+    const size_t index = IndexOf(from, state);
+    LockedChain(*this, BucketAt(index)).ForEach([&](uint64_t id, const LiveRecord& record) {
+      if (HashOf(id) < *next) return;
+      visit(record);
+      ++visited;
+    });
+    *next = uint64_t{index + 1} << shift;  // 0 after the last bucket
+  }
+  return *next != 0;
 }
 
 template <typename Matches, typename Erased>
@@ -370,9 +421,8 @@ void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
       for (; index < 2 * buckets; ++index) {
         LockedChain chain(*this, BucketAt(index));
         const int before = count;
-        chain.ForEach([&](const Entry& entry) {
-          const LiveRecord record = Unpack(entry.site_and_bytes);
-          if (count < kAtOnce && matches(entry.id, record)) gone[count++] = {entry.id, record};
+        chain.ForEach([&](uint64_t id, const LiveRecord& record) {
+          if (count < kAtOnce && matches(id, record)) gone[count++] = {id, record};
         });
         for (int i = before; i < count; ++i) chain.Remove(chain.Find(gone[i].first));
         if (count == kAtOnce) break;

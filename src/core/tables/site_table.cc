@@ -18,51 +18,30 @@ uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
 
-// Bytes of the longest number.
-constexpr size_t kMaxEncodedBytes = 5;
+constexpr size_t kMaxEncodedBytes = 10;  // of a difference
 
-uint8_t* Encode(uint32_t number, uint8_t* out) {
+uint8_t* Encode(uint64_t difference, uint8_t* out) {
+  uint64_t number = difference << 1 ^ (0 - (difference >> 63));
   for (; number >= 0x80; number >>= 7) *out++ = static_cast<uint8_t>(number | 0x80);
   *out++ = static_cast<uint8_t>(number);
   return out;
 }
 
+// Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
+template <typename Visit>
+bool ForEachPc(const StackRecord& stack, const Visit& visit) {
+  const uint8_t* next = stack.differences();
+  uint64_t pc = 0;
+  for (int i = 0; i < stack.depth; ++i) {
+    uint64_t number = *next & 0x7f;
+    for (int shift = 7; (*next++ & 0x80) != 0; shift += 7) number |= uint64_t{*next & 0x7fu} << shift;
+    pc += number >> 1 ^ (0 - (number & 1));
+    if (!visit(pc)) return false;
+  }
+  return true;
+}
+
 }  // namespace
-
-PcTable::~PcTable() {
-  for (uint32_t segment = 0; segment < kSegments; ++segment) {
-    UnmapPages(segments_[segment].load(std::memory_order_relaxed), BytesOf(segment));
-  }
-}
-
-uint32_t PcTable::Find(uint64_t hash, uintptr_t pc) const {
-  const uint64_t found =
-      numbers_.Find(hash, [&](uint64_t payload) { return At(static_cast<uint32_t>(payload - 1)) == pc; });
-  return found == 0 ? kNoNumber : static_cast<uint32_t>(found - 1);
-}
-
-uint32_t PcTable::NumberOf(uintptr_t pc) {
-  const uint64_t hash = HashAddress(pc);
-  if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
-  SpinLockHolder hold(numbers_.lock());
-  if (const uint32_t found = Find(hash, pc); found != kNoNumber) return found;
-  const uint32_t number = size_;
-  const uint32_t segment = SegmentOf(number);
-  if (segment >= kSegments) return kNoNumber;
-  uintptr_t* pcs = segments_[segment].load(std::memory_order_relaxed);
-  if (pcs == nullptr) {
-    pcs = static_cast<uintptr_t*>(MapPages(BytesOf(segment)));
-    if (pcs == nullptr) return kNoNumber;
-    segments_[segment].store(pcs, std::memory_order_release);
-  }
-  if (!numbers_.Reserve([this](uint64_t payload) { return HashAddress(At(static_cast<uint32_t>(payload - 1))); })) {
-    return kNoNumber;
-  }
-  pcs[number - StartOf(segment)] = pc;
-  ++size_;  // before the number can be found (fork.h)
-  numbers_.Insert(hash, uint64_t{number} + 1);
-  return number;
-}
 
 SiteTable::SiteTable(int64_t max_sites)
     : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))),
@@ -77,18 +56,7 @@ SiteTable::~SiteTable() {
   UnmapPages(chunks_, ((max_sites_ >> kChunkBits) + 1) * sizeof(std::atomic<Site*>));
 }
 
-template <typename Visit>
-bool SiteTable::ForEachPc(const StackRecord& stack, const Visit& visit) const {
-  const uint8_t* next = stack.numbers();
-  for (int i = 0; i < stack.depth; ++i) {
-    uint32_t number = *next & 0x7f;
-    for (int shift = 7; (*next++ & 0x80) != 0; shift += 7) number |= uint32_t{*next & 0x7fu} << shift;
-    if (!visit(pcs_.At(number))) return false;
-  }
-  return true;
-}
-
-std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) const {
+std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) {
   std::vector<uint64_t> pcs(stack.depth);
   uint64_t* next = pcs.data();
   ForEachPc(stack, [&](uintptr_t pc) {
@@ -120,15 +88,8 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   stack->hash = hash;
   stack->depth = static_cast<uint16_t>(depth);
   stack->truncated = captured.truncated;
-  auto* next = const_cast<uint8_t*>(stack->numbers());
-  for (size_t i = 0; i < depth; ++i) {
-    const uint32_t number = pcs_.NumberOf(captured.pcs[i]);
-    if (number == PcTable::kNoNumber) {
-      stack_arena_.Shrink(stack, max_bytes, 0);
-      return nullptr;
-    }
-    next = Encode(number, next);
-  }
+  auto* next = const_cast<uint8_t*>(stack->differences());
+  for (size_t i = 0; i < depth; ++i) next = Encode(captured.pcs[i] - (i == 0 ? 0 : captured.pcs[i - 1]), next);
   const auto bytes = static_cast<size_t>(next - reinterpret_cast<uint8_t*>(stack));
   stack_arena_.Shrink(stack, max_bytes, std::max(bytes, sizeof(StackRecord)));
   stacks_.Insert(hash, reinterpret_cast<uintptr_t>(stack));

@@ -38,48 +38,11 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// Gives every distinct return address a small number. Thread safety: all methods may be called from any thread.
-class PcTable {
- public:
-  PcTable() = default;
-  ~PcTable();
-  PcTable(const PcTable&) = delete;
-  PcTable& operator=(const PcTable&) = delete;
-
-  static constexpr uint32_t kNoNumber = ~uint32_t{0};
-  // Returns kNoNumber if there is no memory.
-  uint32_t NumberOf(uintptr_t pc);
-  // `number` comes from NumberOf.
-  uintptr_t At(uint32_t number) const {
-    // Few programs have more addresses than segment 0 can hold.
-    const uint32_t segment = number >> kFirstBits == 0 ? 0 : SegmentOf(number);
-    return segments_[segment].load(std::memory_order_acquire)[number - StartOf(segment)];
-  }
-
- private:
-  static constexpr uint32_t kFirstBits = 13;
-  static constexpr uint32_t kSegments = 18;
-
-  // Segment 0 has 2^kFirstBits addresses. Each later segment has as many as all segments before it together.
-  static uint32_t SegmentOf(uint32_t number) {
-    return 32 - kFirstBits - static_cast<uint32_t>(__builtin_clz(number | ((1u << kFirstBits) - 1)));
-  }
-  static uint32_t StartOf(uint32_t segment) { return segment == 0 ? 0 : 1u << (kFirstBits + segment - 1); }
-  static size_t BytesOf(uint32_t segment) {
-    return (size_t{1} << (segment == 0 ? kFirstBits : kFirstBits + segment - 1)) * sizeof(uintptr_t);
-  }
-  uint32_t Find(uint64_t hash, uintptr_t pc) const;
-
-  InternTable numbers_;
-  uint32_t size_ ABSL_GUARDED_BY(numbers_.lock()) = 0;
-  std::atomic<uintptr_t*> segments_[kSegments] = {};  // each is set once
-};
-
-// A distinct call stack. Immutable, except `sites`. The numbers of its return addresses (PcTable) follow `truncated` in
-// memory, innermost first. Each byte has 7 bits of a number, the lowest bits first. The highest bit is set in each byte
-// of a number except the last.
+// A distinct call stack. Immutable, except `sites`. Its return addresses follow `truncated` in memory, innermost first:
+// of each one the difference to the one before it, with the sign in bit 0 (2 * d, or -2 * d - 1), in bytes of 7 bits,
+// the lowest bits first. The highest bit is set in each byte of a number except the last.
 struct StackRecord {
-  const uint8_t* numbers() const {
+  const uint8_t* differences() const {
     return reinterpret_cast<const uint8_t*>(this) + offsetof(StackRecord, truncated) + 1;
   }
 
@@ -129,7 +92,7 @@ struct SiteWords {
   static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift) && kMaxAllocators == 1 << 8);
 };
 
-// A site: its key, and values computed from it. Immutable.
+// A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
       : words(key),
@@ -143,11 +106,12 @@ struct alignas(32) Site {
 
   const SiteWords words;
   const StackRecord* const stack;
-  const uint8_t account;  // an AccountId
-  const bool is_pool;     // of kind kPool
-  const bool is_segment;  // a declared segment
-  const bool is_block;    // in a segment
-  const bool is_plain;    // neither of kind kPool nor in a pool
+  const uint8_t account;                        // an AccountId
+  const bool is_pool : 1;                       // of kind kPool
+  const bool is_segment : 1;                    // a declared segment
+  const bool is_block : 1;                      // in a segment
+  const bool is_plain : 1;                      // neither of kind kPool nor in a pool
+  mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
 static_assert(kAccounts <= 256, "an account fits in a byte");
@@ -166,8 +130,8 @@ class SiteTable {
   // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
   // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
-  // Returns the return addresses of a stack, innermost first. `stack` comes from InternStack of the same table.
-  std::vector<uint64_t> PcsOf(const StackRecord& stack) const;
+  // Returns the return addresses of a stack, innermost first.
+  static std::vector<uint64_t> PcsOf(const StackRecord& stack);
 
   // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
   // reached or there is no memory.
@@ -187,14 +151,10 @@ class SiteTable {
   static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
-  // Calls `visit(pc)` for each return address, innermost first. Stops and returns false if `visit` returns false.
-  template <typename Visit>
-  bool ForEachPc(const StackRecord& stack, const Visit& visit) const;
   SiteId FindSite(uint64_t hash, const SiteKey& key) const;
   SiteId AddSite(uint64_t hash, const SiteKey& key);
 
   const SiteId max_sites_;
-  PcTable pcs_;
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;

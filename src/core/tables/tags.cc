@@ -10,6 +10,7 @@
 #include "src/base/cut_text.h"
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
+#include "src/base/never_destroyed.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
@@ -113,14 +114,8 @@ bool Add(InternTable& table, const T* entry) {
 // time, and no memory for a step.
 constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
 
-// Never destroyed: scopes may end during static destruction.
-union TagRegistryMemory {
-  constexpr TagRegistryMemory() : registry() {}
-  ~TagRegistryMemory() {}
-  TagRegistry registry;
-};
-TagRegistryMemory tag_registry_memory;
-TagRegistry& tag_registry() { return tag_registry_memory.registry; }
+// Scopes may end during static destruction.
+NeverDestroyed<TagRegistry> tag_registry;
 
 constexpr std::string_view kPrefix = "tag_";  // of reserved keys
 
@@ -277,7 +272,7 @@ void CallTagsObserver(TagSetId tags) {
 }
 
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
-  return tag_registry().Extend(tags, key, value);
+  return tag_registry->Extend(tags, key, value);
 }
 
 namespace {
@@ -319,7 +314,7 @@ std::vector<std::pair<std::string, std::string>> WithProcessTags(
   return all;
 }
 
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return tag_registry().Of(tags); }
+std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return tag_registry->Of(tags); }
 
 std::vector<std::pair<std::string, std::string>> LabelsOf(
     const std::vector<std::pair<std::string, std::string>>& tags) {
@@ -334,7 +329,7 @@ std::vector<std::pair<std::string, std::string>> LabelsOf(
   return {labels.begin(), labels.end()};
 }
 
-int64_t DroppedTagValues() { return tag_registry().dropped(); }
+int64_t DroppedTagValues() { return tag_registry->dropped(); }
 
 }  // namespace hbmprof::internal
 

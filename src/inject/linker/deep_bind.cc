@@ -21,6 +21,7 @@ extern "C" {
 // dynamic_linker.cc
 void* hbmprof_dlsym(void* handle, const char* name);
 extern void* (*hbmprof_real_dlsym)(void* handle, const char* name);
+extern void* (*hbmprof_c_library_dlsym)(void* handle, const char* name);
 extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
 }
 
@@ -35,7 +36,7 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
   if (wrapper == nullptr) return nullptr;
   void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-  if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_real_dlsym)) return wrapper;
+  if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_c_library_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
   // A function that the driver lacks must not be found.
   if (!is_dlsym && hbmprof_real_dlsym(const_cast<link_map*>(&module), name) == nullptr) {

@@ -3,7 +3,7 @@
 //   - dlsym of a wrapped function of the driver, in a given library, returns the wrapper;
 //   - a library that is loaded with RTLD_DEEPBIND gets its references set (deep_bind.h): in dlopen if a path names it,
 //     else in the first dlsym in it.
-// Every other call jumps to the C library's function.
+// Every other call jumps to the next function of that name: a preloaded library's, or the C library's.
 //
 // They must be jumps, because the C library identifies the caller by the return address: RTLD_NEXT means "after the
 // caller", and the search path of dlopen is the caller's. So the entry points are written in assembly and read only the
@@ -15,7 +15,8 @@
 // again.
 //
 // Both functions are exported with the two symbol versions that the C library has: a program refers to the version that
-// it was linked with, and other preloaded libraries look up either version.
+// it was linked with, and other preloaded libraries look up either version. Such a library that comes later is asked
+// for the driver's functions, too, so it sees the calls of the wrappers.
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
@@ -39,9 +40,13 @@ extern "C" {
 using DlsymFunction = void*(void* handle, const char* name);
 using DlopenFunction = void*(const char* file, int flags);
 
-// The C library's functions. Read by the assembly below.
+// The next functions: those of a library that is preloaded after this one, else the C library's. Read by the assembly
+// below.
 [[gnu::visibility("hidden")]] DlsymFunction* hbmprof_real_dlsym = nullptr;
 [[gnu::visibility("hidden")]] DlopenFunction* hbmprof_real_dlopen = nullptr;
+
+// The C library's dlsym. The search of another library's dlsym with RTLD_NEXT would begin after that library.
+[[gnu::visibility("hidden")]] DlsymFunction* hbmprof_c_library_dlsym = nullptr;
 
 // Returns the newest version of dlopen and dlsym that the C library has. A version that it does not have must not be
 // looked up: the error would take memory from malloc. A preloaded malloc that calls dlsym at its first call, to find
@@ -57,17 +62,21 @@ static const char* NewestVersion() {
 
 // Can run before this library's constructors, and in several threads at the same time: all store the same values.
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_find_real() {
-  const auto find = [version = NewestVersion()](auto& function, const char* name) {
-    void* real = dlvsym(RTLD_NEXT, name, version);
-    if (real == nullptr) real = dlvsym(RTLD_NEXT, name, HBMPROF_FIRST_GLIBC);
-    if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
-    __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(real), __ATOMIC_RELEASE);
+  const char* const version = NewestVersion();
+  void* real = dlvsym(RTLD_NEXT, "dlsym", version);
+  if (real == nullptr) real = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
+  if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
+  auto* const find_next = reinterpret_cast<DlsymFunction*>(real);
+  __atomic_store_n(&hbmprof_c_library_dlsym, find_next, __ATOMIC_RELEASE);
+  // Without a version: those of other libraries have none.
+  const auto find = [find_next](auto& function, const char* name) {
+    __atomic_store_n(&function, reinterpret_cast<decltype(+function)>(find_next(RTLD_NEXT, name)), __ATOMIC_RELEASE);
   };
   find(hbmprof_real_dlopen, "dlopen");
   find(hbmprof_real_dlsym, "dlsym");
 }
 
-// The C library's dlsym, for this library itself: HBMPROF_DLSYM of src/backends/cuda/driver/driver_table.cc.
+// The next dlsym, for this library itself: HBMPROF_DLSYM of src/backends/cuda/driver/driver_table.cc.
 [[gnu::visibility("hidden")]] void* hbmprof_call_real_dlsym(void* library, const char* name) {
   if (__atomic_load_n(&hbmprof_real_dlsym, __ATOMIC_ACQUIRE) == nullptr) hbmprof_find_real();
   return hbmprof_real_dlsym(library, name);
@@ -139,7 +148,7 @@ void SetReferencesToLackingFunctions() {
     hbmprof::internal::ForEachReference(object->l_addr, object->l_ld, [&](const char* name, void** slot, bool is_weak) {
       void* const wrapper = name[0] == 'c' && name[1] == 'u' ? hbmprof::internal::CudaWrapperByName(name) : nullptr;
       if (wrapper == nullptr || *slot != wrapper || driver.Has(name)) return;
-      void* const other = hbmprof_call_real_dlsym(RTLD_NEXT, name);
+      void* const other = hbmprof_c_library_dlsym(RTLD_NEXT, name);
       if (other == nullptr && !is_weak) EndWithoutFunction(*object, name);
       hbmprof::internal::WriteProtected(slot, other);
     });
@@ -160,7 +169,7 @@ void SetReferencesToLackingFunctions() {
 [[gnu::visibility("hidden"), gnu::used]] void* hbmprof_dlsym_wrapped(void* handle, const char* name) {
   void* function = hbmprof_call_real_dlsym(handle, name);
   if (handle == RTLD_DEFAULT && function == hbmprof::internal::CudaWrapperByName(name)) {
-    function = hbmprof_call_real_dlsym(RTLD_NEXT, name);
+    function = hbmprof_c_library_dlsym(RTLD_NEXT, name);
   }
   // Another library's function of that name is returned unchanged.
   return hbmprof::internal::CudaWrapperOf(function);

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "src/base/exports.h"
 #include "src/base/fork.h"
 #include "src/base/forked_child.h"
 
@@ -33,55 +34,10 @@ void HBMPROF_ADD_TRACE_ME();
 namespace hbmprof::internal {
 namespace {
 
-uint32_t GnuHash(const char* name) {
-  uint32_t hash = 5381;
-  for (; *name != '\0'; ++name) hash = hash * 33 + static_cast<unsigned char>(*name);
-  return hash;
-}
-
-// The tables by which the dynamic linker finds an object's symbols.
-struct SymbolTables {
-  const uint32_t* hash = nullptr;
-  const ElfW(Sym) * symbols = nullptr;
-  const char* names = nullptr;
-};
-
-// Returns the tables of the object that is loaded at `base`. `entry` is the first entry of its dynamic section, or
-// null.
-SymbolTables TablesOf(uintptr_t base, const ElfW(Dyn) * entry) {
-  SymbolTables tables;
-  for (; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
-    const ElfW(Addr) value = entry->d_un.d_ptr;
-    const ElfW(Addr) address = value < base ? value + base : value;
-    if (entry->d_tag == DT_GNU_HASH) tables.hash = reinterpret_cast<const uint32_t*>(address);
-    if (entry->d_tag == DT_SYMTAB) tables.symbols = reinterpret_cast<const ElfW(Sym)*>(address);
-    if (entry->d_tag == DT_STRTAB) tables.names = reinterpret_cast<const char*>(address);
-  }
-  return tables;
-}
-
 // Returns the address of the function `name` that this object defines; 0 if it defines none.
 uintptr_t FunctionIn(uintptr_t base, const ElfW(Dyn) * dynamic, const char* name) {
-  const SymbolTables tables = TablesOf(base, dynamic);
-  if (tables.hash == nullptr || tables.symbols == nullptr || tables.names == nullptr) return 0;
-  const uint32_t bucket_count = tables.hash[0];
-  const uint32_t first_symbol = tables.hash[1];
-  const uint32_t filter_words = tables.hash[2];
-  if (bucket_count == 0) return 0;
-  const uint32_t* const buckets = tables.hash + 4 + filter_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
-  const uint32_t* const chains = buckets + bucket_count;
-  const uint32_t hash = GnuHash(name);
-  for (uint32_t i = buckets[hash % bucket_count]; i >= first_symbol; ++i) {
-    const uint32_t chained = chains[i - first_symbol];
-    const ElfW(Sym)& symbol = tables.symbols[i];
-    if ((chained | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
-        std::strcmp(tables.names + symbol.st_name, name) == 0) {
-      return base + symbol.st_value;
-    }
-    if ((chained & 1) != 0) return 0;
-  }
-  return 0;
+  const Exports::Symbol symbol = Exports(base, dynamic).Find(name);
+  return symbol.is_function ? symbol.address : 0;
 }
 
 // Returns the link map of the object that contains `address`; null if there is none. Takes no lock that dlopen holds

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/export/gzip.h"
+#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
@@ -128,6 +129,7 @@ int64_t ProfileMerger::Text(const std::string& text) {
 absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added) {
   const pprof::Profile& message = profile.message();
   Adder adder(*this, profile);
+  has_subtracted_ = has_subtracted_ || sign == Sign::kSubtract;
   if (result_.sample_type_size() == 0) {
     for (const pprof::ValueType& type : message.sample_type()) {
       pprof::ValueType& copy = *result_.add_sample_type();
@@ -171,6 +173,11 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
       const int64_t value = sample.value(position);
       sum.set_value(t, sign == Sign::kSubtract ? Minus(sum.value(t), value) : Plus(sum.value(t), value));
     }
+    if (sign == Sign::kAdd && sample.has_ages()) {
+      Ages ages(sum.ages());
+      ages.Add(Ages(sample.ages()));
+      ages.Write(sum.mutable_ages());
+    }
   }
   for (const int64_t comment : message.comment()) {
     if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
@@ -192,6 +199,9 @@ absl::StatusOr<std::string> ProfileMerger::Take() {
                                                     [](int64_t value) { return value == 0; });
                                }),
                 samples.end());
+  for (pprof::Sample& sample : samples) {
+    if (has_subtracted_) sample.clear_ages();
+  }
   return hbmprof::internal::Gzip(result_.SerializeAsString());
 }
 

@@ -26,7 +26,8 @@ class ProfileMerger {
   // number is compared as decimal text), and adds the labels `added` to each; a label of the same name that it already
   // has becomes exported_NAME. The first profile defines the sample
   // types; a type that a later profile does not have counts as 0 in it. The result has the latest time, and the
-  // comments of the added profiles except those on the totals of a device, which would not fit it. Error:
+  // comments of the added profiles except those on the totals of a device, which would not fit it. The ages of buffers
+  // are added up, too; a difference has none. Error:
   // kInvalidArgument if a sample type has another unit than in the first profile.
   absl::Status Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added);
 
@@ -42,6 +43,7 @@ class ProfileMerger {
   int64_t Text(const std::string& text);
 
   pprof::Profile result_;
+  bool has_subtracted_ = false;
   absl::flat_hash_map<std::string, int64_t> texts_;
   // The entries of the result by their serialized contents without the id.
   absl::flat_hash_map<std::string, uint64_t> mappings_;

@@ -221,9 +221,12 @@ class ProfileSet::Adder {
     File file;
     file.path = path;
     file.time_nanos = message_.time_nanos();
-    for (const int64_t comment : message_.comment()) file.comments.emplace_back(raw_.text(comment));
+    for (const int64_t comment : message_.comment()) {
+      const Comment added(file.comments.emplace_back(raw_.text(comment)));
+      if (added.word == "hbmprof") file.uptime_seconds = std::max(file.uptime_seconds, added.Number("uptime"));
+    }
     for (const pprof::Sample& sample : message_.sample()) {
-      file.samples.push_back({StackOf(sample), LabelSetOf(sample)});
+      file.samples.push_back({StackOf(sample), LabelSetOf(sample), AgesOf(sample)});
       file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
       for (const uint64_t location : stack_) frames += std::max<size_t>(set_.locations_[location].frames.size(), 1);
       if (frames > max_frames) {
@@ -324,6 +327,12 @@ class ProfileSet::Adder {
       stack_.push_back(locations_[sample.location_id(i)].location);
     }
     return set_.stacks_.Intern(stack_);
+  }
+
+  uint32_t AgesOf(const pprof::Sample& sample) {
+    if (!sample.has_ages()) return 0;
+    set_.ages_.emplace_back(sample.ages());
+    return static_cast<uint32_t>(set_.ages_.size() - 1);
   }
 
   uint32_t LabelSetOf(const pprof::Sample& sample) {
@@ -519,7 +528,8 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
         }
         continue;
       }
-      file.samples[kept] = {*stack, file.samples[s].labels};
+      file.samples[kept] = file.samples[s];
+      file.samples[kept].stack = *stack;
       std::copy_n(file.values.begin() + static_cast<std::ptrdiff_t>(s * width), width,
                   file.values.begin() + static_cast<std::ptrdiff_t>(kept * width));
       ++kept;

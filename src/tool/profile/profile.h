@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile_reader.h"
 
 namespace hbmprof::tool {
@@ -91,10 +92,13 @@ class ProfileSet {
   struct Sample {
     uint32_t stack;   // of stacks(): locations, innermost first
     uint32_t labels;  // of label_sets()
+    uint32_t ages;    // of ages(); 0: not known
   };
   struct File {
     std::string path;
     int64_t time_nanos = 0;
+    // Of the process, or of the oldest one if there are several; no value if the ages of buffers are not known.
+    std::optional<int64_t> uptime_seconds;
     std::vector<std::string> comments;
     std::vector<Sample> samples;
     std::vector<int64_t> values;  // of sample i: from i * types().size()
@@ -147,6 +151,7 @@ class ProfileSet {
   const ListTable& stacks() const { return stacks_; }
   size_t label_set_count() const { return label_sets_.size(); }
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
+  const Ages& ages(const Sample& sample) const { return ages_[sample.ages]; }
   // Returns the value of the label `key` as text, numbers in decimal. "" if the label is missing.
   std::string LabelText(uint32_t label_set, std::string_view key) const;
   // Checks the argument of the option `option`. Error: kInvalidArgument if there are samples and none has the label
@@ -194,6 +199,7 @@ class ProfileSet {
   ListTable stacks_;
   ListTable label_keys_;
   std::vector<std::vector<Label>> label_sets_;
+  std::vector<Ages> ages_{{}};  // the first one is empty
 };
 
 // Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.

@@ -209,6 +209,15 @@ class Checker {
         Text("sample", i, "label.str", label.str());
         Text("sample", i, "label.num_unit", label.num_unit());
       }
+      const pprof::Ages& ages = sample.ages();
+      constexpr uint32_t kMaxClasses = 64;
+      constexpr uint32_t kMaxWidthLog2 = 40;
+      constexpr int kOctaves = 24;
+      if (ages.class_width_log2() > kMaxWidthLog2 || ages.first_class() > kMaxClasses ||
+          ages.born_bytes_size() > static_cast<int>(kMaxClasses - ages.first_class()) ||
+          ages.born_bytes_size() != ages.born_counts_size() || ages.freed_by_octave_size() > kOctaves) {
+        Fail("sample", i, "the ages of its buffers are not as docs/profile.md describes them");
+      }
     }
   }
 

@@ -2,6 +2,8 @@
 // in fake_driver.cc.
 #include "tests/support/fake_cudart/fake_cuda.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,8 @@ constexpr size_t kContextBytes = size_t{3} << 20;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
+constexpr int kNotInitialized = 3;
+constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
 
 size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -106,6 +110,21 @@ struct ContextStack {
 };
 thread_local ContextStack context_stack;
 
+enum class State { kUnused, kFailed, kInitialized };
+std::atomic<State> state{State::kUnused};  // set by cuInit, or by a runtime's call
+
+// Loads the library of a tool once, as real drivers do, also without a device.
+void LoadInjection() {
+  static const int loaded = [] {
+    const char* const path = getenv("CUDA_INJECTION64_PATH");
+    void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_NOW);
+    auto* const start =
+        library == nullptr ? nullptr : reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"));
+    return start == nullptr ? 0 : start();
+  }();
+  static_cast<void>(loaded);
+}
+
 Context CurrentContext() { return context_stack.empty() ? 0 : context_stack.back(); }
 
 void* ContextHandle(Context context) { return reinterpret_cast<void*>(context); }
@@ -122,6 +141,7 @@ void fake_cuda_reset(int devices, size_t capacity) {
     model.Start(devices, capacity);
   }
   context_stack.clear();
+  state = State::kInitialized;
 }
 
 void fake_cuda_fail(const char* function, int error, int successes) {
@@ -156,12 +176,19 @@ int64_t fake_cuda_live_objects(void) {
   return static_cast<int64_t>(model.blocks.size());
 }
 
+int fake_cuda_ready(void) { return state == State::kInitialized ? 0 : kNotInitialized; }
+
+int fake_cuda_init_was_called(void) { return state != State::kUnused ? 1 : 0; }
+
 int fake_cuda_enter(const char* function) {
+  if (strncmp(function, "cuda", 4) == 0) state = State::kInitialized;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   ++model.calls[function];
   const auto failure = model.failures.find(function);
-  if (failure == model.failures.end() || failure->second.successes-- > 0) return 0;
+  if (failure == model.failures.end() || failure->second.successes-- > 0) {
+    return strcmp(function, "cuInit") == 0 ? 0 : fake_cuda_ready();
+  }
   const int error = failure->second.error;
   model.failures.erase(failure);
   return error;
@@ -174,6 +201,7 @@ int fake_cuda_device_count(void) {
 }
 
 void fake_cuda_use_device(int device) {
+  state = State::kInitialized;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   Activate(model.devices[static_cast<size_t>(device)]);
@@ -272,18 +300,21 @@ void fake_cuda_reset_device(int device) {
 // --- The driver's own names. ---
 
 int cuDeviceGet(int* device, int ordinal) {
+  if (const int error = fake_cuda_ready()) return error;
   if (ordinal < 0 || ordinal >= fake_cuda_device_count()) return kInvalidDevice;
   *device = ordinal;
   return 0;
 }
 
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  if (const int error = fake_cuda_ready()) return error;
   *flags = 0;
   *active = fake_cuda_context_active(device);
   return 0;
 }
 
 int cuDeviceTotalMem_v2(size_t* total, int device) {
+  if (const int error = fake_cuda_ready()) return error;
   if (device < 0 || device >= fake_cuda_device_count()) return kInvalidDevice;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
@@ -325,6 +356,7 @@ int cuVDPAUCtxCreate_v2(void** context, unsigned flags, int device, unsigned, vo
 }
 
 int cuCtxDestroy_v2(void* context) {
+  if (context == nullptr) return kInvalidValue;
   if (const int error = fake_cuda_enter("cuCtxDestroy_v2")) return error;
   const auto number = reinterpret_cast<Context>(context);
   if (number < kFirstCreated) return kInvalidContext;
@@ -339,6 +371,7 @@ int cuCtxDestroy_v2(void* context) {
 }
 
 int cuCtxSetCurrent(void* context) {
+  if (const int error = fake_cuda_ready()) return error;
   const auto number = reinterpret_cast<Context>(context);
   if (number != 0 && number < kFirstCreated) {
     // A primary context that was reset stays inactive.
@@ -352,33 +385,46 @@ int cuCtxSetCurrent(void* context) {
 }
 
 int cuCtxGetDevice(int* device) {
+  if (const int error = fake_cuda_ready()) return error;
   *device = fake_cuda_current_device();
   return *device < 0 ? kInvalidContext : 0;
 }
 
-int cuInit(unsigned) { return fake_cuda_enter("cuInit"); }
+int cuInit(unsigned flags) {
+  if (flags != 0) return kInvalidValue;
+  LoadInjection();
+  int error = fake_cuda_enter("cuInit");
+  if (error == 0 && fake_cuda_device_count() == 0) error = kNoDevice;
+  if (state != State::kInitialized) state = error == 0 ? State::kInitialized : State::kFailed;
+  return error;
+}
 
 int cuDriverGetVersion(int* version) {
+  if (version == nullptr) return kInvalidValue;
   *version = 13000;
   return 0;
 }
 
 int cuDeviceGetCount(int* count) {
+  if (const int error = fake_cuda_ready()) return error;
   *count = fake_cuda_device_count();
   return 0;
 }
 
 int cuDeviceGetPCIBusId(char* text, int bytes, int device) {
+  if (const int error = fake_cuda_ready()) return error;
   snprintf(text, static_cast<size_t>(bytes), "0000:%02X:00.0", device + 1);
   return 0;
 }
 
 int cuCtxPushCurrent_v2(void* context) {
+  if (const int error = fake_cuda_ready()) return error;
   context_stack.push_back(reinterpret_cast<Context>(context));
   return 0;
 }
 
 int cuCtxPopCurrent_v2(void** context) {
+  if (const int error = fake_cuda_ready()) return error;
   if (context_stack.empty()) return kInvalidContext;
   *context = ContextHandle(context_stack.back());
   context_stack.pop_back();
@@ -386,11 +432,13 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 
 int cuCtxGetCurrent(void** context) {
+  if (const int error = fake_cuda_ready()) return error;
   *context = context_stack.empty() ? nullptr : ContextHandle(context_stack.back());
   return 0;
 }
 
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  if (const int error = fake_cuda_ready()) return error;
   if (context_stack.empty()) return kInvalidContext;
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
@@ -402,6 +450,7 @@ int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 }
 
 int cuMemGetAddressRange_v2(uintptr_t* base, size_t* bytes, uintptr_t address) {
+  if (const int error = fake_cuda_ready()) return error;
   if (context_stack.empty()) return kInvalidContext;
   fake_cuda_block block;
   if (fake_cuda_find(reinterpret_cast<const void*>(address), &block) == 0) return kInvalidValue;

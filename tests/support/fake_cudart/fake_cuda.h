@@ -56,7 +56,10 @@ struct fake_cuda_block {
   uintptr_t context;  // the current one at the allocation
 };
 
-// Counts a call; returns the injected error, or 0.
+// 0, or 3 (not initialized) before cuInit has succeeded. A call of a runtime counts as cuInit.
+int fake_cuda_ready(void);
+int fake_cuda_init_was_called(void);
+// Counts a call; returns the injected error, or fake_cuda_ready().
 int fake_cuda_enter(const char* function);
 int fake_cuda_device_count(void);
 // Makes the device's primary context active and current on this thread.

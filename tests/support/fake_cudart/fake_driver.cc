@@ -171,6 +171,7 @@ CUresult LaunchGraph(const char* name, Handle executable) {
 }
 
 CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Handle pool, Handle stream) {
+  if (const int error = fake_cuda_ready()) return error;
   if (const std::shared_ptr<Graph> graph = CapturedGraph(stream)) {
     if (const int error = fake_cuda_enter(name)) return error;
     *ptr = AllocateInGraph(*graph, bytes, fake_cuda_current_device());
@@ -327,6 +328,7 @@ CUresult cuMemHostUnregister(void* ptr) {
 }
 
 CUresult cuDeviceGetDefaultMemPool(Handle* pool, CUdevice device) {
+  if (const int error = fake_cuda_ready()) return error;
   *pool = DefaultPool(device);
   return kSuccess;
 }
@@ -377,6 +379,7 @@ CUresult cuMemPoolDestroy(Handle pool) {
 }
 
 CUresult cuMemPoolTrimTo(Handle pool, size_t) {
+  if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   Pool& trimmed = PoolOf(state, pool);
@@ -386,6 +389,7 @@ CUresult cuMemPoolTrimTo(Handle pool, size_t) {
 }
 
 CUresult cuMemPoolGetAttribute(Handle pool, int attribute, void* value) {
+  if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   const Pool& asked = PoolOf(state, pool);
@@ -398,6 +402,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr, Handle, void*) {
 }
 
 CUresult cuPointerGetAttribute(void* answer, int attribute, CUdeviceptr ptr) {
+  if (const int error = fake_cuda_ready()) return error;
   fake_cuda_block block;
   if (fake_cuda_find(reinterpret_cast<void*>(ptr), &block) == 0) return kInvalidValue;
   switch (attribute) {
@@ -418,6 +423,7 @@ CUresult cuPointerGetAttribute(void* answer, int attribute, CUdeviceptr ptr) {
 // --- Physical memory. ---
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t bytes, size_t, CUdeviceptr, Flags64) {
+  if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   *ptr = state.next_reservation;
@@ -425,8 +431,8 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t bytes, size_t, CUdeviceptr
   return kSuccess;
 }
 
-CUresult cuMemAddressFree(CUdeviceptr, size_t) { return kSuccess; }
-CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return kSuccess; }
+CUresult cuMemAddressFree(CUdeviceptr, size_t) { return fake_cuda_ready(); }
+CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return fake_cuda_ready(); }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const MemAllocationProp* properties, Flags64) {
   if (const int error = fake_cuda_enter("cuMemCreate")) return error;
@@ -555,11 +561,13 @@ CUresult cuMipmappedArrayCreate(Handle* array, const Array3dDescriptor* d, unsig
   return CreateArray("cuMipmappedArrayCreate", array, 2 * d->width * AtLeastOne(d->height) * AtLeastOne(d->depth));
 }
 CUresult cuArrayDestroy(Handle array) {
+  if (array == nullptr && fake_cuda_init_was_called() != 0) return kInvalidHandle;
   if (const int error = fake_cuda_enter("cuArrayDestroy")) return error;
   UnmapArray(array);
   return Release(array, Bit(FAKE_CUDA_DEVICE));
 }
 CUresult cuMipmappedArrayDestroy(Handle array) {
+  if (array == nullptr && fake_cuda_init_was_called() != 0) return kInvalidHandle;
   if (const int error = fake_cuda_enter("cuMipmappedArrayDestroy")) return error;
   UnmapArray(array);
   return Release(array, Bit(FAKE_CUDA_DEVICE));
@@ -568,6 +576,7 @@ CUresult cuMipmappedArrayDestroy(Handle array) {
 // --- Other processes. A handle contains an address of this process, because there is only one here. ---
 
 CUresult cuIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr) {
+  if (const int error = fake_cuda_ready()) return error;
   std::memcpy(handle->reserved, &ptr, sizeof(ptr));
   return kSuccess;
 }
@@ -687,6 +696,7 @@ CUresult cuGraphLaunch(Handle executable, Handle) { return LaunchGraph("cuGraphL
 CUresult cuGraphLaunch_ptsz(Handle executable, Handle) { return LaunchGraph("cuGraphLaunch_ptsz", executable); }
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void* value) {
+  if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   *static_cast<uint64_t*>(value) =
@@ -716,6 +726,7 @@ CUresult cuStreamBeginCapture_v2(Handle stream, int) {
 CUresult cuStreamBeginCapture_v2_ptsz(Handle stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
 
 static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
+  if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   const auto found = state.capturing.find(stream);
@@ -735,6 +746,7 @@ CUresult cuStreamGetCaptureInfo_v2_ptsz(Handle stream, int* status, uint64_t*, H
 }
 
 CUresult cuStreamEndCapture(Handle stream, Handle* graph) {
+  if (const int error = fake_cuda_ready()) return error;
   int status = 0;
   CaptureInfo(stream, &status, graph);
   State& state = TheState();
@@ -746,10 +758,13 @@ CUresult cuStreamEndCapture(Handle stream, Handle* graph) {
 
 CUresult cuModuleLoadData(Handle* module, const void*) { return LoadModule("cuModuleLoadData", module); }
 CUresult cuModuleUnload(Handle module) { return UnloadModule("cuModuleUnload", module); }
-CUresult cuLibraryLoadData(Handle* library, const void*, int*, void**, unsigned, int*, void**, unsigned) {
+CUresult cuLibraryLoadData(Handle* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
+  if (code == nullptr) return kInvalidValue;
   return LoadModule("cuLibraryLoadData", library);
 }
-CUresult cuLibraryUnload(Handle library) { return UnloadModule("cuLibraryUnload", library); }
+CUresult cuLibraryUnload(Handle library) {
+  return library == nullptr ? kInvalidHandle : UnloadModule("cuLibraryUnload", library);
+}
 
 // --- Functions that programs look up, but rarely call. ---
 
@@ -758,10 +773,12 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return kSuccess;
 }
 CUresult cuDeviceGetAttribute(int* value, int, CUdevice) {
+  if (const int error = fake_cuda_ready()) return error;
   *value = 0;
   return kSuccess;
 }
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const MemAllocationProp*, int) {
+  if (const int error = fake_cuda_ready()) return error;
   *bytes = kGranularity;
   return kSuccess;
 }

@@ -52,6 +52,7 @@ int cuGetProcAddress_v2(const char*, void**, int, unsigned long long, int*);
 // --- Devices. ---
 
 int cudaGetDeviceCount(int* count) {
+  if (const int error = cuInit(0)) return Remember(error);
   *count = fake_cuda_device_count();
   return kSuccess;
 }
@@ -60,12 +61,14 @@ int cudaGetDevice(int* device) {
   return kSuccess;
 }
 int cudaSetDevice(int device) {
+  if (const int error = cuInit(0)) return Remember(error);
   if (device < 0 || device >= fake_cuda_device_count()) return Remember(kInvalidValue);
   current_device = device;
   return kSuccess;
 }
 int cudaGetDeviceProperties(void* properties, int device) {
   size_t total = 0;
+  if (const int error = cuInit(0)) return Remember(error);
   cuDeviceTotalMem_v2(&total, device);
   std::memset(properties, 0, kPropertiesWritten);
   std::memcpy(static_cast<char*>(properties) + kTotalGlobalMemOffset, &total, sizeof(total));

@@ -2,8 +2,8 @@
 //
 // An event of the program (an allocation, a free, a resize) is one or more RecordedEvents with the same time. All of
 // them but the last have `is_continued`. The state of the ledger is defined after the last one only.
-#ifndef HBMPROF_SRC_BASE_RECORDED_EVENT_H_
-#define HBMPROF_SRC_BASE_RECORDED_EVENT_H_
+#ifndef HBMPROF_SRC_CORE_LEDGER_RECORDED_EVENT_H_
+#define HBMPROF_SRC_CORE_LEDGER_RECORDED_EVENT_H_
 
 #include <cstdint>
 
@@ -46,4 +46,4 @@ static_assert(sizeof(RecordedEvent) == 32);
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_RECORDED_EVENT_H_
+#endif  // HBMPROF_SRC_CORE_LEDGER_RECORDED_EVENT_H_

@@ -1,0 +1,385 @@
+#include "src/capture/objects.h"
+
+#include <dlfcn.h>
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "src/base/forked_child.h"
+#include "src/base/hash.h"
+#include "src/base/pages.h"
+#include "src/capture/architecture.h"
+#include "src/capture/stack_memory.h"
+
+namespace hbmprof::internal {
+
+#if defined(HBMPROF_HAS_FRAME_RULES)
+namespace {
+
+constexpr uintptr_t kPageBytes = 4096;
+
+bool FindObject(uintptr_t address, dl_find_object* object) {
+  return _dl_find_object(reinterpret_cast<void*>(address), object) == 0;
+}
+uintptr_t StartOf(const dl_find_object& object) { return reinterpret_cast<uintptr_t>(object.dlfo_map_start); }
+uintptr_t LimitOf(const dl_find_object& object) { return reinterpret_cast<uintptr_t>(object.dlfo_map_end); }
+uintptr_t EhFrameHdrOf(const dl_find_object& object) { return reinterpret_cast<uintptr_t>(object.dlfo_eh_frame); }
+
+std::atomic<ObjectWatcher*> object_watcher{nullptr};
+
+// Calls `visit` for each object loaded at program start. They are first in the dynamic linker's list, which begins with
+// the main program; dlopen appends to the list. The list up to the entry of the dynamic linker itself never changes, so
+// that part is read without a lock.
+template <typename Visit>
+void ForEachStartObject(const Visit& visit) {
+  dl_find_object object;
+  if (!FindObject(getauxval(AT_PHDR), &object)) return;
+  const link_map* map = object.dlfo_link_map;
+  while (map->l_prev != nullptr) map = map->l_prev;
+  visit(map);
+  const uintptr_t linker = getauxval(AT_BASE);
+  if (linker == 0 || !FindObject(linker, &object)) return;
+  const link_map* const last = object.dlfo_link_map;
+  while (map != last && map->l_next != nullptr) {
+    map = map->l_next;
+    visit(map);
+  }
+}
+
+// The addresses of the objects loaded at program start.
+class StartObjects {
+ public:
+  // To be called once.
+  void Find() {
+    ForEachStartObject([this](const link_map* map) {
+      dl_find_object object;
+      if (count_ == kCapacity || !FindObject(reinterpret_cast<uintptr_t>(map->l_ld), &object)) return;
+      if (object.dlfo_link_map == map) starts_[count_++] = StartOf(object);
+    });
+    dl_find_object object;
+    const uintptr_t linker = getauxval(AT_BASE);
+    if (linker != 0 && FindObject(linker, &object) && StartOf(object) == linker) {
+      linker_entry_ = linker + reinterpret_cast<const ElfW(Ehdr)*>(linker)->e_entry;
+    }
+    is_known_.store(true, std::memory_order_release);
+  }
+
+  bool Contain(const dl_find_object& object) const {
+    if (!is_known_.load(std::memory_order_acquire)) return false;
+    for (int i = 0; i < count_; ++i) {
+      if (starts_[i] == StartOf(object)) return true;
+    }
+    return false;
+  }
+
+  uintptr_t linker_entry() const { return is_known_.load(std::memory_order_acquire) ? linker_entry_ : 0; }
+
+ private:
+  static constexpr int kCapacity = 256;
+
+  std::atomic<bool> is_known_{false};
+  int count_ = 0;
+  uintptr_t starts_[kCapacity] = {};
+  uintptr_t linker_entry_ = 0;
+};
+
+StartObjects start_objects;
+
+// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false if it cannot be read.
+bool CopyOfObject(uintptr_t from, void* to, size_t bytes, bool may_be_unmapped) {
+  if (may_be_unmapped) return CopyMapped(from, to, bytes);
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return true;
+}
+
+// The program headers of the object that is loaded at `start`. They are read from its first page, which is mapped,
+// unless another thread is unloading the object.
+class Headers {
+ public:
+  Headers(uintptr_t start, bool may_be_unmapped) : start_(start), may_be_unmapped_(may_be_unmapped) {
+    ElfW(Ehdr) header;
+    if (may_be_unmapped && !CopyMapped(start, copy_, sizeof(copy_))) return;
+    std::memcpy(&header, may_be_unmapped ? copy_ : reinterpret_cast<const char*>(start), sizeof(header));
+    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
+        header.e_phoff > kPageBytes || header.e_phnum > (kPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
+      return;
+    }
+    at_ = header.e_phoff;
+    for (unsigned i = 0; i < header.e_phnum; ++i) {
+      const ElfW(Phdr) segment = Get(i);
+      if (segment.p_type != PT_LOAD) continue;
+      if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) return;  // these bytes are not the object's headers
+      bias_ = start - (segment.p_vaddr & ~(kPageBytes - 1));
+      count_ = header.e_phnum;
+      return;
+    }
+  }
+
+  // 0 if the headers are not in the first page.
+  unsigned count() const { return count_; }
+  // Has the type PT_NULL if it cannot be read.
+  ElfW(Phdr) Get(unsigned i) const {
+    ElfW(Phdr) segment = {};
+    const uintptr_t at = at_ + i * sizeof(segment);
+    if (may_be_unmapped_ && at + sizeof(segment) <= sizeof(copy_)) {
+      std::memcpy(&segment, copy_ + at, sizeof(segment));
+    } else if (!CopyOfObject(start_ + at, &segment, sizeof(segment), may_be_unmapped_)) {
+      return {};
+    }
+    return segment;
+  }
+  // An address in memory minus the address in the headers.
+  uintptr_t bias() const { return bias_; }
+
+ private:
+  // Enough for the headers of most objects, so that one system call copies them.
+  static constexpr size_t kCopied = sizeof(ElfW(Ehdr)) + 14 * sizeof(ElfW(Phdr));
+
+  const uintptr_t start_;
+  const bool may_be_unmapped_;
+  uintptr_t at_ = 0;
+  uintptr_t bias_ = 0;
+  unsigned count_ = 0;
+  char copy_[kCopied];  // set only if the object may be unmapped
+};
+
+// Returns the segments of an object that have all of `flags`. Returns the whole object if its program headers cannot be
+// found. Not inlined, because of its large frame.
+[[gnu::noinline]] ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags, bool may_be_unmapped) {
+  ReadableRanges ranges(may_be_unmapped);
+  const auto add = [&](const ElfW(Phdr) & segment, uintptr_t bias) {
+    if (segment.p_type != PT_LOAD || (segment.p_flags & flags) != flags) return;
+    ranges.Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
+  };
+  const Headers headers(StartOf(object), may_be_unmapped);
+  for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
+  if (headers.count() != 0) return ranges;
+  // In a static program, the C library reports the start of the code as the start of the main program.
+  const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
+  dl_find_object main;
+  if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
+    const unsigned long count = getauxval(AT_PHNUM);
+    for (unsigned long i = 0; i < count; ++i) add(main_headers[i], main.dlfo_link_map->l_addr);
+  } else {
+    ranges.Add(StartOf(object), LimitOf(object));
+  }
+  return ranges;
+}
+
+// Returns a hash of the object's unwind data, from which all its rules are read. Returns 0 if the data are too large,
+// or if it is not certain where they are. The object must not be unloaded during the call.
+uint64_t HashUnwindData(const dl_find_object& object) {
+  constexpr uint8_t kRelativeWord = 0x1b;  // DW_EH_PE_pcrel | DW_EH_PE_sdata4, which all linkers use
+  constexpr size_t kMostBytes = 256 << 10;
+  const uintptr_t header = EhFrameHdrOf(object);
+  const uintptr_t limit = SegmentsOf(object, PF_R, /*may_be_unmapped=*/false).LimitAt(header);
+  if (limit == 0 || limit - header < 8 || limit - header > kMostBytes) return 0;
+  const auto* const bytes = reinterpret_cast<const char*>(header);
+  int32_t frames_at;
+  std::memcpy(&frames_at, bytes + 4, sizeof(frames_at));
+  // .eh_frame follows its header in the same segment, whose end is not known more exactly.
+  if (static_cast<uint8_t>(bytes[1]) != kRelativeWord || frames_at < 0 ||
+      static_cast<uint64_t>(frames_at) + 4 >= limit - header) {
+    return 0;
+  }
+  return HashBytes(bytes, limit - header, 0) | 1;
+}
+
+// The identities of all objects that code was found in, by id. Ids count up from 1 and are never reused. The members
+// above `next` are immutable once the entry is in the list of its bucket.
+class Objects {
+ public:
+  // Returns the id of `object`, and gives it an id if it has none. Returns kUnidentifiedObject if the object cannot be
+  // identified, or if no id is left.
+  uint32_t IdOf(const dl_find_object& object, bool may_be_unmapped) {
+    const uint32_t id = FindOrAdd(object, may_be_unmapped);
+    ObjectWatcher* const watcher = object_watcher.load(std::memory_order_acquire);
+    if (watcher == nullptr || id == kUnidentifiedObject || may_be_unmapped) return id;
+    if (!entries_[id].is_watched.load(std::memory_order_acquire)) {
+      watcher(object.dlfo_link_map, /*is_permanent=*/false);
+      // Not before: what the watcher finds must be known to every thread that uses this id.
+      entries_[id].is_watched.store(true, std::memory_order_release);
+    }
+    return id;
+  }
+
+  // Whether the object with this id is `object`, which is loaded now.
+  bool Matches(uint32_t id, const dl_find_object& object, bool may_be_unmapped) {
+    Entry& entry = entries_[id];
+    if (entry.start != StartOf(object) || entry.limit != LimitOf(object) ||
+        entry.eh_frame_hdr != EhFrameHdrOf(object)) {
+      return false;
+    }
+    if (entry.build_id.bytes == 0) {
+      if (IsForkedChild()) return false;
+      const unsigned long long count = UnloadCount();
+      if (entry.unload_count.load(std::memory_order_relaxed) == count) return true;
+      if (may_be_unmapped || entry.unwind_hash == 0 || HashUnwindData(object) != entry.unwind_hash) return false;
+      entry.unload_count.store(count, std::memory_order_relaxed);
+      return true;
+    }
+    unsigned char loaded[BuildId::kCapacity];
+    return CopyOfObject(entry.start + entry.build_id.offset, loaded, entry.build_id.bytes, may_be_unmapped) &&
+           std::memcmp(loaded, entry.build_id.id, entry.build_id.bytes) == 0;
+  }
+
+ private:
+  struct BuildId {
+    static constexpr uint32_t kCapacity = 32;
+    uint32_t bytes;   // 0: the object has none in its first page
+    uint32_t offset;  // in the object
+    unsigned char id[kCapacity];
+  };
+  struct Entry {
+    uintptr_t start;
+    uintptr_t limit;
+    uintptr_t eh_frame_hdr;
+    BuildId build_id;
+    uint64_t unwind_hash;  // used only if there is no build id
+    uint32_t next;
+    std::atomic<bool> is_watched;  // the watcher has returned
+    // Used only if there is no build id: UnloadCount() when the object was found last.
+    std::atomic<unsigned long long> unload_count;
+  };
+  static constexpr int kBucketBits = 10;
+
+  uint32_t FindOrAdd(const dl_find_object& object, bool may_be_unmapped) {
+    std::atomic<uint32_t>& bucket = buckets_[StartOf(object) * kHashSeed0 >> (64 - kBucketBits)];
+    const uint32_t head = bucket.load(std::memory_order_acquire);
+    for (uint32_t id = head; id != 0; id = entries_[id].next) {
+      if (Matches(id, object, may_be_unmapped)) return id;
+    }
+    const BuildId build_id = BuildIdOf(StartOf(object), may_be_unmapped);
+    unsigned long long unload_count = 0;
+    uint64_t unwind_hash = 0;
+    if (build_id.bytes == 0) {
+      if (may_be_unmapped || IsForkedChild()) return kUnidentifiedObject;
+      unload_count = UnloadCount();
+      unwind_hash = HashUnwindData(object);
+    }
+    uint32_t id = last_id_.load(std::memory_order_relaxed);
+    do {
+      if (id + 1 == kUnidentifiedObject) return kUnidentifiedObject;
+    } while (!last_id_.compare_exchange_weak(id, id + 1, std::memory_order_relaxed));
+    Entry& entry = entries_[++id];
+    entry.start = StartOf(object);
+    entry.limit = LimitOf(object);
+    entry.eh_frame_hdr = EhFrameHdrOf(object);
+    entry.build_id = build_id;
+    entry.unwind_hash = unwind_hash;
+    entry.unload_count.store(unload_count, std::memory_order_relaxed);
+    entry.next = head;
+    while (!bucket.compare_exchange_weak(entry.next, id, std::memory_order_release)) {
+    }
+    return id;
+  }
+
+  // Reads the build id of the object at `start`, if it is in the first page. (If another object is found at the same
+  // address later, only its first page is certain to be mapped.) Not inlined, because of its large frame.
+  [[gnu::noinline]] static BuildId BuildIdOf(uintptr_t start, bool may_be_unmapped) {
+    BuildId result = {};
+    const Headers headers(start, may_be_unmapped);
+    for (unsigned i = 0; i < headers.count(); ++i) {
+      const ElfW(Phdr) segment = headers.Get(i);
+      const uintptr_t notes = headers.bias() + segment.p_vaddr;
+      if (segment.p_type != PT_NOTE || notes - start > kPageBytes || segment.p_memsz > kPageBytes) continue;
+      const uintptr_t limit = std::min(notes + segment.p_memsz, start + kPageBytes);
+      const BuildIdAt found = FindBuildId(notes, limit, segment.p_align == 8 ? 8 : 4, [&](uintptr_t at, auto* note) {
+        return CopyOfObject(at, note, sizeof(*note), may_be_unmapped);
+      });
+      if (found.bytes < 8 || found.bytes > BuildId::kCapacity || found.address + found.bytes > start + kPageBytes ||
+          !CopyOfObject(found.address, result.id, found.bytes, may_be_unmapped)) {
+        continue;
+      }
+      result.bytes = found.bytes;
+      result.offset = static_cast<uint32_t>(found.address - start);
+      break;
+    }
+    return result;
+  }
+
+  std::atomic<uint32_t> last_id_{0};
+  std::atomic<uint32_t> buckets_[1 << kBucketBits] = {};
+  Entry entries_[kObjectIds] = {};
+};
+
+Objects known_objects;
+
+}  // namespace
+
+void PrepareObjects() {
+  start_objects.Find();
+  CountHostBytes(sizeof(known_objects));
+}
+
+void WatchObjects(ObjectWatcher* watcher) {
+  object_watcher.store(watcher, std::memory_order_release);
+  ForEachStartObject([watcher](const link_map* map) { watcher(map, /*is_permanent=*/true); });
+}
+
+bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
+  dl_find_object found;
+  if (!FindObject(address, &found)) return false;
+  const bool is_permanent = start_objects.Contain(found);
+  const bool may_be_unmapped = !is_permanent && is_guessed_;
+  object->id = is_permanent ? 0 : known_objects.IdOf(found, may_be_unmapped);
+  if (object->id != 0 && object->id != kUnidentifiedObject) SetLoaded(object->id);
+  object->eh_frame_hdr = found.dlfo_eh_frame;
+  object->readable = SegmentsOf(found, PF_R, may_be_unmapped);
+  return true;
+}
+
+bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
+  dl_find_object found;
+  if (!FindObject(address, &found) || !known_objects.Matches(object, found, is_guessed_)) return false;
+  SetLoaded(object);
+  return true;
+}
+
+unsigned long long UnloadCount() {
+  unsigned long long count = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* result) {
+        *static_cast<unsigned long long*>(result) = info->dlpi_subs;
+        return 1;
+      },
+      &count);
+  return count;
+}
+
+uintptr_t LinkerEntry() { return start_objects.linker_entry(); }
+
+bool IsKnownCode(uintptr_t address) {
+  dl_find_object found;
+  return FindObject(address, &found);
+}
+
+bool ReadCode(uintptr_t address, void* code, size_t bytes) {
+  dl_find_object found;
+  if (FindObject(address + bytes - 1, &found)) {
+    const bool is_permanent = start_objects.Contain(found);
+    const uintptr_t limit = SegmentsOf(found, PF_R | PF_X, !is_permanent).LimitAt(address);
+    if (limit == 0 || limit - address < bytes) return false;
+    if (is_permanent) {
+      std::memcpy(code, reinterpret_cast<const void*>(address), bytes);
+      return true;
+    }
+  }
+  return CopyMapped(address, code, bytes);
+}
+
+#else
+
+void PrepareObjects() {}
+void WatchObjects(ObjectWatcher*) {}
+bool ObjectCheck::Find(uintptr_t, LoadedObject*) { return false; }
+bool ObjectCheck::IsLoadedSlow(uint32_t, uintptr_t) { return false; }
+unsigned long long UnloadCount() { return 0; }
+uintptr_t LinkerEntry() { return 0; }
+bool IsKnownCode(uintptr_t) { return false; }
+bool ReadCode(uintptr_t, void*, size_t) { return false; }
+
+#endif
+
+}  // namespace hbmprof::internal

@@ -1,0 +1,153 @@
+// The loaded objects: the program and its libraries, as captures need them.
+//
+// A library can be unloaded and another one loaded at the same addresses. Therefore everything that is kept about code
+// (rules.h, paths/paths.h) names the object that it was read from by an id, and is used only after a check that this
+// object is loaded there now (ObjectCheck, once per object and walk). This is correct without any report of unloaded
+// libraries: the objects that a walk passes through cannot be unloaded during the walk, because the stack returns to
+// their functions. The check:
+// - Objects loaded at program start are never unloaded. They need no check, and have the id 0.
+// - Other objects with a build id in their first page: the check compares the stored addresses (of the object and
+//   of its .eh_frame_hdr) and the stored build id with those of the object that is loaded now. Equal build ids mean
+//   equal code, so an id stays valid when its library is loaded again.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
+//   check. It takes a lock, but one that the dynamic linker never holds while it runs other code. If an object was
+//   unloaded, a hash of the unwind data must be equal (data above 256 KiB are not hashed and count as different). In a
+//   forked child the lock may be held for ever; there these objects have no id.
+//
+// A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
+// another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at
+// program start through the kernel (CopyMapped).
+//
+// Not in this file: the modules of a snapshot (modules.h).
+#ifndef HBMPROF_SRC_CAPTURE_OBJECTS_H_
+#define HBMPROF_SRC_CAPTURE_OBJECTS_H_
+
+#include <elf.h>
+#include <link.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace hbmprof::internal {
+
+inline constexpr uint32_t kObjectIds = 1 << 14;
+// The id of all objects that cannot be identified. No result that depends on them may be kept.
+inline constexpr uint32_t kUnidentifiedObject = kObjectIds - 1;
+
+// Finds the objects that were loaded at program start. Must be called before the first walk. Takes no lock that dlopen
+// holds.
+void PrepareObjects();
+
+// A function that is called with each object in which a walk may find code: with those that were loaded at program
+// start, and with others before anything about their code is kept. It may be called more than once with an object, and
+// by several threads at a time, also in signal handlers. It must only read memory.
+using ObjectWatcher = void(const link_map* object, bool is_permanent);
+// Sets the watcher of the process, and calls it with the objects that were loaded at program start.
+void WatchObjects(ObjectWatcher* watcher);
+
+// The memory ranges that may be read in an object. Plain data.
+class ReadableRanges {
+ public:
+  // `may_be_unmapped`: another thread may unmap the ranges while they are read.
+  explicit ReadableRanges(bool may_be_unmapped = false) : may_be_unmapped_(may_be_unmapped) {}
+  bool may_be_unmapped() const { return may_be_unmapped_; }
+  // Ignores empty ranges, and all ranges after the first kCapacity ones.
+  void Add(uintptr_t start, uintptr_t limit) {
+    if (count_ < kCapacity && start < limit) ranges_[count_++] = {start, limit};
+  }
+  // Returns the end of the range that contains `address`; 0 if there is none.
+  uintptr_t LimitAt(uintptr_t address) const {
+    for (uint32_t i = 0; i < count_; ++i) {
+      if (address - ranges_[i].start < ranges_[i].limit - ranges_[i].start) return ranges_[i].limit;
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr size_t kCapacity = 8;
+  struct Range {
+    uintptr_t start;
+    uintptr_t limit;
+  };
+  Range ranges_[kCapacity];
+  uint32_t count_ = 0;
+  bool may_be_unmapped_;
+};
+
+// The object at an address.
+struct LoadedObject {
+  uint32_t id;
+  const void* eh_frame_hdr;  // its PT_GNU_EH_FRAME segment; may be null
+  ReadableRanges readable;
+};
+
+// The checked objects of one walk.
+class ObjectCheck {
+ public:
+  // Returns whether `object`, an id that is not 0, is now loaded around `address`.
+  bool IsLoaded(uint32_t object, uintptr_t address) {
+    for (const uint32_t loaded : loaded_) {
+      if (loaded == object) return true;
+    }
+    return IsLoadedSlow(object, address);
+  }
+  // Finds the object at `address`. Returns false if there is none.
+  bool Find(uintptr_t address, LoadedObject* object);
+
+  // Whether the walk has guessed a frame.
+  bool is_guessed() const { return is_guessed_; }
+  void set_is_guessed() { is_guessed_ = true; }
+
+ private:
+  static constexpr uint32_t kLoaded = 4;
+
+  bool IsLoadedSlow(uint32_t object, uintptr_t address);
+  void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
+
+  uint32_t loaded_[kLoaded] = {};  // the last ones
+  uint32_t next_ = 0;
+  bool is_guessed_ = false;
+};
+
+// Returns how many objects were unloaded since the process began. Must not be called in a forked child
+// (forked_child.h).
+unsigned long long UnloadCount();
+
+// The address at which the kernel starts the process: the entry point of the dynamic linker. 0 if it is not known.
+uintptr_t LinkerEntry();
+
+// Whether `address` is in a loaded object.
+bool IsKnownCode(uintptr_t address);
+// Copies `bytes` bytes of code. `address` may be any number. Returns false if it cannot be read, or is in a loaded
+// object but not in its readable code.
+bool ReadCode(uintptr_t address, void* code, size_t bytes);
+
+// A GNU build id in memory.
+struct BuildIdAt {
+  uintptr_t address = 0;
+  uint32_t bytes = 0;  // 0: there is none
+};
+// Finds the build id in the notes in [at, limit), which are aligned to `alignment`. `read(address, &value)` reads the
+// value, or returns false. The build id may end above `limit`.
+template <typename Read>
+BuildIdAt FindBuildId(uintptr_t at, uintptr_t limit, uintptr_t alignment, const Read& read) {
+  const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
+  struct {
+    ElfW(Nhdr) header;
+    char name[4];
+  } note;
+  while (at < limit && limit - at >= sizeof(note) && read(at, &note)) {
+    const uintptr_t description = at + sizeof(note.header) + padded(note.header.n_namesz);
+    if (note.header.n_type == NT_GNU_BUILD_ID && note.header.n_namesz == sizeof(note.name) &&
+        std::memcmp(note.name, "GNU", sizeof(note.name)) == 0) {
+      return {description, note.header.n_descsz};
+    }
+    at = description + padded(note.header.n_descsz);
+  }
+  return {};
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CAPTURE_OBJECTS_H_

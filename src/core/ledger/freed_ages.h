@@ -1,0 +1,69 @@
+// FreedAges: how old the freed buffers of each site became, as counters per octave of age (base/generations.h).
+//
+// Only a site that has freed a buffer older than a second has counters, which take 100 bytes. The site holds their
+// number.
+//
+// Thread safety: all methods may be called from any thread at any time. Find and counting take no lock, except when a
+// site gets its counters.
+#ifndef HBMPROF_SRC_CORE_LEDGER_FREED_AGES_H_
+#define HBMPROF_SRC_CORE_LEDGER_FREED_AGES_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/base/generations.h"
+#include "src/base/spin_lock.h"
+#include "src/core/tables/site_table.h"
+
+namespace hbmprof::internal {
+
+class FreedAges {
+ public:
+  explicit FreedAges(const SiteTable& sites) : sites_(sites) {}
+  // In a forked child it may be called at any instant of the parent's other threads (fork.h).
+  ~FreedAges();
+  FreedAges(const FreedAges&) = delete;
+  FreedAges& operator=(const FreedAges&) = delete;
+
+  // Counts a freed buffer whose age is in this octave, or undoes that. A counter stays at its largest value. If the
+  // host has no memory for the counters, the buffer counts as a young one.
+  void Add(SiteId site, int octave);
+  void Subtract(SiteId site, int octave);
+  // Returns the counters, by octave, without zeros at the end. `freed`: the number of the site's freed buffers; the sum
+  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and the
+  // free of a buffer that is restored from a prepared record is undone without its age.)
+  std::vector<int64_t> Of(SiteId site, int64_t freed) const;
+
+ private:
+  struct Counters {
+    SiteId site;
+    std::atomic<uint32_t> freed[kAgeOctaves];
+  };
+  static_assert(sizeof(Counters) == 100);
+
+  // Chunk c has kFirstChunk << c counters.
+  static constexpr uint32_t kFirstChunk = 64;
+  static constexpr uint32_t kChunks = 17;
+  static_assert((kFirstChunk << kChunks) - kFirstChunk >= SiteTable::kMaxSites);
+  static size_t BytesOfChunk(uint32_t chunk) { return (sizeof(Counters) * kFirstChunk) << chunk; }
+  Counters* At(uint32_t number) const {
+    const uint32_t chunk = 31 - static_cast<uint32_t>(__builtin_clz(number / kFirstChunk + 1));
+    return chunks_[chunk] + (number + kFirstChunk - (kFirstChunk << chunk));
+  }
+  // Returns null if the site has no counters.
+  Counters* Find(SiteId site) const;
+  // Returns null if the host has no memory.
+  [[gnu::cold]] Counters* Make(SiteId site);
+
+  const SiteTable& sites_;
+  SpinLock lock_;  // for new counters
+  // A chunk is set once, before `count_` includes its counters.
+  Counters* chunks_[kChunks] = {};
+  std::atomic<uint32_t> count_{0};
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_LEDGER_FREED_AGES_H_

@@ -1,0 +1,34 @@
+// Births: when the live buffers of each site were born, at about one instant.
+#ifndef HBMPROF_SRC_CORE_TABLES_BIRTHS_H_
+#define HBMPROF_SRC_CORE_TABLES_BIRTHS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "hbmprof/snapshot.h"
+#include "src/core/tables/live_table.h"
+
+namespace hbmprof::internal {
+
+class Births {
+ public:
+  // Reads the live table, in steps, so that no event waits for longer than a step. Events during that time may be
+  // missed. `expected`: about the number of records. Takes the sites below `sites`.
+  Births(const LiveTable& live, int64_t expected, SiteId sites);
+
+  // Returns the birth classes of a site (Snapshot::Sample::born), up to the class of `uptime_seconds`. They add up to
+  // `objects` and `bytes`, the site's exact numbers: the youngest class takes the difference to the records that were
+  // read, and then older ones, if a class would become negative. If `is_pool`, the records are segments and `bytes` are
+  // their idle bytes: these are distributed in proportion to the records' bytes.
+  std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t uptime_seconds, int64_t objects, int64_t bytes,
+                                         bool is_pool) const;
+
+ private:
+  std::vector<size_t> ends_;  // by site: index in records_, which is sorted by site
+  std::vector<LiveRecord> records_;
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_CORE_TABLES_BIRTHS_H_

@@ -1,0 +1,348 @@
+// The ages of buffers: generations, the births of live buffers, how old freed buffers became. The clock is the test's.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "src/base/generations.h"
+#include "src/base/pages.h"
+#include "src/core/joined/injected.h"
+#include "src/core/profiler_impl.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+TEST(Generations, AreIntervalsOfASecondOrAThousandth) {
+  int64_t start = 0;
+  for (uint32_t number = 0; number < 40000; ++number) {
+    const auto generation = static_cast<Generation>(number);
+    ASSERT_EQ(StartOfGeneration(generation), start) << number;
+    const int64_t end = StartOfGeneration(static_cast<Generation>(number + 1));
+    ASSERT_EQ(GenerationAt(start), generation);
+    ASSERT_EQ(GenerationAt(end - 1), generation);
+    ASSERT_TRUE(end == start + 1 || (end - start) * 1000 <= start) << number;
+    // Each lies in one class of births, at every later time.
+    for (const int64_t uptime : {end, 2 * end, 1000 * end}) {
+      ASSERT_EQ(start >> BirthClassLog2(uptime), (end - 1) >> BirthClassLog2(uptime)) << number;
+    }
+    start = end;
+  }
+  EXPECT_GT(start, int64_t{100} * 365 * 86400) << "a hundred years fit";
+  EXPECT_GT(GenerationAt(kMaxGenerationSeconds), GenerationAt(kMaxGenerationSeconds / 2));
+}
+
+TEST(Generations, BirthClassesAre33To64) {
+  for (int64_t uptime = 0; uptime < 100000; ++uptime) {
+    const int64_t classes = (uptime >> BirthClassLog2(uptime)) + 1;
+    ASSERT_LE(classes, 64);
+    ASSERT_TRUE(classes > 32 || BirthClassLog2(uptime) == 0) << uptime;
+  }
+}
+
+TEST(Generations, OctavesOfAgesAreThoseOfSeconds) {
+  EXPECT_EQ(OctaveOfAge(5, 5), -1);
+  EXPECT_EQ(OctaveOfAge(5, 4), -1);
+  EXPECT_EQ(OctaveOfAge(5, 6), 0);
+  EXPECT_EQ(OctaveOfAge(5, 8), 1);
+  EXPECT_EQ(OctaveOfAge(5, 9), 2);
+  EXPECT_EQ(OctaveOfAge(0, GenerationAt(kMaxGenerationSeconds)), kAgeOctaves - 1);
+}
+
+std::atomic<int64_t> fake_nanos{kSecond};
+int64_t FakeClock() { return fake_nanos.load(); }
+
+// Attributes of a kind other than kDevice do not matter here: each call is one site.
+class AgesTest : public ::testing::Test {
+ protected:
+  AgesTest() {
+    // All tests begin at the same time.
+    generation_clock.store(&FakeClock);
+    fake_nanos.store(kSecond);
+    present_generation.store(0);
+    LookAtClock();
+    Advance(10);
+  }
+
+  static void Advance(int64_t seconds) {
+    fake_nanos.fetch_add(seconds * kSecond);
+    LookAtClock();
+  }
+  static int64_t Now() { return LookAtClock() / kSecond; }
+
+  // All calls have one site for each size.
+  [[gnu::noinline]] static BufferId Alloc(Profiler& profiler, uint64_t number, size_t bytes = 256) {
+    const BufferId id(0x7f0000000000 + number * 0x10000);
+    EXPECT_TRUE(profiler.RecordAlloc(id, bytes));
+    return id;
+  }
+
+  // The live buffers and their bytes by the begin of their class of births. Expects that the classes of each sample add
+  // up to its values.
+  static std::map<int64_t, std::pair<int64_t, int64_t>> Births(const Snapshot& snapshot) {
+    std::map<int64_t, std::pair<int64_t, int64_t>> births;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      int64_t objects = 0;
+      int64_t bytes = 0;
+      for (const Snapshot::Sample::Born& born : sample.born) {
+        EXPECT_GE(born.objects, 0);
+        EXPECT_GE(born.bytes, 0);
+        objects += born.objects;
+        bytes += born.bytes;
+        auto& sum = births[int64_t{born.birth_class} << snapshot.birth_class_log2];
+        sum.first += born.objects;
+        sum.second += born.bytes;
+      }
+      EXPECT_EQ(objects, sample.inuse_objects);
+      EXPECT_EQ(bytes, sample.inuse_bytes);
+    }
+    return births;
+  }
+  // The freed buffers by octave, of all samples.
+  static std::vector<int64_t> Freed(const Profiler& profiler) {
+    std::vector<int64_t> sums;
+    for (const Snapshot::Sample& sample : profiler.TakeSnapshot().samples) {
+      const std::vector<int64_t>& freed = sample.freed_by_octave;
+      sums.resize(std::max(sums.size(), freed.size()));
+      for (size_t i = 0; i < freed.size(); ++i) sums[i] += freed[i];
+    }
+    return sums;
+  }
+  static int64_t ClassOf(int64_t time, const Snapshot& snapshot) {
+    return time >> snapshot.birth_class_log2 << snapshot.birth_class_log2;
+  }
+  // Expects one live buffer, born at that time.
+  static void ExpectBornAt(int64_t time, const Profiler& profiler) {
+    const Snapshot snapshot = profiler.TakeSnapshot();
+    EXPECT_THAT(Births(snapshot),
+                ElementsAre(::testing::Pair(ClassOf(time, snapshot), ::testing::Pair(1, ::testing::_))));
+  }
+};
+
+TEST_F(AgesTest, LiveBuffersAreInTheClassesOfTheirBirths) {
+  Profiler profiler;
+  std::map<int64_t, int64_t> expected;  // by second
+  for (int i = 0; i < 300; ++i) {
+    Alloc(profiler, static_cast<uint64_t>(i));
+    ++expected[Now()];
+    if (i % 3 == 0) Advance(i % 7);
+  }
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_EQ(snapshot.uptime_seconds, Now());
+  std::map<int64_t, std::pair<int64_t, int64_t>> classes;
+  for (const auto& [second, count] : expected) {
+    classes[ClassOf(second, snapshot)].first += count;
+    classes[ClassOf(second, snapshot)].second += count * 256;
+  }
+  EXPECT_EQ(Births(snapshot), classes);
+  EXPECT_GT(classes.size(), 5u);
+}
+
+TEST_F(AgesTest, ABufferKeepsItsBirth) {
+  Profiler profiler;
+  const int64_t birth = Now();
+  const BufferId id = Alloc(profiler, 1);
+  Advance(600);
+  EXPECT_TRUE(profiler.RecordResize(id, 512));
+  ExpectBornAt(birth, profiler);
+  const BufferId other(id.value() + 0x1000);
+  EXPECT_TRUE(ProfilerAccess::ImplOf(profiler).Rename(id, other));
+  ExpectBornAt(birth, profiler);
+  EXPECT_TRUE(profiler.RecordSegment(other, 512, {}));
+  ExpectBornAt(birth, profiler);
+  EXPECT_TRUE(profiler.RecordResize(other, 1024));
+  ExpectBornAt(birth, profiler);
+  Advance(600);
+  const FreedRecord segment = profiler.RecordFree(other);
+  Advance(600);
+  profiler.RestoreRecord(segment);
+  ExpectBornAt(birth, profiler);
+}
+
+TEST_F(AgesTest, BlocksAndSegmentsHaveTheirOwnBirths) {
+  Profiler profiler;
+  const BufferId segment(0x7f0000000000);
+  ASSERT_TRUE(profiler.RecordSegment(segment, 1 << 20, {}));
+  const int64_t of_segment = Now();
+  Advance(1000);
+  ASSERT_TRUE(profiler.RecordBlock(segment, 4096, {}));
+  const int64_t of_block = Now();
+  Advance(1000);
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  using ::testing::Pair;
+  EXPECT_THAT(Births(snapshot), ElementsAre(Pair(ClassOf(of_segment, snapshot), Pair(1, (1 << 20) - 4096)),
+                                            Pair(ClassOf(of_block, snapshot), Pair(1, 4096))));
+  // Both parts of a segment have its birth, and a block that is freed and restored has its own.
+  const FreedRecord block = profiler.RecordBlockFree(segment);
+  Advance(1000);
+  profiler.RestoreRecord(block);
+  ASSERT_TRUE(profiler.SplitSegment(segment, 1 << 19));
+  const Snapshot split = profiler.TakeSnapshot();
+  EXPECT_THAT(Births(split), ElementsAre(Pair(ClassOf(of_segment, split), Pair(2, (1 << 20) - 4096)),
+                                         Pair(ClassOf(of_block, split), Pair(1, 4096))));
+}
+
+TEST_F(AgesTest, FreedBuffersAreCountedByOctave) {
+  Profiler profiler;
+  for (uint64_t i = 1; i < 200; ++i) profiler.RecordFree(Alloc(profiler, i));
+  EXPECT_THAT(Freed(profiler), IsEmpty());
+
+  std::vector<BufferId> buffers;
+  for (uint64_t i = 1; i <= 100; ++i) buffers.push_back(Alloc(profiler, i));
+  const int64_t host_bytes = HostBytes();
+  profiler.RecordFree(buffers[99]);
+  EXPECT_EQ(HostBytes(), host_bytes) << "a buffer that is freed at once needs no counters";
+  Advance(5);
+  for (int i = 0; i < 70; ++i) profiler.RecordFree(buffers[static_cast<size_t>(i)]);
+  EXPECT_EQ(HostBytes(), host_bytes + 100);
+  Advance(1);
+  FreedRecord freed;
+  for (int i = 70; i < 80; ++i) freed = profiler.RecordFree(buffers[static_cast<size_t>(i)]);
+  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 80));
+  profiler.RestoreRecord(freed);
+  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 79));
+  Advance(2);
+  profiler.RecordFree(buffers[79]);
+  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 79, 1));
+}
+
+TEST_F(AgesTest, FreesOfBlocksAndDropsAreCounted) {
+  Profiler profiler;
+  const BufferId segment(0x7f0000000000);
+  ASSERT_TRUE(profiler.RecordSegment(segment, 1 << 20, {}));
+  const auto block = [&](uint64_t i) { return BufferId(segment.value() + i * 4096); };
+  for (uint64_t i = 0; i < 30; ++i) ASSERT_TRUE(profiler.RecordBlock(block(i), 4096, {}));
+  Advance(3);
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_TRUE(profiler.RecordBlockFree(block(i)));
+  Advance(3);
+  profiler.RecordFree(segment);  // with 20 blocks
+  Alloc(profiler, 1000, 512);
+  Advance(20);
+  profiler.DropDevice(DeviceId{0});
+  std::map<int64_t, std::vector<int64_t>> freed;  // by size
+  for (const Snapshot::Sample& sample : profiler.TakeSnapshot().samples)
+    freed[sample.block_bytes] = sample.freed_by_octave;
+  EXPECT_THAT(freed[4096], ElementsAre(0, 10, 20));
+  EXPECT_THAT(freed[1 << 20], ElementsAre(0, 0, 1));
+  EXPECT_THAT(freed[512], ElementsAre(0, 0, 0, 0, 1));
+}
+
+TEST_F(AgesTest, PreparedRecordIsBornWhenItIsRestored) {
+  Profiler profiler;
+  const BufferId id(0x7f0000000000);
+  const FreedRecord prepared = profiler.PrepareRecordFrom(Caller::OfThisFunction(), id, 64, {});
+  for (int i = 0; i < 3; ++i) {
+    Advance(100);
+    profiler.RestoreRecord(prepared);
+    ExpectBornAt(Now(), profiler);
+    Advance(5);
+    profiler.RecordFree(id);
+  }
+  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 1)) << "not more than the freed buffers";
+}
+
+TEST_F(AgesTest, RestoredRecordInAForkedChildKeepsItsBirth) {
+  Profiler profiler;
+  const int64_t birth = Now();
+  for (uint64_t i = 0; i < 10; ++i) Alloc(profiler, i);
+  Advance(7);
+  for (uint64_t i = 1; i < 10; ++i) profiler.RecordFree(BufferId(0x7f0000000000 + i * 0x10000));
+  Advance(100);
+  const FreedRecord freed = profiler.RecordFree(BufferId(0x7f0000000000));
+  const pid_t child = fork();
+  if (child == 0) {
+    Advance(200);
+    profiler.RestoreRecord(freed);
+    ExpectBornAt(birth, profiler);
+    EXPECT_THAT(Freed(profiler), IsEmpty());
+    profiler.RecordFree(Alloc(profiler, 1));
+    const BufferId other = Alloc(profiler, 2, 1024);
+    Advance(9);
+    profiler.RecordFree(other);
+    for (const Snapshot::Sample& sample : profiler.TakeSnapshot().samples) {
+      if (sample.block_bytes != 1024) continue;
+      EXPECT_THAT(sample.freed_by_octave, ElementsAre(0, 0, 0, 1));
+    }
+    _exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// Nobody looks at the clock except the events themselves.
+TEST_F(AgesTest, RareEventsAreRightWithinOneEvent) {
+  Profiler profiler;
+  uint64_t number = 0;
+  for (; number < 1000; ++number) Alloc(profiler, number);  // at once
+  for (int i = 0; i < 64; ++i) {
+    fake_nanos.fetch_add(60 * kSecond);
+    Alloc(profiler, number++);
+  }
+  std::vector<int64_t> times;
+  for (int i = 0; i < 100; ++i) {
+    fake_nanos.fetch_add(60 * kSecond);
+    times.push_back(fake_nanos.load() / kSecond - 1);
+    Alloc(profiler, number++);
+    const int64_t seen = StartOfGeneration(PresentGeneration());
+    EXPECT_GE(seen + seen / 1000 + 60, times.back()) << i;
+  }
+}
+
+// While threads record, also events that move records, and the time passes, the classes of each snapshot add up. After
+// that they are exact.
+TEST_F(AgesTest, ClassesAddUpWhileThreadsRecord) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kKept = 2000;
+  Profiler profiler;
+  std::atomic<bool> stops{false};
+  std::atomic<int> started{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const uint64_t first = static_cast<uint64_t>(t + 1) << 20;
+      for (uint64_t i = 0; i < kKept; ++i) Alloc(profiler, first + i);
+      started.fetch_add(1);
+      for (uint64_t i = 0; !stops; ++i) {
+        const BufferId id = Alloc(profiler, first + kKept + i % 5000, 256 << (i % 3));
+        if (i % 7 == 0) profiler.RecordResize(id, 128);
+        if (i % 11 == 0) {
+          const BufferId other(id.value() + 256);
+          if (ProfilerAccess::ImplOf(profiler).Rename(id, other)) {
+            profiler.RecordFree(other);
+            continue;
+          }
+        }
+        profiler.RecordFree(id);
+      }
+    });
+  }
+  while (started < kThreads) std::this_thread::yield();
+  for (int i = 0; i < 100; ++i) {
+    Advance(i % 3);
+    Births(profiler.TakeSnapshot());
+  }
+  stops = true;
+  for (std::thread& thread : threads) thread.join();
+  int64_t objects = 0;
+  for (const auto& [begin, sum] : Births(profiler.TakeSnapshot())) objects += sum.first;
+  EXPECT_EQ(objects, static_cast<int64_t>(kThreads * kKept));
+}
+
+}  // namespace
+}  // namespace hbmprof::internal
