@@ -1,6 +1,4 @@
 // `hbmprof control`: sends one request to a running process: a recording, a tag, tracking, statistics, a new peak.
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -12,6 +10,7 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/text.h"
 
@@ -36,16 +35,6 @@ constexpr Request kRequests[] = {{"record", "start, stop or flight"},
                                  {"tracking", "on or off"},
                                  {"stats", ""},
                                  {"reset-peak", ""}};
-
-// Returns "hbmprof.NAME.PID.hbmrec". If this file exists, adds a number after the process id.
-std::string NewRecordingName(const LiveProcess& process) {
-  std::string name;
-  for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
-  const std::string start = Cat("hbmprof.", name, ".", process.pid);
-  std::string file = Cat(start, ".hbmrec");
-  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".hbmrec");
-  return file;
-}
 
 // Checks the options, and sets `*max_bytes` to the size that --max-bytes names.
 absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
@@ -83,7 +72,7 @@ absl::StatusOr<int> RunControl(const ControlOptions& options) {
   if (request == "record start" || request == "record flight") {
     // The process writes the file, and its working directory may be another one.
     std::error_code error;
-    file = std::filesystem::absolute(options.output.empty() ? NewRecordingName(*process) : options.output, error);
+    file = std::filesystem::absolute(options.output.empty() ? NewFileOf(*process, ".hbmrec") : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     request += " ";

@@ -33,7 +33,7 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
   const absl::StatusOr<std::string> profile =
       is_process ? QueryProcess((*process)->socket, "profile") : ReadSource(options.source);
   if (!profile.ok()) return profile.status();
-  const std::string file = options.output.empty() ? NewProfilePath(**process) : options.output;
+  const std::string file = options.output.empty() ? NewFileOf(**process, ".pb.gz") : options.output;
   if (const absl::Status status = WriteOutput(file, *profile); !status.ok()) return status;
   if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
   if (!options.reset_peak) return kSuccess;

@@ -82,12 +82,12 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
       Cat(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", std::string(process.status().message())));
 }
 
-std::string NewProfilePath(const LiveProcess& process, const std::string& folder) {
+std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {
   std::string name;
   for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
   const std::string start = Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid);
-  std::string file = Cat(start, ".pb.gz");
-  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".pb.gz");
+  std::string file = Cat(start, suffix);
+  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, suffix);
   return file;
 }
 

@@ -32,9 +32,9 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 // InstantNamed for a recording; kNotFound if there is neither such a file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps = nullptr);
 
-// Returns the path of a new file for a profile of `process`: "hbmprof.NAME.PID.pb.gz", in `folder` if that is not "".
-// If this file exists, adds a number after the process id.
-std::string NewProfilePath(const LiveProcess& process, const std::string& folder = "");
+// Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in `folder` if that is not "". If this
+// file exists, adds a number after the process id.
+std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder = "");
 
 // Returns whether `path` is a regular file that begins as a recording does.
 bool IsRecordingFile(const std::string& path);
