@@ -2,7 +2,9 @@
 # Measures the same pairs of malloc and free, each with its full stack, under hbmprof and under other exact trackers.
 # Prints one table.
 #
-# usage: benchmarks/peers.sh [BUILD]      BUILD: a build folder (default build/release)
+# usage: benchmarks/peers.sh [BUILD]        BUILD: a build folder (default build/release)
+#        benchmarks/peers.sh torch [BUILD]  measures only a block of PyTorch's caching allocator, on the substitute
+#                                           driver: alone, with hbmprof's injected library, with PyTorch's own history
 # environment: STACKS=256 LIVE=10000 SECONDS_EACH=0.5 ROUNDS=5
 #
 # Installs heaptrack, jemalloc and gperftools from Debian if they are missing. Also builds jemalloc and gperftools from
@@ -18,6 +20,50 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh
 
+# torch_blocks BUILD: prints the table of PyTorch's blocks.
+torch_blocks() {
+  local build torch=$PWD/build/torch/newest folder how round
+  build=$(cd "$1" && pwd)
+  local support=$build/tests/support library=$build/src/inject/libhbmprof_cuda.so
+  [[ -e $torch/include && -e $library && -e build/pypi/nvidia/cu13/include ]] ||
+    hbmprof_die "no PyTorch, no headers of CUDA or no $library: run scripts/test.sh, and build $1"
+  folder=$(mktemp -d)
+  local cudart
+  cudart=$(find "$support" -name 'libcudart.so.13' -path '*torch_cudart*' | head -n 1)
+  g++ -std=c++20 -O2 benchmarks/peer_torch.cc -o "$folder/bench" -isystem "$torch/include" \
+    -isystem build/pypi/nvidia/cu13/include -Wl,--no-as-needed "$torch"/libc10_cuda.so "$torch"/libc10.so "$cudart" \
+    "$support"/fake_cudart/cuda/libcuda.so.1 "$support"/fake_cudart/nvml/libnvidia-ml.so.1 \
+    -Wl,-rpath,"$torch:$(dirname "$cudart"):$support/fake_cudart/cuda:$support/fake_cudart/nvml"
+  for ((round = 0; round < ${ROUNDS:-5}; ++round)); do
+    for how in alone hbmprof history stacks; do
+      local -a command=("$folder/bench" "${SECONDS_EACH:-0.5}" "${how/hbmprof/alone}")
+      [[ $how != hbmprof ]] || command=(env LD_PRELOAD="$library" HBMPROF_CUDA_OUTPUT="$folder/profile" "${command[@]}")
+      echo "$how $("${command[@]}")" >>"$folder/results"
+    done
+  done
+  python3 - "$folder/results" <<'PYTHON'
+import statistics
+import sys
+
+NAMES = {"alone": "alone", "hbmprof": "with hbmprof's injected library", "history": "with PyTorch's history, without stacks",
+         "stacks": "with PyTorch's history, stacks by backtrace()"}
+times = {}
+with open(sys.argv[1], encoding="utf-8") as file:
+  for line in file:
+    how, time = line.split()
+    times.setdefault(how, []).append(float(time))
+print("| a block of PyTorch's allocator | ns per pair | x alone |\n|---|---|---|")
+for how, name in NAMES.items():
+  median = statistics.median(times[how])
+  print(f"| {name} | {median:.0f} | {median / statistics.median(times['alone']):.2f} |")
+PYTHON
+  rm -rf "$folder"
+}
+
+if [[ ${1:-} == torch ]]; then
+  torch_blocks "${2:-build/release}"
+  exit
+fi
 build=${1:-build/release}
 bench=$PWD/$build/benchmarks/peer_bench
 tuned=$PWD/build/peers

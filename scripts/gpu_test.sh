@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
 # Runs the tests that need a GPU, on a machine that has only a GPU: no checkout, no network, no packages.
 #
-# usage: scripts/gpu_test.sh pack [--libraries] [BUILD_DIR]
-#            On the machine of the build: copies the tests, this script and the libraries that they need to
-#            BUILD_DIR/gpu. With --libraries also cuBLAS and NCCL, which are large. Without it, the tests use those of
-#            the other machine, from its toolkit or its Python packages.
+# usage: scripts/gpu_test.sh pack [--libraries] [--to FOLDER] [BUILD_DIR]
+#            On the machine of the build: copies the tests, this script and the libraries that they need to FOLDER
+#            (default BUILD_DIR/gpu). With --libraries also cuBLAS and NCCL, which are large. Without it, the tests use
+#            those of the other machine, from its toolkit or its Python packages.
 #        .../gpu/gpu_test.sh
-#            On the machine with the GPU, from that folder: runs the tests.
+#            On the machine with the GPU, from that folder: prints a table of what is recorded and what is expected
+#            (tests/gpu/gpu_table.cc), and runs the tests.
 #        scripts/gpu_test.sh [BUILD_DIR]
 #            Runs the tests in BUILD_DIR/gpu of this checkout.
 #
-# BUILD_DIR is build/release if it is not given. Exits with 1 if a test failed; tests that cannot run skip and say why.
+# BUILD_DIR is build/release if it is not given. Exits with 1 if a test or a line of the table failed; what cannot run is
+# skipped and says why. A test runs this script on the substitute driver (tests/gpu/rehearsal_test.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
 pack() {
-  local file vendors='|libcublas[^/]*|libnccl'
-  if [[ ${1:-} == --libraries ]]; then
-    vendors=
+  local file vendors='|libcublas[^/]*|libnccl' packed=
+  while [[ ${1:-} == --* ]]; do
+    case $1 in
+      --libraries) vendors= ;;
+      --to) packed=$2; shift ;;
+      *) echo "gpu_test: no option $1" >&2; exit 2 ;;
+    esac
     shift
-  fi
+  done
   cd "$here/.."
   local build=${1:-build/release}
-  local packed=$build/gpu
-  local -a programs=("$build"/tests/gpu/{cuda_gpu_test,inject_gpu_test} "$build"/tests/gpu/gpu_program_*)
-  for file in "${programs[@]:0:2}" "$build/src/tool/hbmprof"; do
+  packed=${packed:-$build/gpu}
+  local -a programs=("$build"/tests/gpu/{gpu_table,gpu_family_program})
+  for file in "${programs[@]}" "$build/src/tool/hbmprof"; do
     [[ -x $file ]] && continue
-    echo "gpu_test: $file does not exist: build with a CUDA toolkit first, e.g. cmake --preset release &&" \
-      "cmake --build --preset release --target cuda_gpu_test inject_gpu_test hbmprof_tool" >&2
+    echo "gpu_test: $file does not exist: build it first, e.g. cmake --preset release &&" \
+      "cmake --build --preset release --target gpu_table cuda_gpu_test inject_gpu_test" >&2
     exit 1
+  done
+  for file in "$build"/tests/gpu/{cuda_gpu_test,inject_gpu_test,gpu_program_*}; do
+    if [[ -x $file ]]; then
+      programs+=("$file")
+    else
+      echo "gpu_test: without $file, which needs a CUDA toolkit" >&2
+    fi
   done
   rm -rf "$packed"
   mkdir -p "$packed/lib"
@@ -46,8 +59,8 @@ pack() {
 }
 
 run() {
-  if [[ ! -x $packed/inject_gpu_test ]]; then
-    echo "gpu_test: $packed/inject_gpu_test does not exist: run \"scripts/gpu_test.sh pack\" where it was built" >&2
+  if [[ ! -x $packed/gpu_table ]]; then
+    echo "gpu_test: $packed/gpu_table does not exist: run \"scripts/gpu_test.sh pack\" where it was built" >&2
     exit 1
   fi
   if command -v nvidia-smi >/dev/null; then
@@ -61,8 +74,11 @@ run() {
 print(":".join(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null || true)
   export LD_LIBRARY_PATH=$packed/lib:$before:/usr/local/cuda/lib64:$wheels
   "$packed/hbmprof" doctor --library "$packed/libhbmprof_cuda.so" || true
-  "$packed/cuda_gpu_test" || failed=1
-  "$packed/inject_gpu_test" || failed=1
+  GPU_TABLE_LIBRARY_PATH=$before "$packed/gpu_table" || failed=1
+  local test
+  for test in cuda_gpu_test inject_gpu_test; do
+    [[ ! -x $packed/$test ]] || "$packed/$test" || failed=1
+  done
   python_program torch 'libcublas|libcudnn' 'import torch
 x = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)).cuda()
 print(float(x(torch.rand(8, 3, 64, 64).cuda()).sum()))' || failed=1
@@ -94,7 +110,7 @@ python_program() {
 
 if [[ ${1:-} == pack ]]; then
   pack "${@:2}"
-elif [[ -x $here/inject_gpu_test ]]; then
+elif [[ -x $here/gpu_table ]]; then
   packed=$here
   run
 else

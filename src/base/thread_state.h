@@ -14,23 +14,22 @@ namespace hbmprof::internal {
 inline constexpr uint32_t kThreadNumbers = 64;
 
 struct ThreadState {
-  uint32_t number;     // 0: none yet
-  bool inside;         // an event of this thread is being recorded
-  bool is_scoped;      // a ScopedCaller is in effect (core/scoped_caller.h)
-  bool has_traceback;  // a ScopedTraceback is in effect (traceback.h)
-  bool unused;
-  uint16_t recorded;  // its number in recordings (core/ledger/event_log.h); 0: none yet
-  uint32_t calls;     // the number of wrapped calls of the CUDA driver in progress (nested ones count)
-  uint32_t probes;    // the number of calls of device probes in progress
+  uint32_t number;         // 0: none yet
+  bool inside;             // an event of this thread is being recorded
+  bool is_scoped : 1;      // a ScopedCaller is in effect (core/scoped_caller.h)
+  bool has_traceback : 1;  // a ScopedTraceback is in effect (traceback.h)
+  uint16_t recorded;       // its number in recordings (core/ledger/event_log.h); 0: none yet
+  uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
+  uint32_t probes;         // the number of calls of device probes in progress
 
   // Returns !inside && !is_scoped && !has_traceback, by one comparison.
   bool is_common() const {
-    uint32_t all;
+    uint16_t all;
     std::memcpy(&all, &inside, sizeof(all));
     return all == 0;
   }
 };
-static_assert(offsetof(ThreadState, unused) == offsetof(ThreadState, inside) + 3);
+static_assert(offsetof(ThreadState, recorded) == offsetof(ThreadState, inside) + 2);
 
 // Plain zero-initialized data in the static TLS block. An access never allocates memory, and there is no destructor, so
 // it can be used during thread exit and in signal handlers. It is __thread because an extern thread_local might have a

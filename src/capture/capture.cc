@@ -34,8 +34,7 @@ CapturedStack CaptureWithBacktrace(const Caller& caller, uintptr_t* pcs, int max
   return {pcs, depth, end - first > depth};
 }
 
-// Walks by rules. If the rules do not find the caller of a frame (WalkEnd::kUnknown), walks again with guesses. The
-// stack counts as truncated if the last walk does not end at the outermost frame.
+// If the rules do not find the caller of a frame, walks again with guesses.
 CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
   const Path* path;
   WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
@@ -88,19 +87,8 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
 }
 
 const char* StackCapture::name() const {
-  switch (method_) {
-    case Method::kRules:
-      return "cached_rules";
-    case Method::kFramePointer:
-      return "frame_pointer";
-    case Method::kLibunwind:
-      return "libunwind";
-    case Method::kBacktrace:
-      return "backtrace";
-    case Method::kNone:
-      break;
-  }
-  return "none";
+  constexpr const char* kNames[] = {"cached_rules", "frame_pointer", "libunwind", "backtrace", "none"};
+  return kNames[static_cast<int>(method_)];
 }
 
 }  // namespace hbmprof::internal

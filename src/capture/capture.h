@@ -72,7 +72,7 @@ class StackCapture {
   const char* name() const;
 
  private:
-  enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };
+  enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };  // in the order of name()
 
   Method method_;
 };

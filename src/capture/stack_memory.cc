@@ -49,12 +49,8 @@ StackBounds MainStackBounds() {
 
 // Returns the bounds of the calling thread's stack from glibc's thread descriptor, which are equal to those that
 // pthread_getattr_np returns. That function cannot be called here, because it calls malloc: a signal handler may have
-// interrupted malloc, or the program may have a malloc that records its calls with this library. Two other methods are
-// not used:
-// - Reading /proc/self/maps takes milliseconds in a process with many mappings, is impossible in a chroot without
-//   /proc, and does not distinguish a stack from an adjacent mapping.
-// - A query of the kernel for readable pages around the stack pointer does not distinguish a stack without a guard page
-//   from an adjacent mapping. Such a mapping can be unmapped while the thread runs.
+// interrupted malloc, or the program may have a malloc that records its calls with this library. (/proc/self/maps and
+// queries of the kernel for readable pages do not distinguish a stack from an adjacent mapping.)
 //
 // The descriptor (nptl/descr.h) is at the upper end of the stack's block, also if the program has supplied the stack.
 // It holds four words in this order: the address of the block, its size, the size of the guard in it, and the guard

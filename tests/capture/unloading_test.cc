@@ -28,6 +28,7 @@
 #include "src/capture/capture.h"
 #include "src/capture/libunwind_backend.h"
 #include "src/capture/modules.h"
+#include "src/capture/objects.h"
 #include "tests/capture/oracles.h"
 
 namespace capture_test {
@@ -39,6 +40,7 @@ using hbmprof::Unwinder;
 using hbmprof::internal::HostBytes;
 using hbmprof::internal::LoadedModules;
 using hbmprof::internal::StackCapture;
+using hbmprof::internal::WatchObjects;
 
 const StackCapture& Auto() {
   static const StackCapture capture(Unwinder::kAuto);
@@ -75,6 +77,35 @@ class Library {
   void* handle_;
   int (*call_)(void (*)()) = nullptr;
 };
+
+// Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned. This test
+// is the first one, because the other tests make the rules of the library known.
+const Library* new_library;
+std::atomic<int> watchers;
+void WaitForAnotherWatcher(const link_map* object, bool is_permanent) {
+  dl_find_object expected;
+  if (is_permanent || _dl_find_object(reinterpret_cast<void*>(new_library->address()), &expected) != 0 ||
+      expected.dlfo_link_map != object) {
+    return;
+  }
+  watchers.fetch_add(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (watchers < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+[[gnu::noinline]] void CaptureByRules() { Capture(Auto(), Caller::OfThisFunction()); }
+TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
+  Auto();
+  const Library other(FRAME_LIBRARY_LARGE);
+  new_library = &other;
+  watchers = 0;
+  WatchObjects(&WaitForAnotherWatcher);
+  std::thread one([] { new_library->Call(CaptureByRules); });
+  std::thread two([] { new_library->Call(CaptureByRules); });
+  one.join();
+  two.join();
+  EXPECT_EQ(watchers.load(), 2);
+  WatchObjects([](const link_map*, bool) {});
+}
 
 [[gnu::noinline]] void ProbeAgainstGlibc() {
   const Caller caller = Caller::OfThisFunction();

@@ -211,6 +211,31 @@ TEST(SerializePprof, MergesEqualSamples) {
   EXPECT_EQ(view.Sum("inuse_space"), 4 * 64);
 }
 
+TEST(SerializePprof, AddsUpTheAgesOfMergedSamples) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}, {{0x10010}, false}, {{0x10020}, false}});
+  snapshot.uptime_seconds = 200;
+  snapshot.birth_class_log2 = 2;
+  for (uint32_t i = 0; i < 4; ++i) {
+    Snapshot::Sample& sample = snapshot.samples[i];
+    sample.alloc_objects = 10;
+    sample.born = {{i / 2, 0, 32}, {7, 1, 32}};
+    if (i != 1) sample.freed_by_octave = {0, i};
+  }
+  const Profile profile = Written(snapshot, nullptr);
+  ASSERT_EQ(profile.sample_size(), 2);
+  const auto& ages = profile.sample(0).ages();
+  EXPECT_EQ(ages.class_width_log2(), 2u);
+  EXPECT_EQ(ages.first_class(), 0u);
+  EXPECT_THAT(ages.born_bytes(), ElementsAre(64, 32, 0, 0, 0, 0, 0, 96));
+  EXPECT_THAT(ages.born_counts(), ElementsAre(0, 0, 0, 0, 0, 0, 0, 3));
+  EXPECT_THAT(ages.freed_by_octave(), ElementsAre(0, 2));
+  EXPECT_EQ(profile.sample(1).ages().first_class(), 1u);
+  EXPECT_THAT(profile.sample(1).ages().born_bytes(), ElementsAre(32, 0, 0, 0, 0, 0, 32));
+  EXPECT_EQ(ProfileView(profile).Comment("hbmprof", "uptime"), "200");
+  snapshot.uptime_seconds.reset();
+  for (const auto& sample : Written(snapshot, nullptr).sample()) EXPECT_FALSE(sample.has_ages());
+}
+
 TEST(SerializePprof, MergesSegmentsOfOneStack) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}});
   snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kPool;
@@ -508,6 +533,20 @@ TEST(SnapshotChecks, StackIndexOutsideTheStacksIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].stack = 2;
   ExpectRefused(snapshot, "samples[1].stack is 2, but `stacks` has 2 elements");
+}
+
+TEST(SnapshotChecks, AgesOutsideTheirLimitsAreAnError) {
+  Snapshot snapshot = TwoSamples();
+  snapshot.samples[1].born = {{64, 1, 1}};
+  ExpectRefused(snapshot, "samples[1] has more than 64 classes of births");
+  snapshot.samples[1].born = {{2, 1, 1}, {1, 1, 1}};
+  ExpectRefused(snapshot, "unsorted classes");
+  snapshot.samples[1].born.clear();
+  snapshot.samples[1].freed_by_octave.resize(25);
+  ExpectRefused(snapshot, "24 octaves");
+  snapshot.samples[1].freed_by_octave.clear();
+  snapshot.birth_class_log2 = -1;
+  ExpectRefused(snapshot, "birth_class_log2 is -1");
 }
 
 TEST(SnapshotChecks, IndexOutsideTheNamedFramesIsAnError) {

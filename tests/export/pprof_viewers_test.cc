@@ -152,6 +152,31 @@ TEST_P(Viewer, DiffBaseShowsOnlyGrowth) {
   EXPECT_EQ(TopLine(listing, "app::LoadWeights"), "");  // viewers leave out rows that are zero
 }
 
+// Profiles of earlier versions have no ages. The differences are the same.
+TEST_P(Viewer, DiffOfProfilesWithAndWithoutAges) {
+  const auto save = [&](const std::string& name, int64_t pages, bool has_ages) {
+    Snapshot snapshot = ServerSnapshot(pages);
+    if (!has_ages) snapshot.uptime_seconds.reset();
+    return Save(name, snapshot);
+  };
+  const auto diff = [&](bool before_has, bool after_has) {
+    const std::string before = save("before.pb.gz", 1, before_has);
+    const std::string after = save("after.pb.gz", 9, after_has);
+    std::string text;
+    for (const char* base : {"-base", "-diff_base"}) {
+      for (const char* report : {"-top", "-tags"}) {
+        const std::string all = View({report, "-unit=bytes", "-nodefraction=0", base, before, after});
+        text += all.substr(all.find("Type: "));
+      }
+    }
+    return text;
+  };
+  const std::string without = diff(false, false);
+  EXPECT_THAT(without, HasSubstr("524288B"));
+  EXPECT_EQ(diff(false, true), without);
+  EXPECT_EQ(diff(true, true), without);
+}
+
 TEST_P(Viewer, DiffOfEqualProfilesIsZero) {
   const std::string before = Save("a.pb.gz", ServerSnapshot());
   const std::string after = Save("b.pb.gz", ServerSnapshot());

@@ -4,24 +4,32 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "src/tool/profile/profile.h"
 #include "src/tool/serve/metrics_text.h"
 #include "src/tool/source/control_client.h"
+#include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
 namespace {
 
+using hbmprof::tool::Ages;
 using hbmprof::tool::AnswerBudget;
 using hbmprof::tool::MergeMetrics;
 using hbmprof::tool::ProfileMerger;
+using hbmprof::tool::ProfileSet;
 using hbmprof::tool::RawProfile;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Sign = ProfileMerger::Sign;
@@ -67,6 +75,90 @@ TEST(ProfileMergerTest, DifferenceHasOnlyChanges) {
   EXPECT_EQ(view.SumUnder("inuse_space", "grown"), 100);
   EXPECT_EQ(view.SumUnder("inuse_space", "new"), 10);
   EXPECT_EQ(view.SumUnder("inuse_space", "gone"), -70);
+}
+
+// A profile of one sample, whose buffers were born in the given classes, all of 100 bytes.
+ProfileMaker DumpWithAges(uint32_t width_log2, uint32_t first, const std::vector<int64_t>& counts,
+                          const std::vector<int64_t>& freed) {
+  const int64_t count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  ProfileMaker maker;
+  auto& sample = maker.Sample({maker.Frame("main")}, {count, 100 * count}, {{"device", "GPU:0"}});
+  sample.mutable_ages()->set_class_width_log2(width_log2);
+  sample.mutable_ages()->set_first_class(first);
+  for (const int64_t born : counts) {
+    sample.mutable_ages()->add_born_counts(born);
+    sample.mutable_ages()->add_born_bytes(100 * born);
+  }
+  for (const int64_t one : freed) sample.mutable_ages()->add_freed_by_octave(one);
+  maker.Comment("hbmprof version=1 uptime=500");
+  return maker;
+}
+
+TEST(AgesTest, AreAddedUpInTheWiderClasses) {
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 5, {1, 2, 3, 0, 4}, {7})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(4, 1, {10, 20}, {0, 0, 1})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"without", 100}})), Sign::kAdd, {}, {}).ok());
+  const auto profiles = ProfileSet::Parse({{"merged", *merger.Take()}});
+  ASSERT_TRUE(profiles.ok()) << profiles.status();
+  const ProfileSet::File& file = profiles->files()[0];
+  EXPECT_EQ(file.uptime_seconds, 500);
+  ASSERT_EQ(file.samples.size(), 2u);
+  const Ages& ages = profiles->ages(file.samples[0]);
+  EXPECT_EQ(ages.class_width_log2, 4);
+  EXPECT_EQ(ages.first_class, 1);
+  EXPECT_THAT(ages.born_counts, ElementsAre(10, 21, 5, 4));  // 5 to 9 of width 3 are 2, 3, 3, 4, 4 of width 4
+  EXPECT_THAT(ages.born_bytes, ElementsAre(1000, 2100, 500, 400));
+  EXPECT_THAT(ages.freed_by_octave, ElementsAre(7, 0, 1));
+  EXPECT_TRUE(profiles->ages(file.samples[1]).empty());
+}
+
+TEST(AgesTest, DifferenceHasNone) {
+  ProfileMerger merger;
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 0, {1, 2}, {7})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 0, {1}, {7})), Sign::kSubtract, {}, {}).ok());
+  const auto profile = ParseProfile(*merger.Take());
+  ASSERT_EQ(profile->sample_size(), 1);
+  EXPECT_FALSE(profile->sample(0).has_ages());
+  EXPECT_EQ(ProfileView(*profile).Sum("inuse_space"), 200);
+}
+
+TEST(AgesTest, OutsideOfTheLimitsAreRefused) {
+  const auto error_of = [](const ProfileMaker& maker) {
+    return std::string(hbmprof::tool::ParseProfile(maker.Bytes(), "made").status().message());
+  };
+  EXPECT_EQ(error_of(DumpWithAges(40, 63, {1}, std::vector<int64_t>(24, 1))), "");
+  EXPECT_THAT(error_of(DumpWithAges(41, 0, {1}, {})), HasSubstr("ages"));
+  EXPECT_THAT(error_of(DumpWithAges(0, 64, {1}, {})), HasSubstr("ages"));
+  EXPECT_THAT(error_of(DumpWithAges(0, UINT32_MAX, {1}, {})), HasSubstr("ages"));
+  EXPECT_THAT(error_of(DumpWithAges(0, 0, std::vector<int64_t>(65, 1), {})), HasSubstr("ages"));
+  EXPECT_THAT(error_of(DumpWithAges(0, 0, {1}, std::vector<int64_t>(25, 1))), HasSubstr("ages"));
+  ProfileMaker uneven = DumpWithAges(0, 0, {1}, {});
+  uneven.message().mutable_sample(0)->mutable_ages()->add_born_counts(1);
+  EXPECT_THAT(error_of(uneven), HasSubstr("ages"));
+}
+
+// In the real pprof.
+TEST(AgesTest, BecomeALabelForPprof) {
+  const std::string directory = NewDirectory();
+  const std::string before = directory + "/before.pb.gz";
+  const std::string after = directory + "/after.pb.gz";
+  DumpWithAges(4, 0, {5, 0, 1, 1}, {}).Write(directory + "/made1.pb.gz");
+  DumpWithAges(4, 0, {5, 0, 1, 1, 9}, {3}).Write(directory + "/made2.pb.gz");
+  EXPECT_EQ(RunTool({"convert", "--to", "births", directory + "/made1.pb.gz", "-o", before}).exit_code, 0);
+  EXPECT_EQ(RunTool({"convert", "--to", "births", directory + "/made2.pb.gz", "-o", after}).exit_code, 0);
+  EXPECT_THAT(RunTool({"convert", "--to", "births", after}).err, HasSubstr("has no ages of buffers"));
+  const ProfileView view(*ReadProfile(after));
+  EXPECT_EQ(view.SumWhere("inuse_space", "birth", "0"), 500);
+  EXPECT_EQ(view.SumWhere("inuse_objects", "birth", "64"), 9);
+  EXPECT_EQ(view.Sum("inuse_space"), 1600);
+  for (const PprofTool& pprof : PprofTools()) {
+    SCOPED_TRACE(pprof.name);
+    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=32s:", after}).out, HasSubstr("1100B"));
+    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=64s:", after}).out, HasSubstr("900B"));
+    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=:31s", after}).out, HasSubstr("500B"));
+    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-diff_base", before, after}).out, HasSubstr("900B"));
+  }
 }
 
 TEST(ProfileMergerTest, SelectsByLabelsAndAddsLabels) {

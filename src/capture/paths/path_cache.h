@@ -11,12 +11,9 @@
 //   Stacks of fibers, alternate signal stacks and stacks with a signal frame are always walked.
 // - A stack with a frame that was guessed, or found through registers other than sp and fp, is always walked.
 // - The frame pointer is compared only if a frame of the path was found by it. Otherwise it may hold any value.
-// - Another library can be loaded at an address of the path. A path lists its objects that can be unloaded, and it
-//   matches only while these objects are loaded (rules.h).
+// - A path lists its objects that can be unloaded, and it matches only while these objects are loaded (objects.h).
 // - A signal handler can capture while the cache is read or written. The tag of a node is written last, so that a tag
 //   always belongs to a valid path. Every path is compared in full, and paths are immutable.
-// - Sanitizers do not instrument the loads of stack words (architecture.h).
-// - After a fork the child has its own copy of the forking thread's cache and stack.
 //
 // If HBMPROF_CHECK_CAPTURE is defined (path_cache.cc), every stack is learned when it is first walked, every cached
 // stack is also walked by rules, and a difference aborts the program.

@@ -118,7 +118,7 @@ struct alignas(16) Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
-  // Returns whether all objects of the path are loaded now, at the same addresses (rules.h).
+  // Returns whether all objects of the path are loaded now, at the same addresses (objects.h).
   bool ObjectsAreLoaded() const;
 };
 

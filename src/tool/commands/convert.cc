@@ -7,11 +7,13 @@
 #include <optional>
 #include <utility>
 
+#include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/convert/recording_files.h"
 #include "src/tool/convert/table.h"
+#include "src/tool/profile/ages.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
@@ -119,6 +121,26 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
              "]},\n\"profiles\":[", views, "]}\n");
 }
 
+absl::StatusOr<int> ConvertBirths(const ConvertOptions& options) {
+  if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
+    return absl::InvalidArgumentError("--to births takes one profile, and no option that selects samples");
+  }
+  absl::StatusOr<RawProfile> profile = ReadProfile(options.files[0]);
+  if (!profile.ok()) return profile.status();
+  const auto& samples = profile->message().sample();
+  if (std::none_of(samples.begin(), samples.end(), [](const auto& sample) { return sample.has_ages(); })) {
+    return absl::InvalidArgumentError(
+        Cat(options.files[0],
+            ": has no ages of buffers; they are in profiles of this version or later that no other "
+            "tool has rewritten"));
+  }
+  LabelBirths(&profile->message());
+  const absl::StatusOr<std::string> bytes = internal::Gzip(profile->message().SerializeAsString());
+  if (!bytes.ok()) return bytes.status();
+  if (const absl::Status status = WriteOutput(options.output, *bytes); !status.ok()) return status;
+  return kSuccess;
+}
+
 absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
   const std::optional<TableFormat> table = TableFormatNamed(options.to);
   if (IsRecordingFormat(options.to) || (table.has_value() && IsRecordingFile(options.files[0]))) {
@@ -139,6 +161,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
         Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
   }
   if (const absl::Status status = CheckIsNoInput(options.output, FilesOf(options.files)); !status.ok()) return status;
+  if (options.to == "births") return ConvertBirths(options);
   if (table.has_value()) {
     const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
       return WriteSampleTable(*table, options.files, options, output);
@@ -174,10 +197,11 @@ Command AddConvertCommand(CLI::App& tool) {
                    "Profiles, combined into one (csv, ndjson: one after the other); or a recording")
       ->required();
   std::vector<std::string> formats = RecordingFormats();
-  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope"});
+  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "births"});
   arguments
       ->add_option("--to", options->to,
-                   "csv, ndjson, folded, speedscope; of a recording also xplane, perfetto, memory-viz")
+                   "csv, ndjson, folded, speedscope, births (a profile with the label birth); of a recording also "
+                   "xplane, perfetto, memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));
   arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <string>
+#include <utility>
 
 #include "src/tool/util/arithmetic.h"
 
@@ -62,6 +65,49 @@ void Ages::Add(const Ages& other) {
   }
   first_class = first;
   AddAt(0, added.freed_by_octave, &freed_by_octave);
+}
+
+void LabelBirths(pprof::Profile* profile) {
+  const auto number_of = [&](const std::string& text) {
+    const auto& table = profile->string_table();
+    return static_cast<int64_t>(std::find(table.begin(), table.end(), text) - table.begin());
+  };
+  const auto type_named = [&](const std::string& text) {
+    const auto& types = profile->sample_type();
+    const int64_t number = number_of(text);
+    return std::find_if(types.begin(), types.end(), [&](const auto& type) { return type.type() == number; }) -
+           types.begin();
+  };
+  const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
+  if (std::max(types[0], types[1]) == profile->sample_type_size()) return;
+  int64_t texts[] = {number_of("birth"), number_of("seconds")};
+  for (int64_t& text : texts) {
+    if (text < profile->string_table_size()) continue;
+    text = profile->string_table_size();
+    profile->add_string_table(&text == &texts[0] ? "birth" : "seconds");
+  }
+  const int samples = profile->sample_size();
+  for (int s = 0; s < samples; ++s) {
+    const Ages ages(profile->sample(s).ages());
+    profile->mutable_sample(s)->clear_ages();
+    for (size_t i = 0; i < ages.born_counts.size(); ++i) {
+      const int64_t born[] = {ages.born_counts[i], ages.born_bytes[i]};
+      if (born[0] == 0 && born[1] == 0) continue;
+      pprof::Sample& added = *profile->add_sample();
+      pprof::Sample& rest = *profile->mutable_sample(s);
+      added = rest;
+      for (int64_t& value : *added.mutable_value()) value = 0;
+      for (size_t t = 0; t < std::size(types); ++t) {
+        const auto type = static_cast<int>(types[t]);
+        added.set_value(type, born[t]);
+        rest.set_value(type, Minus(rest.value(type), born[t]));
+      }
+      pprof::Label& label = *added.add_label();
+      label.set_key(texts[0]);
+      label.set_num((ages.first_class + static_cast<int64_t>(i)) << ages.class_width_log2);
+      label.set_num_unit(texts[1]);
+    }
+  }
 }
 
 }  // namespace hbmprof::tool

@@ -32,6 +32,10 @@ struct Ages {
   void Add(const Ages& other);
 };
 
+// Replaces the ages of the samples by labels, for pprof: splits each sample by the birth classes of its live buffers.
+// The label `birth` is the begin of the class in seconds after the start of the process. Sums stay the same.
+void LabelBirths(pprof::Profile* profile);
+
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_PROFILE_AGES_H_

@@ -417,6 +417,8 @@ int cuDeviceGetPCIBusId(char* text, int bytes, int device) {
   return 0;
 }
 
+int cuCtxSynchronize() { return fake_cuda_ready(); }
+
 int cuCtxPushCurrent_v2(void* context) {
   if (const int error = fake_cuda_ready()) return error;
   context_stack.push_back(reinterpret_cast<Context>(context));
