@@ -49,7 +49,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
     for (char& c : name) c = c == ';' || c == '\n' || c == '\r' ? ':' : c;
     return Visible(name);
   };
-  FrameTexts frames(profiles, ";", true, [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
+  FrameTexts frames(profiles, ";", [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
   std::map<std::string, int64_t> lines;
   for (const ProfileSet::File& file : profiles.files()) {
     for (size_t s = 0; s < file.samples.size(); ++s) {
@@ -83,7 +83,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
     }
     return std::to_string(entry->second);
   };
-  FrameTexts frames(profiles, ",", true,
+  FrameTexts frames(profiles, ",",
                     [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
   // For each sample of all files: the numbers of its stack's frames.
   std::vector<std::string> stacks;

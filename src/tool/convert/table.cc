@@ -241,7 +241,7 @@ class SampleTable {
       return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
     }
     const std::string of_file = FileCells(file);
-    FrameTexts frames(profiles, ";", true, [](const ProfileSet::ShownFrame& frame) {
+    FrameTexts frames(profiles, ";", [](const ProfileSet::ShownFrame& frame) {
       std::string name = Visible(frame.name);
       std::replace(name.begin(), name.end(), ';', ':');
       return name;
