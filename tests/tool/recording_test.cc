@@ -124,7 +124,7 @@ TEST(Moment, FileWithAnAtInItsNameIsRead) {
   const std::string other = folder + "/a@peak";
   std::filesystem::copy_file(file, other);
   WriteFile(folder + "/a", "no recording");
-  EXPECT_EQ(ToolJson({"top", other})["total"], 0) << "the end, not the peak of a file 'a'";
+  EXPECT_EQ(ToolJson({"top", other, "-t", "inuse_space"})["total"], 0) << "the end, not the peak of a file 'a'";
   EXPECT_EQ(InUseAt(other, "oom").size(), 1u);
 }
 

@@ -200,7 +200,7 @@ Command AddConvertCommand(CLI::App& tool) {
   formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "births"});
   arguments
       ->add_option("--to", options->to,
-                   "csv, ndjson, folded, speedscope, births (a profile with the label birth); of a recording also "
+                   "csv, ndjson, folded, speedscope, births; of a recording also "
                    "xplane, perfetto, memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));

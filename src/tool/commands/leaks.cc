@@ -356,7 +356,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   auto options = std::make_shared<LeaksOptions>();
   arguments
       ->add_option("SOURCE", options->files,
-                   "Three or more dumps of one program; or one recording; or one running process to take dumps of")
+                   "Three or more dumps of one program; or one recording, or one process to take dumps of")
       ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");

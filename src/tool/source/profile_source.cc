@@ -59,7 +59,7 @@ absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<
 SourceParts PartsOf(const std::string& source) {
   struct stat info;
   if (IsUrl(source) || stat(source.c_str(), &info) == 0) return {source, std::nullopt};
-  for (size_t at = source.find('@'); at != std::string::npos; at = source.find('@', at + 1)) {
+  for (size_t at = source.rfind('@'); at != std::string::npos && at > 0; at = source.rfind('@', at - 1)) {
     std::string file = source.substr(0, at);
     if (stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return {std::move(file), source.substr(at + 1)};
   }

@@ -16,7 +16,8 @@ struct SourceParts {
   std::string file;                   // the recording, or the whole source
   std::optional<std::string> moment;  // of the recording
 };
-// Returns the parts of `source`. It names a moment if there is no such file, but one whose name ends before an "@".
+// Returns the parts of `source`. It names a moment if there is no such file, but one whose name ends before an "@",
+// the last such "@".
 SourceParts PartsOf(const std::string& source);
 // Returns the files that the sources name, for CheckIsNoInput.
 std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
