@@ -51,7 +51,7 @@ struct RecordingOptions {
 // recorded; it may start a recording of its own.
 //
 // In a program that was started with the injected library (`hbmprof run`), the injected library makes the recording: it
-// also contains the driver's allocations, and `hbmprof record PROCESS stop` ends it, too.
+// also contains the driver's allocations, and `hbmprof control PROCESS record stop` ends it, too.
 //
 // If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
 // may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if

@@ -3,6 +3,7 @@
 #include <libdeflate.h>
 
 #include <memory>
+#include <new>
 
 #include "absl/status/status.h"
 #include "src/export/recording.h"
@@ -92,7 +93,7 @@ bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string
   }
   const std::unique_ptr<libdeflate_decompressor, decltype(&libdeflate_free_decompressor)> decompressor(
       libdeflate_alloc_decompressor(), &libdeflate_free_decompressor);
-  if (decompressor == nullptr) return false;
+  if (decompressor == nullptr) throw std::bad_alloc();  // the block is not damaged
   contents->resize(header.plain_bytes);
   // Without a pointer for the size, the function succeeds only if the contents have exactly the expected size.
   return libdeflate_deflate_decompress(decompressor.get(), stored.data(), stored.size(), contents->data(),

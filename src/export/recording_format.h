@@ -52,7 +52,8 @@ absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_vie
 bool ParseBlockHeader(std::string_view bytes, BlockHeader* header);
 // Returns whether the checksum is that of the header bytes and the stored contents.
 bool HasValidChecksum(std::string_view header_bytes, std::string_view stored);
-// Sets `*contents` to the plain contents. Returns false if they are damaged or the host has no memory.
+// Sets `*contents` to the plain contents. Returns false if they are damaged. Throws std::bad_alloc if there is no
+// memory.
 bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string* contents);
 
 // Appends numbers and texts.

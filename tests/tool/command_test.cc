@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -97,11 +98,10 @@ TEST(Json, HasAVersionAndOnlyDocumentedFields) {
       {"diff", "--tree", files[0], files[1]},
       {"diff", files[0], files[1]},
       {"peek", "f|main", files[0]},
-      {"leaks", files[0], files[1], files[2], files[3], "--per", "requests", "--by", "device"},
-      {"convert", files[0], "--to", "json"}};
+      {"leaks", files[0], files[1], files[2], files[3], "--per", "requests", "--by", "device"}};
   for (const std::vector<std::string>& command : commands) {
     std::vector<std::string> arguments = command;
-    if (command[0] != "convert") arguments.push_back("--json");
+    arguments.push_back("--json");
     const nlohmann::json json = nlohmann::json::parse(RunTool(arguments).out, nullptr, false);
     ASSERT_TRUE(json.is_object()) << command[0];
     EXPECT_EQ(json["version"], 1) << command[0];
@@ -130,7 +130,8 @@ TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
   EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
   EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
   EXPECT_EQ(complete("hbmprof top --fail"), "\n");
-  EXPECT_EQ(complete("hbmprof at --be"), "--before-oom\n") << "an option of a group";
+  EXPECT_EQ(complete("hbmprof top --so"), "--socket-dir\n") << "an option that the help has in a line with others";
+  EXPECT_EQ(complete("hbmprof --"), "--help --version\n") << "no options of subcommands";
   EXPECT_EQ(complete("hbmprof doctor --cov"), "\n") << "an option for the command itself";
 }
 
@@ -138,7 +139,6 @@ TEST(Completion, SupportsEachShell) {
   EXPECT_THAT(RunTool({"completion", "zsh"}).out, HasSubstr("#compdef hbmprof"));
   EXPECT_THAT(RunTool({"completion", "fish"}).out,
               HasSubstr("complete -c hbmprof -n '__fish_seen_subcommand_from leaks' -l per -s p"));
-  EXPECT_THAT(RunTool({"completion", "fish"}).out, HasSubstr("__fish_seen_subcommand_from at' -l before-oom"));
   EXPECT_EQ(RunTool({"completion", "tcsh"}).exit_code, 2);
 }
 
@@ -160,9 +160,47 @@ TEST(Usage, UnknownCommandSuggestsASimilarOne) {
     const CommandResult result = RunTool({typed, "file"});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("there is no command '" + typed + "'; did you mean '" + meant + "'?"));
-    EXPECT_THAT(result.err, HasSubstr("run, ps, dump, record, serve, doctor, top, diff, peek, leaks"));
+    EXPECT_THAT(result.err, HasSubstr("run, ps, dump, control, serve, doctor, top, diff, peek, leaks"));
   }
   EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
+}
+
+TEST(Usage, OldNamesNameTheNewOnes) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"at", "x.hbmrec", "--peak", "-o", "y"},
+       "hbmprof: 'at' is now `hbmprof dump RECORDING@MOMENT -o FILE`; moments are @peak, @end, @oom, @mark:NAME, "
+       "@12.5s\n"},
+      {{"record", "1", "start"}, "hbmprof: 'record' is now `hbmprof control PROCESS record start|stop|flight`\n"},
+      {{"who", "x.hbmrec", "1", "--time=2"},
+       "hbmprof who: '--time' is now a part of the recording's name: RECORDING@12.5s\n"},
+      {{"timeline", "x.hbmrec", "-b", "site"}, "hbmprof timeline: '-b site' is now '-b function'\n"},
+      {{"timeline", "x.hbmrec", "--by=site"}, "hbmprof timeline: '--by site' is now '--by function'\n"},
+      {{"symbolize", "x", "-d", "y"}, "hbmprof symbolize: '-d' is now '--debug-dir'\n"},
+      {{"convert", "x", "--to", "json"}, "hbmprof convert: '--to json' is now '--to ndjson'\n"},
+      {{"convert", "x", "--to=json"}, "hbmprof convert: '--to json' is now '--to ndjson'\n"},
+      {{"serve", "--client-timeout", "1s"}, "hbmprof serve: '--client-timeout' is now a constant, 10 s\n"},
+      {{"serve", "--answer-memory=1GiB"}, "hbmprof serve: '--answer-memory' is now a constant, 1 GiB\n"}};
+  for (const auto& [arguments, message] : cases) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_EQ(result.exit_code, 2) << message;
+    EXPECT_EQ(result.err, message);
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+// An option has one meaning in all commands.
+TEST(Help, LettersOfOptionsMeanTheSameEverywhere) {
+  const std::map<std::string, std::string> names = {{"-d", "--device"}, {"-n", "--rows"},   {"-b", "--by"},
+                                                    {"-w", "--where"},  {"-o", "--output"}, {"-t", "--type"},
+                                                    {"-p", "--per"},    {"-j", "--jobs"},   {"-h", "--help"}};
+  for (const std::string& command : Subcommands()) {
+    const std::string help = RunTool({command, "--help"}).out;
+    const std::regex both("\n  (-[a-z]),(--[a-z-]+)");
+    for (std::sregex_iterator i(help.begin(), help.end(), both), end; i != end; ++i) {
+      ASSERT_TRUE(names.count((*i)[1])) << command << " " << i->str();
+      EXPECT_EQ(names.at((*i)[1]), (*i)[2]) << command;
+    }
+  }
 }
 
 class OptionsOfPprof : public ::testing::TestWithParam<const char*> {};
@@ -192,7 +230,6 @@ TEST(Usage, UnknownOptionSuggestsASimilarOne) {
   EXPECT_EQ(result.err,
             "hbmprof top: there is no option '--fucos'; did you mean '--focus'?\n"
             "Run hbmprof top --help for more information.\n");
-  EXPECT_THAT(RunTool({"at", "--tiem", "5"}).err, HasSubstr("there is no option '--tiem'; did you mean '--time'?"));
   EXPECT_THAT(RunTool({"report", "--hlep"}).err, HasSubstr("there is no option '--hlep'; did you mean '--help'?"));
   EXPECT_THAT(RunTool({"diff", "--version"}).err, HasSubstr("there is no option '--version'\n"));
   EXPECT_THAT(RunTool({"top", "--nonsense", "file"}).err, HasSubstr("there is no option '--nonsense'\n"));
@@ -236,7 +273,7 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
       {{}, "hbmprof: a command is missing\nThe commands are: run, "},
-      {{"top"}, "hbmprof top: FILE is required\nRun hbmprof top --help for more information.\n"},
+      {{"top"}, "hbmprof top: SOURCE is required\nRun hbmprof top --help for more information.\n"},
       {{"run"}, "hbmprof run: PROGRAM is required\n"},
       {{"timeline", path}, "is not a recording; `hbmprof run --record` and HBMPROF_RECORD write recordings"},
       {{"top", path, "--interval", "banana"}, "--interval banana: write a time from 100ms to 24h"},
@@ -301,12 +338,11 @@ TEST(Usage, WrongNumbersAreExplained) {
       {{"diff", path, path, "--fail-over"}, ": write a size such as 1MiB"},
       {{"leaks", path, path, path, "--fail-over"}, ": write a size such as 1MiB"},
       {{"serve", "--max-bytes"}, ": write a size such as 4MiB"},
-      {{"serve", "--answer-memory"}, ": write a size such as 1GiB"},
-      {{"record", "1", "start", "--max-bytes"}, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"},
+      {{"control", "1", "record", "start", "--max-bytes"},
+       ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"},
       {{"diff", path, path, "--after"}, ": write a time such as 60s or 5m, up to 24h"},
       {{"top", path, "--interval"}, ": write a time from 100ms to 24h"},
       {{"serve", "--interval"}, ": write a time from 100ms to 1h"},
-      {{"serve", "--client-timeout"}, ": write a time from 100ms to 1h"},
       {{"run", "--interval"}, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"}};
   for (const auto& [command, message] : sizes) {
     for (const std::string value : {"-1", "+1", "0x10", "1e3", " 1", "inf", "nan", "1..5", "much"}) {
@@ -341,11 +377,18 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
       {{"top", path, "-n", "5", "--rows", "6"}, "--rows: is given 2 times; give it once\nRun hbmprof top --help"},
       {{"diff", "-", "-"}, "-: is given 2 times; standard input can be read once\n"},
       {{"report", "-", "--base", "-", "-o", "-"}, "-: is given 2 times; standard input can be read once\n"},
-      {{"convert", path, "--to", "json", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
+      {{"convert", path, "--to", "ndjson", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
       {{"leaks", path, path, path, "--fail-on", "sure"}, "--fail-on sure: selects what --fail-over counts; add"},
-      {{"convert", path, "--to", "json", "--type", "inuse_space"}, "json contains all sample types"},
+      {{"convert", path, "--to", "ndjson", "--type", "inuse_space"}, "ndjson contains all sample types"},
       {{"convert", path, "--to", "speedscope", "--type", "inuse_space"}, "speedscope contains all sample types"},
       {{"convert", path, "--to", "csv", "--by", "device"}, "--by: csv contains all labels"},
+      {{"dump", path}, path + ": is not a running process: name a file with -o FILE"},
+      {{"dump", path, "-o", "-", "--reset-peak"}, path + ": is not a running process: it has no --reset-peak"},
+      {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
+      {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},
+      {{"control", "1", "stats", "all"}, "stats takes no argument\n"},
+      {{"control", "1", "tag", "a=b\nreset-peak"}, "the argument has a line feed\n"},
+      {{"control", "1", "record", "stop", "-o", "x"}, "--output is for record start and record flight, not for"},
       {{"serve", "--address", "nonsense"}, "--address nonsense: write an IP address such as 127.0.0.1 or ::1\n"},
       {{"serve", "--token-file", "/nowhere"}, "--token-file /nowhere: cannot be opened"},
       {{"serve", "--metrics-tags", "a, b"}, "--metrics-tags 'a, b': write KEY,KEY,... without spaces\n"},
@@ -432,17 +475,16 @@ TEST(Usage, EmptyValueIsAnError) {
       {{"top", path, "--type", ""}, "--type"},
       {{"top", path, "--focus", ""}, "--focus"},
       {{"report", path, "-o", "-", "--base", ""}, "--base"},
-      {{"convert", path, "--to", "json", "-o", ""}, "--output"},
+      {{"convert", path, "--to", "csv", "-o", ""}, "--output"},
       {{"run", "-o", "", "--", "true"}, "--output"},
       {{"run", "--library=", "--", "true"}, "--library"},
       {{"serve", "--token-file", ""}, "--token-file"},
       {{"ps", "--socket-dir", ""}, "--socket-dir"},
-      {{"at", path, "-o", "-", "--mark", ""}, "--mark"},
-      {{"at", path, "-o", "", "--end"}, "--output"},
-      {{"top", ""}, "FILE"},
+      {{"top", ""}, "SOURCE"},
+      {{"control", "1", "tag", ""}, "ARGUMENT"},
       {{"peek", "", path}, "REGEX"},
       {{"diff", "", path}, "BASE"},
-      {{"dump", ""}, "PROCESS"},
+      {{"dump", ""}, "SOURCE"},
   };
   for (const auto& [arguments, option] : cases) {
     const CommandResult result = RunTool(arguments);
@@ -493,10 +535,10 @@ TEST_F(OutputOption, InputIsNotReplaced) {
   for (const Case& one : {Case{first_, first_, {"report", first_, second_}},
                           Case{second_, second_, {"report", "--base", second_, first_}},
                           Case{recording_, recording_, {"report", recording_}},
-                          Case{symbolic, first_, {"convert", "--to", "json", second_, first_}},
+                          Case{symbolic, first_, {"convert", "--to", "ndjson", second_, first_}},
                           Case{hard, second_, {"convert", "--to", "csv", second_}},
                           Case{recording_, recording_, {"convert", "--to", "perfetto", recording_}},
-                          Case{recording_, recording_, {"at", "--end", recording_}}}) {
+                          Case{recording_, recording_, {"dump", recording_ + "@end"}}}) {
     const std::string before = ReadAll(one.input);
     std::vector<std::string> command = one.command;
     command.insert(command.end(), {"-o", one.output});
@@ -514,7 +556,7 @@ TEST_F(OutputOption, MinusIsStandardOutput) {
             RunTool({"convert", "--to", "folded", first_}).out);
   EXPECT_EQ(RunTool({"convert", "--to", "csv", first_, "-o", "-"}).out,
             RunTool({"convert", "--to", "csv", first_}).out);
-  for (const std::vector<std::string>& command : {std::vector<std::string>{"at", recording_, "--end"},
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"dump", recording_ + "@end"},
                                                   {"symbolize", first_},
                                                   {"convert", "--to", "perfetto", recording_},
                                                   {"convert", "--to", "memory-viz", recording_}}) {
@@ -532,12 +574,12 @@ TEST_F(OutputOption, MinusIsStandardOutput) {
 }
 
 TEST_F(OutputOption, CanBeADeviceOrAPipe) {
-  for (const char* format : {"csv", "folded", "json"}) {
+  for (const char* format : {"csv", "folded", "ndjson"}) {
     EXPECT_EQ(RunTool({"convert", "--to", format, first_, "-o", "/dev/null"}).exit_code, 0) << format;
   }
   EXPECT_EQ(RunTool({"convert", "--to", "xplane", recording_, "-o", "/dev/null"}).exit_code, 0);
   EXPECT_EQ(RunTool({"report", first_, "-o", "/dev/null"}).exit_code, 0);
-  EXPECT_EQ(RunTool({"at", recording_, "--end", "-o", "/dev/null"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"dump", recording_ + "@end", "-o", "/dev/null"}).exit_code, 0);
   const std::string pipe = dir_ + "/pipe";
   const CommandResult result =
       RunCommand({"bash", "-c", "mkfifo $0 && { timeout 20 cat $0 & } && timeout 20 \"$@\"; wait", pipe, ToolPath(),

@@ -205,6 +205,51 @@ TEST_F(ControlTest, ResetPeakBeginsANewPeak) {
   EXPECT_EQ(ReadAll(Connect(SocketOf(program), "reset-peak\n")), "ok 0\n");
 }
 
+// The requests of `hbmprof control`.
+TEST_F(ControlTest, CommandSendsEachRequest) {
+  RunningProgram program(sockets_, {"hold"});
+  const auto control = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"control", program.name()});
+    const CommandResult result = Hbmprof(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(control({"tag", "model=two words"}), "");
+  const CommandResult top = Hbmprof({"top", program.name(), "--by", "model"});
+  EXPECT_THAT(top.out, HasSubstr("two words\n")) << top.err;
+  EXPECT_EQ(control({"tracking", "off"}), "");
+  EXPECT_THAT(control({"stats"}), HasSubstr("  \"tracking\": false,\n"));
+  EXPECT_EQ(control({"tracking", "on"}), "");
+  EXPECT_EQ(control({"reset-peak"}), "");
+  EXPECT_THAT(control({"record", "start", "-o", "100%.hbmrec"}), testing::EndsWith("/100%.hbmrec\n"));
+  EXPECT_EQ(control({"record", "stop"}), "");
+  EXPECT_EQ(Hbmprof({"timeline", "100%.hbmrec"}).exit_code, 0);
+  const CommandResult wrong = Hbmprof({"control", program.name(), "tracking", "perhaps"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("the argument of tracking is on or off"));
+  EXPECT_EQ(Hbmprof({"control", "other", "stats"}).exit_code, 2);
+}
+
+// --socket-dir is an option of every command that reads a process.
+TEST_F(ControlTest, EveryCommandFindsAProcessInTheGivenFolder) {
+  RunningProgram program(sockets_, {"hold"});
+  for (std::vector<std::string> command : {std::vector<std::string>{"top", program.name()},
+                                           {"diff", program.name(), "--after", "1ms"},
+                                           {"peek", ".", program.name()},
+                                           {"check", program.name()},
+                                           {"convert", "--to", "folded", program.name()},
+                                           {"report", program.name(), "-o", directory_ + "/report.html"},
+                                           {"symbolize", "--no-cache", program.name(), "-o", directory_ + "/named"},
+                                           {"leaks", program.name(), "--dumps", "3", "--interval", "1ms"},
+                                           {"control", program.name(), "stats"},
+                                           {"dump", program.name(), "-o", "-"}}) {
+    command.insert(command.begin(), HBMPROF_TOOL);
+    command.insert(command.end(), {"--socket-dir", sockets_});
+    const CommandResult result = RunCommand(command, {"HBMPROF_SOCKET_DIR=/nowhere"}, {directory_, 0});
+    EXPECT_EQ(result.exit_code, 0) << command[1] << result.err;
+  }
+}
+
 TEST_F(ControlTest, StatsAreTheTotalsAsJson) {
   RunningProgram program(sockets_, {"hold", "8"});
   const std::string stats = Body(program, "stats");

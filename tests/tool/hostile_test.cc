@@ -296,7 +296,7 @@ TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
       {"leaks", path, path, path, "--json"},
       {"convert", path, "--to", "folded", "--by", "device"},
       {"convert", path, "--to", "speedscope"},
-      {"convert", path, "--to", "json"},
+      {"convert", path, "--to", "ndjson"},
       {"report", path, path, path, "-o", dir + "/report.html"},
       {"symbolize", path, "-o", dir + "/named", "--no-cache"},
   };

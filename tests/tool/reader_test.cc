@@ -202,22 +202,6 @@ TEST(Convert, WritesSpeedscope) {
   EXPECT_EQ(json["shared"]["frames"][bytes["samples"][0][0].get<size_t>()]["name"], "main");
 }
 
-TEST(Convert, WritesEverythingAsJson) {
-  const std::string path = ScratchDir() + "/p.pb.gz";
-  ProfileMaker maker = Sound();
-  maker.NumberLabel(*maker.message().mutable_sample(0), "bytes", 4096, "bytes");
-  maker.Frame("bad\xff utf-8");
-  maker.Comment("tracker live_records=3");
-  maker.Write(path);
-  const nlohmann::json json = nlohmann::json::parse(RunTool({"convert", path, "--to", "json"}).out);
-  const nlohmann::json& sample = json["files"][0]["samples"][0];
-  EXPECT_EQ(sample["values"]["inuse_space"], 4096);
-  EXPECT_EQ(sample["labels"]["bytes"], 4096);
-  EXPECT_EQ(sample["labels"]["device"], "GPU:0");
-  EXPECT_EQ(sample["stack"][1]["name"], "main");
-  EXPECT_EQ(json["files"][0]["comments"][0], "tracker live_records=3");
-}
-
 // --- Size ---------------------------------------------------------------------------------------------------------
 
 ProfileMaker Large(int seed) {

@@ -1,4 +1,4 @@
-// Recordings on the command line: `at`, `who`, profiles of their end, and tables.
+// Recordings on the command line: their moments, `who`, `leaks`, and tables.
 #include "src/export/recording.h"
 
 #include <gmock/gmock.h>
@@ -48,68 +48,94 @@ std::string SmallRecording() {
   return path;
 }
 
-// The bytes in use by function of the profile that `at` writes.
-nlohmann::json InUseAt(const std::string& recording, const std::vector<std::string>& instant) {
-  const std::string profile = recording + ".pb.gz";
-  std::vector<std::string> arguments = {"at", recording, "-o", profile};
-  arguments.insert(arguments.end(), instant.begin(), instant.end());
-  const CommandResult result = RunTool(arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("after the start"));
+// The bytes in use by function at a moment.
+nlohmann::json InUseAt(const std::string& recording, const std::string& moment) {
   nlohmann::json values = nlohmann::json::object();
-  const nlohmann::json top = ToolJson({"top", profile, "-t", "inuse_space"});
+  const nlohmann::json top = ToolJson({"top", recording + "@" + moment, "-t", "inuse_space"});
   for (const auto& row : top["rows"]) {
     if (row["flat"] != 0) values[row["name"].get<std::string>()] = row["flat"];
   }
   return values;
 }
 
-TEST(At, WritesTheStateOfAnInstant) {
+TEST(Moment, IsTheStateAtThatTime) {
   const std::string file = SmallRecording();
   const nlohmann::json page = {{"llm::KvCache::AllocatePage", 8 * kMiB}};
   const nlohmann::json both = {{"llm::KvCache::AllocatePage", 8 * kMiB}, {"llm::Attention", 16 * kMiB}};
-  EXPECT_EQ(InUseAt(file, {"--time", "0.5"}), nlohmann::json::object());
-  EXPECT_EQ(InUseAt(file, {"--time", "1500ms"}), page);
-  EXPECT_EQ(InUseAt(file, {"--time", "2"}), both);
-  EXPECT_EQ(InUseAt(file, {"--time", "2023-11-14T22:13:22.5Z"}), both);
-  EXPECT_EQ(InUseAt(file, {"--peak"}), both);
-  EXPECT_EQ(InUseAt(file, {"--peak", "--device", "GPU:0"}), both);
-  EXPECT_EQ(InUseAt(file, {"--before-oom"}), page);
-  EXPECT_EQ(InUseAt(file, {"--mark", "warm.pb.gz"}), page);
-  EXPECT_EQ(InUseAt(file, {"--mark", "profiles/warm.pb.gz"}), page);
-  EXPECT_EQ(InUseAt(file, {"--end"}), nlohmann::json::object());
-  EXPECT_EQ(RunTool({"check", file + ".pb.gz"}).exit_code, 0);
+  EXPECT_EQ(InUseAt(file, "0.5"), nlohmann::json::object());
+  EXPECT_EQ(InUseAt(file, "1500ms"), page);
+  EXPECT_EQ(InUseAt(file, "2s"), both);
+  EXPECT_EQ(InUseAt(file, "2023-11-14T22:13:22.5Z"), both);
+  EXPECT_EQ(InUseAt(file, "peak"), both);
+  EXPECT_EQ(InUseAt(file, "peak/GPU:0"), both);
+  EXPECT_EQ(InUseAt(file, "oom"), page);
+  EXPECT_EQ(InUseAt(file, "oom/GPU:0"), page);
+  EXPECT_EQ(InUseAt(file, "mark:warm.pb.gz"), page);
+  EXPECT_EQ(InUseAt(file, "mark:profiles/warm.pb.gz"), page);
+  EXPECT_EQ(InUseAt(file, "end"), nlohmann::json::object());
+  EXPECT_EQ(RunTool({"check", file + "@peak"}).exit_code, 0);
 }
 
-TEST(At, ErrorListsTheMarksIfTheInstantDoesNotExist) {
+TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const std::string file = SmallRecording();
-  const std::string profile = file + ".pb.gz";
-  const auto error = [&](const std::vector<std::string>& instant) {
-    std::vector<std::string> arguments = {"at", file, "-o", profile};
-    arguments.insert(arguments.end(), instant.begin(), instant.end());
-    const CommandResult result = RunTool(arguments);
+  const std::string one = file + "@1500ms";
+  const std::string two = file + "@2500ms";
+  EXPECT_EQ(ToolJson({"diff", one, two, "-t", "inuse_space"})["change"], 16 * kMiB);
+  EXPECT_THAT(RunTool({"peek", "Attention", two}).out, HasSubstr("16.00 MiB"));
+  EXPECT_THAT(RunTool({"convert", "--to", "folded", two}).out, HasSubstr("main;llm::Attention 16777216\n"));
+  EXPECT_THAT(RunTool({"convert", "--to", "csv", two}).out, HasSubstr(two + ","))
+      << "a table of samples, not of events";
+  EXPECT_EQ(RunTool({"report", one, two, file, "-o", file + ".html"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"report", two, "--base", one, "-o", file + ".html"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"symbolize", two, "--no-cache", "-o", file + ".named"}).exit_code, 0);
+  EXPECT_EQ(ToolJson({"leaks", file + "@0.5", one, two, "--fail-over", "1GiB"})["files"][2], two);
+  const CommandResult dump = RunTool({"dump", two, "-o", file + ".pb.gz"});
+  EXPECT_EQ(dump.exit_code, 0) << dump.err;
+  EXPECT_EQ(ToolJson({"top", file + ".pb.gz"})["rows"], ToolJson({"top", two})["rows"]);
+}
+
+TEST(Moment, ErrorSaysWhatThereIs) {
+  const std::string file = SmallRecording();
+  const auto error = [&](const std::string& moment) {
+    const CommandResult result = RunTool({"dump", file + "@" + moment, "-o", file + ".pb.gz"});
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
-  EXPECT_THAT(error({"--mark", "cold"}), HasSubstr("the marks are: /profiles/warm.pb.gz"));
-  EXPECT_THAT(error({"--time", "6"}), HasSubstr("ends 5.000000 s after the start"));
-  EXPECT_THAT(error({"--time", "noon"}), HasSubstr("is neither seconds since the start"));
-  // As from an empty variable of a shell.
-  EXPECT_THAT(error({"--time", ""}), HasSubstr("--time: the value is empty"));
-  EXPECT_THAT(error({"--mark", ""}), HasSubstr("--mark: the value is empty"));
-  EXPECT_THAT(error({"--peak", "--device", "GPU:7"}), HasSubstr("the devices are: GPU:0"));
-  EXPECT_THAT(error({}), HasSubstr("required"));
-  EXPECT_FALSE(std::filesystem::exists(profile));
+  EXPECT_THAT(error("mark:cold"), HasSubstr("the marks are: /profiles/warm.pb.gz"));
+  EXPECT_THAT(error("6"), HasSubstr("ends 5.000000 s after the start"));
+  for (const char* wrong : {"noon", "", "peakk", "-1", "mark"}) {
+    EXPECT_THAT(error(wrong), HasSubstr(file + ": '" + wrong + "' is no moment; write @end, @peak, @oom"));
+  }
+  EXPECT_THAT(error("peak/GPU:7"), HasSubstr("the recording has no memory 'GPU:7'; it has: GPU:0"));
+  EXPECT_THAT(error("oom/GPU:7"), HasSubstr("the recording has no memory 'GPU:7'"));
+  for (const char* wrong : {"peak/", "end/GPU:0", "1s/GPU:0"}) {
+    EXPECT_THAT(error(wrong), HasSubstr("write @peak/MEMORY or @oom/MEMORY")) << wrong;
+  }
+  EXPECT_FALSE(std::filesystem::exists(file + ".pb.gz"));
+  WriteFile(file + ".txt", "no recording");
+  EXPECT_THAT(RunTool({"top", file + ".txt@peak"}).err, HasSubstr("small.hbmrec.txt: is not a recording"));
+  EXPECT_THAT(RunTool({"top", file + ".none@peak"}).err, HasSubstr("small.hbmrec.none@peak: cannot be opened"));
 }
 
-TEST(At, SaysThatARecordingIsDamaged) {
+TEST(Moment, FileWithAnAtInItsNameIsRead) {
+  const std::string file = SmallRecording();
+  const std::string folder = std::filesystem::path(file).parent_path().string() + "/user@host";
+  std::filesystem::create_directories(folder);
+  const std::string other = folder + "/a@peak";
+  std::filesystem::copy_file(file, other);
+  WriteFile(folder + "/a", "no recording");
+  EXPECT_EQ(ToolJson({"top", other, "-t", "inuse_space"})["total"], 0) << "the end, not the peak of a file 'a'";
+  EXPECT_EQ(InUseAt(other, "oom").size(), 1u);
+}
+
+TEST(Moment, DamageIsReported) {
   const std::string file = ScratchDir() + "/damaged.hbmrec";
   MadeLoad load;
   load.events = 30000;
   ASSERT_TRUE(MakeRecording(file, load).ok());
   // The recording without its last block, which marks the end.
   std::filesystem::resize_file(file, std::filesystem::file_size(file) - 32);
-  const CommandResult killed = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
+  const CommandResult killed = RunTool({"dump", file + "@end", "-o", file + ".pb.gz"});
   EXPECT_EQ(killed.exit_code, 0);
   EXPECT_THAT(
       killed.err,
@@ -119,22 +145,39 @@ TEST(At, SaysThatARecordingIsDamaged) {
   const CommandResult advise = RunTool({"advise", file});
   EXPECT_THAT(advise.err, HasSubstr(file + ": the last "));
   EXPECT_THAT(advise.out, Not(HasSubstr("warning")));
-  const CommandResult result = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
+  const CommandResult result = RunTool({"dump", file, "-o", file + ".pb.gz"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
+  EXPECT_EQ(RunTool({"check", file + "@peak"}).exit_code, 1);
 }
 
-TEST(ProfileSource, RecordingIsTheProfileOfItsEnd) {
+TEST(Moment, RecordingAloneIsItsEnd) {
   const std::string file = ScratchDir() + "/load.hbmrec";
   MadeLoad load;
   load.events = 5000;
   load.leak = true;
   ASSERT_TRUE(MakeRecording(file, load).ok());
-  const CommandResult at = RunTool({"at", file, "--end", "-o", file + ".pb.gz"});
-  ASSERT_EQ(at.exit_code, 0) << at.err;
   const nlohmann::json direct = ToolJson({"top", file});
-  EXPECT_EQ(direct["rows"], ToolJson({"top", file + ".pb.gz"})["rows"]);
+  EXPECT_EQ(direct["rows"], ToolJson({"top", file + "@end"})["rows"]);
   EXPECT_GT(direct["total"], 0);
+}
+
+TEST(Leaks, JudgesTheStatesOfARecording) {
+  const std::string file = ScratchDir() + "/leak.hbmrec";
+  MadeLoad load;
+  load.events = 20000;
+  load.leak = true;
+  ASSERT_TRUE(MakeRecording(file, load).ok());
+  const CommandResult text = RunTool({"leaks", file, "--fail-over", "1MiB"});
+  EXPECT_EQ(text.exit_code, 1) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("llm::KvCache::LeakPage leaks "));
+  const nlohmann::json json = nlohmann::json::parse(RunTool({"leaks", file, "--json"}).out);
+  ASSERT_EQ(json["files"].size(), 12u);
+  // Each state has the name of its moment.
+  EXPECT_THAT(json["files"][1].get<std::string>(), testing::StartsWith(file + "@0."));
+  EXPECT_EQ(RunTool({"top", json["files"][1].get<std::string>()}).exit_code, 0);
+  EXPECT_THAT(RunTool({"leaks", file, "--dumps", "5"}).err,
+              HasSubstr("--dumps is for the dumps of one running process"));
 }
 
 TEST(Who, FindsTheBufferOfAnInteriorAddress) {
@@ -151,13 +194,13 @@ TEST(Who, FindsTheBufferOfAnInteriorAddress) {
 
 TEST(Who, ShowsNeighboursAndTimes) {
   const std::string file = SmallRecording();
-  CommandResult result = RunTool({"who", file, "0x7f0001000123", "--time", "2.5"});
+  CommandResult result = RunTool({"who", file + "@2.5s", "0x7f0001000123"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(
       result.out,
       HasSubstr("before  0x7f0000000000 to 0x7f0000800000  8.00 MiB  GPU:0 device  llm::KvCache::AllocatePage"));
   EXPECT_THAT(result.out, HasSubstr("nothing after it"));
-  result = RunTool({"who", file, "0x7f0001000123", "--time", "4.5"});
+  result = RunTool({"who", file + "@4.5s", "0x7f0001000123"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out,
               HasSubstr("At this time, no buffer had the address. Number of buffers that had it at other times: 1."));
@@ -192,23 +235,23 @@ TEST(Who, CountsSuccessiveBuffersAtAnAddress) {
   const CommandResult last = RunTool({"who", file, "0x7f0000000010"});
   EXPECT_EQ(last.exit_code, 0) << last.err;
   EXPECT_THAT(last.out, HasSubstr("offset    16 of 34095 bytes"));
-  EXPECT_THAT(last.out, HasSubstr("... and 29990 earlier buffers; --time shows the one of an instant"));
-  const CommandResult then = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070002"});
+  EXPECT_THAT(last.out, HasSubstr("... and 29990 earlier buffers; RECORDING@TIME shows the one of an instant"));
+  const CommandResult then = RunTool({"who", file + "@0.0070002", "0x7f0000000010"});
   EXPECT_THAT(then.out, HasSubstr("offset    16 of 11096 bytes"));
   EXPECT_THAT(then.out, Not(HasSubstr("of 11097 bytes")));
-  const CommandResult between = RunTool({"who", file, "0x7f0000000010", "--time", "0.0070007"});
+  const CommandResult between = RunTool({"who", file + "@0.0070007", "0x7f0000000010"});
   EXPECT_THAT(between.out, HasSubstr("Number of buffers that had it at other times: 30000."));
 }
 
-TEST(RecordCommand, TakesALimitForStartOnly) {
-  const CommandResult result = RunTool({"record", "server", "flight", "--max-bytes", "1048576"});
+TEST(ControlCommand, TakesALimitForStartOnly) {
+  const CommandResult result = RunTool({"control", "server", "record", "flight", "--max-bytes", "1048576"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("--max-bytes is for start, not for flight"));
+  EXPECT_THAT(result.err, HasSubstr("--max-bytes is for record start, not for record flight"));
 }
 
-TEST(RecordCommand, RefusesAWrongSize) {
+TEST(ControlCommand, RefusesAWrongSize) {
   for (const char* size : {"1.5", "-1", "many", "1048575"}) {
-    const CommandResult result = RunTool({"record", "server", "start", "--max-bytes", size});
+    const CommandResult result = RunTool({"control", "server", "record", "start", "--max-bytes", size});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr(std::string("--max-bytes ") + size + ": write a size of 1MiB or more")) << size;
   }

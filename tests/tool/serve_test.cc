@@ -17,7 +17,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "src/tool/serve/fleet.h"
+#include "src/tool/serve/http_server.h"
 #include "tests/support/program_run.h"
 #include "tests/support/running_program.h"
 #include "tests/tool/http_client.h"
@@ -27,6 +31,9 @@
 namespace hbmprof_test {
 namespace {
 
+using hbmprof::tool::HttpRequest;
+using hbmprof::tool::HttpResponse;
+using hbmprof::tool::HttpServer;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -331,12 +338,26 @@ TEST_F(ServeTest, RefusesOtherMethodsBodiesAndLargeRequests) {
   EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200);
 }
 
-TEST_F(ServeTest, IdleConnectionsDoNotStopIt) {
-  const Server server(sockets_, {"--client-timeout", "10m"});
+// The server alone, with other times for its clients than those of the command.
+std::unique_ptr<HttpServer> ServerWith(double client_seconds, HttpServer::Handler handler) {
+  hbmprof::tool::HttpServerOptions options;
+  options.client_seconds = client_seconds;
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, std::move(handler));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+HttpResponse Body(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+TEST(HttpServerTest, IdleConnectionsDoNotStopIt) {
+  const auto server = ServerWith(600, [](const HttpRequest&) { return Body("x"); });
   std::vector<int> idle;
-  for (int i = 0; i < 600; ++i) idle.push_back(ConnectTo(server.port()));
+  for (int i = 0; i < 600; ++i) idle.push_back(ConnectTo(server->port()));
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(HttpGet(server.port(), "/metrics").status, 200);
+  EXPECT_EQ(HttpGet(server->port(), "/metrics").status, 200);
   EXPECT_LT(SecondsSince(start), 10);
   for (const int fd : idle) close(fd);
 }
@@ -560,37 +581,44 @@ TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
     return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
   };
   const FakeProcess process(sockets_, answer);
-  const Server server(sockets_, {"--answer-memory", "48MiB", "--max-samples", "0", "--max-bytes", "0"});
-  const std::string path = "/debug/pprof/heap?pid=77";
-  const int fd = RequestAndTakeNothing(server.port(), path);
-  const HttpAnswer refused = HttpGet(server.port(), path);
+  hbmprof::tool::Fleet::Options options;
+  options.directory = sockets_;
+  options.answer_bytes = 48 << 20;
+  hbmprof::tool::Fleet fleet(options);
+  const auto server = ServerWith(10, [&fleet](const HttpRequest&) {
+    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""}, {}, 0);
+    HttpResponse response = Body(profile.ok() ? std::move(profile->bytes) : std::string(profile.status().message()));
+    if (profile.ok()) response.held = std::move(profile->held);
+    if (!profile.ok()) response.status = 503;
+    return response;
+  });
+  const std::string path = "/debug/pprof/heap";
+  const int fd = RequestAndTakeNothing(server->port(), path);
+  const HttpAnswer refused = HttpGet(server->port(), path);
   EXPECT_EQ(refused.status, 503);
   EXPECT_THAT(refused.body, HasSubstr("other requests hold the memory for answers"));
   close(fd);
   int status = 0;
   for (int i = 0; i < 100 && status != 200; ++i) {
-    status = HttpGet(server.port(), path).status;
+    status = HttpGet(server->port(), path).status;
     if (status != 200) usleep(50'000);
   }
   EXPECT_EQ(status, 200) << "the first answer has ended";
+  fleet.Stop();
 }
 
-TEST_F(ServeTest, EndsAlthoughAClientTakesNothing) {
-  const auto answer = [](const std::string& request) {
-    return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
-  };
-  const FakeProcess process(sockets_, answer);
-  Server server(sockets_, {"--client-timeout", "10m", "--max-samples", "0", "--max-bytes", "0"});
-  const int fd = RequestAndTakeNothing(server.port(), "/debug/pprof/heap?pid=77");
+TEST(HttpServerTest, EndsAlthoughAClientTakesNothing) {
+  auto server = ServerWith(600, [](const HttpRequest&) { return Body(std::string(size_t{32} << 20, 'x')); });
+  const int fd = RequestAndTakeNothing(server->port(), "/");
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(server.End(), 0);
+  server.reset();
   EXPECT_LT(SecondsSince(start), 60) << "the client may take an hour";
   close(fd);
 }
 
-TEST_F(ServeTest, DisconnectsAClientThatSendsItsRequestSlowly) {
-  const Server server(sockets_, {"--client-timeout", "400ms"});
-  const int fd = ConnectTo(server.port());
+TEST(HttpServerTest, DisconnectsAClientThatSendsItsRequestSlowly) {
+  const auto server = ServerWith(0.4, [](const HttpRequest&) { return Body("x"); });
+  const int fd = ConnectTo(server->port());
   const auto start = std::chrono::steady_clock::now();
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + std::string(1000, 'x');
   bool is_closed = false;
@@ -605,10 +633,9 @@ TEST_F(ServeTest, DisconnectsAClientThatSendsItsRequestSlowly) {
   close(fd);
 }
 
-TEST_F(ServeTest, DisconnectsAClientThatTakesItsAnswerSlowly) {
-  const FakeProcess process(sockets_, &LargeAnswer);
-  const Server server(sockets_, {"--client-timeout", "400ms"});
-  const int fd = ConnectTo(server.port());
+TEST(HttpServerTest, DisconnectsAClientThatTakesItsAnswerSlowly) {
+  const auto server = ServerWith(0.4, [](const HttpRequest&) { return Body(std::string(size_t{100} << 20, 'x')); });
+  const int fd = ConnectTo(server->port());
   const std::string request = "GET /debug/pprof/heap?pid=77 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
   send(fd, request.data(), request.size(), MSG_NOSIGNAL);
   const auto start = std::chrono::steady_clock::now();

@@ -566,7 +566,7 @@ TEST_P(RecordedLoad, PyTorchsScriptReadsTheSnapshot) {
 // --- hbmprof timeline ---
 
 TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
-  const Json json = ToolJson({"timeline", path_, "--sites", "0", "--rows", "50", "--by", "site"});
+  const Json json = ToolJson({"timeline", path_, "--sites", "0", "--rows", "50", "--by", "function"});
   ASSERT_EQ(json["memories"].size(), 1u);
   const Json& memory = json["memories"][0];
   EXPECT_EQ(memory["device"], "GPU:0");
@@ -660,15 +660,15 @@ TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
             Json({{"time_ns", 9'000'000'000}, {"kind", "report"}, {"name", mark}}));
 }
 
-TEST(TimelineCommand, GroupsBySiteByTagAndByTheValueOfATag) {
+TEST(TimelineCommand, GroupsByFunctionByTagAndByTheValueOfATag) {
   const std::string path = Written(SmallRecording());
   const auto groups = [&](const char* by) { return ToolJson({"timeline", path, "--by", by})["memories"][0]["groups"]; };
-  EXPECT_EQ(groups("site"), Json({"Attention", "AllocatePage"}));
+  EXPECT_EQ(groups("function"), Json({"Attention", "AllocatePage"}));
   EXPECT_EQ(groups("tag"), Json({"phase=prefill", "phase=decode"}));
   EXPECT_EQ(groups("phase"), Json({"prefill", "decode"}));
   const CommandResult result = RunTool({"timeline", path, "--by", "none"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("no allocation has the tag 'none'; there are site, tag, phase"));
+  EXPECT_THAT(result.err, HasSubstr("no allocation has the tag 'none'; there are function, tag, phase"));
 }
 
 // Runs the command on a terminal of 60 columns.

@@ -123,7 +123,7 @@ Command AddAdviseCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("advise", "Say how a program can use less memory or call the driver less often");
   auto options = std::make_shared<AdviseOptions>();
-  arguments->add_option("FILE", options->file, "A recording")->required();
+  arguments->add_option("RECORDING", options->file, "A recording")->required();
   arguments->add_option("--known", options->known,
                         "REGEX of further known libraries: binaries, files, functions; can be repeated");
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");

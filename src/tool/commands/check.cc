@@ -10,12 +10,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "src/export/recording.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/recording/gaps.h"
-#include "src/tool/recording/instant.h"
-#include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/util/text.h"
 
@@ -42,7 +39,7 @@ class Examiner {
     return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
                message_.function_size(), " functions");
   }
-  // Adds what is missing in the recording of which the profile shows the end.
+  // Adds what is missing in the recording of which the profile is a moment.
   void AddGaps(const std::vector<std::string>& gaps) {
     for (const std::string& gap : gaps) Problem(gap);
   }
@@ -252,23 +249,13 @@ class Examiner {
   std::map<std::string_view, std::optional<SumsByDevice>> sums_;  // by sample type
 };
 
-// Reads a profile, or the profile of a recording's end. Sets `*gaps` to what the recording lacks.
-absl::StatusOr<RawProfile> ReadExamined(const std::string& file, std::vector<std::string>* gaps) {
-  if (!IsRecordingFile(file)) return ReadProfile(file);
-  const auto recording = internal::RecordingReader::Open(file);
-  if (!recording.ok()) return recording.status();
-  const absl::StatusOr<std::string> bytes = ProfileAt(**recording, EndOf(**recording));
-  if (!bytes.ok()) return bytes.status();
-  *gaps = GapsOf(**recording);  // some damage is found only while the events are read
-  return ParseProfile(*bytes, file);
-}
-
 }  // namespace
 
 Command AddCheckCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("check", "Check whether profiles are well formed and complete");
   auto files = std::make_shared<std::vector<std::string>>();
-  arguments->add_option("FILE", *files, "Profiles; - is standard input")->required();
+  arguments->add_option("SOURCE", *files, "Profiles")->required();
+  AddProcessOptions(*arguments);
   arguments->footer(
       "Exits with 1 if a profile has problems and with 2 if a profile cannot be read. Notes are not problems.");
   return {arguments,
@@ -276,7 +263,7 @@ Command AddCheckCommand(CLI::App& tool) {
             int code = kSuccess;
             for (const std::string& file : *files) {
               std::vector<std::string> gaps;
-              const absl::StatusOr<RawProfile> profile = ReadExamined(file, &gaps);
+              const absl::StatusOr<RawProfile> profile = ReadProfile(file, &gaps);
               if (!profile.ok()) {
                 Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
                 code = kUnusable;

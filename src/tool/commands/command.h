@@ -46,20 +46,11 @@ inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
   return {read, ""};
 }
 
-// Returns the options of a subcommand, and those of its option groups.
-inline std::vector<const CLI::Option*> OptionsOf(const CLI::App& arguments) {
-  std::vector<const CLI::Option*> options = arguments.get_options();
-  for (const CLI::App* group : arguments.get_subcommands(nullptr)) {
-    for (const CLI::Option* option : group->get_options()) options.push_back(option);
-  }
-  return options;
-}
-
 // Each of these functions adds its subcommand to the command line `tool`.
 Command AddRunCommand(CLI::App& tool);
 Command AddPsCommand(CLI::App& tool);
 Command AddDumpCommand(CLI::App& tool);
-Command AddRecordCommand(CLI::App& tool);
+Command AddControlCommand(CLI::App& tool);
 Command AddServeCommand(CLI::App& tool);
 Command AddDoctorCommand(CLI::App& tool);
 Command AddTopCommand(CLI::App& tool);
@@ -70,7 +61,6 @@ Command AddSymbolizeCommand(CLI::App& tool);
 Command AddReportCommand(CLI::App& tool);
 Command AddAdviseCommand(CLI::App& tool);
 Command AddTimelineCommand(CLI::App& tool);
-Command AddAtCommand(CLI::App& tool);
 Command AddWhoCommand(CLI::App& tool);
 Command AddConvertCommand(CLI::App& tool);
 Command AddCheckCommand(CLI::App& tool);

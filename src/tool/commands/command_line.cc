@@ -10,6 +10,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hbmprof/version.h"
@@ -22,10 +23,9 @@ namespace {
 
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,       AddPsCommand,      AddDumpCommand,   AddRecordCommand,    AddServeCommand,
-    AddDoctorCommand,    AddTopCommand,     AddDiffCommand,   AddPeekCommand,      AddLeaksCommand,
-    AddSymbolizeCommand, AddReportCommand,  AddAdviseCommand, AddTimelineCommand,  AddAtCommand,
-    AddWhoCommand,       AddConvertCommand, AddCheckCommand,  AddCompletionCommand};
+    AddRunCommand,    AddPsCommand,       AddDumpCommand, AddControlCommand, AddServeCommand,     AddDoctorCommand,
+    AddTopCommand,    AddDiffCommand,     AddPeekCommand, AddLeaksCommand,   AddSymbolizeCommand, AddReportCommand,
+    AddAdviseCommand, AddTimelineCommand, AddWhoCommand,  AddConvertCommand, AddCheckCommand,     AddCompletionCommand};
 
 // Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
 // number, and output would be written into that file. /dev/null is opened with the wrong access mode, so that reading
@@ -88,6 +88,42 @@ std::string DidYouMean(const std::string& name, const std::vector<std::string>& 
   return similar == nullptr ? "" : Cat("; did you mean '", prefix, *similar, "'?");
 }
 
+// What names of earlier versions are today. `name`: an option, or an option and its value; "": the command itself.
+struct OldName {
+  std::string_view command;
+  std::string_view name;
+  std::string_view today;
+};
+constexpr OldName kOldNames[] = {
+    {"at", "", "`hbmprof dump RECORDING@MOMENT -o FILE`; moments are @peak, @end, @oom, @mark:NAME, @12.5s"},
+    {"record", "", "`hbmprof control PROCESS record start|stop|flight`"},
+    {"who", "--time", "a part of the recording's name: RECORDING@12.5s"},
+    {"timeline", "--by site", "'--by function'"},
+    {"timeline", "-b site", "'-b function'"},
+    {"symbolize", "-d", "'--debug-dir'"},
+    {"convert", "--to json", "'--to ndjson'"},
+    {"serve", "--client-timeout", "a constant, 10 s"},
+    {"serve", "--answer-memory", "a constant, 1 GiB"}};
+
+// Explains which word of the command line is a name of earlier versions. Returns whether there is one.
+bool PrintOldName(const std::string& command, const std::vector<std::string>& arguments) {
+  for (const OldName& old : kOldNames) {
+    if (old.command != command) continue;
+    bool is_used = old.name.empty();
+    for (size_t i = 0; i < arguments.size() && arguments[i] != "--" && !is_used; ++i) {
+      std::string word = arguments[i];
+      const size_t equals = std::min(word.find('='), word.size());
+      is_used = word.substr(0, equals) == old.name || (i > 0 && Cat(arguments[i - 1], " ", word) == old.name);
+      if (equals < word.size()) is_used = is_used || word.replace(equals, 1, " ") == old.name;
+    }
+    if (!is_used) continue;
+    PrintError(old.name.empty() ? "" : command,
+               Cat("'", old.name.empty() ? old.command : old.name, "' is now ", old.today));
+    return true;
+  }
+  return false;
+}
+
 // Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
 int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
   std::vector<std::string> candidates;
@@ -110,7 +146,7 @@ bool PrintUnknownOption(const Command& command, const std::vector<std::string>& 
     const std::string name = argument.substr(0, argument.find('='));
     if (name.compare(0, 2, "--") != 0 || command.arguments->get_option_no_throw(name) != nullptr) continue;
     std::vector<std::string> candidates;
-    for (const CLI::Option* option : OptionsOf(*command.arguments)) {
+    for (const CLI::Option* option : command.arguments->get_options()) {
       for (const std::string& candidate : option->get_lnames()) candidates.push_back(candidate);
     }
     const std::string command_name = command.arguments->get_name();
@@ -137,7 +173,7 @@ void SeparateProgram(const Command& command, std::vector<std::string>& arguments
 
 // Explains which option is given several times although it takes one value. Returns whether there is one.
 bool PrintRepeatedOption(const CLI::App& arguments) {
-  for (const CLI::Option* option : OptionsOf(arguments)) {
+  for (const CLI::Option* option : arguments.get_options()) {
     const size_t count = option->results().size();
     if (option->get_items_expected_max() != 1 || count < 2) continue;
     PrintError(arguments.get_name(), Cat(option->get_name(), ": is given ", count, " times; give it once"));
@@ -157,7 +193,7 @@ bool PrintEmptyValue(const CLI::App& arguments, const std::vector<std::string>& 
     if (word->size() != name.size() + 1 || word->compare(0, 2, "--") != 0) continue;
     if (arguments.get_option_no_throw(name) != nullptr) empty = name;
   }
-  for (const CLI::Option* option : OptionsOf(arguments)) {
+  for (const CLI::Option* option : arguments.get_options()) {
     const std::vector<std::string>& values = option->results();
     if (std::find(values.begin(), values.end(), "") == values.end()) continue;
     if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
@@ -171,9 +207,9 @@ bool PrintEmptyValue(const CLI::App& arguments, const std::vector<std::string>& 
 // Explains that standard input is given as several inputs: the second one would be empty. Returns whether it is.
 bool PrintRepeatedInput(const CLI::App& arguments) {
   std::ptrdiff_t inputs = 0;
-  for (const CLI::Option* option : OptionsOf(arguments)) {
+  for (const CLI::Option* option : arguments.get_options()) {
     const std::string name = option->get_name();
-    if (name != "FILE" && name != "BASE" && name != "--base") continue;
+    if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
     inputs += std::count(option->results().begin(), option->results().end(), "-");
   }
   if (inputs < 2) return false;
@@ -198,12 +234,17 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);
   tool.get_formatter()->column_width(28);
-  tool.footer("hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
+  tool.footer(
+      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
+      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
+      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   for (const auto add : kCommands) commands.push_back(add(tool));
   const std::string first = argc > 1 ? argv[1] : "";
   const auto named = std::find_if(commands.begin(), commands.end(),
                                   [&first](const Command& command) { return command.arguments->get_name() == first; });
+  std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
+  if (PrintOldName(first, arguments)) return kUnusable;
   if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
 
   // CLI11 leaves the name of a hidden option out of its error messages. So the hidden options are shown during the
@@ -216,7 +257,6 @@ int Run(int argc, char** argv, std::string* command_name) {
       hidden.push_back(option);
     }
   }
-  std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
   if (named != commands.end()) SeparateProgram(*named, arguments);
   if (named != commands.end() && PrintEmptyValue(*named->arguments, arguments)) return kUnusable;
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -252,6 +292,8 @@ int RunCommandLine(int argc, char** argv) {
   try {
     code = Run(argc, argv, &command);
   } catch (const std::bad_alloc&) {
+    // Some libraries allocate without operator new, which would have called it: it names the limit.
+    if (std::get_new_handler() != nullptr) std::get_new_handler()();
     PrintError(command, "out of memory");
   } catch (const std::exception& error) {
     PrintError(command, error.what());

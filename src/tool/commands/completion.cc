@@ -17,7 +17,7 @@ std::vector<const CLI::App*> Subcommands(const CLI::App& tool) {
 
 // Returns the options of a command for users. Those that only the command itself uses have no description.
 std::vector<const CLI::Option*> DescribedOptions(const CLI::App& command) {
-  std::vector<const CLI::Option*> options = OptionsOf(command);
+  std::vector<const CLI::Option*> options = command.get_options();
   options.erase(std::remove_if(options.begin(), options.end(),
                                [](const CLI::Option* option) { return option->get_description().empty(); }),
                 options.end());

@@ -49,7 +49,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
     for (char& c : name) c = c == ';' || c == '\n' || c == '\r' ? ':' : c;
     return Visible(name);
   };
-  FrameTexts frames(profiles, ";", true, [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
+  FrameTexts frames(profiles, ";", [&](const ProfileSet::ShownFrame& frame) { return write(frame.name); });
   std::map<std::string, int64_t> lines;
   for (const ProfileSet::File& file : profiles.files()) {
     for (size_t s = 0; s < file.samples.size(); ++s) {
@@ -83,7 +83,7 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
     }
     return std::to_string(entry->second);
   };
-  FrameTexts frames(profiles, ",", true,
+  FrameTexts frames(profiles, ",",
                     [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
   // For each sample of all files: the numbers of its stack's frames.
   std::vector<std::string> stacks;
@@ -119,45 +119,6 @@ std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string
   return Cat("{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\n\"name\":",
              Quoted(profiles.files()[0].path), ",\"exporter\":\"hbmprof\",\n\"shared\":{\"frames\":[", all_frames,
              "]},\n\"profiles\":[", views, "]}\n");
-}
-
-std::string LabelsAsJson(const ProfileSet& profiles, uint32_t set) {
-  std::vector<std::pair<std::string, Json>> entries;
-  for (const ProfileSet::Label& label : profiles.labels(set)) {
-    entries.emplace_back(profiles.text(label.key),
-                         label.text != 0 ? Json(profiles.text(label.text)) : Json(label.number));
-  }
-  return VisibleJson(ObjectOf(std::move(entries)).dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-std::string AllAsJson(const ProfileSet& profiles) {
-  std::string text = Cat("{\"version\":", kJsonVersion, ",\"types\":[");
-  std::vector<std::string> type_names;
-  for (const SampleType& type : profiles.types()) {
-    text += Cat(type_names.empty() ? "" : ",", "{\"type\":", Quoted(type.type), ",\"unit\":", Quoted(type.unit), "}");
-    type_names.push_back(Cat(type_names.empty() ? "" : ",", Quoted(type.type), ":"));
-  }
-  text += "],\n\"files\":[";
-  FrameTexts frames(profiles, ",", false, [](const ProfileSet::ShownFrame& frame) {
-    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.position), "}");
-  });
-  for (const ProfileSet::File& file : profiles.files()) {
-    text += Cat(text.back() == '[' ? "" : ",", "\n{\"path\":", Quoted(file.path), ",\"time\":\"",
-                FormatTime(file.time_nanos), "\",\n\"comments\":[");
-    for (const std::string& comment : file.comments) text += (text.back() == '[' ? "" : ",") + Quoted(comment);
-    text += "],\n\"samples\":[";
-    for (size_t s = 0; s < file.samples.size(); ++s) {
-      text += s == 0 ? "\n{\"values\":{" : ",\n{\"values\":{";
-      for (size_t t = 0; t < type_names.size(); ++t) text += Cat(type_names[t], profiles.Value(file, s, t));
-      text += Cat("},\"labels\":", LabelsAsJson(profiles, file.samples[s].labels), ",\"stack\":[");
-      const size_t begin = text.size();
-      frames.AppendStack(file.samples[s].stack, text);
-      if (text.size() > begin) text.erase(begin, 1);  // the first separator
-      text += "]}";
-    }
-    text += "]}";
-  }
-  return text + "]}\n";
 }
 
 absl::StatusOr<int> ConvertBirths(const ConvertOptions& options) {
@@ -199,7 +160,7 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
   }
-  if (const absl::Status status = CheckIsNoInput(options.output, options.files); !status.ok()) return status;
+  if (const absl::Status status = CheckIsNoInput(options.output, FilesOf(options.files)); !status.ok()) return status;
   if (options.to == "births") return ConvertBirths(options);
   if (table.has_value()) {
     const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
@@ -210,15 +171,14 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
   }
   absl::StatusOr<ProfileSet> profiles = ReadProfiles(options.files);
   if (!profiles.ok()) return profiles.status();
-  if (options.to != "json") KeepLastOfEachProcess("convert", 0, *profiles);
+  KeepLastOfEachProcess("convert", 0, *profiles);
   if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
   if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
   const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
   if (!type.ok()) return type.status();
-  const std::string text = options.to == "folded"       ? Folded(*profiles, *type, options.by)
-                           : options.to == "speedscope" ? Speedscope(*profiles, options.by)
-                                                        : AllAsJson(*profiles);
+  const std::string text =
+      options.to == "folded" ? Folded(*profiles, *type, options.by) : Speedscope(*profiles, options.by);
   if (IsStandardOutput(options.output)) {
     Print(text);
   } else if (const absl::Status status = WriteOutput(options.output, text); !status.ok()) {
@@ -233,16 +193,15 @@ Command AddConvertCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("convert", "Write files for other viewers");
   auto options = std::make_shared<ConvertOptions>();
   arguments
-      ->add_option("FILE", options->files,
-                   "Profiles, combined into one (csv, json, ndjson: one after the other); or a recording")
+      ->add_option("SOURCE", options->files,
+                   "Profiles, combined into one (csv, ndjson: one after the other); or a recording")
       ->required();
   std::vector<std::string> formats = RecordingFormats();
-  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "json", "births"});
+  formats.insert(formats.begin(), {"csv", "ndjson", "folded", "speedscope", "births"});
   arguments
-      ->add_option(
-          "--to", options->to,
-          "csv, ndjson, folded, speedscope, json, births (a profile with the label birth); of a recording also "
-          "xplane, perfetto, memory-viz")
+      ->add_option("--to", options->to,
+                   "csv, ndjson, folded, speedscope, births; of a recording also "
+                   "xplane, perfetto, memory-viz")
       ->required()
       ->check(CLI::IsMember(formats));
   arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");

@@ -126,7 +126,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   // Reports a wrong size before the wait of --after.
   if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
   if (options.files.empty()) {
-    if (options.after.empty()) return absl::InvalidArgumentError("FILE or --after is required");
+    if (options.after.empty()) return absl::InvalidArgumentError("SOURCE or --after is required");
     options.files = {options.base};
   }
   std::vector<std::string> files = {options.base};
@@ -157,10 +157,10 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
 Command AddDiffCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("diff", "Show what changed between two profiles");
   auto options = std::make_shared<DiffOptions>();
-  arguments->add_option("BASE", options->base, "The earlier profile: a file, a process or a URL")->required();
-  arguments->add_option("FILE", options->files, "The later profile; those of several processes are added up");
+  arguments->add_option("BASE", options->base, "The earlier profile, also a process or run.hbmrec@10s")->required();
+  arguments->add_option("SOURCE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
-                        "Time to wait between BASE and FILE, such as 60s; without FILE, BASE is read twice");
+                        "Time to wait between BASE and SOURCE, such as 60s; without SOURCE, BASE is read twice");
   AddSumsOptions(*arguments, *options);
   AddTreeOption(*arguments, *options);
   arguments->add_option("--fail-over", options->fail_over,

@@ -9,6 +9,7 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
+#include "src/tool/report/report.h"
 #include "src/tool/report/verdict.h"
 #include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"
@@ -288,7 +289,7 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
   return TakeDumps("leaks", process, {*seconds, is_series ? options.dumps : 1, options.output}, check);
 }
 
-// Returns the dumps: the files, or those of a process, if `options.files` is one name and that of a process.
+// Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
 absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   if (options.files.size() == 1) {
     const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
@@ -299,6 +300,11 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     if (option->count() == 0) continue;
     return absl::InvalidArgumentError(
         Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
+  }
+  if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
+    absl::StatusOr<std::unique_ptr<RecordedReport>> recorded = ReadRecorded("leaks", options.files[0], kJudgedStates);
+    if (!recorded.ok()) return recorded.status();
+    return std::move((*recorded)->states);
   }
   return ReadProfiles(options.files);
 }
@@ -348,8 +354,9 @@ Command AddLeaksCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("leaks", "Rank the call stacks whose buffers are never freed");
   auto options = std::make_shared<LeaksOptions>();
   arguments
-      ->add_option("FILE", options->files,
-                   "Dumps of one program: one with the ages of buffers, or three or more; or a running process")
+      ->add_option("SOURCE", options->files,
+                   "Dumps of one program: one with the ages of buffers, or three or more; or one recording, or one "
+                   "process to take dumps of")
       ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");

@@ -1,26 +1,43 @@
 // See options.h.
 #include "src/tool/commands/options.h"
 
+#include <cstdlib>
 #include <string>
 
+#include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"
 
 namespace hbmprof::tool {
 
 const char kFilterHelp[] =
+    "Also --known REGEX: further known libraries. Of a running process: --socket-dir DIR\n"
     "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
     "[KEY=]REGEX|RANGE";
+
+void AddProcessOptions(CLI::App& arguments, bool is_hidden) {
+  // ControlDirectory reads the variable.
+  const auto set = [](const std::string& directory) {
+    setenv(internal::kControlDirectoryVariable, directory.c_str(), 1);
+  };
+  arguments
+      .add_option_function<std::string>("--socket-dir", set,
+                                        "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
+      ->type_name("DIR")
+      ->group(is_hidden ? "" : kProcessGroup);
+}
 
 void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
   arguments.add_option("-w,--where", options.where, "Only samples with this label, KEY=VALUE; can be repeated")
       ->allow_extra_args(false);
   arguments.add_flag("--own,!--no-own", options.own,
                      options.own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");
+  // kFilterHelp lists these.
   arguments
       .add_option("--known", options.known,
                   "REGEX of further known libraries: binaries, files, functions; can be repeated")
-      ->allow_extra_args(false);
-  // kFilterHelp lists these in one line.
+      ->allow_extra_args(false)
+      ->group("");
+  AddProcessOptions(arguments, true);
   arguments.add_option("--focus", options.focus, "Only samples with a frame that matches")->group("");
   arguments.add_option("--ignore", options.ignore, "No samples with a frame that matches")->group("");
   arguments.add_option("--hide", options.hide, "Leave out frames that match")->group("");

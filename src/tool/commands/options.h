@@ -9,12 +9,21 @@
 
 namespace hbmprof::tool {
 
-// The last line of the help of a command that has ViewOptions.
+// The last lines of the help of a command that has ViewOptions.
 extern const char kFilterHelp[];
 // The help of --own where it is the default.
 inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
 
-// These functions add the options to the command line of a subcommand. `options` must exist until it has run.
+// The help of a SOURCE (profile_source.h).
+inline constexpr char kSourceHelp[] = "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak";
+
+// The heading of the options of running processes.
+inline constexpr char kProcessGroup[] = "Running processes";
+// Adds the options of a subcommand that takes running processes. If they are hidden, kFilterHelp lists them.
+void AddProcessOptions(CLI::App& arguments, bool is_hidden = false);
+
+// These functions add the options to the command line of a subcommand. `options` must exist until it has run. They
+// include those of AddProcessOptions.
 void AddViewOptions(CLI::App& arguments, ViewOptions& options);
 // All options except the files and --tree.
 void AddSumsOptions(CLI::App& arguments, SumsOptions& options);

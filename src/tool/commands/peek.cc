@@ -35,10 +35,14 @@ std::vector<Neighbours> NeighboursOf(const Sums& sums) {
     at(edge.caller).callees.push_back(edge);
     at(edge.callee).callers.push_back(edge);
   }
-  const auto is_larger = [](const Sums::Edge& a, const Sums::Edge& b) {
-    return std::make_tuple(Minus(0, a.cum[1]), a.caller, a.callee) <
-           std::make_tuple(Minus(0, b.cum[1]), b.caller, b.callee);
+  // The numbers of rows differ from run to run.
+  const auto key = [&sums](const Sums::Edge& edge) {
+    const Sums::Row& caller = sums.row(edge.caller);
+    const Sums::Row& callee = sums.row(edge.callee);
+    return std::tuple<int64_t, const std::string&, const std::string&, uint32_t, uint32_t>(
+        Minus(0, edge.cum[1]), caller.name, callee.name, edge.caller, edge.callee);
   };
+  const auto is_larger = [&key](const Sums::Edge& a, const Sums::Edge& b) { return key(a) < key(b); };
   for (Neighbours& row : neighbours) {
     std::sort(row.callers.begin(), row.callers.end(), is_larger);
     std::sort(row.callees.begin(), row.callees.end(), is_larger);
@@ -127,7 +131,7 @@ Command AddPeekCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("peek", "Show the callers and callees of a function");
   auto options = std::make_shared<PeekOptions>();
   arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
-  arguments->add_option("FILE", options->files, "Profiles; those of several ranks are added up")->required();
+  arguments->add_option("SOURCE", options->files, "Profiles; those of several processes are added up")->required();
   AddSumsOptions(*arguments, *options);
   return {arguments, [options] { return RunPeek(*options); }, true};
 }

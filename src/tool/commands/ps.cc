@@ -4,25 +4,22 @@
 #include <vector>
 
 #include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-struct PsOptions {
-  std::string directory = ControlDirectory();
-  bool exact = false;
-};
-
-absl::StatusOr<int> RunPs(const PsOptions& options) {
+absl::StatusOr<int> RunPs(bool exact) {
+  const std::string directory = ControlDirectory();
   std::vector<std::string> silent;
-  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options.directory, &silent);
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, &silent);
   // The first process makes the directory.
   if (absl::IsNotFound(processes.status())) processes.emplace();
   if (!processes.ok()) return processes.status();
   if (processes->empty() && silent.empty()) {
-    PrintError("ps", NoProcessText("", options.directory));
+    PrintError("ps", NoProcessText("", directory));
     return kSuccess;
   }
   using Align = Table::Align;
@@ -31,7 +28,7 @@ absl::StatusOr<int> RunPs(const PsOptions& options) {
   for (const LiveProcess& process : *processes) {
     if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
     for (const LiveMemory& memory : process.memory) {
-      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", options.exact); };
+      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", exact); };
       table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
                  memory.limit < 0 ? "-" : bytes(memory.limit)});
     }
@@ -45,12 +42,10 @@ absl::StatusOr<int> RunPs(const PsOptions& options) {
 
 Command AddPsCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("ps", "List the running processes that have a control channel");
-  auto options = std::make_shared<PsOptions>();
-  arguments
-      ->add_option("--socket-dir", options->directory, "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
-      ->type_name("DIR");
-  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
-  return {arguments, [options] { return RunPs(*options); }};
+  auto exact = std::make_shared<bool>(false);
+  arguments->add_flag("--exact", *exact, "Print bytes without rounding");
+  AddProcessOptions(*arguments);
+  return {arguments, [exact] { return RunPs(*exact); }};
 }
 
 }  // namespace hbmprof::tool

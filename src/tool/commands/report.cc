@@ -1,8 +1,6 @@
 // `hbmprof report`: writes one page that shows everything and needs no other file.
 #include "src/tool/report/report.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -10,16 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "src/export/recording.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
-#include "src/tool/recording/gaps.h"
-#include "src/tool/report/timeline.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
-#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
-#include "src/tool/util/progress.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -34,28 +27,13 @@ struct ReportOptions : ViewOptions {
   std::string per;
 };
 
-absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
-  if (!reader.ok()) return reader.status();
-  absl::StatusOr<std::vector<ProfileBytes>> bytes;
-  {
-    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
-    bytes = StatesOf(**reader, path, states, progress);
-  }
-  if (!bytes.ok()) return bytes.status();
-  WarnOfGaps("report", path, **reader);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
-  if (!profiles.ok()) return profiles.status();
-  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
-}
-
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
   const bool has_base = !options.base.empty();
   if (has_base && IsRecordingFile(options.base)) {
-    return absl::InvalidArgumentError(Cat("--base ", options.base, ": a recording cannot be the base; give a profile"));
+    return absl::InvalidArgumentError(Cat("--base ", options.base,
+                                          ": a recording cannot be the base; give a moment of it, such as ",
+                                          options.base, "@10s"));
   }
   const auto first_recording =
       std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
@@ -69,12 +47,12 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
         Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
   }
   if (has_base) paths.insert(paths.begin(), options.base);
-  if (const absl::Status status = CheckIsNoInput(options.output, paths); !status.ok()) return status;
+  if (const absl::Status status = CheckIsNoInput(options.output, FilesOf(paths)); !status.ok()) return status;
   if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
-    constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
-    absl::StatusOr<std::unique_ptr<RecordedReport>> read = ReadRecorded(recordings[0], paths.empty() ? kStates : 1);
+    absl::StatusOr<std::unique_ptr<RecordedReport>> read =
+        ReadRecorded("report", recordings[0], paths.empty() ? kJudgedStates : 1);
     if (!read.ok()) return read.status();
     recorded = *std::move(read);
   }
@@ -98,7 +76,7 @@ Command AddReportCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("report", "Write one page with everything, for a browser");
   auto options = std::make_shared<ReportOptions>();
   arguments
-      ->add_option("FILE", options->files,
+      ->add_option("SOURCE", options->files,
                    "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
   arguments->add_option("-o,--output", options->output, "The page, such as report.html; - is standard output")

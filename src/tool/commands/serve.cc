@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
 #include "src/tool/report/page.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
@@ -31,9 +32,7 @@ struct ServeOptions {
   Fleet::Options fleet;
   std::string token_file;
   std::string interval = "5s";
-  std::string client_timeout = "10s";
   std::string max_bytes = "4MiB";
-  std::string answer_memory = "1GiB";
 };
 
 HttpResponse Failure(int status, std::string_view why) {
@@ -161,21 +160,13 @@ absl::Status Complete(ServeOptions& options) {
     return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 1h"));
   }
   options.fleet.interval_s = *interval;
-  const std::optional<double> client_timeout = ParseSeconds(options.client_timeout);
-  if (!client_timeout.has_value() || *client_timeout < 0.1 || *client_timeout > 3600) {
-    return absl::InvalidArgumentError(
-        Cat("--client-timeout ", options.client_timeout, ": write a time from 100ms to 1h"));
-  }
-  options.http.client_seconds = *client_timeout;
+  options.fleet.directory = ControlDirectory();
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
     return absl::InvalidArgumentError(
         Cat("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces"));
   }
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
     return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
-  }
-  if (!ParseBytes(options.answer_memory, &options.fleet.answer_bytes) || options.fleet.answer_bytes <= 0) {
-    return absl::InvalidArgumentError(Cat("--answer-memory ", options.answer_memory, ": write a size such as 1GiB"));
   }
   if (!IsAddress(options.http.address)) {
     return absl::InvalidArgumentError(
@@ -224,7 +215,6 @@ Command AddServeCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("serve", "Serve profiles, metrics and a live page over HTTP");
   auto options = std::make_shared<ServeOptions>();
   options->http.port = 4747;
-  options->fleet.directory = ControlDirectory();
   arguments->add_option("--address", options->http.address, "The IP address to listen on")->capture_default_str();
   arguments->add_option("--port", options->http.port, "The port; 0: any free port")
       ->capture_default_str()
@@ -238,8 +228,6 @@ Command AddServeCommand(CLI::App& tool) {
       ->allow_extra_args(false);
   arguments->add_option("--interval", options->interval, "Time between two points of the history")
       ->capture_default_str();
-  arguments->add_option("--client-timeout", options->client_timeout, "Time for a client to send its request")
-      ->capture_default_str();
   arguments
       ->add_option("--metrics-tags", options->fleet.metrics_tags,
                    "Split the metrics by these tags (default: the tags that each process has set for them)")
@@ -248,14 +236,7 @@ Command AddServeCommand(CLI::App& tool) {
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
-  arguments
-      ->add_option("--answer-memory", options->answer_memory,
-                   "Memory for answers that are not sent yet; a request that needs more gets status 503")
-      ->capture_default_str();
-  arguments
-      ->add_option("--socket-dir", options->fleet.directory,
-                   "The directory of the sockets, if it is not $HBMPROF_SOCKET_DIR")
-      ->type_name("DIR");
+  AddProcessOptions(*arguments);
   return {arguments, [options] { return RunServe(*options); }};
 }
 

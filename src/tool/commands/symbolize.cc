@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/symbols/debug_files.h"
@@ -380,18 +381,19 @@ Command AddSymbolizeCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
   auto options = std::make_shared<SymbolizeOptions>();
-  arguments->add_option("FILE", options->files, "Profiles; several are symbolized together")->required();
+  arguments->add_option("SOURCE", options->files, "Profiles; several are symbolized together")->required();
   arguments
       ->add_option("-o,--output", options->output,
                    "The output file; - is standard output; a folder if there are several profiles")
       ->required();
   arguments
-      ->add_option("-d,--debug-dir", options->debug_dirs,
+      ->add_option("--debug-dir", options->debug_dirs,
                    "Folder with unstripped files, by build id or in any layout; can be repeated")
       ->allow_extra_args(false);
   arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: 0, one per processor)")
       ->transform(WholeNumber(0, 1024));
   arguments->add_flag("--no-cache", options->no_cache, "Do not use the cache: read all files again and store nothing");
+  AddProcessOptions(*arguments);
   return {arguments, [options] { return RunSymbolize(*options); }};
 }
 

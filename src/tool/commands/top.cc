@@ -104,8 +104,8 @@ Command AddTopCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("top", "Show what holds the memory, largest first");
   auto options = std::make_shared<TopOptions>();
   arguments
-      ->add_option("FILE", options->files,
-                   "Profiles: files, processes or URLs; those of several processes are added up")
+      ->add_option("SOURCE", options->files,
+                   "Profiles, also processes and run.hbmrec@peak; those of several processes are added up")
       ->required();
   AddSumsOptions(*arguments, *options);
   AddTreeOption(*arguments, *options);

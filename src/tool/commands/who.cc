@@ -15,6 +15,7 @@
 #include "src/tool/recording/gaps.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
@@ -29,9 +30,8 @@ using internal::RecordingState;
 using internal::RecordingTables;
 
 struct WhoOptions {
-  std::string file;
+  std::string recording;  // may name a moment
   std::string address;
-  std::optional<std::string> time;
 };
 
 // A buffer that contained the address.
@@ -209,15 +209,17 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   if (!address.has_value()) {
     return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
   }
-  absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(options.file);
+  const SourceParts source = PartsOf(options.recording);
+  absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(source.file);
   if (!opened.ok()) return opened.status();
   RecordingReader& recording = **opened;
   std::optional<int64_t> time;
-  if (options.time.has_value()) {
-    const absl::StatusOr<int64_t> parsed = ParseRecordedTime(recording, *options.time);
-    if (!parsed.ok())
-      return absl::Status(parsed.status().code(), Cat(options.file, ": ", std::string(parsed.status().message())));
-    time = *parsed;
+  if (source.moment.has_value()) {
+    const absl::StatusOr<RecordedInstant> instant = InstantNamed(recording, *source.moment);
+    if (!instant.ok()) {
+      return absl::Status(instant.status().code(), Cat(source.file, ": ", std::string(instant.status().message())));
+    }
+    time = instant->time;
   }
   absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make({});
   if (!libraries.ok()) return libraries.status();
@@ -231,7 +233,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   // The latest buffer is shown first, because it is the most probable cause of a fault.
   for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
-    text += Cat("... and ", found.count - owners.size(), " earlier buffers; --time shows the one of an instant\n\n");
+    text += Cat("... and ", found.count - owners.size(),
+                " earlier buffers; RECORDING@TIME shows the one of an instant\n\n");
   }
   if (owners.empty()) {
     text += time.has_value() && found.count != 0
@@ -241,7 +244,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   }
   text += NeighboursText(recording, writer, *address, time.value_or(recording.end_time()));
   Print(text);
-  WarnOfGaps("who", options.file, recording);
+  WarnOfGaps("who", source.file, recording);
   return owners.empty() ? kFinding : kSuccess;
 }
 
@@ -250,9 +253,11 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
 Command AddWhoCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("who", "Show which buffers of a recording had an address");
   auto options = std::make_shared<WhoOptions>();
-  arguments->add_option("FILE", options->file, "A recording")->required();
+  arguments
+      ->add_option("RECORDING", options->recording,
+                   "A recording; with a moment, such as run.hbmrec@12.5s: only the buffers that were live then")
+      ->required();
   arguments->add_option("ADDRESS", options->address, "An address in the buffer: 0x7f0000200000")->required();
-  arguments->add_option("--time", options->time, "Only the buffers live then: 12.5 (seconds), 2026-11-22T18:20:04Z");
   return {arguments, [options] { return RunWho(*options); }, true};
 }
 

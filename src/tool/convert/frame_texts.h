@@ -15,14 +15,13 @@
 namespace hbmprof::tool {
 
 // Makes the text of each location only once, although the location can be in many stacks. `write` returns the text of
-// one frame. The frames of a stack are ordered innermost first or outermost first.
+// one frame. The outermost frame of a stack comes first.
 class FrameTexts {
  public:
   using Write = std::function<std::string(const ProfileSet::ShownFrame&)>;
-  FrameTexts(const ProfileSet& profiles, std::string separator, bool outermost_first, Write write)
+  FrameTexts(const ProfileSet& profiles, std::string separator, Write write)
       : profiles_(profiles),
         separator_(std::move(separator)),
-        outermost_first_(outermost_first),
         write_(std::move(write)),
         texts_(profiles.locations().size()) {}
 
@@ -30,7 +29,7 @@ class FrameTexts {
   void AppendStack(uint32_t stack, std::string& out) {
     const uint64_t* begin = profiles_.stacks().begin(stack);
     const size_t length = profiles_.stacks().length(stack);
-    for (size_t i = 0; i < length; ++i) out += Of(begin[outermost_first_ ? length - 1 - i : i]);
+    for (size_t i = 0; i < length; ++i) out += Of(begin[length - 1 - i]);
   }
 
  private:
@@ -38,14 +37,13 @@ class FrameTexts {
     std::string& text = texts_[location];
     if (!text.empty()) return text;
     std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
-    if (outermost_first_) std::reverse(frames.begin(), frames.end());
+    std::reverse(frames.begin(), frames.end());
     for (const ProfileSet::ShownFrame& frame : frames) text += separator_ + write_(frame);
     return text;
   }
 
   const ProfileSet& profiles_;
   const std::string separator_;
-  const bool outermost_first_;
   const Write write_;
   std::vector<std::string> texts_;  // by location
 };

@@ -241,7 +241,7 @@ class SampleTable {
       return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
     }
     const std::string of_file = FileCells(file);
-    FrameTexts frames(profiles, ";", true, [](const ProfileSet::ShownFrame& frame) {
+    FrameTexts frames(profiles, ";", [](const ProfileSet::ShownFrame& frame) {
       std::string name = Visible(frame.name);
       std::replace(name.begin(), name.end(), ';', ':');
       return name;
@@ -262,7 +262,8 @@ class SampleTable {
     columns_.insert(columns_.end(), {"name", "where", "stack", "labels"});
     for (const SampleType& type : profiles.types()) {
       types_.push_back(type.type);
-      columns_.push_back(type.type);
+      const std::string quoted = Quoted(type.type);
+      columns_.push_back(format_ == TableFormat::kNdjson ? quoted.substr(1, quoted.size() - 2) : type.type);
     }
     return WriteColumnNames(format_, columns_, output_);
   }

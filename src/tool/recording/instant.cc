@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -55,7 +57,30 @@ const DriverSample* LastSample(const RecordingReader& recording, int64_t time) {
   return last;
 }
 
-}  // namespace
+// Returns the names of the memories that the recording's events use: "GPU:0, GPU:0 pinned_host".
+std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) {
+  std::string names;
+  for (size_t account = 0; account < totals.account_count(); ++account) {
+    if (totals.account(account).is_used) names += (names.empty() ? "" : ", ") + AccountName(tables, account);
+  }
+  return names.empty() ? "none" : names;
+}
+
+// Returns the account with the name `memory`; for "", the one whose bytes in use reach the highest value of all.
+absl::StatusOr<size_t> AccountNamed(RecordingReader& recording, const std::string& memory) {
+  SiteTotals totals(recording.tables());
+  if (memory.empty()) {
+    ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
+  }
+  size_t highest = 0;
+  for (size_t account = 0; account < totals.account_count(); ++account) {
+    if (!memory.empty() && AccountName(recording.tables(), account) == memory) return account;
+    if (totals.account(account).peak > totals.account(highest).peak) highest = account;
+  }
+  if (memory.empty()) return highest;
+  return absl::NotFoundError(
+      Cat("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, recording.tables())));
+}
 
 RecordedInstant EndOf(RecordingReader& recording) {
   RecordedInstant instant = LastAfter(recording, [](const RecordedEvent&) { return true; });
@@ -63,40 +88,35 @@ RecordedInstant EndOf(RecordingReader& recording) {
   return instant;
 }
 
-RecordedInstant InstantAt(RecordingReader& recording, int64_t time) {
-  RecordedInstant instant = LastAfter(recording, [time](const RecordedEvent& event) { return event.time <= time; });
-  instant.time = std::max(instant.time, time);
-  return instant;
-}
-
-RecordedInstant PeakOf(RecordingReader& recording, size_t account) {
+absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::string& memory) {
+  const absl::StatusOr<size_t> account = AccountNamed(recording, memory);
+  if (!account.ok()) return account.status();
   SiteTotals totals(recording.tables());
-  if (account >= totals.account_count()) return {0, recording.tables().start_time};
-  int64_t peak = totals.account(account).peak;
+  if (*account >= totals.account_count()) return RecordedInstant{0, recording.tables().start_time};
+  int64_t peak = totals.account(*account).peak;
   return LastAfter(recording, [&](const RecordedEvent& event) {
-    if (!totals.Apply(event) || totals.account(account).peak == peak) return false;
-    peak = totals.account(account).peak;
+    if (!totals.Apply(event) || totals.account(*account).peak == peak) return false;
+    peak = totals.account(*account).peak;
     return true;
   });
 }
 
-size_t HighestAccount(RecordingReader& recording) {
-  SiteTotals totals(recording.tables());
-  ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
-  size_t highest = 0;
-  for (size_t account = 1; account < totals.account_count(); ++account) {
-    if (totals.account(account).peak > totals.account(highest).peak) highest = account;
+absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording, const std::string& memory) {
+  size_t wanted = 0;
+  if (!memory.empty()) {
+    const absl::StatusOr<size_t> account = AccountNamed(recording, memory);
+    if (!account.ok()) return account.status();
+    wanted = *account;
   }
-  return highest;
-}
-
-absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording) {
   bool has_failed = false;
   RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {
-    has_failed = has_failed || event.kind == RecordedKind::kFailed;
-    return event.kind == RecordedKind::kFailed;
+    const bool is_wanted = event.kind == RecordedKind::kFailed && (memory.empty() || event.id == wanted);
+    has_failed = has_failed || is_wanted;
+    return is_wanted;
   });
-  if (!has_failed) return absl::NotFoundError("no allocation failed in the recording");
+  if (!has_failed) {
+    return absl::NotFoundError(Cat("no allocation failed in the recording", memory.empty() ? "" : " in ", memory));
+  }
   --instant.events;
   return instant;
 }
@@ -121,14 +141,7 @@ absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::st
           names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
 }
 
-std::string TimeText(const RecordingTables& tables, int64_t time) {
-  const int64_t since = Minus(time, tables.start_time);
-  char seconds[64];
-  std::snprintf(seconds, sizeof(seconds), "%.6f s after the start", static_cast<double>(since) / 1e9);
-  return Cat(seconds, ", ", FormatTime(Plus(tables.start_unix_nanos, since)));
-}
-
-absl::StatusOr<int64_t> ParseRecordedTime(const RecordingReader& recording, const std::string& text) {
+absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::string& text) {
   const RecordingTables& tables = recording.tables();
   int64_t time;
   if (const std::optional<double> seconds = ParseSeconds(text); seconds.has_value()) {
@@ -138,15 +151,45 @@ absl::StatusOr<int64_t> ParseRecordedTime(const RecordingReader& recording, cons
     absl::Time parsed;
     std::string error;
     if (!absl::ParseTime(absl::RFC3339_full, text, &parsed, &error)) {
-      return absl::InvalidArgumentError(
-          Cat("--time '", text, "': is neither seconds since the start (12.5, 500ms, 2m) nor a time such as ",
-              FormatTime(tables.start_unix_nanos)));
+      return absl::InvalidArgumentError(Cat(
+          "'", text, "' is no moment; write @end, @peak, @oom, @mark:NAME, a time since the start such as @12.5s, or @",
+          FormatTime(tables.start_unix_nanos)));
     }
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
   }
-  if (time >= tables.start_time && time <= recording.end_time()) return time;
-  return absl::OutOfRangeError(Cat("--time ", text, ": the recording begins at ", TimeText(tables, tables.start_time),
-                                   ", and ends ", TimeText(tables, recording.end_time())));
+  if (time >= tables.start_time && time <= recording.end_time()) return InstantAt(recording, time);
+  return absl::OutOfRangeError(Cat("the recording begins at ", TimeText(tables, tables.start_time), ", and ends ",
+                                   TimeText(tables, recording.end_time())));
+}
+
+}  // namespace
+
+RecordedInstant InstantAt(RecordingReader& recording, int64_t time) {
+  RecordedInstant instant = LastAfter(recording, [time](const RecordedEvent& event) { return event.time <= time; });
+  instant.time = std::max(instant.time, time);
+  return instant;
+}
+
+absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const std::string& moment) {
+  constexpr std::string_view kMark = "mark:";
+  if (moment.compare(0, kMark.size(), kMark) == 0) return AtMark(recording, moment.substr(kMark.size()));
+  const size_t slash = std::min(moment.find('/'), moment.size());
+  const std::string name = moment.substr(0, slash);
+  const std::string memory = moment.substr(std::min(slash + 1, moment.size()));
+  if (slash + 1 == moment.size() || (slash < moment.size() && name != "peak" && name != "oom")) {
+    return absl::InvalidArgumentError(Cat("'", moment, "': write @peak/MEMORY or @oom/MEMORY, such as @peak/GPU:0"));
+  }
+  if (name == "peak") return PeakOf(recording, memory);
+  if (name == "oom") return BeforeOutOfMemory(recording, memory);
+  if (name == "end") return EndOf(recording);
+  return AtTime(recording, moment);
+}
+
+std::string TimeText(const RecordingTables& tables, int64_t time) {
+  const int64_t since = Minus(time, tables.start_time);
+  char seconds[64];
+  std::snprintf(seconds, sizeof(seconds), "%.6f s after the start", static_cast<double>(since) / 1e9);
+  return Cat(seconds, ", ", FormatTime(Plus(tables.start_unix_nanos, since)));
 }
 
 RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant) {

@@ -2,9 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 #define HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,27 +20,20 @@ struct RecordedInstant {
 // These functions find instants. They read the events of `recording` from the beginning. The instant that they return
 // is never within a change.
 //
-// Returns the end of the recording.
-RecordedInstant EndOf(internal::RecordingReader& recording);
 // Returns the instant after all events up to `time`.
 RecordedInstant InstantAt(internal::RecordingReader& recording, int64_t time);
-// Returns the instant at which the bytes in use of an account (device * kMemorySpaceCount + space) first reached their
-// highest value.
-RecordedInstant PeakOf(internal::RecordingReader& recording, size_t account);
-// Returns the instant before the last failed allocation. Error: kNotFound if none failed.
-absl::StatusOr<RecordedInstant> BeforeOutOfMemory(internal::RecordingReader& recording);
-// Returns the instant of the last mark with this name, or with a path that ends with "/" and this name. Error:
-// kNotFound if there is none; the message contains names of marks.
-absl::StatusOr<RecordedInstant> AtMark(internal::RecordingReader& recording, const std::string& name);
-
-// Returns the account whose bytes in use reach the highest value of all accounts.
-size_t HighestAccount(internal::RecordingReader& recording);
-
-// Reads a time of the recording: seconds since the start ("12.5", "500ms", "2m"), or the time of day in UTC
-// ("2026-11-22T18:20:04Z", also with a fraction of a second or another offset than Z). Errors: kInvalidArgument if the
-// text is no time; kOutOfRange if the time is not between the start and the end of the recording; the message contains
-// both.
-absl::StatusOr<int64_t> ParseRecordedTime(const internal::RecordingReader& recording, const std::string& text);
+// Returns the instant that `moment` names:
+//   end                 the end of the recording
+//   peak[/MEMORY]       when the bytes in use of MEMORY (AccountName) first reached their highest value; without it, of
+//                       the memory with the highest value of all
+//   oom[/MEMORY]        before the last allocation that failed (in this memory)
+//   mark:NAME           the last mark with this name, or with a path that ends with "/" and this name
+//   12.5s, 500ms, 2m    this time after the start (a number alone is in seconds)
+//   2026-11-22T18:20:04Z  this time of day, also with a fraction of a second or another offset than Z
+// Errors: kInvalidArgument if `moment` is none of these; kNotFound if there is no such memory, mark or failed
+// allocation; kOutOfRange if the time is not between the start and the end of the recording. The message says what
+// there is.
+absl::StatusOr<RecordedInstant> InstantNamed(internal::RecordingReader& recording, const std::string& moment);
 
 // Returns a time as text: "12.345678 s after the start, 2026-11-22T18:20:04Z".
 std::string TimeText(const internal::RecordingTables& tables, int64_t time);

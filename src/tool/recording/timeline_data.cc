@@ -82,13 +82,13 @@ class TimelineMaker {
   }
 
   absl::Status CheckTag() const {
-    if (options_.by == "site" || options_.by == "tag" || tables_.sites.empty()) return absl::OkStatus();
+    if (options_.by == "function" || options_.by == "tag" || tables_.sites.empty()) return absl::OkStatus();
     std::map<std::string, int> keys;
     for (const Snapshot::Sample& site : tables_.sites) {
       for (const auto& [key, value] : site.tags) keys[key] = 0;
     }
     if (keys.count(options_.by) > 0) return absl::OkStatus();
-    std::string names = "site, tag";
+    std::string names = "function, tag";
     for (const auto& [key, unused] : keys) names += ", " + key;
     return absl::InvalidArgumentError(Cat("--by: no allocation has the tag '", options_.by, "'; there are ", names));
   }
@@ -96,7 +96,7 @@ class TimelineMaker {
   // The group of a site.
   std::string GroupOf(uint32_t site) const {
     const Snapshot::Sample& sample = tables_.sites[site];
-    if (options_.by == "site") return stacks_.own_frame(sample.stack).name;
+    if (options_.by == "function") return stacks_.own_frame(sample.stack).name;
     std::string tags;
     for (const auto& [key, value] : sample.tags) {
       if (options_.by == "tag") tags += Cat(tags.empty() ? "" : " ", key, "=", value);

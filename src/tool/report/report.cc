@@ -1,6 +1,8 @@
 // See report.h. This file makes the data of the page, which report.js describes and shows.
 #include "src/tool/report/report.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -13,11 +15,13 @@
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/own_code.h"
+#include "src/tool/recording/gaps.h"
 #include "src/tool/report/page.h"
 #include "src/tool/report/timeline.h"
 #include "src/tool/report/verdict.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
+#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -296,6 +300,24 @@ std::string PageOf(const Json& data) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& command, const std::string& path,
+                                                             size_t states) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
+  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
+  if (!reader.ok()) return reader.status();
+  absl::StatusOr<std::vector<ProfileBytes>> bytes;
+  {
+    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
+    bytes = StatesOf(**reader, path, states, progress);
+  }
+  if (!bytes.ok()) return bytes.status();
+  WarnOfGaps(command, path, **reader);
+  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
+  if (!profiles.ok()) return profiles.status();
+  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
+}
 
 absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
                                        const ViewOptions& options, const std::string& per) {

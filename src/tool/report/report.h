@@ -28,6 +28,13 @@ struct RecordedReport {
   Progress progress;
 };
 
+// The number of states of a recording that are judged: enough for `hbmprof leaks` to be sure.
+inline constexpr size_t kJudgedStates = 12;
+// Opens a recording and reads its states at `states` instants. Prints what it lacks as warnings of the subcommand
+// `command`. Its size counts for the memory limit. Errors: those of RecordingReader::Open and StatesOf.
+absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& command, const std::string& path,
+                                                             size_t states);
+
 // Returns the page for dumps of one program: the last is shown. If `has_base` is true, the first of `dumps` is the base
 // and is not judged for growth. REQUIRES in this case: at least two dumps. Otherwise the earliest dump is the base.
 // `recorded` may be null. If `dumps` is nullopt, the page shows the states of the recording. `per` is the counter for

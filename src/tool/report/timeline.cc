@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     if (!bytes.ok()) return bytes.status();
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
     char at[32];
-    std::snprintf(at, sizeof(at), " at %.3f s", seconds);
+    std::snprintf(at, sizeof(at), "@%.3fs", seconds);
     states.push_back({states.size() + 1 == count ? name : name + at, *std::move(bytes)});
     return absl::OkStatus();
   };

@@ -94,7 +94,7 @@ class Series {
     if (!bytes.ok()) return bytes.status();
     std::string name = process_.name;
     if (!dumps_.folder.empty()) {
-      const std::string path = NewProfilePath(process_, dumps_.folder);
+      const std::string path = NewFileOf(process_, ".pb.gz", dumps_.folder);
       if (const absl::Status status = WriteOutput(path, *bytes); status.ok()) {
         name = path;
       } else {

@@ -36,10 +36,41 @@ bool MayBeFile(const std::string& source) {
 // Returns whether `source` can be the name of a process. Such a name has no slash, and is not that of a file, unless
 // the file is a program.
 bool MayBeProcess(const std::string& source) {
-  return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source);
+  return source != "-" && !source.empty() && source.find('/') == std::string::npos && !MayBeFile(source) &&
+         !PartsOf(source).moment.has_value();
+}
+
+absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
+  const auto recording = internal::RecordingReader::Open(parts.file);
+  if (!recording.ok()) return recording.status();
+  const absl::StatusOr<RecordedInstant> instant = InstantNamed(**recording, parts.moment.value_or("end"));
+  if (!instant.ok()) {
+    return absl::Status(instant.status().code(), Cat(parts.file, ": ", std::string(instant.status().message())));
+  }
+  absl::StatusOr<std::string> bytes = ProfileAt(**recording, *instant);
+  // Some damage is found only while the events are read.
+  if (bytes.ok() && gaps != nullptr) *gaps = GapsOf(**recording);
+  if (bytes.ok() && gaps == nullptr) WarnOfGaps("", parts.file, **recording);
+  return bytes;
 }
 
 }  // namespace
+
+SourceParts PartsOf(const std::string& source) {
+  struct stat info;
+  if (IsUrl(source) || stat(source.c_str(), &info) == 0) return {source, std::nullopt};
+  for (size_t at = source.rfind('@'); at != std::string::npos && at > 0; at = source.rfind('@', at - 1)) {
+    std::string file = source.substr(0, at);
+    if (stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return {std::move(file), source.substr(at + 1)};
+  }
+  return {source, std::nullopt};
+}
+
+std::vector<std::string> FilesOf(const std::vector<std::string>& sources) {
+  std::vector<std::string> files;
+  for (const std::string& source : sources) files.push_back(PartsOf(source).file);
+  return files;
+}
 
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) {
   if (!MayBeProcess(source)) return std::nullopt;
@@ -51,12 +82,12 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
       Cat(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", std::string(process.status().message())));
 }
 
-std::string NewProfilePath(const LiveProcess& process, const std::string& folder) {
+std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {
   std::string name;
   for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
   const std::string start = Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid);
-  std::string file = Cat(start, ".pb.gz");
-  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, ".pb.gz");
+  std::string file = Cat(start, suffix);
+  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, suffix);
   return file;
 }
 
@@ -68,18 +99,13 @@ bool IsRecordingFile(const std::string& path) {
   return internal::IsRecording(std::string_view(begin, sizeof(begin)));
 }
 
-absl::StatusOr<std::string> ReadSource(const std::string& source) {
+absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps) {
   if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
+  const SourceParts parts = PartsOf(source);
+  if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts, gaps);
   const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(source);
   if (!process.ok()) return process.status();
   if (process->has_value()) return QueryProcess((*process)->socket, "profile");
-  if (IsRecordingFile(source)) {
-    const auto recording = internal::RecordingReader::Open(source);
-    if (!recording.ok()) return recording.status();
-    absl::StatusOr<std::string> bytes = ProfileAt(**recording, EndOf(**recording));
-    if (bytes.ok()) WarnOfGaps("", source, **recording);
-    return bytes;
-  }
   return ReadFile(source);
 }
 

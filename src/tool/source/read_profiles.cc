@@ -10,8 +10,8 @@
 
 namespace hbmprof::tool {
 
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
-  const absl::StatusOr<std::string> bytes = ReadSource(source);
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps) {
+  const absl::StatusOr<std::string> bytes = ReadSource(source, gaps);
   if (!bytes.ok()) return bytes.status();
   CountInput(bytes->size());
   return ParseProfile(*bytes, source);

@@ -1,5 +1,4 @@
-// Reads the profiles that a command line names: each is a file, standard input, a running process or a URL
-// (profile_source.h).
+// Reads the profiles that a command line names (profile_source.h).
 #ifndef HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
 #define HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
 
@@ -15,8 +14,9 @@
 
 namespace hbmprof::tool {
 
-// Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
+// Reads the profile of `source`. Its size counts for the memory limit. `gaps`: as for ReadSource. Errors: those of
+// ReadSource and ParseProfile.
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps = nullptr);
 
 // Reads the profiles and combines them. Shows progress on stderr if that is a terminal. Errors: those of ReadProfile
 // and of ProfileSet::ReadEach.

@@ -1,0 +1,116 @@
+// `hbmprof control`: sends one request to a running process: a recording, a tag, tracking, statistics, a new peak.
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/source/control_client.h"
+#include "src/tool/source/profile_source.h"
+#include "src/tool/util/json.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct ControlOptions {
+  std::string process;
+  std::string request;
+  std::string argument;
+  std::string output;
+  std::string max_bytes;
+};
+
+// The requests, as src/base/control_protocol.h describes them.
+struct Request {
+  const char* name;
+  const char* argument;  // "": none
+};
+constexpr Request kRequests[] = {{"record", "start, stop or flight"},
+                                 {"tag", "KEY=VALUE"},
+                                 {"tracking", "on or off"},
+                                 {"stats", ""},
+                                 {"reset-peak", ""}};
+
+// Checks the options, and sets `*max_bytes` to the size that --max-bytes names.
+absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
+  const std::string expected = std::find_if(std::begin(kRequests), std::end(kRequests), [&](const Request& request) {
+                                 return options.request == request.name;
+                               })->argument;
+  if (options.argument.empty() != expected.empty()) {
+    return absl::InvalidArgumentError(
+        Cat(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected));
+  }
+  const std::string all = Cat(options.request, " ", options.argument);
+  if (all.find('\n') != std::string::npos) return absl::InvalidArgumentError("the argument has a line feed");
+  if (!options.max_bytes.empty() && all != "record start") {
+    return absl::InvalidArgumentError(Cat("--max-bytes is for record start, not for ", all));
+  }
+  if (!options.output.empty() && all != "record start" && all != "record flight") {
+    return absl::InvalidArgumentError(Cat("--output is for record start and record flight, not for ", all));
+  }
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  if (!options.max_bytes.empty() &&
+      (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < kLeast))) {
+    return absl::InvalidArgumentError(
+        Cat("--max-bytes ", options.max_bytes, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunControl(const ControlOptions& options) {
+  int64_t max_bytes = 0;
+  if (const absl::Status status = CheckOptions(options, &max_bytes); !status.ok()) return status;
+  const absl::StatusOr<LiveProcess> process = FindProcess(ControlDirectory(), options.process);
+  if (!process.ok()) return process.status();
+  std::string request = Cat(options.request, options.argument.empty() ? "" : " ", options.argument);
+  std::string file;
+  if (request == "record start" || request == "record flight") {
+    // The process writes the file, and its working directory may be another one.
+    std::error_code error;
+    file = std::filesystem::absolute(options.output.empty() ? NewFileOf(*process, ".hbmrec") : options.output, error);
+    if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
+    if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
+    request += " ";
+    // The path in the request is a pattern, in which %% stands for %.
+    for (const char c : file) request += c == '%' ? "%%" : std::string(1, c);
+  }
+  const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
+  if (!answer.ok()) return answer.status();
+  if (!file.empty()) Print(Cat(Visible(file), "\n"));
+  if (!answer->empty()) Print(ToText(Json::parse(*answer, nullptr, false)));
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddControlCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("control", "Record, tag or switch off tracking in a running process");
+  auto options = std::make_shared<ControlOptions>();
+  std::vector<std::string> names;
+  std::string help;
+  for (const Request& request : kRequests) {
+    names.emplace_back(request.name);
+    help += Cat(help.empty() ? "" : "; ", request.name, *request.argument == '\0' ? "" : " ", request.argument);
+  }
+  arguments->add_option("PROCESS", options->process, "Process id or name, as `hbmprof ps` lists them")->required();
+  arguments->add_option("REQUEST", options->request, help)->required()->check(CLI::IsMember(names))->type_name("");
+  arguments->add_option("ARGUMENT", options->argument, "Of the request");
+  arguments->add_option("-o,--output", options->output,
+                        "For record: the file that the process writes; % is not special. Default: a new one here");
+  arguments
+      ->add_option("--max-bytes", options->max_bytes,
+                   "For record start: the largest size of the recording; 0: no limit. Default: 1GiB")
+      ->type_name("SIZE");
+  AddProcessOptions(*arguments);
+  arguments->footer(
+      "record flight writes the last events of the flight recorder (HBMPROF_FLIGHT). tag KEY= removes a tag of the\n"
+      "process. While tracking is off, allocations are not recorded. stats prints totals by device and kind as JSON.");
+  return {arguments, [options] { return RunControl(*options); }};
+}
+
+}  // namespace hbmprof::tool
