@@ -218,7 +218,8 @@ bool MergeSegments(BufferId first, BufferId second) noexcept {
 }
 
 void RestoreRecord(const FreedRecord& record) noexcept {
-  const bool is_drivers = record && LiveTable::Unpack(ProfilerAccess::PackedRecordOf(record)).site == kDriverRecordSite;
+  const bool is_drivers =
+      record && LiveTable::Unpack(ProfilerAccess::PackedRecordOf(record), 0).site == kDriverRecordSite;
   if (!is_drivers) Profiler::Default().RestoreRecord(record);
 }
 
