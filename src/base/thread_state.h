@@ -21,9 +21,8 @@ struct ThreadState {
   uint16_t recorded;       // its number in recordings (core/ledger/event_log.h); 0: none yet
   uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
   uint32_t probes;         // the number of calls of device probes in progress
-  // The last free that the thread has recorded, for a caller that restores it (ProfilerImpl::RestoreRecord): the id,
-  // and the birth in 16 bits with the octave of the age plus 1 above. Id 0: the buffer was born in the present
-  // generation.
+  // Of the last buffer from an earlier generation that the thread has freed, for a caller that restores its record
+  // (ProfilerImpl::Freed): the id, and the birth in 16 bits with the octave of the age plus 1 above.
   uint64_t freed_id;
   uint32_t freed_age;
 

@@ -17,7 +17,7 @@ namespace hbmprof::internal {
 #if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
-constexpr uintptr_t kPageBytes = 4096;
+constexpr uintptr_t kFirstPageBytes = 4096;
 
 bool FindObject(uintptr_t address, dl_find_object* object) {
   return _dl_find_object(reinterpret_cast<void*>(address), object) == 0;
@@ -102,7 +102,7 @@ class Headers {
     if (may_be_unmapped && !CopyMapped(start, copy_, sizeof(copy_))) return;
     std::memcpy(&header, may_be_unmapped ? copy_ : reinterpret_cast<const char*>(start), sizeof(header));
     if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
-        header.e_phoff > kPageBytes || header.e_phnum > (kPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
+        header.e_phoff > kFirstPageBytes || header.e_phnum > (kFirstPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
       return;
     }
     at_ = header.e_phoff;
@@ -110,7 +110,7 @@ class Headers {
       const ElfW(Phdr) segment = Get(i);
       if (segment.p_type != PT_LOAD) continue;
       if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) return;  // these bytes are not the object's headers
-      bias_ = start - (segment.p_vaddr & ~(kPageBytes - 1));
+      bias_ = start - (segment.p_vaddr & ~(kFirstPageBytes - 1));
       count_ = header.e_phnum;
       return;
     }
@@ -283,12 +283,13 @@ class Objects {
     for (unsigned i = 0; i < headers.count(); ++i) {
       const ElfW(Phdr) segment = headers.Get(i);
       const uintptr_t notes = headers.bias() + segment.p_vaddr;
-      if (segment.p_type != PT_NOTE || notes - start > kPageBytes || segment.p_memsz > kPageBytes) continue;
-      const uintptr_t limit = std::min(notes + segment.p_memsz, start + kPageBytes);
+      if (segment.p_type != PT_NOTE || notes - start > kFirstPageBytes || segment.p_memsz > kFirstPageBytes) continue;
+      const uintptr_t limit = std::min(notes + segment.p_memsz, start + kFirstPageBytes);
       const BuildIdAt found = FindBuildId(notes, limit, segment.p_align == 8 ? 8 : 4, [&](uintptr_t at, auto* note) {
         return CopyOfObject(at, note, sizeof(*note), may_be_unmapped);
       });
-      if (found.bytes < 8 || found.bytes > BuildId::kCapacity || found.address + found.bytes > start + kPageBytes ||
+      if (found.bytes < 8 || found.bytes > BuildId::kCapacity ||
+          found.address + found.bytes > start + kFirstPageBytes ||
           !CopyOfObject(found.address, result.id, found.bytes, may_be_unmapped)) {
         continue;
       }

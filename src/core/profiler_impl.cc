@@ -189,10 +189,10 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!event.is_recorded()) return;
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
-  if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == freed.record_) return;  // a second call
-  // Another thread's record, or one that was only prepared, is born now.
-  const bool is_last = thread_state.freed_id == freed.id_.value();
-  LiveRecord record = LiveTable::Unpack(freed.record_, is_last ? thread_state.freed_age : PresentGeneration());
+  const uint64_t packed = freed.record_ & ~kHasAge;
+  if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
+  const bool is_last = (freed.record_ & kHasAge) != 0 && thread_state.freed_id == freed.id_.value();
+  LiveRecord record = LiveTable::Unpack(packed, is_last ? thread_state.freed_age : PresentGeneration());
   const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
   if (sites_.At(record.site).kind == SiteKind::kSegment) {

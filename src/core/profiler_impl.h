@@ -134,22 +134,25 @@ class ProfilerImpl {
     ProfilerImpl& profiler_;
   };
 
-  // A record whose buffer was born in the present generation, as most of those that are freed.
+  // If it is restored, the buffer is born then. Most freed buffers were born in the present generation.
   static FreedRecord Freed(BufferId id, uint64_t packed_record) {
-    thread_state.freed_id = 0;
     FreedRecord freed;
     freed.id_ = id;
     freed.record_ = packed_record;
     return freed;
   }
-  // Any record. `octave`: in which its age was counted; -1: it was not.
+  // If it is restored by this thread before another such record, the buffer keeps its birth, and the age that was
+  // counted in `octave` is subtracted (-1: it was not counted).
   static FreedRecord Freed(BufferId id, const LiveRecord& record, int octave) {
-    const FreedRecord freed = Freed(id, LiveTable::Pack(record));
+    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasAge);
     thread_state.freed_id = id.value();
     thread_state.freed_age = record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift;
     return freed;
   }
   static constexpr int kOctaveShift = 16;
+  // The highest bit of the site in FreedRecord::record_.
+  static constexpr uint64_t kHasAge = uint64_t{1} << 63;
+  static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // The steps of an allocation that are done.

@@ -233,7 +233,8 @@ TEST(SerializePprof, AddsUpTheAgesOfMergedSamples) {
   EXPECT_THAT(profile.sample(1).ages().born_bytes(), ElementsAre(32, 0, 0, 0, 0, 0, 32));
   EXPECT_EQ(ProfileView(profile).Comment("hbmprof", "uptime"), "200");
   snapshot.uptime_seconds.reset();
-  for (const auto& sample : Written(snapshot, nullptr).sample()) EXPECT_FALSE(sample.has_ages());
+  const Profile without = Written(snapshot, nullptr);
+  for (const auto& sample : without.sample()) EXPECT_FALSE(sample.has_ages());
 }
 
 TEST(SerializePprof, MergesSegmentsOfOneStack) {

@@ -170,7 +170,7 @@ TEST_F(LiveTest, DiffAfterComparesTheProcessWithItself) {
 }
 
 TEST_F(LiveTest, DiffNeedsATimeOrAFile) {
-  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("FILE or --after is required"));
+  EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid())}).err, HasSubstr("SOURCE or --after is required"));
   EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "soon"}).err,
               HasSubstr("write a time such as 60s or 5m"));
   EXPECT_THAT(Hbmprof({"diff", std::to_string(program_.pid()), "--after", "99999999999999999999s"}).err,

@@ -500,7 +500,7 @@ TEST_F(Report, BaseNeedsADumpToCompare) {
               HasSubstr("--base " + dump + ": a recording is not compared with a base; give also a profile"));
   const CommandResult base = RunTool({"report", "-o", page_, "--base", recording, dump});
   EXPECT_EQ(base.exit_code, 2);
-  EXPECT_THAT(base.err, HasSubstr("--base " + recording + ": a recording cannot be the base; give a profile"));
+  EXPECT_THAT(base.err, HasSubstr("--base " + recording + ": a recording cannot be the base; give a moment of it"));
 }
 
 TEST_F(ReportInBrowser, DrawsTenThousandSites) {

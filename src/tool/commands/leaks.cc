@@ -355,8 +355,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   auto options = std::make_shared<LeaksOptions>();
   arguments
       ->add_option("SOURCE", options->files,
-                   "Dumps of one program: one with the ages of buffers, or three or more; or one recording, or one "
-                   "process to take dumps of")
+                   "One dump with ages of buffers, or three or more of one program; a recording; or a process")
       ->required();
   arguments->add_option("-t,--type", options->type, "Sample type (default: the profile's own)");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
