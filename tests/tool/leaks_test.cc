@@ -186,6 +186,34 @@ TEST(Leaks, OrdersDumpsByTime) {
   EXPECT_EQ(json["sites"][0]["verdict"], "leak");
 }
 
+TEST(Leaks, FindsALeakInOneDumpByAges) {
+  const std::string dump = ScratchDir() + "/dump";
+  const auto leaks = [&](const std::vector<int64_t>& born, const std::string& comment) {
+    ProfileMaker maker(
+        {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+    maker.message().set_default_sample_type(maker.Text("inuse_space"));
+    maker.Comment(comment);
+    const int64_t live = std::accumulate(born.begin(), born.end(), int64_t{0});
+    hbmprof::pprof::Ages& ages =
+        *maker.Sample({maker.Frame("Keep"), maker.Frame("main")}, {live, live, live, live}).mutable_ages();
+    ages.mutable_born_bytes()->Assign(born.begin(), born.end());
+    ages.mutable_born_counts()->Assign(born.begin(), born.end());
+    maker.Write(dump);
+    return RunTool({"leaks", "--fail-over", "1", dump});
+  };
+  const std::string comment = "hbmprof version=1 pid=7 uptime=63";
+  const CommandResult found = leaks(std::vector<int64_t>(64, 1000), comment);
+  EXPECT_EQ(found.exit_code, 1) << found.err;
+  EXPECT_THAT(found.out, HasSubstr("1 sites: 1 leak, 0 perhaps"));
+  EXPECT_THAT(found.out, HasSubstr("ago until now were never freed; this call stack freed none\n"));
+  std::vector<int64_t> start(64);
+  start[0] = 64000;
+  const CommandResult none = leaks(start, comment);
+  EXPECT_EQ(none.exit_code, 0) << none.out << none.err;
+  EXPECT_THAT(none.out, HasSubstr("1 sites: 0 leak, 0 perhaps"));
+  EXPECT_EQ(leaks(start, "hbmprof version=1 pid=7 uptime=15").exit_code, 2) << "too young";
+}
+
 TEST(Leaks, ExplainsMissingInput) {
   const std::string dir = ScratchDir();
   const std::vector<std::string> dumps = ServerDumps(dir);
