@@ -429,9 +429,9 @@ TEST_F(LiveLeaksTest, EndOfTheProcessIsSeenBetweenTwoDumps) {
 }
 
 TEST_F(LiveLeaksTest, TakesASeriesOfAYoungProcess) {
-  Start({"1000000", "1"});
+  Start({"1000000", "2"});
   Running leaks(*this, {"leaks", "control_program"});
-  Await("step 1");
+  Await("step 2");
   kill(leaks.pid(), SIGINT);  // ends the series after the first dump
   program_->WriteLine("");
   EXPECT_THAT(leaks.Wait().err, HasSubstr("is younger than 16 s: takes 12 dumps, one every 10s\n"));
