@@ -264,8 +264,8 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
   PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
 }
 
-// Takes dumps of a process: one, or a series if an option of the series was given. Reports wrong options before the
-// series or after its first dump, as far as possible.
+// Takes dumps of a process: one if that can be judged, or a series, also if one of its options was given. Reports wrong
+// options before the series or after its first dump, as far as possible.
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
   const std::optional<double> seconds = ParseSeconds(options.interval);
   constexpr double kLongest = 24 * 3600;
@@ -275,18 +275,24 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
   }
   const bool is_series = std::any_of(options.live_options.begin(), options.live_options.end(),
                                      [](const CLI::Option* option) { return option->count() > 0; });
-  if (is_series && options.dumps < kLeastDumps) {
+  if (options.dumps < kLeastDumps) {
     return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
   }
   if (const absl::Status status = CheckView(options); !status.ok()) return status;
-  const auto check = [&options](const ProfileSet& first) {
+  const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
     const absl::StatusOr<size_t> type = first.TypeNamed(options.type);
     if (!type.ok()) return type.status();
     const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, first.types()[*type].unit);
     if (!limit.ok()) return limit.status();
-    return OrderDumps(first, options.per).status();
+    const absl::StatusOr<DumpSeries> series = OrderDumps(first, options.per);
+    if (!series.ok()) return series.status();
+    if (is_series || series->CanBeJudged()) return !is_series;
+    PrintError("leaks",
+               Cat(process.name, " (", process.pid, ") has no ages of buffers, or is younger than 16 s: takes ",
+                   options.dumps, " dumps, one every ", options.interval));
+    return false;
   };
-  return TakeDumps("leaks", process, {*seconds, is_series ? options.dumps : 1, options.output}, check);
+  return TakeDumps("leaks", process, {*seconds, options.dumps, options.output}, is_enough);
 }
 
 // Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
@@ -330,7 +336,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     return absl::InvalidArgumentError(Cat(
         dumps, dumps == 1 ? " dump" : " dumps",
         " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
-        "least three, better five (for two, use hbmprof diff), or add --interval 10s for a running process"));
+        "least three, better five (for two, use hbmprof diff)"));
   }
   if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
 

@@ -31,6 +31,14 @@ std::optional<size_t> TypeNamed(const ProfileSet& profiles, const std::string& n
   return std::nullopt;
 }
 
+// Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
+std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
+  const std::string in_use = "inuse_";
+  const std::string& name = profiles.types()[type].type;
+  if (name.rfind(in_use, 0) != 0) return std::nullopt;
+  return TypeNamed(profiles, "alloc_" + name.substr(in_use.size()));
+}
+
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
 // young process say little.
 bool HasAges(const ProfileSet::File& file) {
@@ -95,16 +103,18 @@ class SiteJudge {
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].uptime_seconds) + 1;
   }
 
-  // Fills in the verdict and what follows from it.
-  void Fill(SiteGrowth& site) const {
-    const size_t first = series_.begin;
+  // Fills in the verdict and what follows from it. `allocated` is by dump; empty if unknown.
+  void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
+    size_t first = series_.begin;
     const size_t last = series_.end - 1;
+    const bool is_alone = last - first < 2;
     Judgement course;
-    if (last - first >= 2) {
+    if (!is_alone) {
       std::vector<size_t> dumps;
-      course = JudgeCourse(site, dumps);
+      course = JudgeCourse(site, allocated, dumps);
       site.verdict = course.verdict;
       site.sure = course.sure;
+      if (now_ == 0) first = dumps[course.first];
       Explain(course, dumps, site);
     }
     site.growth = Minus(site.values[last], site.values[first]);
@@ -116,12 +126,13 @@ class SiteJudge {
     };
     site.per_second = rate(series_.seconds);
     site.per_count = rate(series_.counts);
-    if (now_ > 0) JudgeAges(course.verdict, last - first < 2, site);
+    if (now_ > 0) JudgeAges(course.verdict, is_alone, site);
   }
 
  private:
   // `dumps[i]` becomes the number of the dump that point i of the course belongs to.
-  Judgement JudgeCourse(const SiteGrowth& site, std::vector<size_t>& dumps) const {
+  Judgement JudgeCourse(const SiteGrowth& site, const std::vector<int64_t>& allocated,
+                        std::vector<size_t>& dumps) const {
     // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.
     Course course;
     for (size_t d = series_.begin; d < series_.end; ++d) {
@@ -129,10 +140,12 @@ class SiteJudge {
         dumps.pop_back();
         course.at.pop_back();
         course.in_use.pop_back();
+        if (!allocated.empty()) course.allocated.pop_back();
       }
       dumps.push_back(d);
       course.at.push_back(at_[d]);
       course.in_use.push_back(static_cast<double>(site.values[d]));
+      if (!allocated.empty()) course.allocated.push_back(static_cast<double>(allocated[d]));
     }
     return Judge(course);
   }
@@ -221,55 +234,98 @@ class SiteJudge {
 
   // Sets `why` and `more_dumps`. `dumps` is that of JudgeCourse.
   void Explain(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const size_t intervals = dumps.size() - 1;
+    switch (site.verdict) {
+      case Verdict::kFlat:
+        site.why = j.returned > 0 ? "shrank" : "did not change";
+        site.more_dumps = "it is a leak only if it begins to grow";
+        return;
+      case Verdict::kUpAndDown:
+        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
+        site.more_dumps = "it is a leak only if its lowest values continue to rise";
+        return;
+      case Verdict::kStopped:
+        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
+                       j.slowing ? ", and its growth slowed down before" : "");
+        site.more_dumps = "it is a leak only if it grows again";
+        return;
+      case Verdict::kPerhaps:
+        ExplainPerhaps(j, dumps, site);
+        return;
+      case Verdict::kLeak:
+        ExplainLeak(j, dumps, site);
+        return;
+    }
+  }
+
+  // The parts of the explanation of growth.
+  struct Growth {
+    size_t intervals;
+    std::string grew;
+    std::string returned;
+    std::string last_third;  // against the second
+    std::string late;
+  };
+  Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
+    const size_t intervals = dumps.size() - 1 - j.first;
+    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
     const double share = std::max(0.0, j.late / 2);  // of the last third in the growth of the last two
     const std::string last_third =
         share > 0.99
             ? "nearly all growth after the first third of the time is in the last third"
             : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
     const char* const change = share < 0.45 ? "slower: " : share > 0.55 ? "faster: " : nullptr;
-    const std::string late =
-        change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third);
-    const std::string grew = Cat("grew permanently in ", j.steps, " of ", intervals, " intervals");
-    const std::string freed =
-        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing";
-    switch (site.verdict) {
-      case Verdict::kFlat:
-        site.why = j.returned > 0 ? "shrank" : "did not change";
-        site.more_dumps = "it is a leak only if it begins to grow";
+    return {
+        intervals, Cat("grew permanently in ", j.steps, " of ", intervals, " intervals", since),
+        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing",
+        last_third,
+        change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third)};
+  }
+
+  void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
+    const Growth growth = Describe(j, dumps);
+    if (dumps.size() < 6) {
+      site.why = Cat(growth.grew, ", ", growth.returned, "; ", dumps.size(),
+                     " dumps cannot distinguish a leak from a cache that fills");
+      site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
+    } else if (j.slowing) {
+      site.why = Cat("is slowing down: ", growth.last_third);
+      site.more_dumps = "dumps over twice the time show whether it stops";
+    } else if (j.in_jumps) {
+      site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
+                     Percent(j.tail), " of the time before the end: one-time jumps look the same");
+      site.more_dumps = "if there are more jumps in the same time again, it is a leak; otherwise not";
+    } else {
+      site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
+      site.more_dumps = "dumps over twice the time show whether the growth continues";
+    }
+  }
+
+  void ExplainLeak(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
+    const Growth growth = Describe(j, dumps);
+    switch (j.reason) {
+      case Judgement::Reason::kTrend: {
+        char trend[32];
+        std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
+        site.why = Cat("fluctuates and rises: the trend is ", trend, " times its standard error; ", growth.late);
         break;
-      case Verdict::kUpAndDown:
-        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
-        site.more_dumps = "it is a leak only if its lowest values continue to rise";
+      }
+      case Judgement::Reason::kEven:
+        site.why = Cat("grew at nearly the same rate in ",
+                       growth.intervals > 3 ? std::string("the last three") : Cat("each of ", growth.intervals),
+                       " intervals; ", growth.returned);
         break;
-      case Verdict::kStopped:
-        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1);
-        site.more_dumps = "it is a leak only if it grows again";
+      case Judgement::Reason::kKept:
+      case Judgement::Reason::kKeptAfterStart:
+      case Judgement::Reason::kNone:
+        site.why = Cat(growth.grew, "; ", growth.returned, "; ", growth.late);
         break;
-      case Verdict::kPerhaps:
-        site.more_dumps = "dumps over twice the time show whether the growth continues";
-        if (dumps.size() < 6) {
-          site.why =
-              Cat(grew, ", ", freed, "; ", dumps.size(), " dumps cannot distinguish a leak from a cache that fills");
-          site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
-        } else if (j.slowing) {
-          site.why = Cat("is slowing down: ", last_third);
-        } else if (j.in_jumps) {
-          site.why = Cat("grew in a few jumps (", j.steps, " of ", intervals, " intervals), the last one ",
-                         Percent(j.tail), " of the time before the end: one-time jumps look the same");
-        } else {
-          site.why = Cat(grew, ", unevenly; ", freed, "; ", late);
-        }
-        break;
-      case Verdict::kLeak:
-        site.why = Cat(grew, "; ", freed, "; ", late);
-        site.more_dumps =
-            site.sure == Sure::kHigh
-                ? std::string("a cache that is not yet full looks the same: dump again when it must be full")
-                : Cat(dumps.size() < 6 ? "six" : "twelve",
-                      " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is "
-                      "full");
-        break;
+    }
+    if (site.sure == Sure::kHigh) {
+      site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
+    } else {
+      site.more_dumps =
+          Cat(dumps.size() < 6 ? "six" : "twelve",
+              " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full");
     }
   }
 
@@ -366,8 +422,10 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
 
   const std::optional<size_t> born = TypeNamed(profiles, "alloc_objects");
   const std::optional<size_t> live = TypeNamed(profiles, "inuse_objects");
+  const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
   std::vector<SiteGrowth> sites;
+  std::vector<std::vector<int64_t>> allocated;  // by site
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -380,9 +438,14 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
         site.stack = sample.stack;
         site.labels = kind_labels[kind];
         site.values.resize(dumps);
+        allocated.emplace_back(allocated_type.has_value() ? dumps : 0);
       }
       SiteGrowth& site = sites[entry->second];
       site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
+      if (allocated_type.has_value()) {
+        int64_t& total = allocated[entry->second][d];
+        total = Plus(total, profiles.Value(file, s, *allocated_type));
+      }
       if (d + 1 != series.end || !series.has_ages) continue;
       site.ages.Add(profiles.ages(sample));
       if (!born.has_value() || !live.has_value()) continue;
@@ -391,8 +454,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
   }
   const SiteJudge judge(profiles, series, type);
   Progress progress(sites.size(), "call stacks judged");
-  for (SiteGrowth& site : sites) {
-    judge.Fill(site);
+  for (size_t s = 0; s < sites.size(); ++s) {
+    judge.Fill(sites[s], allocated[s]);
     progress.Advance(1);
   }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
@@ -412,7 +475,7 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
     rest.ages.Add(site.ages);
     rest.freed = Plus(rest.freed, site.freed);
   }
-  SiteJudge(profiles, series, type).Fill(rest);
+  SiteJudge(profiles, series, type).Fill(rest, {});
   return rest;
 }
 

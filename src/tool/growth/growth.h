@@ -55,7 +55,8 @@ struct SiteGrowth {
   Sure sure = Sure::kLow;
   std::string why;         // one sentence
   std::string more_dumps;  // the effect of more dumps, in one sentence
-  // Since the first judged dump; with one or two dumps, what was kept since the start of the process.
+  // Since the first judged dump, or without ages since the dump that the verdict is based on; with ages and one or two
+  // dumps, what was kept since the start of the process.
   int64_t growth = 0;
   double per_interval = 0;  // 0 with one dump
   double per_second = 0;    // 0 if unknown

@@ -1,21 +1,31 @@
-// See judge.h. docs/leaks.md explains the rules and the choice of the thresholds.
+// See judge.h. benchmarks/LEAKS.md has the precision of the rules, from which the thresholds come.
 #include "src/tool/growth/judge.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace hbmprof::tool {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A course with its times scaled to 0..1.
+// The last dumps of a course, with their times scaled to 0..1.
 struct Part {
   std::vector<double> t;
   std::vector<double> v;
   size_t size() const { return v.size(); }
 };
+
+Part PartOf(const Course& course, size_t first) {
+  Part part;
+  const double begin = course.at[first];
+  const double length = course.at.back() - begin;
+  for (size_t i = first; i < course.at.size(); ++i) part.t.push_back((course.at[i] - begin) / length);
+  part.v.assign(course.in_use.begin() + static_cast<std::ptrdiff_t>(first), course.in_use.end());
+  return part;
+}
 
 double LargestFall(const std::vector<double>& v) {
   double most = v[0];
@@ -35,6 +45,35 @@ double At(const std::vector<double>& times, const std::vector<double>& values, d
   return values[i - 1] + std::min(std::max(share, 0.0), 1.0) * (values[i] - values[i - 1]);
 }
 
+// The least-squares line of the values from `first` on.
+struct Line {
+  double slope = 0;
+  double mean_x = 0;
+  double mean_v = 0;
+  double spread = 0;   // sum of (x - mean_x)^2
+  double squares = 0;  // sum of the squared residuals
+};
+
+Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t first = 0) {
+  Line line;
+  const auto n = static_cast<double>(v.size() - first);
+  for (size_t i = first; i < v.size(); ++i) {
+    line.mean_x += x[i] / n;
+    line.mean_v += v[i] / n;
+  }
+  double products = 0;
+  for (size_t i = first; i < v.size(); ++i) {
+    line.spread += (x[i] - line.mean_x) * (x[i] - line.mean_x);
+    products += (x[i] - line.mean_x) * (v[i] - line.mean_v);
+  }
+  line.slope = products / line.spread;
+  for (size_t i = first; i < v.size(); ++i) {
+    const double residual = v[i] - line.mean_v - line.slope * (x[i] - line.mean_x);
+    line.squares += residual * residual;
+  }
+  return line;
+}
+
 // Measures of lasting growth. `low` at a dump is the minimum of the values from that dump on, so `low` never falls.
 struct Figures {
   double kept = 0;                       // growth that remains if the largest fall happens again
@@ -42,17 +81,20 @@ struct Figures {
   double kept_steps = 0;                 // effective number of steps of kept growth
   size_t steps = 0;                      // number of steps of kept growth
   double equal_steps = 0;                // effective number of steps of the growth of `low`
-  double growths = 0;                    // number of intervals in which `low` grew
+  size_t growths = 0;                    // number of intervals in which `low` grew
   bool always = false;                   // `low` grew in each interval
   double end_rate = 0;                   // rate of `low` in the last interval / its mean rate
   double end_spread = kInfinity;         // fastest rate / slowest rate of the last three intervals
+  double end_slope = 0;                  // upper bound of the slope at the end / slope of the whole
   bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
+  bool regular = false;                  // equal steps after equal times
   double pause_by_distance = kInfinity;  // time since the last growth / mean time between two growths
   double late = 0;                       // see Judgement
   bool slowing = false;                  // in each third the growth is clearly less than in the one before
   double tail = 0;                       // the time since the last growth
   double pause_chance = 1;               // the probability of such a tail if the growth has not ended
+  double longest_pause = 0;              // the longest time without growth before the last growth
 };
 
 // Returns Judgement::late. It is computed from the lowest and from the highest values of the thirds, and the smaller
@@ -79,65 +121,106 @@ double LateGrowth(const Part& part) {
   return std::min(late(least), late(greatest));
 }
 
-// Returns the sum of the squared residuals of the least-squares line of `v` over `x`.
-double SquaresOfLine(const std::vector<double>& x, const std::vector<double>& v) {
-  const auto n = static_cast<double>(v.size());
-  double sums[5] = {};
-  for (size_t i = 0; i < v.size(); ++i) {
-    sums[0] += x[i] / n;
-    sums[1] += v[i] / n;
+void MeasureSteps(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
+  std::vector<double> when;
+  double width = 0;  // of the interval of the last step
+  double smallest = kInfinity;
+  double largest = 0;
+  for (size_t i = 1; i < part.size(); ++i) {
+    const double step = low[i] - low[i - 1];
+    if (step <= least_step) continue;
+    when.push_back((part.t[i] + part.t[i - 1]) / 2);
+    width = part.t[i] - part.t[i - 1];
+    smallest = std::min(smallest, step);
+    largest = std::max(largest, step);
   }
-  for (size_t i = 0; i < v.size(); ++i) {
-    sums[2] += (x[i] - sums[0]) * (x[i] - sums[0]);
-    sums[3] += (x[i] - sums[0]) * (v[i] - sums[1]);
-    sums[4] += (v[i] - sums[1]) * (v[i] - sums[1]);
+  f->growths = when.size();
+  f->always = when.size() + 1 == part.size();
+  if (when.size() < 2) return;
+  const double distance = (when.back() - when.front()) / static_cast<double>(when.size() - 1);
+  f->pause_by_distance = (1 - when.back()) / distance;
+  double unevenness = 0;
+  for (size_t i = 1; i < when.size(); ++i) {
+    const double gap = (when[i] - when[i - 1]) / distance;
+    unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
   }
-  return std::max(0.0, sums[4] - sums[3] * sums[3] / sums[2]);
+  // Regular growth that goes on has its next step after one distance.
+  const bool is_overdue = 1 - when.back() > 1.1 * distance + width / 2;
+  // If the same number of events happened at random times, only 6 % (three events) to 1 % of the courses would have
+  // such even gaps.
+  f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
+               unevenness <= 0.03 * (static_cast<double>(when.size()) - 2.5) && !is_overdue &&
+               when.front() <= 1.5 * distance;
+}
+
+// Returns (slope of the last third + 2 * its standard error) / slope of the whole part. The last third has at least
+// four dumps. The error includes the residuals, and the unevenness of the growth between dumps. A change that the next
+// interval reverses does not count as unevenness.
+double EndSlope(const Part& part) {
+  const size_t n = part.size();
+  if (n < 4) return 1;
+  const auto third = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), 2 / 3.0) - part.t.begin());
+  const size_t first = std::min(third, n - 4);
+  const Line end = LineOf(part.t, part.v, first);
+  const double length = 1 - part.t[first];
+  double growth = 0;
+  double before = 0;
+  for (size_t i = first + 1; i < n; ++i) {
+    const double off = part.v[i] - part.v[i - 1] - end.slope * (part.t[i] - part.t[i - 1]);
+    growth += off * off + 2 * off * before;
+    before = off;
+  }
+  const double error = end.squares / static_cast<double>(n - first - 2) / end.spread;
+  const double most = end.slope + 2 * std::sqrt(error + std::max(0.0, growth) / (length * length));
+  return most / std::max(LineOf(part.t, part.v).slope, part.v.back() - part.v.front());
 }
 
 // Returns whether a curve that approaches a limit exponentially has less than a twentieth of the squared residuals of a
-// line. Time constants above 0.7 are not tried, because such a curve is nearly a line.
+// line. With 16 or more dumps, less than a quarter is enough if the curve's residuals are noise: if those of
+// neighbouring dumps are nearly independent (von Neumann's ratio). The residuals of a leak are not independent, because
+// each includes the random growth of all intervals before it. Time constants above 0.7 are not tried, because such a
+// curve is nearly a line.
 bool WarmsUp(const Part& part) {
-  const double line = SquaresOfLine(part.t, part.v);
+  const double line = LineOf(part.t, part.v).squares;
   for (double length = 0.05; length <= 0.7; length *= 1.25) {
     std::vector<double> curve;
     for (const double t : part.t) curve.push_back(1 - std::exp(-t / length));
-    if (20 * SquaresOfLine(curve, part.v) < line) return true;
+    const Line fit = LineOf(curve, part.v);
+    if (20 * fit.squares < line) return true;
+    if (part.size() < 16 || 4 * fit.squares >= line) continue;
+    double differences = 0;
+    for (size_t i = 1; i < part.size(); ++i) {
+      const double change = part.v[i] - part.v[i - 1] - fit.slope * (curve[i] - curve[i - 1]);
+      differences += change * change;
+    }
+    if (differences > 1.2 * fit.squares) return true;
   }
   return false;
 }
 
-// Measures the times at which `low` grew by more than `least_step`, and the pause after the last growth.
-void MeasurePauses(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
-  double first = 0;
-  double last = 0;  // in the middle of their intervals
-  size_t end = 0;   // the last growth of any size
-  for (size_t i = 1; i < part.size(); ++i) {
-    const double step = low[i] - low[i - 1];
-    if (step > 0) end = i;
-    if (step <= least_step) continue;
-    last = (part.t[i] + part.t[i - 1]) / 2;
-    if (f->growths++ == 0) first = last;
+void MeasurePauses(const Part& part, const std::vector<double>& low, Figures* f) {
+  size_t last = 0;
+  for (size_t i = 1, before = 0; i < part.size(); ++i) {
+    if (low[i] <= low[i - 1]) continue;
+    f->longest_pause = std::max(f->longest_pause, part.t[i - 1] - part.t[before]);
+    before = last = i;
   }
-  f->always = static_cast<size_t>(f->growths) + 1 == part.size();
-  if (f->growths >= 2) f->pause_by_distance = (1 - last) * (f->growths - 1) / (last - first);
-
-  const auto intervals = static_cast<double>(end);
-  const double mean_interval = part.t[end] / intervals;
-  const double mean_rate = (low.back() - low.front()) / part.t[end];
+  const double mean_interval = part.t[last] / static_cast<double>(last);
+  const double mean_rate = (low.back() - low.front()) / part.t[last];
   double squares = 0;
-  for (size_t i = 1; i <= end; ++i) {
+  for (size_t i = 1; i <= last; ++i) {
     const double interval = part.t[i] - part.t[i - 1];
     const double rate = (low[i] - low[i - 1]) / interval / mean_rate;
     squares += interval / mean_interval * (rate - 1) * (rate - 1);
   }
-  f->unevenness = squares / intervals;
-  f->tail = 1 - part.t[end];
+  f->unevenness = squares / static_cast<double>(last);
+  f->tail = 1 - part.t[last];
   if (f->tail <= 0) return;
-  f->pause_chance = end == 1 ? std::pow(1 - f->tail, f->equal_steps)
-                             : std::exp(-(f->tail / mean_interval) * (intervals + 1) / (squares + 0.5));
+  f->pause_chance = last == 1 ? std::pow(1 - f->tail, f->equal_steps)
+                              : std::exp(-(f->tail / mean_interval) * static_cast<double>(last + 1) / (squares + 0.5));
 }
 
+// `fall`: the largest fall of the whole course.
 Figures Measure(const Part& part, double fall) {
   const size_t n = part.size();
   Figures f;
@@ -157,11 +240,11 @@ Figures Measure(const Part& part, double fall) {
     const double step = low[i] - low[i - 1];
     const double kept = std::min(low[i], most) - std::min(low[i - 1], most);
     const double rate = step / (part.t[i] - part.t[i - 1]);
-    f.end_rate = rate / gain;
     if (i + 3 >= n) {
       end_slowest = std::min(end_slowest, rate);
       end_fastest = std::max(end_fastest, rate);
     }
+    f.end_rate = rate / gain;
     squares += step * step;
     kept_squares += kept * kept;
     f.steps += kept > relevant * f.kept ? 1 : 0;
@@ -173,11 +256,14 @@ Figures Measure(const Part& part, double fall) {
     f.share = f.kept / (f.kept + fall);
   }
   f.late = LateGrowth(part);
+  f.end_slope = EndSlope(part);
   f.warms_up = WarmsUp(part);
   double thirds[3];
   for (int k = 0; k < 3; ++k) thirds[k] = At(part.t, low, (k + 1) / 3.0) - At(part.t, low, k / 3.0);
-  f.slowing = thirds[1] < 0.6 * thirds[0] && thirds[2] < 0.6 * thirds[1];
-  MeasurePauses(part, low, relevant * gain, &f);
+  const double slower = f.equal_steps >= 15 ? 0.75 : f.equal_steps >= 8 ? 0.6 : 0.5;
+  f.slowing = thirds[1] < slower * thirds[0] && thirds[2] < std::max(slower, 0.6) * thirds[1];
+  MeasureSteps(part, low, relevant * gain, &f);
+  MeasurePauses(part, low, &f);
   return f;
 }
 
@@ -185,45 +271,218 @@ Figures Measure(const Part& part, double fall) {
 // pause of about a tenth of the time that the steps took is enough. Each further step requires a pause that is longer
 // by the mean time between two steps.
 bool LikeJumps(const Figures& f) {
-  if (f.unevenness <= 0.3 || (f.always && f.growths >= 7)) return false;
-  return f.pause_by_distance > 0.09 * (std::min(f.growths, 8.0) + 1) + std::max(f.growths - 8, 0.0);
+  if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
+  const auto steps = static_cast<double>(f.growths);
+  return f.pause_by_distance > 0.09 * (std::min(steps, 8.0) + 1) + std::max(steps - 8, 0.0);
 }
 
-bool Kept(const Figures& f, size_t n) {
-  // With three or four dumps, growth at nearly the same rate is enough.
-  if (n <= 4) return f.end_spread <= (n == 3 ? 1.4 : 1.7);
-  if (f.share < 0.4 || f.slowing || f.warms_up || f.late < 0.3 || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
+bool GoesOn(const Figures& f) { return !f.slowing && !f.warms_up && f.end_slope >= 0.5; }
+
+bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
+  if (n < 5 || f.share < 0.4 || !GoesOn(f) || f.late < 0.3 || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
+  if (n <= 6 && frees_in_batches) return false;
   return f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
 }
 
-// Sets the verdicts kLeak and kPerhaps.
-void JudgeGrowth(const Course& course, Judgement* judgement) {
-  const size_t n = course.in_use.size();
-  Part part;
-  for (const double at : course.at) part.t.push_back((at - course.at.front()) / (course.at.back() - course.at.front()));
-  part.v = course.in_use;
-  judgement->fall = LargestFall(part.v);
-  const Figures f = Measure(part, judgement->fall);
-  judgement->steps = f.steps;
-  judgement->late = f.late;
-  judgement->tail = f.tail;
-  judgement->slowing = f.slowing || f.warms_up;
-  judgement->in_jumps = LikeJumps(f);
-  if (Kept(f, n)) {
-    judgement->verdict = Verdict::kLeak;
-    judgement->sure = n >= 12 || (n >= 8 && f.always && f.share == 1) ? Sure::kHigh
-                      : n >= 6                                        ? Sure::kMedium
-                                                                      : Sure::kLow;
-  } else if ((n >= 4 && n <= 8 && f.end_spread <= 1.7) ||  // the last three intervals are even
-             (f.share >= 0.25 && f.pause_chance > 0.02 && (n < 4 || f.tail < 0.5) &&
-              (f.end_rate >= 1 || f.late >= (f.slowing ? 0.45 : 0.2)))) {
-    judgement->verdict = Verdict::kPerhaps;
-  }
+// Returns whether the growth had nearly the same rate in the last three intervals (in both intervals if there are three
+// dumps).
+bool Even(const Figures& f, size_t n, bool frees_in_batches) {
+  if (frees_in_batches || f.end_spread > (n == 3 ? 1.4 : 1.7)) return false;
+  return n <= 4 || (f.share == 1 && f.late >= 0.85 && GoesOn(f));
 }
 
-}  // namespace
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
 
-Judgement Judge(const Course& course) {
+// Returns whether a few steps up describe the course better than a line, by Schwarz's criterion, and with residuals no
+// larger than the differences of neighbouring dumps. `squares` is the sum of the line's squared residuals. The steps
+// are those of the best rising function (pool adjacent violators). They are then joined, those with the smallest cost
+// first.
+bool StepsFitBetter(const std::vector<double>& v, double squares) {
+  struct Block {
+    double sum;
+    double count;
+    double mean() const { return sum / count; }
+  };
+  std::vector<Block> blocks;
+  double left = 0;
+  for (const double value : v) {
+    left += value * value;
+    blocks.push_back({value, 1});
+    while (blocks.size() > 1 && blocks[blocks.size() - 2].mean() >= blocks.back().mean()) {
+      const Block last = blocks.back();
+      blocks.pop_back();
+      blocks.back().sum += last.sum;
+      blocks.back().count += last.count;
+    }
+  }
+  for (const Block& block : blocks) left -= block.sum * block.mean();
+
+  std::vector<double> changes;
+  for (size_t i = 1; i < v.size(); ++i) changes.push_back((v[i] - v[i - 1]) * (v[i] - v[i - 1]) / 2);
+  std::sort(changes.begin(), changes.end());
+  changes.resize(changes.size() - std::min<size_t>(8, v.size() / 4));  // the largest may be the steps
+  double noise = 0;
+  for (const double change : changes) noise += change / static_cast<double>(changes.size());
+
+  const auto n = static_cast<double>(v.size());
+  const double line = n * std::log(squares / n) + 2 * std::log(n);
+  while (blocks.size() > 1) {
+    const auto steps = static_cast<double>(blocks.size() - 1);
+    if (steps <= std::min(8.0, 1 + n / 4) && left <= 1.5 * noise * n &&
+        n * std::log(std::max(left, 1e-9 * squares) / n) + (2 * steps + 1) * std::log(n) + 4 < line) {
+      return true;
+    }
+    size_t join = 0;
+    double least = kInfinity;
+    for (size_t b = 0; b + 1 < blocks.size(); ++b) {
+      const double difference = blocks[b + 1].mean() - blocks[b].mean();
+      const double both = blocks[b].count + blocks[b + 1].count;
+      const double cost = difference * difference * blocks[b].count * blocks[b + 1].count / both;
+      if (cost < least) {
+        least = cost;
+        join = b;
+      }
+    }
+    left += least;
+    blocks[join].sum += blocks[join + 1].sum;
+    blocks[join].count += blocks[join + 1].count;
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(join) + 1);
+  }
+  return false;
+}
+
+struct Trend {
+  double t = 0;           // slope of the least-squares line / its standard error
+  double dumps = 0;       // effective number of independent dumps
+  bool in_noise = false;  // most neighbouring dumps differ
+  bool in_steps = false;  // a few steps fit better than the line
+  bool rising = false;    // the medians of the thirds rise
+};
+
+Trend MeasureTrend(const Part& part) {
+  const auto n = static_cast<double>(part.size());
+  Trend trend;
+  const Line line = LineOf(part.t, part.v);
+  double products = 0;
+  double before = 0;
+  double same = 0;
+  std::vector<double> thirds[3];
+  for (size_t i = 0; i < part.size(); ++i) {
+    const double residual = part.v[i] - line.mean_v - line.slope * (part.t[i] - line.mean_x);
+    products += residual * before;
+    before = residual;
+    if (i > 0 && part.v[i] == part.v[i - 1]) ++same;
+    thirds[std::min<size_t>(2, static_cast<size_t>(part.t[i] * 3))].push_back(part.v[i]);
+  }
+  if (line.squares <= 0) return trend;
+  trend.in_noise = same <= (n - 1) / 3;
+  // Neighbouring dumps that are correlated contain less information (first-order autocorrelation). The correlation of
+  // residuals underestimates that of the noise, by at least (1 + 2 correlation) / n.
+  const double correlation = products / line.squares;
+  const double alike = std::min(std::max(correlation + (1 + 2 * std::max(correlation, 0.0)) / n, 0.0), 0.99);
+  trend.dumps = n * (1 - alike) / (1 + alike);
+  if (trend.dumps > 2.5) trend.t = line.slope / std::sqrt(line.squares / (trend.dumps - 2) / line.spread);
+  trend.in_steps = StepsFitBetter(part.v, line.squares);
+  if (thirds[0].empty() || thirds[1].empty() || thirds[2].empty()) return trend;
+  const double medians[3] = {Median(thirds[0]), Median(thirds[1]), Median(thirds[2])};
+  trend.rising = medians[1] > medians[0] && medians[2] > medians[1];
+  return trend;
+}
+
+// The thresholds come from the precision of the verdicts.
+Sure SureOf(const Figures& f, size_t dumps) {
+  return dumps >= 12 || (dumps >= 8 && f.always && f.share == 1) ? Sure::kHigh
+         : dumps >= 6                                            ? Sure::kMedium
+                                                                 : Sure::kLow;
+}
+
+// The data that the rules use.
+struct Evidence {
+  explicit Evidence(const Course& c)
+      : course(c),
+        part(PartOf(c, 0)),
+        fall(LargestFall(part.v)),
+        whole(Measure(part, fall)),
+        noisy(n() >= 6 && fall > 0) {
+    if (noisy) trend = MeasureTrend(part);
+    if (course.allocated.empty()) return;
+    const double freed_first = course.allocated.front() - course.in_use.front();
+    const double freed_last = course.allocated.back() - course.in_use.back();
+    never_freed = freed_last <= 0;
+    frees_in_batches = freed_first > 0 && freed_last == freed_first;
+  }
+  size_t n() const { return part.size(); }
+
+  const Course& course;
+  const Part part;    // all dumps
+  const double fall;  // the largest
+  const Figures whole;
+  const bool noisy;
+  Trend trend;  // if noisy
+  bool never_freed = false;
+  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
+};
+
+// The rule that a course fulfils, and the figures since the dump at which the judged part begins.
+struct Finding {
+  Judgement::Reason reason;
+  Figures figures;
+  size_t first = 0;
+};
+
+// The rule "kept after the start".
+std::optional<Finding> KeptAfterStart(const Evidence& e) {
+  for (const double from : {0.2, 0.35, 0.5, 0.65}) {
+    const auto first = static_cast<size_t>(std::lower_bound(e.part.t.begin(), e.part.t.end(), from) - e.part.t.begin());
+    if (e.n() - first < 5 || e.part.v.back() <= e.part.v[first]) continue;
+    const Figures later = Measure(PartOf(e.course, first), e.fall);
+    if (later.end_slope >= 0.9 && later.late >= (e.whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * e.whole.kept &&
+        Kept(later, e.n() - first, e.frees_in_batches)) {
+      return Finding{Judgement::Reason::kKeptAfterStart, later, first};
+    }
+  }
+  return std::nullopt;
+}
+
+// Returns the first rule for leaks that the course fulfils.
+std::optional<Finding> FindLeak(const Evidence& e) {
+  using Reason = Judgement::Reason;
+  const Figures& whole = e.whole;
+  if (!e.trend.in_steps && Kept(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kKept, whole};
+  const bool few_but_even = e.n() == 4 && e.never_freed && !e.frees_in_batches && whole.equal_steps >= 2.4 &&
+                            whole.late >= 0.3 && whole.tail == 0;
+  if (few_but_even || Even(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kEven, whole};
+  if (whole.slowing || e.trend.in_steps) return std::nullopt;
+  if (std::optional<Finding> later = KeptAfterStart(e); later.has_value()) return later;
+  const Trend& trend = e.trend;
+  if (trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
+      whole.end_slope >= 0.5) {
+    return Finding{Reason::kTrend, whole};
+  }
+  return std::nullopt;
+}
+
+// Returns the reason for the verdict "perhaps" if the course is not a leak.
+std::optional<Finding> FindPossibleLeak(const Evidence& e) {
+  const Figures& whole = e.whole;
+  const bool stopped = (whole.slowing && whole.late < 0.45) ||
+                       (whole.pause_chance <= 0.02 && whole.tail > whole.longest_pause) ||
+                       (whole.late < 0.2 && (whole.end_rate < 1 || e.noisy)) || (e.n() >= 4 && whole.tail >= 0.5);
+  if (e.n() >= 4 && e.n() <= 8 && stopped && whole.end_spread <= 1.7) {
+    const size_t first = e.n() - 4;
+    return Finding{Judgement::Reason::kKeptAfterStart, Measure(PartOf(e.course, first), e.fall), first};
+  }
+  if ((whole.share >= 0.25 && !stopped) || (e.trend.t >= 2 && e.trend.rising)) {
+    return Finding{Judgement::Reason::kNone, whole};
+  }
+  return std::nullopt;
+}
+
+Judgement JudgeAll(const Course& course) {
   const std::vector<double>& v = course.in_use;
   Judgement judgement;
   for (size_t i = 1; i < v.size(); ++i) {
@@ -233,7 +492,55 @@ Judgement Judge(const Course& course) {
   }
   if (judgement.taken == 0) return judgement;
   judgement.verdict = judgement.returned > 0.25 * judgement.taken ? Verdict::kUpAndDown : Verdict::kStopped;
-  if (v.back() > v.front()) JudgeGrowth(course, &judgement);
+  if (v.back() <= v.front()) return judgement;
+
+  const Evidence evidence(course);
+  judgement.in_jumps = evidence.trend.in_steps || LikeJumps(evidence.whole);
+  judgement.trend = evidence.trend.t;
+  std::optional<Finding> finding = FindLeak(evidence);
+  if (finding.has_value()) {
+    judgement.verdict = Verdict::kLeak;
+    judgement.sure = SureOf(finding->figures, v.size());
+  } else {
+    finding = FindPossibleLeak(evidence);
+    if (!finding.has_value()) return judgement;
+    judgement.verdict = Verdict::kPerhaps;
+  }
+  judgement.reason = finding->reason;
+  judgement.first = finding->first;
+  judgement.kept = finding->figures.kept;
+  judgement.fall = evidence.fall;
+  judgement.steps = finding->figures.steps;
+  judgement.late = finding->figures.late;
+  judgement.tail = finding->figures.tail;
+  judgement.slowing = finding->figures.slowing || finding->figures.warms_up;
+  return judgement;
+}
+
+}  // namespace
+
+// With more dumps the thresholds are stricter. But a leak that fewer dumps show must not disappear with additional
+// dumps. So a course of many dumps is judged a second time with 16 evenly spaced dumps.
+Judgement Judge(const Course& course) {
+  const Judgement all = JudgeAll(course);
+  const size_t n = course.in_use.size();
+  constexpr size_t kThin = 16;
+  if (n < 2 * kThin || all.verdict != Verdict::kPerhaps || all.in_jumps) return all;
+  Course thin;
+  std::vector<size_t> dumps;
+  for (size_t k = 0, i = 0; k < kThin; ++k) {
+    const double at = course.at.front() + (course.at.back() - course.at.front()) * static_cast<double>(k) / (kThin - 1);
+    while (i + 1 < n && std::fabs(course.at[i + 1] - at) <= std::fabs(course.at[i] - at)) ++i;
+    if (!dumps.empty() && dumps.back() == i) continue;
+    dumps.push_back(i);
+    thin.at.push_back(course.at[i]);
+    thin.in_use.push_back(course.in_use[i]);
+    if (!course.allocated.empty()) thin.allocated.push_back(course.allocated[i]);
+  }
+  Judgement judgement = JudgeAll(thin);
+  if (judgement.verdict != Verdict::kLeak) return all;
+  judgement.first = dumps[judgement.first];
+  judgement.last_growth = all.last_growth;
   return judgement;
 }
 

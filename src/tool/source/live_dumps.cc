@@ -59,17 +59,17 @@ class EndSignals {
 class Series {
  public:
   Series(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-         const std::function<absl::Status(const ProfileSet&)>& check)
+         const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough)
       : command_(command),
         process_(process),
         dumps_(dumps),
-        check_(check),
+        is_enough_(is_enough),
         process_end_(OpenProcess(process.socket)),
         progress_(dumps.count, "dumps taken") {}
 
   // Returns the next dump; nullopt at the end of the series.
   absl::StatusOr<std::optional<ProfileSet::Named>> Next() {
-    while (attempts_ < dumps_.count) {
+    while (attempts_ < dumps_.count && !ended_) {
       if (attempts_ > 0 && !WaitForNext()) break;
       ++attempts_;
       absl::StatusOr<ProfileSet::Named> dump = Take();
@@ -107,7 +107,9 @@ class Series {
     if (taken_ == 0) {
       const absl::StatusOr<ProfileSet> first = ProfileSet::Parse({{name, *bytes}});
       if (!first.ok()) return first.status();
-      if (const absl::Status status = check_(*first); !status.ok()) return status;
+      const absl::StatusOr<bool> enough = is_enough_(*first);
+      if (!enough.ok()) return enough.status();
+      ended_ = *enough;
     }
     return ProfileSet::Named{std::move(name), *std::move(profile)};
   }
@@ -141,11 +143,12 @@ class Series {
   const std::string& command_;
   const LiveProcess& process_;
   const LiveDumps& dumps_;
-  const std::function<absl::Status(const ProfileSet&)>& check_;
+  const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough_;
   const EndSignals signals_;  // before the thread of progress_, which must not get these signals
   const FileDescriptor process_end_;
   Progress progress_;
   Clock::time_point next_ = Clock::now();
+  bool ended_ = false;  // the first dump is enough
   size_t attempts_ = 0;
   size_t taken_ = 0;
 };
@@ -153,7 +156,7 @@ class Series {
 }  // namespace
 
 absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-                                     const std::function<absl::Status(const ProfileSet&)>& check) {
+                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough) {
   if (!dumps.folder.empty()) {
     std::error_code error;
     std::filesystem::create_directories(dumps.folder, error);
@@ -161,7 +164,7 @@ absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProce
       return absl::PermissionDeniedError(Cat("--output '", dumps.folder, "': not a writable folder"));
     }
   }
-  Series series(command, process, dumps, check);
+  Series series(command, process, dumps, is_enough);
   return ProfileSet::ReadEach([&] { return series.Next(); });
 }
 

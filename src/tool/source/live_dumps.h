@@ -20,12 +20,12 @@ struct LiveDumps {
 };
 
 // Asks `process` for `dumps.count` profiles. Stops earlier at SIGINT or SIGTERM, or when the process ends. Keeps of
-// each profile only what ProfileSet has. Calls `check` with the first one; its error ends the series. Prints an error
-// of the subcommand `command` for each dump that fails after the first one, for each file that cannot be written, and
-// if the process ends. Shows progress on stderr if that is a terminal. Errors: those of the first dump, of `check` and
-// of ProfileSet::ReadEach; kPermissionDenied if the folder cannot be created.
+// each profile only what ProfileSet has. Calls `is_enough` with the first one; true or an error ends the series. Prints
+// an error of the subcommand `command` for each dump that fails after the first one, for each file that cannot be
+// written, and if the process ends. Shows progress on stderr if that is a terminal. Errors: those of the first dump, of
+// `is_enough` and of ProfileSet::ReadEach; kPermissionDenied if the folder cannot be created.
 absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-                                     const std::function<absl::Status(const ProfileSet&)>& check);
+                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough);
 
 }  // namespace hbmprof::tool
 
