@@ -17,6 +17,7 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -180,19 +181,16 @@ class Examiner {
           Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not recorded"));
         }
       } else if (comment.word == "python") {
-        const auto problem = comment.values.find("problem");
-        if (problem != comment.values.end()) {
-          Note(Cat("Python functions are not in the stacks: ", problem->second));
-        }
+        const std::string problem = comment.Text("problem");
+        if (!problem.empty()) Note(Cat("Python functions are not in the stacks: ", problem));
       } else if (comment.word == "device") {
-        Device(comment);
+        Device(ProfileInfo::Device(comment));
       }
     }
   }
 
-  void Device(const Comment& comment) {
-    const auto space = comment.values.find("space");
-    const std::string& of = space == comment.values.end() ? kDeviceSpace : space->second;
+  void Device(const ProfileInfo::Device& comment) {
+    const std::string& of = comment.space;
     for (const auto& [key, type] : {std::make_pair("in_use", "inuse_space"), std::make_pair("peak", "peak_space")}) {
       const std::optional<int64_t> stated = comment.Number(key);
       const std::optional<int64_t> sum = SumOf(comment.name, of, type);
@@ -257,10 +255,9 @@ absl::StatusOr<RawProfile> ReadExamined(const std::string& file, std::vector<std
   if (!IsRecordingFile(file)) return ReadProfile(file);
   const auto recording = internal::RecordingReader::Open(file);
   if (!recording.ok()) return recording.status();
-  const absl::StatusOr<std::string> bytes = ProfileAt(**recording, EndOf(**recording));
-  if (!bytes.ok()) return bytes.status();
+  ASSIGN_OR_RETURN(const std::string bytes, ProfileAt(**recording, EndOf(**recording)));
   *gaps = GapsOf(**recording);  // some damage is found only while the events are read
-  return ParseProfile(*bytes, file);
+  return ParseProfile(bytes, file);
 }
 
 }  // namespace

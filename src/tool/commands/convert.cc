@@ -1,6 +1,5 @@
 // `hbmprof convert`: writes profiles in formats of other viewers.
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/output.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -69,28 +69,27 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string>& by) {
   std::string all_frames;
   std::map<std::pair<std::string, std::string>, size_t> numbers;
-  const auto number_of = [&](const std::string& name, const std::string& position) {
-    const auto [entry, is_new] = numbers.try_emplace({name, position}, numbers.size());
+  const auto number_of = [&](const ProfileSet::ShownFrame& frame) {
+    const auto [entry, is_new] = numbers.try_emplace({frame.name, frame.Position()}, numbers.size());
     if (is_new) {
-      Json json = {{"name", name}};
-      const size_t colon = position.rfind(':');
-      if (!position.empty()) json["file"] = position.substr(0, colon);
-      if (colon != std::string::npos) json["line"] = std::atoll(position.c_str() + colon + 1);
+      Json json = {{"name", frame.name}};
+      if (!frame.file.empty()) json["file"] = frame.has_source ? frame.file : frame.Position();
+      if (frame.line != 0) json["line"] = frame.line;
       all_frames += entry->second == 0 ? "\n" : ",\n";
       all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
     }
     return std::to_string(entry->second);
   };
-  FrameTexts frames(profiles, ",", true,
-                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
+  FrameTexts frames(profiles, ",", true, number_of);
   // For each sample of all files: the numbers of its stack's frames.
   std::vector<std::string> stacks;
   for (const ProfileSet::File& file : profiles.files()) {
     for (const ProfileSet::Sample& sample : file.samples) {
       std::string& stack = stacks.emplace_back();
-      for (const std::string& label : LabelFrames(profiles, sample.labels, by)) stack += "," + number_of(label, "");
+      for (const std::string& label : LabelFrames(profiles, sample.labels, by))
+        stack += "," + number_of({label, "", 0, false});
       frames.AppendStack(sample.stack, stack);
-      if (stack.empty()) stack = "," + number_of(kNoStack, "");
+      if (stack.empty()) stack = "," + number_of({kNoStack, "", 0, false});
     }
   }
   std::string views;
@@ -137,7 +136,7 @@ std::string AllAsJson(const ProfileSet& profiles) {
   }
   text += "],\n\"files\":[";
   FrameTexts frames(profiles, ",", false, [](const ProfileSet::ShownFrame& frame) {
-    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.position), "}");
+    return Cat("{\"name\":", Quoted(frame.name), ",\"where\":", Quoted(frame.Position()), "}");
   });
   for (const ProfileSet::File& file : profiles.files()) {
     text += Cat(text.back() == '[' ? "" : ",", "\n{\"path\":", Quoted(file.path), ",\"time\":\"",
@@ -177,25 +176,22 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
   }
-  if (const absl::Status status = CheckIsNoInput(options.output, options.files); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, options.files));
   if (table.has_value()) {
-    const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
+    RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& output) {
       return WriteSampleTable(*table, options.files, options, output);
-    });
-    if (!status.ok()) return status;
+    }));
     return kSuccess;
   }
-  absl::StatusOr<ProfileSet> profiles = ReadProfiles(options.files);
-  if (!profiles.ok()) return profiles.status();
-  if (options.to != "json") KeepLastOfEachProcess("convert", 0, *profiles);
-  if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
-  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
-  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
-  if (!type.ok()) return type.status();
-  const std::string text = options.to == "folded"       ? Folded(*profiles, *type, options.by)
-                           : options.to == "speedscope" ? Speedscope(*profiles, options.by)
-                                                        : AllAsJson(*profiles);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(options.files));
+  if (options.to != "json") KeepLastOfEachProcess("convert", 0, profiles);
+  RETURN_IF_ERROR(ApplyView("convert", options, profiles));
+  RETURN_IF_ERROR(CheckLabels(profiles, options.by));
+  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
+  const std::string text = options.to == "folded"       ? Folded(profiles, type, options.by)
+                           : options.to == "speedscope" ? Speedscope(profiles, options.by)
+                                                        : AllAsJson(profiles);
   if (IsStandardOutput(options.output)) {
     Print(text);
   } else if (const absl::Status status = WriteOutput(options.output, text); !status.ok()) {

@@ -8,6 +8,7 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/source/control_client.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -42,14 +43,13 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--max-bytes ", options.max_bytes, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"));
   }
-  const absl::StatusOr<LiveProcess> process = FindProcess(options.directory, options.process);
-  if (!process.ok()) return process.status();
+  ASSIGN_OR_RETURN(const LiveProcess process, FindProcess(options.directory, options.process));
   std::string request = Cat("record ", options.action);
   std::string file;
   if (options.action != "stop") {
     // The process writes the file, and its working directory may be another one.
     std::error_code error;
-    file = std::filesystem::absolute(options.output.empty() ? NewRecordingName(*process) : options.output, error);
+    file = std::filesystem::absolute(options.output.empty() ? NewRecordingName(process) : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
     // The path in the request is a pattern, in which %% stands for %.
     std::string path;
@@ -57,8 +57,7 @@ absl::StatusOr<int> RunRecord(const RecordOptions& options) {
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     request += Cat(" ", path);
   }
-  const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
-  if (!answer.ok()) return answer.status();
+  ASSIGN_OR_RETURN(const std::string answer, QueryProcess(process.socket, request));
   if (!file.empty()) Print(Cat(Visible(file), "\n"));
   return kSuccess;
 }

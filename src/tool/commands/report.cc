@@ -20,6 +20,7 @@
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
 #include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -37,18 +38,16 @@ struct ReportOptions : ViewOptions {
 absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& path, size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
-  if (!reader.ok()) return reader.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
   absl::StatusOr<std::vector<ProfileBytes>> bytes;
   {
-    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
-    bytes = StatesOf(**reader, path, states, progress);
+    Progress progress(static_cast<size_t>(reader->event_count()), "events read");
+    bytes = StatesOf(*reader, path, states, progress);
   }
   if (!bytes.ok()) return bytes.status();
-  WarnOfGaps("report", path, **reader);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
-  if (!profiles.ok()) return profiles.status();
-  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
+  WarnOfGaps("report", path, *reader);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(*bytes));
+  return std::make_unique<RecordedReport>(std::move(reader), std::move(profiles));
 }
 
 absl::StatusOr<int> RunReport(const ReportOptions& options) {
@@ -69,25 +68,20 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
         Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
   }
   if (has_base) paths.insert(paths.begin(), options.base);
-  if (const absl::Status status = CheckIsNoInput(options.output, paths); !status.ok()) return status;
-  if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, paths));
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, recordings));
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
     constexpr size_t kStates = 12;  // enough for `hbmprof leaks` to be sure
-    absl::StatusOr<std::unique_ptr<RecordedReport>> read = ReadRecorded(recordings[0], paths.empty() ? kStates : 1);
-    if (!read.ok()) return read.status();
-    recorded = *std::move(read);
+    ASSIGN_OR_RETURN(recorded, ReadRecorded(recordings[0], paths.empty() ? kStates : 1));
   }
   std::optional<ProfileSet> profiles;
   if (!paths.empty()) {
-    absl::StatusOr<ProfileSet> read = ReadProfiles(paths);
-    if (!read.ok()) return read.status();
-    profiles = *std::move(read);
+    ASSIGN_OR_RETURN(profiles, ReadProfiles(paths));
   }
-  const absl::StatusOr<std::string> page =
-      ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per);
-  if (!page.ok()) return page.status();
-  if (const absl::Status status = WriteOutput(options.output, *page); !status.ok()) return status;
+  ASSIGN_OR_RETURN(const std::string page,
+                   ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per));
+  RETURN_IF_ERROR(WriteOutput(options.output, page));
   if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }

@@ -15,6 +15,7 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/source/http_client.h"
 #include "src/tool/util/read_file.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -70,9 +71,8 @@ bool IsRecordingFile(const std::string& path) {
 
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
-  const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(source);
-  if (!process.ok()) return process.status();
-  if (process->has_value()) return QueryProcess((*process)->socket, "profile");
+  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
+  if (process.has_value()) return QueryProcess(process->socket, "profile");
   if (IsRecordingFile(source)) {
     const auto recording = internal::RecordingReader::Open(source);
     if (!recording.ok()) return recording.status();
