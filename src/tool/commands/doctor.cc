@@ -127,11 +127,6 @@ void Nvml(Findings& findings) {
                              ": `unaccounted` counts all processes on a device"));
     return;
   }
-  std::ifstream status("/proc/self/status");
-  std::string ids;
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("NSpid:", 0) == 0) ids = line.substr(6);
-  }
   std::error_code error;
   const bool container = std::filesystem::exists("/.dockerenv", error) ||
                          FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
@@ -215,7 +210,6 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
 struct Program {
   bool elf = false;
   bool symbols = false;
-  bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
   // The functions Framework::report whose calls in this library the injected library can interpose.
@@ -377,7 +371,6 @@ Program Examine(std::string_view bytes) {
       CountFramePointers(elf, section, info, bytes, program);
     }
     if (info.sh_type == SHT_DYNSYM) {
-      program.dynamic_symbols = true;
       FindPython(elf, section, info, bytes, program);
     }
     if (info.sh_type == SHT_RELA) FindReports(elf, section, info, program);
