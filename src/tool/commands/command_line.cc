@@ -16,6 +16,7 @@
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -197,7 +198,7 @@ std::string RepeatedInputProblem(const CLI::App& command) {
 
 absl::StatusOr<int> RunCommand(const Command& command) {
   if (command.only_reads_profiles) {
-    if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckMemoryVariable());
     EnforceMemoryLimit(command.arguments->get_name());
     PageOutput();
   }
@@ -258,11 +259,17 @@ int Run(int argc, char** argv, std::string* command_name) {
     const std::string problem = EmptyValueProblem(*named->arguments, words);
     if (!problem.empty()) return PrintWrongUsage(first, problem);
   }
+  auto parsed = commands.end();
+  std::string empty;
   try {
     const HiddenOptions hidden(commands);
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     reversed.push_back(first);
     tool.parse(reversed);
+    parsed = std::find_if(commands.begin(), commands.end(),
+                          [](const Command& command) { return command.arguments->parsed(); });
+    if (parsed == commands.end()) return kUnusable;
+    empty = EmptyValueProblem(*parsed->arguments, {});
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // the help or the version
       std::ostringstream out;
@@ -275,16 +282,12 @@ int Run(int argc, char** argv, std::string* command_name) {
     if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(*named->arguments);
     return PrintWrongUsage(first, problem.empty() ? error.what() : problem);
   }
-  for (const Command& command : commands) {
-    if (!command.arguments->parsed()) continue;
-    *command_name = command.arguments->get_name();
-    const std::string empty = EmptyValueProblem(*command.arguments, {});
-    if (!empty.empty()) return PrintWrongUsage(*command_name, empty);
-    const std::string input = RepeatedInputProblem(*command.arguments);
-    const absl::StatusOr<int> code = input.empty() ? RunCommand(command) : absl::InvalidArgumentError(input);
-    if (code.ok()) return *code;
-    PrintError(*command_name, std::string(code.status().message()));
-  }
+  *command_name = parsed->arguments->get_name();
+  if (!empty.empty()) return PrintWrongUsage(*command_name, empty);
+  const std::string input = RepeatedInputProblem(*parsed->arguments);
+  const absl::StatusOr<int> code = input.empty() ? RunCommand(*parsed) : absl::InvalidArgumentError(input);
+  if (code.ok()) return *code;
+  PrintError(*command_name, std::string(code.status().message()));
   return kUnusable;
 }
 
