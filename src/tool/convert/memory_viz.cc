@@ -1,4 +1,4 @@
-// WriteMemoryViz: see recording_files.h.
+// The snapshot of PyTorch's memory_viz: a pickle of protocol 2.
 //
 // The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
 // block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -510,11 +510,21 @@ class MemoryVizWriter {
   size_t entries_ = 0;
 };
 
-}  // namespace
-
 absl::Status WriteMemoryViz(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                             Progress& progress) {
   return MemoryVizWriter(recording, stacks, output, progress).Write();
 }
+
+// The events are read once for each account.
+size_t UsedAccounts(const RecordingTables& tables) {
+  const SiteTotals totals(tables);
+  size_t used = 0;
+  for (size_t account = 0; account < totals.account_count(); ++account) used += totals.account(account).is_used ? 1 : 0;
+  return used;
+}
+
+}  // namespace
+
+const Format kMemoryVizFormat = {"memory-viz", &WriteMemoryViz, &UsedAccounts};
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// WritePerfetto: see recording_files.h.
+// Perfetto's trace: counters, tags as slices, failed allocations, and heap profiles at the marks and at the peaks.
 //
 // Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
 // MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -472,11 +472,13 @@ class PerfettoWriter {
   std::string bytes_;
 };
 
-}  // namespace
-
 absl::Status WritePerfetto(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                            Progress& progress) {
   return PerfettoWriter(recording, stacks, output, progress).Write();
 }
+
+}  // namespace
+
+const Format kPerfettoFormat = {"perfetto", &WritePerfetto, [](const RecordingTables&) { return size_t{2}; }};
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// WriteXplane: see recording_files.h.
+// XProf's XSpace (HOST.xplane.pb), for its tool Memory Profile.
 //
 // XProf reads the events MemoryAllocation and MemoryDeallocation of the plane /host:CPU. It pairs them by address, and
 // calls the difference between the bytes in use and the live buffers "unused preallocated device memory". So segments
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -344,11 +344,13 @@ class XplaneWriter {
   std::string stat_;   // one stat
 };
 
-}  // namespace
-
 absl::Status WriteXplane(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                          Progress& progress) {
   return XplaneWriter(recording, stacks, output, progress).Write();
 }
+
+}  // namespace
+
+const Format kXplaneFormat = {"xplane", &WriteXplane, nullptr, true};
 
 }  // namespace hbmprof::tool
