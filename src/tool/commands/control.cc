@@ -13,6 +13,7 @@
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -65,24 +66,22 @@ absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
 
 absl::StatusOr<int> RunControl(const ControlOptions& options) {
   int64_t max_bytes = 0;
-  if (const absl::Status status = CheckOptions(options, &max_bytes); !status.ok()) return status;
-  const absl::StatusOr<LiveProcess> process = FindProcess(ControlDirectory(), options.process);
-  if (!process.ok()) return process.status();
+  RETURN_IF_ERROR(CheckOptions(options, &max_bytes));
+  ASSIGN_OR_RETURN(const LiveProcess process, FindProcess(ControlDirectory(), options.process));
   std::string request = Cat(options.request, options.argument.empty() ? "" : " ", options.argument);
   std::string file;
   if (request == "record start" || request == "record flight") {
     // The process writes the file, and its working directory may be another one.
     std::error_code error;
-    file = std::filesystem::absolute(options.output.empty() ? NewFileOf(*process, ".hbmrec") : options.output, error);
+    file = std::filesystem::absolute(options.output.empty() ? NewFileOf(process, ".hbmrec") : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     // The path in the request is a pattern, in which %% stands for %.
     request += Cat(" ", absl::StrReplaceAll(file, {{"%", "%%"}}));
   }
-  const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
-  if (!answer.ok()) return answer.status();
+  ASSIGN_OR_RETURN(const std::string answer, QueryProcess(process.socket, request));
   if (!file.empty()) Print(Cat(Visible(file), "\n"));
-  if (!answer->empty()) Print(ToText(Json::parse(*answer, nullptr, false)));
+  if (!answer.empty()) Print(ToText(Json::parse(answer, nullptr, false)));
   return kSuccess;
 }
 

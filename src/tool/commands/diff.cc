@@ -12,6 +12,7 @@
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -31,21 +32,19 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
   }
   std::vector<ProfileBytes> profiles;
   const auto read = [&](const std::string& source) {
-    absl::StatusOr<std::string> bytes = ReadSource(source);
-    if (!bytes.ok()) return bytes.status();
-    CountInput(bytes->size());
-    profiles.push_back({source, *std::move(bytes)});
+    ASSIGN_OR_RETURN(std::string bytes, ReadSource(source));
+    CountInput(bytes.size());
+    profiles.push_back({source, std::move(bytes)});
     return absl::OkStatus();
   };
-  if (const absl::Status status = read(options.base); !status.ok()) return status;
+  RETURN_IF_ERROR(read(options.base));
   std::this_thread::sleep_for(std::chrono::duration<double>(*seconds));
   for (const std::string& source : options.files) {
-    if (const absl::Status status = read(source); !status.ok()) return status;
+    RETURN_IF_ERROR(read(source));
   }
-  absl::StatusOr<ProfileSet> set = ProfileSet::Parse(profiles);
-  if (!set.ok()) return set.status();
-  KeepLastOfEachProcess("diff", 1, *set);
-  return MakeQuery("diff", *std::move(set), options);
+  ASSIGN_OR_RETURN(ProfileSet set, ProfileSet::Parse(profiles));
+  KeepLastOfEachProcess("diff", 1, set);
+  return MakeQuery("diff", std::move(set), options);
 }
 
 // The tree of the changes.
@@ -131,21 +130,19 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   }
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
-  const absl::StatusOr<SumsQuery> query =
-      options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(options);
-  if (!query.ok()) return query.status();
-  const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, query->unit);
-  if (!limit.ok()) return limit.status();
-  const Sums sums(query->profiles, {{0, 1}, {1, query->profiles.files().size()}}, query->type, query->grouping);
+  ASSIGN_OR_RETURN(const SumsQuery query,
+                   options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(options));
+  ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, query.unit));
+  const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
-  const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > *limit;
+  const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > limit;
   if (options.json) {
-    PrintJson(options, *query, sums, total);
+    PrintJson(options, query, sums, total);
   } else {
-    PrintText(options, *query, sums, total);
+    PrintText(options, query, sums, total);
     if (failed) {
-      const std::string size = FormatValue(*limit, query->unit, options.exact);
+      const std::string size = FormatValue(limit, query.unit, options.exact);
       PrintVisible("\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
     }
   }

@@ -8,6 +8,7 @@
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/output.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -20,25 +21,20 @@ struct DumpOptions {
 };
 
 absl::StatusOr<int> RunDump(const DumpOptions& options) {
-  const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.source);
-  if (!process.ok()) return process.status();
-  const bool is_process = process->has_value();
+  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.source));
+  const bool is_process = process.has_value();
   if (!is_process && (options.output.empty() || options.reset_peak)) {
     return absl::InvalidArgumentError(Cat(options.source, ": is not a running process: ",
                                           options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE"));
   }
-  if (const absl::Status status = CheckIsNoInput(options.output, FilesOf({options.source})); !status.ok()) {
-    return status;
-  }
-  const absl::StatusOr<std::string> profile =
-      is_process ? QueryProcess((*process)->socket, "profile") : ReadSource(options.source);
-  if (!profile.ok()) return profile.status();
-  const std::string file = options.output.empty() ? NewFileOf(**process, ".pb.gz") : options.output;
-  if (const absl::Status status = WriteOutput(file, *profile); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
+  ASSIGN_OR_RETURN(const std::string profile,
+                   is_process ? QueryProcess(process->socket, "profile") : ReadSource(options.source));
+  const std::string file = options.output.empty() ? NewFileOf(*process, ".pb.gz") : options.output;
+  RETURN_IF_ERROR(WriteOutput(file, profile));
   if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
   if (!options.reset_peak) return kSuccess;
-  const absl::StatusOr<std::string> reset = QueryProcess((*process)->socket, "reset-peak");
-  if (!reset.ok()) return reset.status();
+  RETURN_IF_ERROR(QueryProcess(process->socket, "reset-peak").status());
   return kSuccess;
 }
 

@@ -16,6 +16,7 @@
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -278,15 +279,12 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
   if (options.dumps < kLeastDumps) {
     return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
   }
-  if (const absl::Status status = CheckView(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckView(options));
   const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
-    const absl::StatusOr<size_t> type = first.TypeNamed(options.type);
-    if (!type.ok()) return type.status();
-    const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, first.types()[*type].unit);
-    if (!limit.ok()) return limit.status();
-    const absl::StatusOr<DumpSeries> series = OrderDumps(first, options.per);
-    if (!series.ok()) return series.status();
-    if (is_series || series->CanBeJudged()) return !is_series;
+    ASSIGN_OR_RETURN(const size_t type, first.TypeNamed(options.type));
+    RETURN_IF_ERROR(FailOverLimit(options.fail_over, first.types()[type].unit).status());
+    ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(first, options.per));
+    if (is_series || series.CanBeJudged()) return !is_series;
     PrintError("leaks",
                Cat(process.name, " (", process.pid, ") has no ages of buffers, or is younger than 16 s: takes ",
                    options.dumps, " dumps, one every ", options.interval));
@@ -298,9 +296,8 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
 // Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
 absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   if (options.files.size() == 1) {
-    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
-    if (!process.ok()) return process.status();
-    if (process->has_value()) return TakeDumpsOf(**process, options);
+    ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
+    if (process.has_value()) return TakeDumpsOf(*process, options);
   }
   for (const CLI::Option* const option : options.live_options) {
     if (option->count() == 0) continue;
@@ -308,9 +305,8 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
         Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
-    absl::StatusOr<std::unique_ptr<RecordedReport>> recorded = ReadRecorded("leaks", options.files[0], kJudgedStates);
-    if (!recorded.ok()) return recorded.status();
-    return std::move((*recorded)->states);
+    ASSIGN_OR_RETURN(std::unique_ptr<RecordedReport> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
+    return std::move(recorded->states);
   }
   return ReadProfiles(options.files);
 }
@@ -321,35 +317,31 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
   }
-  absl::StatusOr<ProfileSet> profiles = ReadDumps(options);
-  if (!profiles.ok()) return profiles.status();
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
   bool trimmed = false;
-  if (const absl::Status status = ApplyView("leaks", options, *profiles, &trimmed); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
-  if (!type.ok()) return type.status();
-  const absl::StatusOr<int64_t> limit = FailOverLimit(options.fail_over, profiles->types()[*type].unit);
-  if (!limit.ok()) return limit.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(*profiles, options.per);
-  if (!series.ok()) return series.status();
-  if (!series->CanBeJudged()) {
-    const size_t dumps = series->files.size();
+  RETURN_IF_ERROR(ApplyView("leaks", options, profiles, &trimmed));
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
+  ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, profiles.types()[type].unit));
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, options.per));
+  if (!series.CanBeJudged()) {
+    const size_t dumps = series.files.size();
     return absl::InvalidArgumentError(Cat(
         dumps, dumps == 1 ? " dump" : " dumps",
         " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
         "least three, better five (for two, use hbmprof diff)"));
   }
-  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckLabels(profiles, options.by));
 
-  const Result result = JudgeSites(options, *profiles, *series, *type, trimmed);
-  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > *limit;
+  const Result result = JudgeSites(options, profiles, series, type, trimmed);
+  const bool failed = !options.fail_over.empty() && Plus(result.leaked, result.unexplained) > limit;
   if (options.json) {
-    if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
+    RETURN_IF_ERROR(profiles.CheckTextOfStacks());
     PrintJson(options, result, failed);
   } else {
     PrintHead(options, result);
     PrintGrowing(options, result);
     PrintOthers(options, result);
-    if (!options.fail_over.empty()) PrintCheck(result, failed, *limit);
+    if (!options.fail_over.empty()) PrintCheck(result, failed, limit);
   }
   return failed ? kFinding : kSuccess;
 }

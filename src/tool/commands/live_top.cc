@@ -215,15 +215,13 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
 }  // namespace
 
 absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& options, double seconds) {
-  absl::StatusOr<std::string> profile = QueryProcess(process.socket, "profile");
-  if (!profile.ok()) return profile.status();
-  Profiles profiles = {*profile, *profile, *profile};
+  ASSIGN_OR_RETURN(const std::string profile, QueryProcess(process.socket, "profile"));
+  Profiles profiles = {profile, profile, profile};
   // The first and the previous profile stay in memory, and all three are parsed at each refresh.
-  for (int i = 0; i < 3; ++i) CountInput(profile->size());
+  for (int i = 0; i < 3; ++i) CountInput(profile.size());
   char order = options.by_cum ? 'c' : 'f';
   Curves curves;
-  absl::StatusOr<std::string> text = TextOf(process, profiles, options, order, curves, 0);
-  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(std::string text, TextOf(process, profiles, options, order, curves, 0));
   std::string end;
   {
     const Screen screen;
@@ -231,23 +229,23 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
       absl::StatusOr<std::string> shown = TextOf(process, profiles, options, order, curves, Screen::rows() - 1);
       if (shown.ok()) {
         text = *std::move(shown);
-        screen.Show(*text);
+        screen.Show(text);
       } else {
         screen.Show(Visible(std::string(shown.status().message())));
       }
       const char key = screen.Wait(static_cast<int>(seconds * 1000));
       if (key == 'q') break;
       for (const Order& by : kOrders) order = by.key == key ? key : order;
-      profile = QueryProcess(process.socket, "profile");
-      if (!profile.ok()) {
+      absl::StatusOr<std::string> next = QueryProcess(process.socket, "profile");
+      if (!next.ok()) {
         end = Cat(process.name, " (", process.pid, ") has ended, or does not answer\n");
         break;
       }
-      if (profile->size() > profiles.now.size()) CountInput(3 * (profile->size() - profiles.now.size()));
-      profiles.previous = std::exchange(profiles.now, *std::move(profile));
+      if (next->size() > profiles.now.size()) CountInput(3 * (next->size() - profiles.now.size()));
+      profiles.previous = std::exchange(profiles.now, *std::move(next));
     }
   }
-  PrintVisible(*text);
+  PrintVisible(text);
   Print(end);
   return kSuccess;
 }

@@ -11,6 +11,7 @@
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -83,17 +84,15 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
     return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 24h"));
   }
   if (options.files.size() == 1 && !options.json && !options.tree && IsTerminal(STDOUT_FILENO)) {
-    const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(options.files[0]);
-    if (!process.ok()) return process.status();
-    if (process->has_value()) return RunLiveTop(**process, options, *seconds);
+    ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
+    if (process.has_value()) return RunLiveTop(*process, options, *seconds);
   }
-  const absl::StatusOr<SumsQuery> query = ReadQuery("top", options.files, options);
-  if (!query.ok()) return query.status();
-  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping);
+  ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("top", options.files, options));
+  const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping);
   if (options.tree) {
-    PrintTree(options, *query, sums);
+    PrintTree(options, query, sums);
   } else {
-    PrintRows(options, *query, sums);
+    PrintRows(options, query, sums);
   }
   return kSuccess;
 }

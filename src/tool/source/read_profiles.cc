@@ -7,14 +7,14 @@
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps) {
-  const absl::StatusOr<std::string> bytes = ReadSource(source, gaps);
-  if (!bytes.ok()) return bytes.status();
-  CountInput(bytes->size());
-  return ParseProfile(*bytes, source);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadSource(source, gaps));
+  CountInput(bytes.size());
+  return ParseProfile(bytes, source);
 }
 
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources) {
@@ -32,18 +32,16 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources)
 
 absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
                                     const ViewOptions& options, bool* trimmed) {
-  absl::StatusOr<ProfileSet> profiles = ReadProfiles(sources);
-  if (!profiles.ok()) return profiles.status();
-  if (const absl::Status status = ApplyView(command, options, *profiles, trimmed); !status.ok()) return status;
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources));
+  RETURN_IF_ERROR(ApplyView(command, options, profiles, trimmed));
   return profiles;
 }
 
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first) {
-  absl::StatusOr<ProfileSet> profiles = ReadProfiles(sources);
-  if (!profiles.ok()) return profiles.status();
-  KeepLastOfEachProcess(command, first, *profiles);
-  return MakeQuery(command, *std::move(profiles), options);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources));
+  KeepLastOfEachProcess(command, first, profiles);
+  return MakeQuery(command, std::move(profiles), options);
 }
 
 }  // namespace hbmprof::tool
