@@ -60,7 +60,7 @@ struct AdviceReport {
   std::vector<Advice> advice;  // in the order of AdviceKind
 };
 
-// Reads the events up to four times. Needs memory for the live buffers, and 2 bits for each event. `progress` counts
+// Reads the events up to three times. Needs memory for the live buffers, and 2 bits for each event. `progress` counts
 // the events of two of these passes.
 AdviceReport Advise(internal::RecordingReader& recording, const RecordedStacks& stacks, Progress& progress);
 
