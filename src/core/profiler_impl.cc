@@ -90,12 +90,16 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 }
 
 bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
-  LiveRecord replaced;
-  const LiveRecord record = {site, PresentGeneration(), bytes};
-  const LiveTable::Inserted inserted = live_.Insert(id.value(), record, &replaced);
-  if (inserted == LiveTable::Inserted::kNoMemory) return Drop(static_cast<uint64_t>(bytes));
-  if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(id, replaced);
+  if (!Insert(id, {site, PresentGeneration(), bytes})) return Drop(static_cast<uint64_t>(bytes));
   return EnterLedger(id, site, bytes);
+}
+
+bool ProfilerImpl::Insert(BufferId id, const LiveRecord& record) {
+  LiveTable::Inserted inserted;
+  while ((inserted = live_.Insert(id.value(), record, nullptr)) == LiveTable::Inserted::kReplaced) {
+    RemoveStaleRecord(id);
+  }
+  return inserted == LiveTable::Inserted::kNew;
 }
 
 bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
@@ -112,11 +116,13 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
   if (!thread_state.inside && IsBuffer(id)) {
     TrackerSection section;
     uint64_t packed = 0;  // g++ warns otherwise
-    if (live_.TryErase(id.value(), &packed)) {
-      const LiveRecord record = LiveTable::Unpack(packed);
-      const Ledger::CellRef cell = ledger_.RefOf(record.site);
-      const Ledger::Entered entered =
-          cell ? ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes) : Ledger::kNotEntered;
+    Ledger::CellRef cell;
+    const bool is_erased = live_.TryErase(id.value(), &packed, [&] {
+      cell = ledger_.RefOf(LiveTable::Unpack(packed).site);
+      return cell && cell.IsPlain();
+    });
+    if (is_erased) {
+      const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, cell, LiveTable::Unpack(packed).bytes);
       if (entered == Ledger::kEntered) return Freed(id, packed);
       section.PassOn();
       return FinishFree(id, packed, entered);
@@ -128,14 +134,12 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return {};
-  LiveRecord record;
-  if (!IsBuffer(id) || !live_.Erase(id.value(), &record)) {
+  const std::optional<Pools::Block> removed = IsBuffer(id) ? Remove(id) : std::nullopt;
+  if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  const int octave = OctaveNow(record.birth);
-  Resize(EnterFree(id, record, octave));
-  return Freed(id, record, octave);
+  return Freed(id, removed->record, removed->octave);
 }
 
 // Flattened, because every free takes this way while the event log is on.
@@ -143,7 +147,8 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
                                                                      Ledger::Entered entered) noexcept {
   const TrackerSection section(TrackerSection::kPassedOn);
   if (entered == Ledger::kNotEntered) {
-    entered = EnterFree(id, LiveTable::Unpack(packed_record), -1);
+    const LiveRecord record = LiveTable::Unpack(packed_record);
+    entered = ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
   } else {
     ledger_.CountRecords();
   }
@@ -151,24 +156,28 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
   return Freed(id, packed_record);
 }
 
-Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record, int octave) {
-  if (sites_.At(record.site).kind != SiteKind::kSegment) {
-    return ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes, octave);
+std::optional<Pools::Block> ProfilerImpl::Remove(BufferId id) {
+  for (;;) {
+    LiveRecord record;
+    const auto is_no_segment = [&] { return sites_.At(record.site).kind != SiteKind::kSegment; };
+    if (live_.EraseWhere(id.value(), &record, is_no_segment)) {
+      const int octave = OctaveNow(record.birth);
+      Resize(ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes, octave));
+      return Pools::Block{id.value(), record, octave};
+    }
+    if (record.site == kNoSite) return std::nullopt;
+    TraceStep(EventStep::kSegmentFreed);
+    if (std::optional<Pools::Block> segment = pools_.RemoveSegment(id.value()); segment.has_value()) {
+      Resize();
+      return segment;
+    }
+    // Another thread has removed the segment, or made it a plain record again.
   }
-  TraceStep(EventStep::kSegmentErased);
-  pools_.RemoveSegment(id.value(), octave);
-  return Ledger::kEnteredAndCounted;
-}
-
-[[gnu::noinline]] void ProfilerImpl::EnterReplaced(BufferId id, LiveRecord record) {
-  replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize(EnterFree(id, record, OctaveNow(record.birth)));
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
-  LiveRecord stale;
-  if (!live_.Erase(id.value(), &stale)) return false;
-  EnterReplaced(id, stale);
+  if (!Remove(id).has_value()) return false;
+  replaced_records_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -223,13 +232,10 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
     Drop(static_cast<uint64_t>(record.bytes));
     return;
   }
-  LiveRecord replaced;
-  const LiveTable::Inserted inserted = live_.Insert(freed.id_.value(), record, &replaced);
-  if (inserted == LiveTable::Inserted::kNoMemory) {
+  if (!Insert(freed.id_, record)) {
     Drop(static_cast<uint64_t>(record.bytes));
     return;
   }
-  if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(freed.id_, replaced);
   Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes, octave));
 }
 

@@ -179,10 +179,11 @@ class ProfilerImpl {
   // the record was dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes);
   bool EnterLedger(BufferId id, SiteId site, int64_t bytes);
-  // Enters the free of `record` after it left the live table. `octave`: of its age.
-  Ledger::Entered EnterFree(BufferId id, const LiveRecord& record, int octave);
-  // The same as EnterFree, for a record that a new one with the same id has replaced.
-  [[gnu::cold]] void EnterReplaced(BufferId id, LiveRecord record);
+  // Inserts a record into the live table, after it has removed another one of that id. Returns false if the host has no
+  // memory.
+  bool Insert(BufferId id, const LiveRecord& record);
+  // Removes the record of a buffer, or that of a segment with its contents, and enters its free. Returns the record.
+  std::optional<Pools::Block> Remove(BufferId id);
   // Removes the record of a buffer or of a block whose free was not recorded: a new one has its id or its address now.
   // Returns whether there was such a record.
   [[gnu::cold]] bool RemoveStaleRecord(BufferId id);

@@ -70,19 +70,20 @@ Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRec
 }
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
   uint64_t packed;
-  if (!table.TryErase(id, &packed)) return table.Erase(id, record);
+  if (!table.TryErase(id, &packed, [] { return true; })) return table.Erase(id, record);
   *record = LiveTable::Unpack(packed, PresentGeneration());
   return true;
 }
 
-TEST(LiveTable, TryEraseLeavesARecordOfAnotherGeneration) {
+TEST(LiveTable, TryEraseLeavesRecordsOfOtherGenerationsAndThoseThatDoNotAgree) {
   LiveTable table;
   const auto other = static_cast<Generation>(PresentGeneration() + 1);
   ASSERT_EQ(table.InsertNew(Address(1), {1, other, 8}), Inserted::kNew);
   ASSERT_EQ(table.InsertNew(Address(2), {2, PresentGeneration(), 8}), Inserted::kNew);
   uint64_t packed = 0;
-  EXPECT_FALSE(table.TryErase(Address(1), &packed));
-  EXPECT_TRUE(table.TryErase(Address(2), &packed));
+  EXPECT_FALSE(table.TryErase(Address(1), &packed, [] { return true; }));
+  EXPECT_FALSE(table.TryErase(Address(2), &packed, [] { return false; }));
+  EXPECT_TRUE(table.TryErase(Address(2), &packed, [] { return true; }));
   LiveRecord record;
   EXPECT_FALSE(table.Find(Address(2), &record));
   ASSERT_TRUE(table.Find(Address(1), &record));

@@ -191,7 +191,7 @@ TEST_F(DropRaceTest, WhileASegmentIsFreed) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   profiler_.RecordBlock(kBlockAddress, kBlock, {device_});
   Force(
-      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
       [&] { profiler_.DropDevice(device_); });
   EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
   ExpectSound();
@@ -200,12 +200,12 @@ TEST_F(DropRaceTest, WhileASegmentIsFreed) {
 TEST_F(DropRaceTest, WhileFreedSegmentIsDroppedAndDeclaredAgain) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   Force(
-      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
       [&] {
         profiler_.DropDevice(device_);
         EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
       });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "the new one stays";
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0) << "the free ends the new one";
   ExpectSound();
 }
 
@@ -214,13 +214,46 @@ TEST_F(DropRaceTest, WhileMergedOrSplitSegmentIsFreed) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
   profiler_.RecordSegment(second, kSegment, {device_});
   Force(
-      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(second); },
+      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(second); },
       [&] { EXPECT_TRUE(profiler_.MergeSegments(kAddress, second)); });
   EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 2 * kSegment);
   Force(
-      internal::EventStep::kSegmentErased, [&] { profiler_.RecordFree(kAddress); },
+      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
       [&] { EXPECT_TRUE(profiler_.SplitSegment(kAddress, kSegment)); });
   EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "the half that it did not free";
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileResizedSegmentIsFreed) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  FreedRecord freed;
+  Force(
+      internal::EventStep::kSegmentFreed, [&] { freed = profiler_.RecordFree(kAddress); },
+      [&] { EXPECT_TRUE(profiler_.RecordResize(kAddress, 2 * kSegment)); });
+  EXPECT_EQ(freed.bytes(), 2 * kSegment) << "the record at the time of the free";
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, OneOfTwoFreesOfASegmentGetsItsRecord) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  FreedRecord first;
+  FreedRecord second;
+  Force(
+      internal::EventStep::kSegmentFreed, [&] { first = profiler_.RecordFree(kAddress); },
+      [&] { second = profiler_.RecordFree(kAddress); });
+  EXPECT_FALSE(first);
+  EXPECT_EQ(second.bytes(), kSegment);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
+  ExpectSound();
+}
+
+TEST_F(DropRaceTest, WhileABufferReplacesASegment) {
+  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  Force(
+      internal::EventStep::kSegmentFreed, [&] { EXPECT_TRUE(profiler_.RecordAlloc(kAddress, kBlock, {device_})); },
+      [&] { profiler_.DropDevice(device_); });
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
   ExpectSound();
 }
 

@@ -187,8 +187,10 @@ Ledger::Cell& Ledger::Change::Changed(SiteId site) {
   Cell& cell = shard.cells[site];
   const Account& account = shard.accounts[account_];
   ledger_.BringToEpoch(shard, account_, site, &cell);
-  if (record.kind == SiteKind::kPlain) cell.account_word = reinterpret_cast<intptr_t>(&account);
-  if (record.kind == SiteKind::kBlock) cell.account_word = BlockAccountWord(account);
+  if (record.kind == SiteKind::kPlain || record.kind == SiteKind::kBlock) {
+    const intptr_t word = BlockAccountWord(account);
+    cell.account_word.store(record.kind == SiteKind::kBlock ? word : -word, std::memory_order_relaxed);
+  }
   return cell;
 }
 

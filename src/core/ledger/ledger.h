@@ -148,6 +148,8 @@ class Ledger {
   class CellRef {
    public:
     explicit operator bool() const { return shard != nullptr; }
+    // Returns whether the cell is that of a plain site and has had an event.
+    bool IsPlain() const { return cell->account_word.load(std::memory_order_relaxed) > 0; }
 
    private:
     friend class Ledger;
@@ -171,8 +173,8 @@ class Ledger {
     Cell* const cell = ref.cell;
     if (!ref.shard->lock.TryLock()) return kNotEntered;
     Entered entered = kNotEntered;
-    if (cell->account_word > 0) {
-      Account& account = *reinterpret_cast<Account*>(cell->account_word);
+    if (const intptr_t word = cell->account_word.load(std::memory_order_relaxed); word > 0) {
+      Account& account = *reinterpret_cast<Account*>(word);
       if (cell->epoch == account.epoch && (event == Event::kFree || bytes <= account.headroom)) {
         account.headroom -= AddedBytes(event, bytes);
         Count(event, account, bytes, cell);
@@ -234,7 +236,7 @@ class Ledger {
     // the view.
     BlockCell CellOfBlock(SiteId site) {
       Cell* const cell = shard_->cells + site;
-      if (cell->account_word != BlockAccountWord(*view().account)) return nullptr;
+      if (cell->account_word.load(std::memory_order_relaxed) != BlockAccountWord(*view().account)) return nullptr;
       return cell->epoch == view().account->epoch ? cell : nullptr;
     }
     // Returns whether the segment's cell has changed in the account's present epoch. Must be true before EnterBlock.
@@ -394,8 +396,9 @@ class Ledger {
     int64_t peak_bytes;
     uint64_t epoch;  // of the last change; 0: none yet
     // After an event of a plain site: the address of the site's account in the same shard. Of a site of blocks: its
-    // negative (BlockAccountWord). Otherwise 0. With it, an event needs no other data of the site.
-    intptr_t account_word;
+    // negative (BlockAccountWord). Otherwise 0. With it, an event needs no other data of the site. It may be read
+    // without a lock.
+    std::atomic<intptr_t> account_word;
   };
   // One shard's part of an account. Sums over the shards are not negative, but values of one shard may be: a buffer may
   // be freed through another shard than the one through which it was allocated. Only headroom is at least 0.

@@ -13,7 +13,7 @@ enum class EventStep : uint8_t {
   kSegmentFound,   // the record that becomes a segment is found; the ledger's locks are held
   kSegmentPlaced,  // the segment's position is known, and nothing is recorded
   kBlockPlaced,    // the block's position is known, and nothing is recorded
-  kSegmentErased,  // the record has left the live table, but the segment is still in the segment map
+  kSegmentFreed,   // the record to be freed is that of a segment, and nothing has changed
   kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER

@@ -256,13 +256,12 @@ bool Pools::RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>
     const LiveRecord& record = found->record;
     const bool is_segment = sites_.At(record.site).kind == SiteKind::kSegment;
     if (!change.holds_all() && (is_segment || !PrepareFree(change, id, record))) return false;
-    if (!live_.EraseExactly(id, record)) continue;
     if (is_segment) {
-      found->octave = OctaveNow(record.birth);
-      RemoveWithContents(change, segments_.Find(address, id), found->octave);
-    } else {
-      found->octave = FreeBlock(change, id, record);
+      *removed = RemoveWithContents(change, segments_.Find(address, id));
+      return true;
     }
+    if (!live_.EraseExactly(id, record)) continue;
+    found->octave = FreeBlock(change, id, record);
     *removed = found;
     return true;
   }
@@ -498,8 +497,6 @@ void Pools::SetLevels(Change& change, const Segment* around) {
 }
 
 Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave) {
-  // A segment that another thread is freeing stays in the map until that thread has removed it.
-  if (segments_.Find(AddressOf(id), id) != nullptr) return Added::kRefused;
   const LiveTable::Inserted inserted = live_.InsertNew(id, record);
   if (inserted == LiveTable::Inserted::kReplaced) return Added::kRefused;
   if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
@@ -559,8 +556,6 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
   const SiteId site = sites_.InternSite(key);
   if (site == kNoSite || !change.Prepare(site)) return false;
   TraceStep(EventStep::kSegmentFound);
-  // If the record is not that of a block, another thread may free it. That thread gets either the old record or the new
-  // one.
   const LiveRecord as_segment = {site, record.birth, record.bytes};
   if (!live_.Replace(id, record, as_segment)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
@@ -570,24 +565,22 @@ bool Pools::MakeSegment(Change& change, uint64_t id, const LiveRecord& record, A
     change.Move(id, record.site, site, record.bytes, record.bytes);
     return true;
   }
-  if (!live_.Replace(id, as_segment, record)) {
-    // Another thread freed the record while it was that of a segment. RemoveSegment will not find this segment in the
-    // map, so the free is entered here.
-    change.Enter(Event::kFree, id, record.site, record.bytes, OctaveNow(record.birth));
-  } else if (IsBlockId(id)) {
+  live_.Replace(id, as_segment, record);
+  if (IsBlockId(id)) {
     if (taken < record.bytes) RemoveOutside();
     ReattachOne(change, {id, record});
   }
   return false;
 }
 
-int Pools::EraseRecord(const Segment* segment) {
-  LiveRecord record;
-  const auto is_its = [&] { return record.site == segment->site && record.bytes == segment->bytes(); };
-  return live_.EraseWhere(segment->id, &record, is_its) ? OctaveNow(record.birth) : -1;
+Pools::Block Pools::EraseRecord(const Segment* segment) {
+  Block erased{segment->id, {}};
+  live_.Erase(segment->id, &erased.record);
+  erased.octave = OctaveNow(erased.record.birth);
+  return erased;
 }
 
-void Pools::RemoveWithContents(Change& change, Segment* segment, int octave, bool is_kept) {
+Pools::Block Pools::RemoveWithContents(Change& change, Segment* segment, bool is_kept) {
   const uint64_t start = segment->start;
   const uint64_t end = segment->end;
   const int depth = segment->depth;
@@ -609,10 +602,12 @@ void Pools::RemoveWithContents(Change& change, Segment* segment, int octave, boo
     }
   }
   for (Segment* inner = DeepestIn(start, end); inner != segment; inner = DeepestIn(start, end)) {
-    RemoveEmpty(change, inner, EraseRecord(inner));
+    RemoveEmpty(change, inner);
   }
-  if (!is_kept) RemoveEmpty(change, segment, octave);
+  Block removed{0, {}};
+  if (!is_kept) removed = RemoveEmpty(change, segment);
   ReattachBlocks(change, rest);
+  return removed;
 }
 
 Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
@@ -623,20 +618,19 @@ Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
   return deepest;
 }
 
-void Pools::RemoveEmpty(Change& change, Segment* segment, int octave) {
-  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes(), octave);
+Pools::Block Pools::RemoveEmpty(Change& change, Segment* segment) {
+  const Block erased = EraseRecord(segment);
+  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes(), erased.octave);
   TakeFromOuter(change, *segment, -segment->bytes());
   segments_.Remove(segment);
+  return erased;
 }
 
-void Pools::RemoveSegment(uint64_t id, int octave) {
+std::optional<Pools::Block> Pools::RemoveSegment(uint64_t id) {
   Change change(ledger_, Change::Scope::kAllShards);
-  if (!change.is_usable()) return;
-  // Another thread may have removed the segment meanwhile, and another segment with the same id may have been added.
-  LiveRecord other;
-  if (live_.Find(id, &other) && sites_.At(other.site).kind == SiteKind::kSegment) return;
-  Segment* segment = segments_.Find(AddressOf(id), id);
-  if (segment != nullptr) RemoveWithContents(change, segment, octave);
+  Segment* segment = change.is_usable() ? segments_.Find(AddressOf(id), id) : nullptr;
+  if (segment == nullptr) return std::nullopt;
+  return RemoveWithContents(change, segment);
 }
 
 // --- Sizes ---------------------------------------------------------------------------------------------------------
@@ -659,7 +653,6 @@ bool Pools::HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end) {
 
 void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes) {
   const int64_t taken = segment->bytes() - segment->idle_bytes.load(std::memory_order_relaxed);
-  // If another thread has erased the record, Replace does nothing, and that thread removes the segment next.
   live_.Replace(segment->id, {segment->site, 0, old_bytes}, {site, 0, new_bytes});
   change.Charge(segment->site, -taken);
   change.Charge(site, taken);
@@ -701,7 +694,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     // Removes the inner segments that have bytes in the part that is cut off.
     for (Segment* inner = DeepestIn(low, high); inner != nullptr && inner->depth > segment->depth;
          inner = DeepestIn(low, high)) {
-      RemoveEmpty(change, inner, EraseRecord(inner));
+      RemoveEmpty(change, inner);
     }
     TakeFromOuter(change, *segment, growth);
   }
@@ -770,7 +763,6 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   if (is_cut || !segments_.Reserve(1)) return false;
   const int64_t old_bytes = segment->bytes();
   const auto low_bytes = static_cast<int64_t>(at - segment->start);
-  // If another thread has erased the record, both parts are removed next.
   LiveRecord old_record;
   live_.Find(segment->id, &old_record);
   const LiveRecord high_record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), old_record.birth,
@@ -815,7 +807,7 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   const SiteId second_site = second->site;
   const SiteId site = SiteOfSize(change, first->site, first_bytes + second_bytes);
   if (site == kNoSite || !segments_.Reserve(1)) return false;
-  const int octave = EraseRecord(second);
+  const int octave = EraseRecord(second).octave;
   segments_.Merge(first, second);
   change.Charge(second_site, -second_taken);
   change.Enter(Event::kFree, second_address, second_site, second_bytes, octave);
@@ -890,9 +882,7 @@ void Pools::DropDevice(const DroppedRecords& dropped) {
   for (Segment* last = segments_.LastOutermostBefore(end); last != nullptr; last = segments_.LastOutermostBefore(end)) {
     end = last->start;
     if (!goes(last)) continue;
-    const bool is_kept = dropped.Keeps(last->id);
-    const int octave = is_kept ? -1 : EraseRecord(last);
-    RemoveWithContents(change, last, octave, is_kept);
+    RemoveWithContents(change, last, dropped.Keeps(last->id));
   }
 }
 

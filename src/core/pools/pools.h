@@ -33,12 +33,11 @@
 // Frees and concurrent changes:
 // - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
 //   holds all shards' locks. So segments do not change between these two steps of a block's event.
-// - The free of a buffer whose id is its address (this may be a segment) holds no lock of the ledger while it removes
-//   the record from the live table. So such a record can disappear at any time, even while a change of segments holds
-//   all shards' locks. Therefore a function that changes such a record compares and replaces it in one step
-//   (LiveTable::Replace), and finds out in that step if the record is gone.
-// - If the freed buffer is a segment, RemoveSegment is called after its record was removed. Until then the segment is
-//   in the segment map without a record. If another event removes the segment first, RemoveSegment does nothing.
+// - The record of a segment is made and removed only while all shards are locked. So the segments in the segment map
+//   are those that have a record in the live table.
+// - Only the records of other buffers, which have taken no bytes from segments, can be freed at any time. Two functions
+//   change such a record: MakeSegment and ResizeRecord. They compare and replace it in one step (LiveTable::Replace),
+//   and find out in that step if it is gone.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
@@ -141,9 +140,8 @@ class Pools {
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
   // Adds a segment again, because its free is undone. `octave`: see Ledger::CountAge.
   Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
-  // Removes a segment, with all blocks and segments in it, after its record left the live table. `octave`: see
-  // Ledger::CountAge.
-  void RemoveSegment(uint64_t id, int octave);
+  // Removes and returns the segment with this id, with all blocks and segments in it. Returns nullopt if there is none.
+  std::optional<Block> RemoveSegment(uint64_t id);
 
   // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
   // there is none, if a segment cannot have that size (it would be empty, overlap another in part, cut a segment inside
@@ -293,14 +291,12 @@ class Pools {
   bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
   // Gives each segment inside `around` that is also a block the id that belongs to its present depth.
   void SetLevels(Change& change, const Segment* around);
-  // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`; the caller has erased its
-  // record. `octave`: of its age.
-  void RemoveWithContents(Change& change, Segment* segment, int octave, bool is_kept = false);
-  // Removes a segment without blocks and segments in it, after its record left the live table.
-  void RemoveEmpty(Change& change, Segment* segment, int octave);
-  // Erases the segment's record if it is still there. Another thread may have erased it, or a new segment's record may
-  // have replaced it. Returns the octave of its age.
-  int EraseRecord(const Segment* segment);
+  // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`, and returns its record.
+  Block RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
+  // Removes a segment without blocks and segments in it. Returns its record.
+  Block RemoveEmpty(Change& change, Segment* segment);
+  // Erases the segment's record. Returns it with the octave of its age.
+  Block EraseRecord(const Segment* segment);
   // Returns the segment of the greatest depth among those with a byte in [start, end), or null if there is none.
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
@@ -369,7 +365,7 @@ inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* id, uin
   *id = address ^ view.id_bits;
   Ledger::OwnShard::BlockCell cell = nullptr;
   int64_t bytes = 0;
-  const bool is_erased = live_.TryEraseWhere(*id, packed, [&] {
+  const bool is_erased = live_.TryErase(*id, packed, [&] {
     const LiveRecord record = LiveTable::Unpack(*packed);
     bytes = record.bytes;
     cell = own.CellOfBlock(record.site);

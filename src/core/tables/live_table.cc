@@ -92,7 +92,7 @@ void LiveTable::LockedChain::Clear() {
   while (fill_ != 0) Remove({first_, 0});
 }
 
-LiveTable::Inserted LiveTable::InsertSlow(uint64_t id, const LiveRecord& record, LiveRecord* replaced) {
+LiveTable::Inserted LiveTable::Insert(uint64_t id, const LiveRecord& record, LiveRecord* replaced) {
   LockedChain chain(*this, id);
   if (const Place place = chain.Find(id); place.bucket != nullptr) {
     if (replaced != nullptr) {

@@ -67,9 +67,9 @@ class LiveTable {
     __builtin_prefetch(position.bucket, 1);
     return position;
   }
-  // Inserts `id`, which is not 0. If `id` is in the table, its record is replaced, and `*replaced` is set to the old
-  // record.
-  Inserted Insert(uint64_t id, LiveRecord record, LiveRecord* replaced) { return InsertSlow(id, record, replaced); }
+  // Inserts `id`, which is not 0. If `id` is in the table, returns kReplaced: its record is replaced, and `*replaced`
+  // is set to the old record, or if `replaced` is null, nothing changes.
+  Inserted Insert(uint64_t id, const LiveRecord& record, LiveRecord* replaced);
   // A record without its birth as one word: 24 bits of site, 40 bits of bytes.
   static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
@@ -101,15 +101,11 @@ class LiveTable {
     bucket.Unlock(inserts ? fill + kOne : fill);
     return inserts;
   }
-  // Like Erase, but also returns false, and changes nothing, if the record was not born in the present generation, if
-  // another thread has locked the bucket, if the bucket has an overflow bucket, or if the record has just moved to
-  // another bucket. Sets `*packed` to the record. Calls no function.
-  bool TryErase(uint64_t id, uint64_t* packed) {
-    return TryEraseWhere(id, packed, [] { return true; });
-  }
-  // The same for EraseWhere.
+  // Like EraseWhere, but also returns false, and changes nothing, if the record was not born in the present generation,
+  // if another thread has locked the bucket, if the bucket has an overflow bucket, or if the record has just moved to
+  // another bucket. Sets `*packed` to the record. Calls no function but `agrees`.
   template <typename Agrees>
-  bool TryEraseWhere(uint64_t id, uint64_t* packed, const Agrees& agrees) {
+  bool TryErase(uint64_t id, uint64_t* packed, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
@@ -140,7 +136,7 @@ class LiveTable {
   // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
   Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
   Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) {
-    return TryInsert(position, id, record) ? Inserted::kNew : InsertSlow(id, record, nullptr);
+    return TryInsert(position, id, record) ? Inserted::kNew : Insert(id, record, nullptr);
   }
   // Sets `*record` to the record of `id`. Returns false if it is not in the table.
   bool Find(uint64_t id, LiveRecord* record) const;
@@ -335,8 +331,6 @@ class LiveTable {
     position.bucket = BucketAt(IndexOf(HashOf(id), position.state));
     return position;
   }
-  // Insert. If `replaced` is null, an existing record stays.
-  Inserted InsertSlow(uint64_t id, const LiveRecord& record, LiveRecord* replaced);
   bool Fits(int64_t records) const {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
