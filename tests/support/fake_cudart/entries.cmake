@@ -1,7 +1,6 @@
 # fake_cuda_entries(SOURCES OUT_HEADER OUT_SOURCE): the entries of the fake libcuda.so.1 have the form of those of
 # NVIDIA's libcuda since 470: each exported function jumps through a pointer of its own in writable data. The header
-# renames the functions that the sources define; the source defines the exported
-# functions.
+# renames the functions that the sources define; the source defines the exported functions.
 function(fake_cuda_entries sources header entries)
   set(_names)
   foreach(_source IN LISTS sources)
