@@ -334,6 +334,10 @@ extern "C" {
   return code;
 }
 
+[[gnu::visibility("default")]] const char* hbmprof_attach_text(int code) {
+  return hbmprof::internal::AttachText(code);
+}
+
 [[gnu::visibility("default")]] int hbmprof_detach() {
   using namespace hbmprof::internal;  // NOLINT: its functions
   if (!WasLoadedLate()) return kAttachPreloaded;

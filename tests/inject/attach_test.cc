@@ -15,9 +15,11 @@
 
 namespace {
 
+using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::ControlAnswer;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
@@ -100,6 +102,26 @@ TEST_F(AttachTest, PreloadedLibraryRefuses) {
                          Environment(HBMPROF_DOUBLES, {"LD_PRELOAD=" HBMPROF_INJECTED}));
   EXPECT_EQ(program.ReadLine(), "attach 2");
 }
+
+#if defined(HBMPROF_SHARED)
+TEST_F(AttachTest, PythonStartsLate) {
+  std::filesystem::create_symlink(HBMPROF_SHARED, directory_ + "/libhbmprof_c.so");
+  std::filesystem::create_symlink(HBMPROF_INJECTED, directory_ + "/libhbmprof_cuda.so");
+  const CommandResult run = RunCommand(
+      {"/usr/bin/env", "python3", HBMPROF_ATTACH_PYTHON_PROGRAM, profile_},
+      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "HBMPROF_LIBRARY_DIR=" + directory_, "PYTHONPATH=" HBMPROF_PYTHON_PACKAGE});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.out, "hbmprof.start: an option contains a line break or a null byte\nin use " +
+                         std::to_string(6 * kMiB + kContext) + "\nin use " + std::to_string(8 * kMiB + kContext) +
+                         "\n");
+  const ProfileView view = ViewProfile(profile_);
+  EXPECT_EQ(view.Sum("inuse_space"), 8 * kMiB + kContext);
+  EXPECT_EQ(view.SumUnder("inuse_space", "[before attach]"), 7 * kMiB + kContext);
+  EXPECT_EQ(view.SumUnder("inuse_space", "allocate"), kMiB);
+  EXPECT_EQ(view.SumWhere("alloc_space", "phase", "after"), kMiB);
+}
+#endif
 
 TEST_F(AttachTest, WithoutADriver) {
   RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(directory_));
