@@ -161,6 +161,19 @@ void Cycles(int cycles) {
   WaitForLine();
 }
 
+// A second copy of the library attaches too.
+void Copy(const char* path) {
+  driver_program::UseDevice(0);
+  const auto first_attach = attach;
+  const auto first_detach = detach;
+  Load(path);
+  Print("first", first_attach(options));
+  Print("second", attach(options));
+  Print("first detach", first_detach());
+  Print("second", attach(options));
+  Print("first", first_attach(options));
+}
+
 // Two threads attach at the same time.
 void Both() {
   driver_program::UseDevice(0);
@@ -185,5 +198,6 @@ int main(int, char** argv) {
   if (name == "leak") Leak();
   if (name == "cycles") Cycles(std::atoi(argv[3]));
   if (name == "both") Both();
+  if (name == "copy") Copy(argv[3]);
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <linux/capability.h>
 #include <sys/prctl.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -101,6 +102,37 @@ TEST_F(AttachTest, PreloadedLibraryRefuses) {
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "leak"},
                          Environment(HBMPROF_DOUBLES, {"LD_PRELOAD=" HBMPROF_INJECTED}));
   EXPECT_EQ(program.ReadLine(), "attach 2");
+}
+
+// The second copy of the library finds the wrappers of the first one in the slots.
+TEST_F(AttachTest, ForeignSlotRefuses) {
+  const std::string copy = directory_ + "/libcopy.so";
+  std::filesystem::copy_file(HBMPROF_INJECTED, copy);
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "copy", copy}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "first 0");
+  EXPECT_EQ(program.ReadLine(), "second 6");
+  EXPECT_EQ(program.ReadLine(), "first detach 0");
+  EXPECT_EQ(program.ReadLine(), "second 0");
+  EXPECT_EQ(program.ReadLine(), "first 6");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, UnknownFormRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(HBMPROF_LACKING_STUB));
+  EXPECT_EQ(program.ReadLine(), "without a driver 4 9");
+  EXPECT_EQ(program.ReadLine(), "attach 5");
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "detach 9");
+}
+
+// A C library gives late libraries little static memory for the variables of threads.
+TEST_F(AttachTest, StaticMemoryOfThreadsIsSmall) {
+  const CommandResult run = RunCommand({"readelf", "-lW", HBMPROF_INJECTED});
+  const size_t at = run.out.find("\n  TLS ");
+  ASSERT_NE(at, std::string::npos);
+  unsigned long bytes = 0;
+  ASSERT_EQ(std::sscanf(run.out.c_str() + at, " TLS %*x %*x %*x %*x %lx", &bytes), 1);
+  EXPECT_LE(bytes, 320u);
 }
 
 #if defined(HBMPROF_SHARED)
