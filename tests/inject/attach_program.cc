@@ -133,8 +133,6 @@ pthread_mutex_t program_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
 void Cycles(int cycles) {
-  pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
-                 [] { pthread_mutex_unlock(&program_lock); });
   driver_program::UseDevice(0);
   const Hammer hammer;
   std::atomic<bool> ends{false};
@@ -192,6 +190,9 @@ void Both() {
 }  // namespace
 
 int main(int, char** argv) {
+  // Before the library is loaded, so that its handler runs first.
+  pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
+                 [] { pthread_mutex_unlock(&program_lock); });
   options = std::getenv("ATTACH_OPTIONS");
   Load(argv[1]);
   const std::string name = argv[2];
