@@ -149,12 +149,6 @@ ProfileSet::String ProfileSet::Intern(std::string_view text) {
   return number;
 }
 
-std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const {
-  const auto entry = string_numbers_.find(text);
-  if (entry == string_numbers_.end()) return std::nullopt;
-  return entry->second;
-}
-
 // Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
@@ -225,10 +219,10 @@ class ProfileSet::Adder {
     for (const pprof::Function& function : message_.function()) {
       const std::string name(raw_.text(function.name()));
       const std::string system_name(raw_.text(function.system_name()));
-      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.system_name()),
-                            Text(function.filename()), function.start_line()};
-      const uint32_t number =
-          set_.function_keys_.Intern({own.name, own.system_name, own.filename, static_cast<uint64_t>(own.start_line)});
+      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.filename()),
+                            function.start_line()};
+      const uint32_t number = set_.function_keys_.Intern(
+          {own.name, Text(function.system_name()), own.filename, static_cast<uint64_t>(own.start_line)});
       if (number == set_.functions_.size()) set_.functions_.push_back(own);
       functions_[function.id()] = number;
     }
@@ -239,18 +233,19 @@ class ProfileSet::Adder {
     for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
     std::vector<uint64_t> key;
     for (const pprof::Location& location : message_.location()) {
-      Location own = {0, location.address(), {}};
+      Location own;
+      uint64_t address = location.address();
       key = {location.is_folded()};
       const auto mapping = mappings.find(location.mapping_id());
       if (mapping != mappings.end()) {
         const pprof::Mapping& m = *mapping->second;
         own.object = Text(m.filename());
-        own.address -= m.memory_start();
+        address -= m.memory_start();
         // Segments of the same file differ by at most one page.
         const uint64_t pages = (m.memory_limit() - m.memory_start() + 4095) / 4096;
         key.insert(key.end(), {1, pages, m.file_offset(), Text(m.build_id()), m.build_id() == 0 ? own.object : 0});
       }
-      key.push_back(own.address);
+      key.push_back(address);
       // Hides the outermost matching function and everything that is inlined into it.
       int cut = location.line_size() - 1;
       while (cut >= 0 && !filter_.drops(functions_[location.line(cut).function_id()])) --cut;
@@ -471,6 +466,24 @@ uint64_t ProfileSet::AddLocation(Location location) {
   return locations_.size() - 1;
 }
 
+void ProfileSet::MapStacks(const std::function<std::optional<uint32_t>(uint32_t)>& stack_of) {
+  absl::flat_hash_map<uint32_t, std::optional<uint32_t>> stacks;
+  MapSamples(Removed::kInTotal, [&](const Sample& sample) {
+    const auto [entry, is_new] = stacks.try_emplace(sample.stack);
+    if (is_new) entry->second = stack_of(sample.stack);
+    return entry->second;
+  });
+}
+
+void ProfileSet::FilterLabels(Removed removed, const std::function<bool(uint32_t)>& keeps) {
+  std::vector<std::optional<bool>> kept(label_sets_.size());
+  MapSamples(removed, [&](const Sample& sample) {
+    std::optional<bool>& keep = kept[sample.labels];
+    if (!keep.has_value()) keep = keeps(sample.labels);
+    return *keep ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+  });
+}
+
 void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of) {
   const size_t width = types_.size();
   for (File& file : files_) {
@@ -556,6 +569,19 @@ std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) cons
     if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
   }
   return "";
+}
+
+ProfileSet::LabelGroups ProfileSet::GroupLabels(const std::vector<std::string>& keys) const {
+  LabelGroups groups;
+  absl::flat_hash_map<std::vector<std::string>, uint32_t> numbers;
+  for (uint32_t set = 0; set < label_sets_.size(); ++set) {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(LabelText(set, key));
+    const auto [entry, is_new] = numbers.try_emplace(values, static_cast<uint32_t>(numbers.size()));
+    if (is_new) groups.values.push_back(std::move(values));
+    groups.of_set.push_back(entry->second);
+  }
+  return groups;
 }
 
 std::string ProcessIn(const ProfileSet::File& file) {
