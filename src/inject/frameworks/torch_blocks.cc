@@ -16,7 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
+#include "src/base/per_thread.h"
 #include "src/capture/capture.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
@@ -44,6 +46,7 @@ struct Device {
   bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
 
   std::atomic<State> state{State::kUnused};
+  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
@@ -97,7 +100,7 @@ struct LeftFailure {
   std::optional<size_t> bytes;
   char device[32] = {};
 };
-thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")));
+PerThread<LeftFailure> left_failures;
 
 constexpr char kLibrary[] = "libc10_cuda.so";
 
@@ -106,7 +109,11 @@ bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nu
 void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> id;
   if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
-  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
+  const auto record = [&] {
+    return RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
+  };
+  DriverBlock block = record();
+  if (block == DriverBlock::kOutside && AdoptCudaMemoryFromBefore(address)) block = record();
   if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
   switch (block) {
     case DriverBlock::kRecorded:
@@ -139,6 +146,14 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
 
 }  // namespace
 
+void TorchMayHaveBlocks() {
+  for (Device& device : devices) {
+    device.state.store(State::kUnused, std::memory_order_relaxed);
+    device.has_dropped.store(true, std::memory_order_relaxed);
+    device.has_earlier.store(true, std::memory_order_release);
+  }
+}
+
 void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
 
 void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
@@ -153,13 +168,17 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   // Default() throws if the host has no memory for the profiler.
   if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
+  if (device.has_earlier.load(std::memory_order_acquire)) {
+    device.has_earlier.store(false, std::memory_order_relaxed);
+    device.live_bytes.store(static_cast<int64_t>(total_allocated) - bytes, std::memory_order_relaxed);
+  }
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   const auto reported = static_cast<int64_t>(total_allocated);
   const auto reserved = static_cast<int64_t>(total_reserved);
   if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
   if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
-    left_failure.state = LeftFailure::State::kNone;
+    if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes);
   }
   if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);
@@ -177,7 +196,9 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.failures.fetch_add(1, std::memory_order_release);
   // Default() throws if the host has no memory for the profiler.
   if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
-  LeftFailure& failure = left_failure;
+  LeftFailure none;
+  LeftFailure* const found = left_failures.Find();
+  LeftFailure& failure = found == nullptr ? none : *found;
   switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
     case LeftFailure::State::kLeft:
       ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
@@ -199,7 +220,9 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
                             failure.space == MemorySpace::kDevice &&
                             failure.device.size() < sizeof(LeftFailure::device);
-  LeftFailure& left = left_failure;
+  LeftFailure* const of_thread = left_failures.Get();
+  if (of_thread == nullptr) return false;
+  LeftFailure& left = *of_thread;
   left.state = LeftFailure::State::kReported;
   if (!may_be_torch) return false;
   static const StackCapture capture(Unwinder::kAuto);
