@@ -30,6 +30,12 @@ namespace hbmprof::internal {
 inline constexpr std::string_view kReportMark = "out of memory: ";
 inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
 
+// Whether a live buffer begins or ends with the event: not for kAllocAndFree, whose buffer is never live.
+inline bool Begins(RecordedKind kind) {
+  return kind == RecordedKind::kAlloc || kind == RecordedKind::kUndoFree || kind == RecordedKind::kMoveTo;
+}
+inline bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }
+
 // The sites, stacks, names and other elements that the events refer to by number.
 struct RecordingTables {
   // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,

@@ -1,15 +1,18 @@
 // Allocates memory of the family argv[1] with the driver's functions, and ends while it holds the memory. Prints "KIND
-// BYTES TAKEN GRANULARITY NVML USED": the requested bytes, the decrease of the device's free memory as the driver and
-// as NVML report it (-1: no NVML), the driver's granularity, and the device's memory in use at the end. "time": prints
-// the nanoseconds of a pair of cuMemAlloc and cuMemFree, and of the stream-ordered pair, of which there are argv[2].
+// BYTES TAKEN GRANULARITY NVML MAPPED": the requested bytes, the decrease of the device's free memory as the driver
+// reports it, the driver's granularity, the increase of used memory as NVML reports it (-1: no NVML), and by how much
+// the address space of the process grew. "time": prints the nanoseconds of a pair of cuMemAlloc and cuMemFree, and of
+// the stream-ordered pair, of which there are argv[2].
 // Needs no toolkit and no runtime, so it runs on the substitute driver, too. Exit code 77: not possible here; the
 // reason is printed.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <type_traits>
 
@@ -45,6 +48,7 @@ Function* Find(const char* name) {
 struct Used {
   long long driver = 0;
   long long nvml = -1;
+  long long address_space = 0;  // of the process
 };
 
 Used UsedNow() {
@@ -66,6 +70,8 @@ Used UsedNow() {
       memory(device, figures) == 0) {
     used.nvml = static_cast<long long>(figures[2]);
   }
+  std::ifstream("/proc/self/statm") >> used.address_space;
+  used.address_space *= sysconf(_SC_PAGESIZE);
   return used;
 }
 
@@ -170,12 +176,17 @@ int main(int argc, char** argv) {
   Check(Find<CUresult(size_t*, const MemAllocationProp*, int)>("cuMemGetAllocationGranularity")(&granularity,
                                                                                                 properties, 0),
         "cuMemGetAllocationGranularity");
+  if (family == "pinned") {  // the library maps its tables at the first allocation
+    void* first = nullptr;
+    DO(cuMemAllocHost_v2, &first, size_t{4096});
+    DO(cuMemFreeHost, first);
+  }
   const Used before = UsedNow();
   Allocated allocated;
   user_allocates(family, &allocated);
   Check(Find<CUresult()>("cuCtxSynchronize")(), "cuCtxSynchronize");
   const Used after = UsedNow();
-  std::printf("%s %zu %lld %zu %lld\n", allocated.kind, allocated.bytes, after.driver - before.driver, granularity,
-              before.nvml < 0 ? -1 : after.nvml - before.nvml);
+  std::printf("%s %zu %lld %zu %lld %lld\n", allocated.kind, allocated.bytes, after.driver - before.driver, granularity,
+              before.nvml < 0 ? -1 : after.nvml - before.nvml, after.address_space - before.address_space);
   return 0;
 }

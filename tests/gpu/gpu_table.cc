@@ -3,13 +3,13 @@
 // program. Exits with 1 if a line FAILED. A line that is not possible here says why.
 //
 // Environment:
-//   GPU_TABLE_TORCH="PROGRAM ARGUMENTS"  a program with PyTorch's allocator, which prints the allocator's counters;
-//   else
-//                                         Python's torch
+//   GPU_TABLE_TORCH="PROGRAM ARGUMENTS"   a program with PyTorch's allocator, with the cases "random" and "time" of
+//                                         tests/inject/torch_program.cc; by default, Python's torch is used
 //   GPU_TABLE_LIBRARY_PATH=FOLDERS        LD_LIBRARY_PATH for Python, which has its own libraries of NVIDIA
 //   GPU_TABLE_CALLS=COUNT                 the pairs of calls whose time is measured (default 2000)
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -104,8 +104,8 @@ void Family(const std::string& family) {
   if (!HasRun(family, result.run)) return;
   std::istringstream out(result.run.out);
   std::string kind;
-  int64_t bytes = 0, taken = 0, granularity = 0, nvml = 0;
-  out >> kind >> bytes >> taken >> granularity >> nvml;
+  int64_t bytes = 0, taken = 0, granularity = 0, nvml = 0, mapped = 0;
+  out >> kind >> bytes >> taken >> granularity >> nvml >> mapped;
   const auto is_requested = [&](const ProfileView::Sample& sample) {
     return sample.Has("user_allocates") && sample.labels.at("kind") == kind;
   };
@@ -120,6 +120,10 @@ void Family(const std::string& family) {
                  result.Figure("unaccounted"),
                  "as before the first allocation: nothing is allocated that is not recorded");
   }
+  if (family == "pinned") {
+    ExpectWithin(family + ": the process's address space", bytes, bytes / 2, mapped,
+                 "the driver maps the memory into the process, once");
+  }
   if (kind == "managed" || kind == "pinned_host") return;  // not, or not only, in the memory of the device
   const std::string why = "it allocates in steps of " + std::to_string(granularity);
   ExpectWithin(family + ": recorded + pools' idle, of the driver", taken, granularity,
@@ -132,20 +136,26 @@ void Family(const std::string& family) {
   }
 }
 
-std::vector<std::string> Python(const std::string& program) {
+std::vector<std::string> Python(const std::string& program, const std::string& argument = "") {
   const char* folders = std::getenv("GPU_TABLE_LIBRARY_PATH");
   if (folders == nullptr) folders = std::getenv("LD_LIBRARY_PATH");
-  return {"env", std::string("LD_LIBRARY_PATH=") + (folders == nullptr ? "" : folders), "python3", "-c", program};
+  return {"env",   std::string("LD_LIBRARY_PATH=") + (folders == nullptr ? "" : folders), "python3", "-c", program,
+          argument};
 }
 
-// Python's program prints the same line as GPU_TABLE_TORCH.
-constexpr char kTorchProgram[] = R"(import os, sys
+// Python's program prints the same lines as GPU_TABLE_TORCH.
+constexpr char kTorchProgram[] = R"(import os, sys, time
 try:
   import torch
   torch.zeros(1).cuda()
 except Exception as error:
   print(str(error) or "no torch")
   sys.exit(77)
+if sys.argv[1] == "time":
+  start = time.perf_counter_ns()
+  for _ in range(100000): torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+  print("ns %.1f pairs 100000" % ((time.perf_counter_ns() - start) / 100000), flush=True)
+  os._exit(0)
 kept = [torch.empty(1 << n, dtype=torch.uint8, device="cuda") for n in range(10, 24)]
 stats = torch.cuda.memory_stats()
 print("device 0: blocks %d allocated %d reserved %d driver %d" % (
@@ -153,14 +163,24 @@ print("device 0: blocks %d allocated %d reserved %d driver %d" % (
 os._exit(0)
 )";
 
+std::vector<std::string> TorchCommand(const std::string& name) {
+  const char* const program = std::getenv("GPU_TABLE_TORCH");
+  if (program == nullptr) return Python(kTorchProgram, name);
+  std::istringstream words(program);
+  std::vector<std::string> command;
+  for (std::string word; words >> word;) command.push_back(word);
+  command.push_back(name);
+  return command;
+}
+
+bool IsTorchBlock(const ProfileView::Sample& sample) {
+  const auto allocator = sample.labels.find("allocator");
+  return allocator != sample.labels.end() && allocator->second == "pytorch" && sample.labels.at("kind") == "device" &&
+         sample.labels.at("device") == "GPU:0";
+}
+
 void PyTorch() {
-  std::vector<std::string> command = Python(kTorchProgram);
-  if (const char* const program = std::getenv("GPU_TABLE_TORCH")) {
-    std::istringstream words(program);
-    command.clear();
-    for (std::string word; words >> word;) command.push_back(word);
-  }
-  const Result result = RunInjected(command);
+  const Result result = RunInjected(TorchCommand("random"));
   if (!HasRun("PyTorch", result.run)) return;
   long long blocks = -1, allocated = -1, reserved = -1;
   const size_t line = result.run.out.find("device 0:");
@@ -168,16 +188,11 @@ void PyTorch() {
     std::sscanf(result.run.out.c_str() + line, "device 0: blocks %lld allocated %lld reserved %lld", &blocks,
                 &allocated, &reserved);
   }
-  const auto is_block = [](const ProfileView::Sample& sample) {
-    const auto allocator = sample.labels.find("allocator");
-    return allocator != sample.labels.end() && allocator->second == "pytorch" && sample.labels.at("kind") == "device" &&
-           sample.labels.at("device") == "GPU:0";
-  };
   const int64_t pool = result.Figure("pool");
   ExpectEqual("PyTorch: reserved bytes", reserved, pool, "memory_reserved() counts the segments");
   ExpectEqual("PyTorch: allocated bytes", allocated, pool - result.Figure("reserved"),
               "memory_allocated() counts the blocks");
-  ExpectEqual("PyTorch: blocks", blocks, result.view.Sum("inuse_objects", is_block), "each block is recorded once");
+  ExpectEqual("PyTorch: blocks", blocks, result.view.Sum("inuse_objects", IsTorchBlock), "each block is recorded once");
 }
 
 constexpr char kJaxProgram[] = R"(import os, sys
@@ -226,6 +241,25 @@ void Cost() {
   ExpectEqual("cost: bytes in use", 0, injected.view.Sum("inuse_space"), "each measured call is freed");
 }
 
+void TorchCost() {
+  const CommandResult plain = RunCommand(TorchCommand("time"));
+  if (!HasRun("cost of a block of PyTorch", plain)) return;
+  const Result injected = RunInjected(TorchCommand("time"));
+  double before = 0, with = 0;
+  int pairs = 0;
+  const size_t line = injected.run.out.find("ns ");
+  const bool is_timed =
+      line != std::string::npos &&
+      std::sscanf(injected.run.out.c_str() + line, "ns %lf pairs %d", &with, &pairs) == 2 &&
+      std::sscanf(plain.out.c_str() + std::min(plain.out.size(), plain.out.find("ns ")), "ns %lf", &before) == 1;
+  char found[100];
+  std::snprintf(found, sizeof(found), "%.0f ns, without %.0f ns: x%.2f", with, before, with / before);
+  Expect(is_timed, "cost: a block of PyTorch", "two times", found, "the mean of " + std::to_string(pairs) + " pairs");
+  const int64_t recorded = injected.view.Sum("alloc_objects", IsTorchBlock);
+  Expect(recorded >= pairs, "cost: recorded blocks of PyTorch", "at least " + std::to_string(pairs),
+         std::to_string(recorded), "each measured block is recorded");
+}
+
 // The runtime checks the driver by a function of the driver. Its answer must not depend on the library.
 void IntegrityCheck() {
   for (const char* name : {"gpu_program_static", "gpu_program_shared"}) {
@@ -268,6 +302,7 @@ int main() {
   PyTorch();
   Jax();
   Cost();
+  TorchCost();
   IntegrityCheck();
   Tool("beside compute-sanitizer", {"compute-sanitizer", "--target-processes", "all"});
   Tool("beside nsys", {"nsys", "profile", "--trace=cuda", "--force-overwrite=true", "--output=" + NewFile()});

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -118,6 +119,16 @@ class Torch final : public Pool {
   int (*set_device_)(int) = nullptr;
 };
 
+// Prints the mean time of a pair of allocation and free of a cached block.
+void Time(const Torch& torch) {
+  constexpr int kPairs = 100000;
+  torch.Free(torch.Allocate(kMiB));
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kPairs; ++i) torch.Free(torch.Allocate(kMiB));
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+  std::printf("ns %.1f pairs %d\n", time.count() / kPairs, kPairs);
+}
+
 // Needs the memory that the allocator has cached: the driver refuses first, and the allocator frees it and tries again.
 void Retry(const Torch& torch) {
   std::vector<void*> blocks;
@@ -176,6 +187,7 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
     RunOut(torch);
   }
   if (name == "fork") Fork(torch);
+  if (name == "time") Time(torch);
   if (name == "empty") {
     Operate(torch, 1, 1000, 1);
     void* const kept = load_weights(torch, 3 * kMiB);

@@ -102,7 +102,7 @@ TEST(AgesTest, AreAddedUpInTheWiderClasses) {
   const auto profiles = ProfileSet::Parse({{"merged", *merger.Take()}});
   ASSERT_TRUE(profiles.ok()) << profiles.status();
   const ProfileSet::File& file = profiles->files()[0];
-  EXPECT_EQ(file.uptime_seconds, 500);
+  EXPECT_EQ(file.info.UptimeSeconds(), 500);
   ASSERT_EQ(file.samples.size(), 2u);
   const Ages& ages = profiles->ages(file.samples[0]);
   EXPECT_EQ(ages.class_width_log2, 4);

@@ -31,7 +31,7 @@ int PowerOf(int64_t value) {
 }
 
 Analysis::Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress)
-    : recording_(recording), tables_(recording.tables()), stacks_(stacks), progress_(progress) {
+    : recording_(recording), tables_(recording.tables()), stacks_(stacks), cursor_(recording, &progress) {
   accounts_.resize(tables_.names.devices.size() * kMemorySpaceCount);
   fragmentation_.resize(tables_.names.devices.size());
   for (size_t d = 0; d < fragmentation_.size(); ++d) fragmentation_[d].device = d;

@@ -24,6 +24,7 @@
 #include "src/tool/advice/advice.h"
 #include "src/tool/advice/pool.h"
 #include "src/tool/growth/life_table.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/arithmetic.h"
@@ -209,11 +210,9 @@ class Analysis {
     for (const RecordingTables::Live& buffer : tables_.live) {
       live[buffer.id] = {buffer.site, buffer.bytes, start_};
     }
-    recording_.Rewind();
+    cursor_.Rewind();
     RecordedEvent event;
-    constexpr int64_t kStep = 1 << 16;
-    for (ordinal_ = 0; recording_.Next(&event); ++ordinal_) {
-      if (ordinal_ % kStep == kStep - 1) progress_.Advance(kStep);
+    for (ordinal_ = 0; cursor_.Next(&event); ++ordinal_) {
       switch (event.kind) {
         case RecordedKind::kAlloc:
         case RecordedKind::kUndoFree:
@@ -306,7 +305,7 @@ class Analysis {
   RecordingReader& recording_;
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   int64_t start_ = 0;
   int64_t nanos_ = 0;
   int64_t ordinal_ = 0;             // of the current event
@@ -316,8 +315,7 @@ class Analysis {
   std::vector<Fragmentation> fragmentation_;  // by device
   std::vector<ThreadState> threads_;
   std::vector<LifeTable> lives_;  // by group
-  size_t next_sample_ = 0;
-  std::vector<bool> held_;      // by event: a free whose thread allocates an equal buffer in its next event
+  std::vector<bool> held_;        // by event: a free whose thread allocates an equal buffer in its next event
   std::vector<bool> overlaps_;  // by event: an allocation of a buffer that could use the memory of the one it replaces
   std::vector<bool> churns_;    // by group
   std::map<GroupPair, int64_t> reallocated_;

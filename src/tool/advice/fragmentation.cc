@@ -38,9 +38,8 @@ void Analysis::AddAddresses(uint64_t id, int64_t bytes, uint32_t site) {
 }
 
 void Analysis::ReadFreeBytes(int64_t time, const SiteTotals& totals) {
-  const std::vector<DriverSample>& samples = recording_.samples();
-  for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
-    for (const DriverSample::Device& device : samples[next_sample_].devices) {
+  while (const DriverSample* sample = cursor_.NextSample(time)) {
+    for (const DriverSample::Device& device : sample->devices) {
       if (device.device >= fragmentation_.size() || !device.bytes_free.has_value()) continue;
       Fragmentation& result = fragmentation_[device.device];
       result.sampled_free = *device.bytes_free;
@@ -79,14 +78,13 @@ void Analysis::ReadFragments() {
   for (const RecordingTables::Live& buffer : tables_.live) {
     live[buffer.id] = {buffer.site, buffer.bytes, start_};
   }
-  recording_.Rewind();
+  RecordingCursor cursor(recording_);
   RecordedEvent event;
-  while (recording_.Next(&event)) {
+  while (cursor.Next(&event)) {
     StoreFragments(event.time, live);
-    if (event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
-        event.kind == RecordedKind::kMoveTo) {
+    if (internal::Begins(event.kind)) {
       live[event.id] = {event.site, event.bytes, event.time};
-    } else if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) {
+    } else if (internal::Ends(event.kind)) {
       live.erase(event.id);
     }
   }

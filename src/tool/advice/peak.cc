@@ -31,9 +31,9 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
   std::vector<bool> is_freed(accounts_.size());
   const SiteTotals totals(tables_);
   for (size_t a = 0; a < accounts_.size(); ++a) in_use[a] = totals.account(a).in_use;
-  recording_.Rewind();
+  RecordingCursor cursor(recording_);
   RecordedEvent event;
-  while (recording_.Next(&event)) {
+  while (cursor.Next(&event)) {
     if (event.site >= tables_.sites.size()) continue;
     const uint32_t group = group_of_[event.site];
     const size_t a = groups_[group].account;
@@ -42,7 +42,7 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
     if (begins) is_freed[a] = true;
     in_use[a] = Plus(in_use[a], SiteTotals::ChangeOf(event));
     int64_t ended = 0;
-    if (event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom) {
+    if (internal::Ends(event.kind)) {
       const auto freed = freed_keys_.find({a, event.id});
       if (freed != freed_keys_.end() && freed->second == event.time) ended = event.bytes;
     }

@@ -8,6 +8,7 @@
 #include "src/tool/recording/gaps.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -99,21 +100,15 @@ void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport&
 absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   struct stat info;
   if (stat(options.file.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  const absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording =
-      internal::RecordingReader::Open(options.file);
-  if (!recording.ok()) return recording.status();
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
-  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
-  if (!stacks.ok()) return stacks.status();
-  Progress progress(2 * static_cast<size_t>((*recording)->event_count()), "events read");
-  const AdviceReport report = Advise(**recording, *stacks, progress);
+  ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known));
+  Progress progress(2 * static_cast<size_t>(recording.reader->event_count()), "events read");
+  const AdviceReport report = Advise(*recording.reader, recording.stacks, progress);
   if (options.json) {
-    Print(ToText(AdviceJson(**recording, report, options.file)));
+    Print(ToText(AdviceJson(*recording.reader, report, options.file)));
   } else {
-    PrintAdvice(**recording, report, options.file);
+    PrintAdvice(*recording.reader, report, options.file);
   }
-  WarnOfGaps("advise", options.file, **recording);
+  WarnOfGaps("advise", options.file, *recording.reader);
   return kSuccess;
 }
 

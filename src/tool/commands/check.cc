@@ -14,6 +14,7 @@
 #include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/read_profiles.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -177,19 +178,16 @@ class Examiner {
           Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not recorded"));
         }
       } else if (comment.word == "python") {
-        const auto problem = comment.values.find("problem");
-        if (problem != comment.values.end()) {
-          Note(Cat("Python functions are not in the stacks: ", problem->second));
-        }
+        const std::string problem = comment.Text("problem");
+        if (!problem.empty()) Note(Cat("Python functions are not in the stacks: ", problem));
       } else if (comment.word == "device") {
-        Device(comment);
+        Device(ProfileInfo::Device(comment));
       }
     }
   }
 
-  void Device(const Comment& comment) {
-    const auto space = comment.values.find("space");
-    const std::string& of = space == comment.values.end() ? kDeviceSpace : space->second;
+  void Device(const ProfileInfo::Device& comment) {
+    const std::string& of = comment.space;
     for (const auto& [key, type] : {std::make_pair("in_use", "inuse_space"), std::make_pair("peak", "peak_space")}) {
       const std::optional<int64_t> stated = comment.Number(key);
       const std::optional<int64_t> sum = SumOf(comment.name, of, type);

@@ -16,6 +16,7 @@
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -219,7 +220,7 @@ bool PrintRepeatedInput(const CLI::App& arguments) {
 
 absl::StatusOr<int> RunCommand(const Command& command) {
   if (command.only_reads_profiles) {
-    if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckMemoryVariable());
     EnforceMemoryLimit(command.arguments->get_name());
     PageOutput();
   }

@@ -1,6 +1,5 @@
 // `hbmprof convert`: writes profiles in formats of other viewers.
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/output.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -71,28 +71,27 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 std::string Speedscope(const ProfileSet& profiles, const std::vector<std::string>& by) {
   std::string all_frames;
   std::map<std::pair<std::string, std::string>, size_t> numbers;
-  const auto number_of = [&](const std::string& name, const std::string& position) {
-    const auto [entry, is_new] = numbers.try_emplace({name, position}, numbers.size());
+  const auto number_of = [&](const ProfileSet::ShownFrame& frame) {
+    const auto [entry, is_new] = numbers.try_emplace({frame.name, frame.Position()}, numbers.size());
     if (is_new) {
-      Json json = {{"name", name}};
-      const size_t colon = position.rfind(':');
-      if (!position.empty()) json["file"] = position.substr(0, colon);
-      if (colon != std::string::npos) json["line"] = std::atoll(position.c_str() + colon + 1);
+      Json json = {{"name", frame.name}};
+      if (!frame.file.empty()) json["file"] = frame.has_source ? frame.file : frame.Position();
+      if (frame.line != 0) json["line"] = frame.line;
       all_frames += entry->second == 0 ? "\n" : ",\n";
       all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
     }
     return std::to_string(entry->second);
   };
-  FrameTexts frames(profiles, ",",
-                    [&](const ProfileSet::ShownFrame& frame) { return number_of(frame.name, frame.position); });
+  FrameTexts frames(profiles, ",", number_of);
   // For each sample of all files: the numbers of its stack's frames.
   std::vector<std::string> stacks;
   for (const ProfileSet::File& file : profiles.files()) {
     for (const ProfileSet::Sample& sample : file.samples) {
       std::string& stack = stacks.emplace_back();
-      for (const std::string& label : LabelFrames(profiles, sample.labels, by)) stack += "," + number_of(label, "");
+      for (const std::string& label : LabelFrames(profiles, sample.labels, by))
+        stack += "," + number_of({label, "", 0, false});
       frames.AppendStack(sample.stack, stack);
-      if (stack.empty()) stack = "," + number_of(kNoStack, "");
+      if (stack.empty()) stack = "," + number_of({kNoStack, "", 0, false});
     }
   }
   std::string views;
@@ -125,19 +124,17 @@ absl::StatusOr<int> ConvertBirths(const ConvertOptions& options) {
   if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
     return absl::InvalidArgumentError("--to births takes one profile, and no option that selects samples");
   }
-  absl::StatusOr<RawProfile> profile = ReadProfile(options.files[0]);
-  if (!profile.ok()) return profile.status();
-  const auto& samples = profile->message().sample();
+  ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(options.files[0]));
+  const auto& samples = profile.message().sample();
   if (std::none_of(samples.begin(), samples.end(), [](const auto& sample) { return sample.has_ages(); })) {
     return absl::InvalidArgumentError(
         Cat(options.files[0],
             ": has no ages of buffers; they are in profiles of this version or later that no other "
             "tool has rewritten"));
   }
-  LabelBirths(&profile->message());
-  const absl::StatusOr<std::string> bytes = internal::Gzip(profile->message().SerializeAsString());
-  if (!bytes.ok()) return bytes.status();
-  if (const absl::Status status = WriteOutput(options.output, *bytes); !status.ok()) return status;
+  LabelBirths(&profile.message());
+  ASSIGN_OR_RETURN(const std::string bytes, internal::Gzip(profile.message().SerializeAsString()));
+  RETURN_IF_ERROR(WriteOutput(options.output, bytes));
   return kSuccess;
 }
 
@@ -160,25 +157,22 @@ absl::StatusOr<int> RunConvert(const ConvertOptions& options) {
     return absl::InvalidArgumentError(
         Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
   }
-  if (const absl::Status status = CheckIsNoInput(options.output, FilesOf(options.files)); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
   if (options.to == "births") return ConvertBirths(options);
   if (table.has_value()) {
-    const absl::Status status = WriteOutput(options.output, [&](internal::FileOutput& output) {
+    RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& output) {
       return WriteSampleTable(*table, options.files, options, output);
-    });
-    if (!status.ok()) return status;
+    }));
     return kSuccess;
   }
-  absl::StatusOr<ProfileSet> profiles = ReadProfiles(options.files);
-  if (!profiles.ok()) return profiles.status();
-  KeepLastOfEachProcess("convert", 0, *profiles);
-  if (const absl::Status status = ApplyView("convert", options, *profiles); !status.ok()) return status;
-  if (const absl::Status status = CheckLabels(*profiles, options.by); !status.ok()) return status;
-  if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles->TypeNamed(options.type);
-  if (!type.ok()) return type.status();
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(options.files));
+  KeepLastOfEachProcess("convert", 0, profiles);
+  RETURN_IF_ERROR(ApplyView("convert", options, profiles));
+  RETURN_IF_ERROR(CheckLabels(profiles, options.by));
+  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
   const std::string text =
-      options.to == "folded" ? Folded(*profiles, *type, options.by) : Speedscope(*profiles, options.by);
+      options.to == "folded" ? Folded(profiles, type, options.by) : Speedscope(profiles, options.by);
   if (IsStandardOutput(options.output)) {
     Print(text);
   } else if (const absl::Status status = WriteOutput(options.output, text); !status.ok()) {

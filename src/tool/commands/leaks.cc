@@ -128,7 +128,7 @@ void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
     entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
     Json& stack = entry["stack"] = Json::array();
     for (const ProfileSet::ShownFrame& frame : profiles.ShownStack(site.stack)) {
-      stack.push_back({{"name", frame.name}, {"where", frame.position}});
+      stack.push_back({{"name", frame.name}, {"where", frame.Position()}});
     }
     list.push_back(std::move(entry));
   }
@@ -149,7 +149,7 @@ void PrintHead(const LeaksOptions& options, const Result& result) {
   const bool is_one = series.files.size() == 1;
   std::string head = is_one ? "1 dump" : Cat(series.files.size(), " dumps");
   if (is_one) {
-    head += Cat(", ", FormatDuration(static_cast<double>(now.uptime_seconds.value_or(0))), " after the start");
+    head += Cat(", ", FormatDuration(static_cast<double>(now.info.UptimeSeconds().value_or(0))), " after the start");
   } else if (!series.seconds.empty()) {
     head += Cat(" over ", std::llround(series.seconds.back()), " s");
   }
@@ -193,7 +193,7 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
   const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
   Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
-  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].position});
+  for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].Position()});
   std::string text = table.Text(TerminalColumns());
   if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
   if (stack.empty()) text += "       [no stack]\n";

@@ -20,6 +20,7 @@
 #include "src/base/write_all.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -107,13 +108,10 @@ class Curves {
  public:
   // Adds the values of a profile.
   void Add(const ProfileSet::File& file) {
-    for (const std::string& line : file.comments) {
-      const Comment comment(line);
-      const std::optional<int64_t> in_use = comment.Number("in_use");
-      if (comment.word != "device" || !in_use.has_value()) continue;
-      const auto space = comment.values.find("space");
-      const bool is_device = space == comment.values.end() || space->second == "device";
-      std::deque<Point>& points = memories_[comment.name + (is_device ? "" : " " + space->second)];
+    for (const ProfileInfo::Device& device : file.info.devices) {
+      const std::optional<int64_t> in_use = device.Number("in_use");
+      if (!in_use.has_value()) continue;
+      std::deque<Point>& points = memories_[device.memory()];
       if (!points.empty() && points.back().time_nanos == file.time_nanos) continue;  // shown again
       points.push_back({file.time_nanos, *in_use});
       if (points.size() > kMostPoints) points.pop_front();
@@ -166,39 +164,38 @@ Changes ChangesSince(const SumsQuery& query, size_t file) {
 // text has at most `rows` lines if `rows` is not 0.
 absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& profiles, const SumsOptions& options,
                                    char order, Curves& curves, size_t rows) {
-  absl::StatusOr<ProfileSet> set =
-      ProfileSet::Parse({{"first", profiles.first}, {"previous", profiles.previous}, {process.name, profiles.now}});
-  if (!set.ok()) return set.status();
-  const absl::StatusOr<SumsQuery> query = MakeQuery("top", *std::move(set), options);
-  if (!query.ok()) return query.status();
-  const Sums sums(query->profiles, {{2, 3}}, query->type, query->grouping);
-  const Changes since_first = ChangesSince(*query, 0);
-  const Changes since_previous = ChangesSince(*query, 1);
+  ASSIGN_OR_RETURN(
+      ProfileSet set,
+      ProfileSet::Parse({{"first", profiles.first}, {"previous", profiles.previous}, {process.name, profiles.now}}));
+  ASSIGN_OR_RETURN(const SumsQuery query, MakeQuery("top", std::move(set), options));
+  const Sums sums(query.profiles, {{2, 3}}, query.type, query.grouping);
+  const Changes since_first = ChangesSince(query, 0);
+  const Changes since_previous = ChangesSince(query, 1);
   const auto change_in = [](const Changes& changes, const Sums::Row& row) {
     const auto found = changes.find(KeyOf(row));
     return found == changes.end() ? 0 : found->second;
   };
-  const auto size = [&](int64_t value) { return FormatValue(value, query->unit, options.exact); };
+  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
   const auto change = [&](int64_t value) {
-    return value == 0 ? "" : GrowthSign(value) + FormatChange(value, query->unit, options.exact);
+    return value == 0 ? "" : GrowthSign(value) + FormatChange(value, query.unit, options.exact);
   };
-  const ProfileSet::File& now = query->profiles.files()[2];
+  const ProfileSet::File& now = query.profiles.files()[2];
   curves.Add(now);
   std::string text =
       Cat(Visible(process.name), " (", process.pid, ")  ", FormatTime(now.time_nanos), "  q ends; sort by");
   for (const Order& by : kOrders) text += Cat(by.key == order ? "  *" : "  ", by.key, " ", by.column);
   text += Cat("\n", DeviceLines(now, options.exact), curves.Text(options.exact));
-  const auto seconds = (now.time_nanos - query->profiles.files()[0].time_nanos) / 1'000'000'000;
+  const auto seconds = (now.time_nanos - query.profiles.files()[0].time_nanos) / 1'000'000'000;
   text += Cat(
-      Visible(query->type_name), ": ", Visible(size(sums.sum()[1])), ", in ", seconds, " s ",
-      Visible(FormatChange(Minus(sums.sum()[1], Sums(query->profiles, {{0, 1}}, query->type, query->grouping).sum()[1]),
-                           query->unit, options.exact)),
+      Visible(query.type_name), ": ", Visible(size(sums.sum()[1])), ", in ", seconds, " s ",
+      Visible(FormatChange(Minus(sums.sum()[1], Sums(query.profiles, {{0, 1}}, query.type, query.grouping).sum()[1]),
+                           query.unit, options.exact)),
       "\n\n");
   std::vector<ValueColumn> columns = {
       {"flat", [&](const Sums::Row& row) { return size(row.flat[1]); }},
       {"now", [&](const Sums::Row& row) { return change(change_in(since_previous, row)); }},
       {"since start", [&](const Sums::Row& row) { return change(change_in(since_first, row)); }}};
-  if (query->grouping.frames != Grouping::Frames::kNone) {
+  if (query.grouping.frames != Grouping::Frames::kNone) {
     columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
   }
   const auto tone = [&](const Sums::Row& row) { return ToneOf(change_in(since_first, row)); };
@@ -212,7 +209,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
       return change_in(changes, a) > change_in(changes, b);
     });
   }
-  return text + RowTable(sorted, shown, query->grouping, columns, tone);
+  return text + RowTable(sorted, shown, query.grouping, columns, tone);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "src/tool/profile/regex.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -82,16 +83,14 @@ std::string RowText(const PeekOptions& options, const SumsQuery& query, const Su
 }
 
 absl::StatusOr<int> RunPeek(const PeekOptions& options) {
-  const absl::StatusOr<std::unique_ptr<RE2>> expression = CompileRegex("REGEX", options.expression);
-  if (!expression.ok()) return expression.status();
-  absl::StatusOr<SumsQuery> query = ReadQuery("peek", options.files, options);
-  if (!query.ok()) return query.status();
+  ASSIGN_OR_RETURN(const std::unique_ptr<RE2> expression, CompileRegex("REGEX", options.expression));
+  ASSIGN_OR_RETURN(SumsQuery query, ReadQuery("peek", options.files, options));
   // Rows of labels have no callers, so frames are added to the grouping.
-  if (query->grouping.frames == Grouping::Frames::kNone) query->grouping.frames = Grouping::Frames::kFunctions;
-  const Sums sums(query->profiles, {{0, query->profiles.files().size()}}, query->type, query->grouping, true);
+  if (query.grouping.frames == Grouping::Frames::kNone) query.grouping.frames = Grouping::Frames::kFunctions;
+  const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   rows.erase(std::remove_if(rows.begin(), rows.end(),
-                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, **expression); }),
+                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); }),
              rows.end());
   if (rows.empty()) {
     return absl::NotFoundError(Cat(options.files[0], ": no function matches '", options.expression, "'"));
@@ -101,13 +100,13 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
 
   if (options.json) {
     Json json = {{"version", kJsonVersion},
-                 {"files", query->profiles.PathsFrom(0)},
-                 {"type", query->type_name},
-                 {"unit", query->unit},
+                 {"files", query.profiles.PathsFrom(0)},
+                 {"type", query.type_name},
+                 {"unit", query.unit},
                  {"total", sums.total()[1]}};
     Json& list = json["rows"] = Json::array();
     for (const Sums::Row& row : rows) {
-      Json& entry = list.emplace_back(RowJson(row, query->grouping));
+      Json& entry = list.emplace_back(RowJson(row, query.grouping));
       entry["flat"] = row.flat[1];
       entry["cum"] = row.cum[1];
       entry["callers"] = EdgesJson(sums, neighbours[row.number].callers, true);
@@ -119,7 +118,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
   std::string text;
   for (size_t i = 0; i < shown; ++i) {
-    text += RowText(options, *query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+    text += RowText(options, query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   }
   PrintVisible(text + MoreRows(shown, rows.size()));
   return kSuccess;

@@ -13,6 +13,7 @@
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/util/output.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -47,25 +48,19 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
         Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
   }
   if (has_base) paths.insert(paths.begin(), options.base);
-  if (const absl::Status status = CheckIsNoInput(options.output, FilesOf(paths)); !status.ok()) return status;
-  if (const absl::Status status = CheckIsNoInput(options.output, recordings); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(paths)));
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, recordings));
   std::unique_ptr<RecordedReport> recorded;
   if (!recordings.empty()) {
-    absl::StatusOr<std::unique_ptr<RecordedReport>> read =
-        ReadRecorded("report", recordings[0], paths.empty() ? kJudgedStates : 1);
-    if (!read.ok()) return read.status();
-    recorded = *std::move(read);
+    ASSIGN_OR_RETURN(recorded, ReadRecorded("report", recordings[0], paths.empty() ? kJudgedStates : 1));
   }
   std::optional<ProfileSet> profiles;
   if (!paths.empty()) {
-    absl::StatusOr<ProfileSet> read = ReadProfiles(paths);
-    if (!read.ok()) return read.status();
-    profiles = *std::move(read);
+    ASSIGN_OR_RETURN(profiles, ReadProfiles(paths));
   }
-  const absl::StatusOr<std::string> page =
-      ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per);
-  if (!page.ok()) return page.status();
-  if (const absl::Status status = WriteOutput(options.output, *page); !status.ok()) return status;
+  ASSIGN_OR_RETURN(const std::string page,
+                   ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per));
+  RETURN_IF_ERROR(WriteOutput(options.output, page));
   if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
   return kSuccess;
 }

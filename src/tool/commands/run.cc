@@ -29,6 +29,7 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/read_profiles.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -337,8 +338,7 @@ std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
-  const auto scope = comment.values.find("driver_scope");
-  const bool process = scope != comment.values.end() && scope->second == "process";
+  const bool process = comment.Text("driver_scope") == "process";
   std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),
                          process ? " of this process" : " of all processes on the device");
   const std::optional<int64_t> baseline = comment.Number("baseline");
@@ -359,25 +359,19 @@ void Summarize(int64_t process, const std::string& path) {
   }
   Table table(
       {Table::Align::kLeft, Table::Align::kLeft, Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft});
-  bool any = false;
-  for (const int64_t index : profile->message().comment()) {
-    const Comment comment(profile->text(index));
-    if (comment.word == "tracker" && comment.Number("dropped_records").value_or(0) != 0) {
-      PrintErrorText(
-          Cat("  ", *comment.Number("dropped_records"), " allocations were not recorded: a limit was reached\n"));
-    }
-    if (const auto warning = comment.values.find("text");
-        comment.word == "warning" && warning != comment.values.end()) {
-      PrintErrorText(Cat("  ", Visible(warning->second), "\n"));
-    }
-    if (comment.word != "device") continue;
-    const auto space = comment.values.find("space");
-    const bool device = space == comment.values.end() || space->second == "device";
-    table.Add({Cat("  ", comment.name), device ? "" : space->second, Cat("peak ", BytesOrUnknown(comment, "peak")),
-               Cat("in use ", BytesOrUnknown(comment, "in_use")), device ? Unaccounted(comment) : ""});
-    any = true;
+  ProfileInfo info;
+  for (const int64_t index : profile->message().comment()) info.Add(profile->text(index));
+  for (const Comment& tracker : info.trackers) {
+    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
+    if (dropped != 0) PrintErrorText(Cat("  ", dropped, " allocations were not recorded: a limit was reached\n"));
   }
-  PrintErrorText(any ? table.Text() : "  no allocation was seen\n");
+  for (const std::string& warning : info.warnings) PrintErrorText(Cat("  ", Visible(warning), "\n"));
+  for (const ProfileInfo::Device& device : info.devices) {
+    table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space,
+               Cat("peak ", BytesOrUnknown(device, "peak")), Cat("in use ", BytesOrUnknown(device, "in_use")),
+               device.is_device_memory() ? Unaccounted(device) : ""});
+  }
+  PrintErrorText(info.devices.empty() ? "  no allocation was seen\n" : table.Text());
 }
 
 // Prints the profiles of the program's processes, or the reason why there are none.
@@ -438,27 +432,24 @@ absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
 absl::StatusOr<int> RunRun(const RunOptions& options) {
   std::string interval;
   if (!options.interval.empty()) {
-    absl::StatusOr<std::string> seconds = IntervalSeconds(options.interval);
-    if (!seconds.ok()) return seconds.status();
-    interval = *std::move(seconds);
+    ASSIGN_OR_RETURN(interval, IntervalSeconds(options.interval));
   }
-  const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
-  if (!library.ok()) return library.status();
+  ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   const absl::StatusOr<std::string> program = FindProgram(options.command.front());
   if (!program.ok()) return CannotStart(program.status());
 
   OutputFolder folder;
   ChildSetup setup;
-  const std::string reason = WhyNotInjected(*program, *library);
+  const std::string reason = WhyNotInjected(*program, library);
   const std::string run = NewRunName();
   if (reason.empty()) {
     if (!folder.Open(options.output)) {
       return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
     }
-    setup.environment = {{"LD_PRELOAD", PreloadWith(*library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    setup.environment = {{"LD_PRELOAD", PreloadWith(library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = interval;
-    if (!options.nvtx.empty()) AddNvtx(options, *library, setup);
+    if (!options.nvtx.empty()) AddNvtx(options, library, setup);
     if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
     PrintErrorText(

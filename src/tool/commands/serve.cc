@@ -19,6 +19,7 @@
 #include "src/tool/serve/http_server.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/read_file.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -140,14 +141,13 @@ bool IsAddress(const std::string& address) {
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  absl::StatusOr<std::string> token = ReadFile(path);
-  if (!token.ok()) return token.status();
+  ASSIGN_OR_RETURN(std::string token, ReadFile(path));
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
     return absl::InvalidArgumentError(Cat(path, ": every user can read the token; chmod o-r"));
   }
-  while (!token->empty() && (token->back() == '\n' || token->back() == '\r')) token->pop_back();
-  if (token->size() < kMinTokenLength) {
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.size() < kMinTokenLength) {
     return absl::InvalidArgumentError(Cat(path, ": a token has at least ", kMinTokenLength,
                                           " characters; make one with: head -c 24 /dev/urandom | base64"));
   }
@@ -186,8 +186,8 @@ absl::Status Complete(ServeOptions& options) {
 }
 
 absl::StatusOr<int> RunServe(ServeOptions& options) {
-  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
-  if (const absl::Status status = Complete(options); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckMemoryVariable());
+  RETURN_IF_ERROR(Complete(options));
   sigset_t ends;
   sigemptyset(&ends);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, signal);

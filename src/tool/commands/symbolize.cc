@@ -21,6 +21,7 @@
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
 #include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -343,19 +344,17 @@ void PrintSummary(const std::vector<Module*>& modules) {
 }
 
 absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
-  if (const absl::Status status = CheckMemoryVariable(); !status.ok()) return status;
-  const absl::StatusOr<std::vector<std::string>> outputs = OutputFiles(options);
-  if (!outputs.ok()) return outputs.status();
+  RETURN_IF_ERROR(CheckMemoryVariable());
+  ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
   for (const std::string& dir : options.debug_dirs) {
     if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
   }
   std::vector<RawProfile> profiles;
   Modules modules;
   for (const std::string& file : options.files) {
-    absl::StatusOr<RawProfile> profile = ReadProfile(file);
-    if (!profile.ok()) return profile.status();
-    AddModules(*profile, modules);
-    profiles.push_back(*std::move(profile));
+    ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(file));
+    AddModules(profile, modules);
+    profiles.push_back(std::move(profile));
   }
   // The largest module comes first, so that it is not the last one to finish.
   std::vector<Module*> work;
@@ -366,11 +365,10 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   SymbolizeModules(work, options, debug_files);
   for (size_t i = 0; i < profiles.size(); ++i) {
     Rewriter(profiles[i]).Rewrite(modules);
-    const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(profiles[i].message().SerializeAsString());
-    if (!bytes.ok()) return bytes.status();
-    if (const absl::Status status = WriteOutput((*outputs)[i], *bytes); !status.ok()) return status;
+    ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(profiles[i].message().SerializeAsString()));
+    RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }
-  if (!IsStandardOutput(outputs->front())) PrintSummary(work);
+  if (!IsStandardOutput(outputs.front())) PrintSummary(work);
   for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
   return kSuccess;
 }

@@ -15,6 +15,7 @@
 #include "src/tool/recording/timeline_data.h"
 #include "src/tool/sums/sums_view.h"
 #include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -263,12 +264,7 @@ Json ToJson(const Timeline& timeline) {
 }
 
 absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(options.file);
-  if (!recording.ok()) return recording.status();
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
-  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries, options.own);
-  if (!stacks.ok()) return stacks.status();
+  ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
 
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
   TimelineOptions wanted;
@@ -282,27 +278,26 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
   wanted.max_groups = kGroups;
   wanted.max_holders = options.sites;
   wanted.memory = options.device;
-  absl::StatusOr<Timeline> timeline = [&] {
-    const auto events = static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0));
+  ASSIGN_OR_RETURN(Timeline timeline, [&] {
+    const auto events = static_cast<size_t>(std::max<int64_t>(recording.reader->event_count(), 0));
     Progress progress(options.by.empty() ? events : 2 * events, "events read");
-    return MakeTimeline(**recording, *stacks, wanted, progress);
-  }();
-  if (!timeline.ok()) return timeline.status();
-  WarnOfGaps("timeline", options.file, **recording);
+    return MakeTimeline(*recording.reader, recording.stacks, wanted, progress);
+  }());
+  WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
-    Print(ToText(ToJson(*timeline)));
+    Print(ToText(ToJson(timeline)));
     return kSuccess;
   }
   std::string text;
-  for (const Timeline::Memory& memory : timeline->memories) {
+  for (const Timeline::Memory& memory : timeline.memories) {
     text += text.empty() ? "" : "\n";
-    text += Summary(*timeline, memory, options.exact);
-    text += is_chart ? Chart(*timeline, memory).Text() : Rows(*timeline, memory, options.exact);
+    text += Summary(timeline, memory, options.exact);
+    text += is_chart ? Chart(timeline, memory).Text() : Rows(timeline, memory, options.exact);
     text += HolderTable(memory, options.exact);
   }
   PrintVisible(text);
   const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
-  if (is_chart) PrintMarks(timeline->marks, lines, options.exact);
+  if (is_chart) PrintMarks(timeline.marks, lines, options.exact);
   return kSuccess;
 }
 

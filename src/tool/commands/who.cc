@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "src/tool/commands/command.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/gaps.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -105,10 +107,10 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, {}, 0, 0});
   }
   RecordedEvent event;
-  recording.Rewind();
-  while (recording.Next(&event)) {
+  RecordingCursor cursor(recording);
+  while (cursor.Next(&event)) {
     const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo;
-    const bool ends = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;
+    const bool ends = internal::Ends(event.kind);
     const bool is_undone = event.kind == RecordedKind::kUndoFree;
     if ((!begins && !ends && !is_undone) || !Contains(event.id, event.bytes, address)) continue;
     if (begins) begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
@@ -210,9 +212,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
     return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
   }
   const SourceParts source = PartsOf(options.recording);
-  absl::StatusOr<std::unique_ptr<RecordingReader>> opened = RecordingReader::Open(source.file);
-  if (!opened.ok()) return opened.status();
-  RecordingReader& recording = **opened;
+  ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(source.file, {}));
+  RecordingReader& recording = *opened.reader;
   std::optional<int64_t> time;
   if (source.moment.has_value()) {
     const absl::StatusOr<RecordedInstant> instant = InstantNamed(recording, *source.moment);
@@ -221,14 +222,10 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
     }
     time = instant->time;
   }
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make({});
-  if (!libraries.ok()) return libraries.status();
-  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make(recording.tables(), *libraries);
-  if (!stacks.ok()) return stacks.status();
 
   const Owners found = OwnersOf(recording, *address, time);
   const std::deque<Owner>& owners = found.shown;
-  const Writer writer(recording, *stacks);
+  const Writer writer(recording, opened.stacks);
   std::string text;
   // The latest buffer is shown first, because it is the most probable cause of a fault.
   for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";

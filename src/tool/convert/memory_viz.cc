@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -108,7 +110,7 @@ class MemoryVizWriter {
       : recording_(recording),
         tables_(recording.tables()),
         stacks_(stacks),
-        progress_(progress),
+        cursor_(recording, &progress),
         pickle_(output),
         stack_numbers_(tables_.names.stacks.size()),
         frame_numbers_(stacks.frames().size()) {}
@@ -132,7 +134,7 @@ class MemoryVizWriter {
       in_use_ = start.account(account_).in_use;
       pickle_.List();
       if (start.account(account_).is_used) {
-        if (const absl::Status status = WriteTrace(); !status.ok()) return status;
+        RETURN_IF_ERROR(WriteTrace());
       }
       pickle_.EndList();
       segments[i].swap(segments_);
@@ -147,7 +149,7 @@ class MemoryVizWriter {
       for (const auto& [address, segment] : segments[i]) {
         WriteSegment(i, address, segment, blocks[i]);
         pickle_.NextElement(count++);
-        if (const absl::Status status = pickle_.Flush(kBufferBytes); !status.ok()) return status;
+        RETURN_IF_ERROR(pickle_.Flush(kBufferBytes));
       }
     }
     pickle_.EndList();
@@ -180,7 +182,6 @@ class MemoryVizWriter {
     blocks_.clear();
     nested_.clear();
     made_addresses_.clear();
-    next_sample_ = 0;
     device_free_.reset();
     entries_ = 0;
   }
@@ -202,17 +203,15 @@ class MemoryVizWriter {
       if (AccountOf(tables_.sites[live.site]) == account_ && !IsSegment(live.site))
         Begin(live.id, live.bytes, live.site, false);
     }
-    constexpr size_t kStep = 1 << 16;
     RecordedEvent event;
     std::vector<RecordedEvent> change;
-    recording_.Rewind();
-    for (size_t count = 0; recording_.Next(&event); ++count) {
-      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+    cursor_.Rewind();
+    while (cursor_.Next(&event)) {
       if (IsHere(event)) change.push_back(event);
       if (event.is_continued || change.empty()) continue;
       WriteChange(change);
       change.clear();
-      if (const absl::Status status = pickle_.Flush(kBufferBytes); !status.ok()) return status;
+      RETURN_IF_ERROR(pickle_.Flush(kBufferBytes));
     }
     return absl::OkStatus();
   }
@@ -228,16 +227,16 @@ class MemoryVizWriter {
         if (is_kind(event.kind)) apply(event);
       }
     };
-    for_each(&Ends, [this](const RecordedEvent& event) {
+    for_each(&internal::Ends, [this](const RecordedEvent& event) {
       if (!IsSegment(event.site)) End(event);
     });
-    for_each(&Ends, [this](const RecordedEvent& event) {
+    for_each(&internal::Ends, [this](const RecordedEvent& event) {
       if (IsSegment(event.site)) End(event);
     });
-    for_each(&Begins, [this](const RecordedEvent& event) {
+    for_each(&internal::Begins, [this](const RecordedEvent& event) {
       if (IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
     });
-    for_each(&Begins, [this](const RecordedEvent& event) {
+    for_each(&internal::Begins, [this](const RecordedEvent& event) {
       if (!IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
     });
     for (const RecordedEvent& event : change) {
@@ -252,11 +251,6 @@ class MemoryVizWriter {
       }
     }
   }
-  static bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }
-  static bool Begins(RecordedKind kind) {
-    return kind == RecordedKind::kAlloc || kind == RecordedKind::kUndoFree || kind == RecordedKind::kMoveTo;
-  }
-
   // If a segment only moves to another site, its blocks stay in it. Removes the two events of such a move from
   // `change`.
   void MoveSegments(std::vector<RecordedEvent>& change) {
@@ -485,9 +479,8 @@ class MemoryVizWriter {
 
   // Takes the free bytes of the device from the samples up to `time`.
   void ReadSamples(int64_t time) {
-    const std::vector<internal::DriverSample>& samples = recording_.samples();
-    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
-      for (const internal::DriverSample::Device& device : samples[next_sample_].devices) {
+    while (const internal::DriverSample* sample = cursor_.NextSample(time)) {
+      for (const internal::DriverSample::Device& device : sample->devices) {
         if (device.device == account_ / kMemorySpaceCount && device.bytes_free.has_value()) {
           device_free_ = device.bytes_free;
         }
@@ -498,7 +491,7 @@ class MemoryVizWriter {
   RecordingReader& recording_;
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   Pickle pickle_;
   std::vector<std::optional<uint32_t>> stack_numbers_;  // by stack: the number of its list of frames
   std::vector<std::optional<uint32_t>> frame_numbers_;
@@ -514,7 +507,6 @@ class MemoryVizWriter {
   int64_t time_us_ = 0;
   int64_t in_use_ = 0;
   std::optional<int64_t> device_free_;
-  size_t next_sample_ = 0;
   size_t entries_ = 0;
 };
 

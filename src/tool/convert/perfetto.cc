@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -85,7 +87,7 @@ class PerfettoWriter {
         tables_(recording.tables()),
         stacks_(stacks),
         output_(output),
-        progress_(progress),
+        cursor_(recording, &progress),
         totals_(tables_),
         accounts_(totals_.account_count()),
         open_tags_(tables_.threads.size()),
@@ -101,16 +103,15 @@ class PerfettoWriter {
     WriteInternedStacks();
     AtPeak(tables_.start_time);
     RecordedEvent event;
-    recording_.Rewind();
-    for (size_t count = 0; recording_.Next(&event); ++count) {
-      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+    cursor_.Rewind();
+    while (cursor_.Next(&event)) {
       WriteSamples(event.time);
       WriteEvent(event);
       if (totals_.Apply(event)) {
         for (const size_t account : totals_.changed_accounts()) WriteAccount(account, event.time);
         if (!totals_.changed_accounts().empty()) AtPeak(event.time);
       }
-      if (const absl::Status status = Flush(kBufferBytes); !status.ok()) return status;
+      RETURN_IF_ERROR(Flush(kBufferBytes));
     }
     WriteSamples(recording_.end_time());
     CloseTags();
@@ -118,7 +119,6 @@ class PerfettoWriter {
   }
 
  private:
-  static constexpr size_t kStep = 1 << 16;
   static constexpr size_t kBufferBytes = 1 << 16;
 
   struct Account {
@@ -143,12 +143,8 @@ class PerfettoWriter {
 
   void FindPeaks() {
     SiteTotals totals(tables_);
-    recording_.Rewind();
     RecordedEvent event;
-    for (size_t count = 0; recording_.Next(&event); ++count) {
-      if (count % kStep == kStep - 1) progress_.Advance(kStep);
-      totals.Apply(event);
-    }
+    while (cursor_.Next(&event)) totals.Apply(event);
     for (size_t i = 0; i < accounts_.size(); ++i) {
       accounts_[i].peak = totals.account(i).peak;
       accounts_[i].peak_time = totals.account(i).peak_time;
@@ -265,19 +261,17 @@ class PerfettoWriter {
 
   // Writes the samples up to `time`.
   void WriteSamples(int64_t time) {
-    const std::vector<DriverSample>& samples = recording_.samples();
-    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
-      const DriverSample& sample = samples[next_sample_];
-      for (const DriverSample::Device& device : sample.devices) {
+    while (const DriverSample* sample = cursor_.NextSample(time)) {
+      for (const DriverSample::Device& device : sample->devices) {
         const std::string& name = tables_.names.devices[device.device].name;
-        SampledCounter(sample.time, Cat(name, " driver in use"), device.bytes_in_use);
-        SampledCounter(sample.time, Cat(name, " driver free"), device.bytes_free);
-        SampledCounter(sample.time, Cat(name, " limit"), device.bytes_limit);
-        SampledCounter(sample.time, Cat(name, " largest free block"), device.largest_free_block_bytes);
-        SampledCounter(sample.time, Cat(name, " driver cache"), device.cache_bytes);
+        SampledCounter(sample->time, Cat(name, " driver in use"), device.bytes_in_use);
+        SampledCounter(sample->time, Cat(name, " driver free"), device.bytes_free);
+        SampledCounter(sample->time, Cat(name, " limit"), device.bytes_limit);
+        SampledCounter(sample->time, Cat(name, " largest free block"), device.largest_free_block_bytes);
+        SampledCounter(sample->time, Cat(name, " driver cache"), device.cache_bytes);
       }
-      SampledCounter(sample.time, "host resident", sample.host_resident_bytes);
-      for (const auto& [name, value] : sample.counters) SampledCounter(sample.time, name, value, kCount);
+      SampledCounter(sample->time, "host resident", sample->host_resident_bytes);
+      for (const auto& [name, value] : sample->counters) SampledCounter(sample->time, name, value, kCount);
     }
   }
   void SampledCounter(int64_t time, const std::string& name, std::optional<int64_t> value, uint64_t unit = kBytes) {
@@ -467,14 +461,13 @@ class PerfettoWriter {
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
   FileOutput& output_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   SiteTotals totals_;
   std::vector<Account> accounts_;
   std::vector<std::vector<Tag>> open_tags_;  // by thread: outermost slice first
   uint64_t next_track_;
   std::unordered_map<std::string, uint64_t> sampled_tracks_;
   std::vector<Callstack> callstacks_;
-  size_t next_sample_ = 0;
   uint64_t profile_count_ = 0;
   std::string bytes_;
 };

@@ -11,6 +11,7 @@
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/exit_code.h"
 #include "src/tool/util/output.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -64,21 +65,16 @@ absl::StatusOr<int> ConvertRecording(const std::vector<std::string>& files, cons
     return absl::InvalidArgumentError(
         Cat("--to ", format, " cannot be written to standard output: name a file with -o FILE"));
   }
-  if (const absl::Status status = CheckIsNoInput(output, files); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> recording = internal::RecordingReader::Open(files[0]);
-  if (!recording.ok()) return recording.status();
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(known);
-  if (!libraries.ok()) return libraries.status();
-  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make((*recording)->tables(), *libraries);
-  if (!stacks.ok()) return stacks.status();
-  const absl::Status status = WriteOutput(output, [&](internal::FileOutput& file) {
-    const auto events = static_cast<size_t>(std::max<int64_t>((*recording)->event_count(), 0));
-    Progress progress(events * PassesOf(format, (*recording)->tables()), "events read");
-    if (table.has_value()) return WriteEventTable(*table, **recording, *stacks, file, progress);
-    return FormatNamed(format)->write(**recording, *stacks, file, progress);
-  });
-  if (!status.ok()) return status;
-  WarnOfGaps("convert", files[0], **recording);
+  RETURN_IF_ERROR(CheckIsNoInput(output, files));
+  ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(files[0], known));
+  internal::RecordingReader& recording = *opened.reader;
+  RETURN_IF_ERROR(WriteOutput(output, [&](internal::FileOutput& file) {
+    const auto events = static_cast<size_t>(std::max<int64_t>(recording.event_count(), 0));
+    Progress progress(events * PassesOf(format, recording.tables()), "events read");
+    if (table.has_value()) return WriteEventTable(*table, recording, opened.stacks, file, progress);
+    return FormatNamed(format)->write(recording, opened.stacks, file, progress);
+  }));
+  WarnOfGaps("convert", files[0], recording);
   return kSuccess;
 }
 

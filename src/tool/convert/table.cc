@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "src/tool/convert/frame_texts.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -133,10 +135,9 @@ class EventTable {
           {"driver_largest_free", device.largest_free_block_bytes},
           {"driver_cache", device.cache_bytes}};
       for (const auto& [name, value] : values) {
-        const absl::Status status =
-            value.has_value() ? WriteValue(sample.time, name, *value, size_t{device.device} * kMemorySpaceCount, "")
-                              : absl::OkStatus();
-        if (!status.ok()) return status;
+        RETURN_IF_ERROR(value.has_value()
+                            ? WriteValue(sample.time, name, *value, size_t{device.device} * kMemorySpaceCount, "")
+                            : absl::OkStatus());
       }
     }
     absl::Status status;
@@ -232,7 +233,7 @@ class SampleTable {
 
   absl::Status WriteFile(const ProfileSet& profiles) {
     if (columns_.empty()) {
-      if (const absl::Status status = WriteHeader(profiles); !status.ok()) return status;
+      RETURN_IF_ERROR(WriteHeader(profiles));
     }
     std::vector<std::optional<size_t>> types;
     for (const std::string& type : types_) types.push_back(TypeIndex(profiles, type));
@@ -247,8 +248,7 @@ class SampleTable {
       return name;
     });
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      const absl::Status status = WriteSample(profiles, file, s, types, of_file, frames);
-      if (!status.ok()) return status;
+      RETURN_IF_ERROR(WriteSample(profiles, file, s, types, of_file, frames));
     }
     return absl::OkStatus();
   }
@@ -285,11 +285,9 @@ class SampleTable {
     }
     std::string host;
     std::optional<int64_t> process;
-    for (const std::string& text : file.comments) {
-      const Comment comment(text);
-      if (comment.word != "hbmprof") continue;
-      if (const auto found = comment.values.find("host"); found != comment.values.end()) host = found->second;
-      process = comment.Number("pid");
+    for (const Comment& writer : file.info.processes) {
+      host = writer.Text("host", host);
+      process = writer.Number("pid");
     }
     row.Text(host);
     if (process.has_value()) {
@@ -313,7 +311,7 @@ class SampleTable {
         profiles.stacks().length(sample.stack) == 0 ? std::vector<ProfileSet::ShownFrame>()
                                                     : profiles.ShownLocation(*profiles.stacks().begin(sample.stack));
     row.Text(innermost.empty() ? "" : innermost[0].name);
-    row.Text(innermost.empty() ? "" : innermost[0].position);
+    row.Text(innermost.empty() ? "" : innermost[0].Position());
     row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
     row.Json(LabelsOf(profiles, sample.labels));
     for (const std::optional<size_t>& type : types) {
@@ -419,31 +417,28 @@ absl::Status TableRow::End(FileOutput& output) {
 
 absl::Status WriteEventTable(TableFormat format, RecordingReader& recording, const RecordedStacks& stacks,
                              FileOutput& output, Progress& progress) {
-  constexpr int64_t kStep = 1 << 14;
   EventTable table(format, recording.tables(), stacks, output);
-  absl::Status status = table.WriteHeader();
-  auto sample = recording.samples().begin();
+  RETURN_IF_ERROR(table.WriteHeader());
+  RecordingCursor cursor(recording, &progress);
+  const auto write_samples = [&](int64_t time) -> absl::Status {
+    while (const internal::DriverSample* sample = cursor.NextSample(time)) RETURN_IF_ERROR(table.WriteSample(*sample));
+    return absl::OkStatus();
+  };
   RecordedEvent event;
-  recording.Rewind();
-  for (int64_t count = 1; status.ok() && recording.Next(&event); ++count) {
-    for (; status.ok() && sample != recording.samples().end() && sample->time < event.time; ++sample) {
-      status = table.WriteSample(*sample);
-    }
-    if (status.ok()) status = table.WriteEvent(event);
-    if (count % kStep == 0) progress.Advance(kStep);
+  while (cursor.Next(&event)) {
+    RETURN_IF_ERROR(write_samples(Minus(event.time, 1)));
+    RETURN_IF_ERROR(table.WriteEvent(event));
   }
-  for (; status.ok() && sample != recording.samples().end(); ++sample) status = table.WriteSample(*sample);
-  return status;
+  return write_samples(INT64_MAX);
 }
 
 absl::Status WriteSampleTable(TableFormat format, const std::vector<std::string>& files, const ViewOptions& options,
                               FileOutput& output) {
   SampleTable table(format, output);
   for (const std::string& file : files) {
-    const absl::StatusOr<ProfileSet> profiles = ReadView("convert", {file}, options);
-    if (!profiles.ok()) return profiles.status();
-    if (const absl::Status status = profiles->CheckTextOfStacks(); !status.ok()) return status;
-    if (const absl::Status status = table.WriteFile(*profiles); !status.ok()) return status;
+    ASSIGN_OR_RETURN(const ProfileSet profiles, ReadView("convert", {file}, options));
+    RETURN_IF_ERROR(profiles.CheckTextOfStacks());
+    RETURN_IF_ERROR(table.WriteFile(profiles));
   }
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/tool/convert/recording_files.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
@@ -97,7 +98,7 @@ class XplaneWriter {
         tables_(recording.tables()),
         stacks_(stacks),
         output_(output),
-        progress_(progress),
+        cursor_(recording, &progress),
         totals_(tables_),
         sites_(tables_.sites.size()),
         accounts_(totals_.account_count()) {}
@@ -230,11 +231,9 @@ class XplaneWriter {
   }
 
   absl::Status WriteEvents() {
-    constexpr size_t kStep = 1 << 16;
-    recording_.Rewind();
+    cursor_.Rewind();
     RecordedEvent event;
-    for (size_t count = 0; recording_.Next(&event); ++count) {
-      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+    while (cursor_.Next(&event)) {
       change_.push_back(event);
       if (!totals_.Apply(event)) continue;
       ReadSamples(event.time);
@@ -248,9 +247,8 @@ class XplaneWriter {
 
   // Takes the limits and the fragmentation of the samples up to `time`.
   void ReadSamples(int64_t time) {
-    const std::vector<internal::DriverSample>& samples = recording_.samples();
-    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
-      for (const internal::DriverSample::Device& device : samples[next_sample_].devices) {
+    while (const internal::DriverSample* sample = cursor_.NextSample(time)) {
+      for (const internal::DriverSample::Device& device : sample->devices) {
         Account& account = accounts_[device.device * kMemorySpaceCount];
         if (device.bytes_limit.has_value()) account.limit = device.bytes_limit;
         if (!device.largest_free_block_bytes.has_value() || device.bytes_free.value_or(0) <= 0) continue;
@@ -269,8 +267,7 @@ class XplaneWriter {
       const size_t account = totals_.account_of(event.site);
       const int64_t in_use = totals_.account(account).in_use;
       const bool is_segment = tables_.site_kinds[event.site] == SiteKind::kSegment;
-      const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
-                          event.kind == RecordedKind::kMoveTo || event.kind == RecordedKind::kAllocAndFree;
+      const bool begins = internal::Begins(event.kind) || event.kind == RecordedKind::kAllocAndFree;
       const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
       // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.
       absl::Status status;
@@ -333,7 +330,7 @@ class XplaneWriter {
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
   FileOutput& output_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   SiteTotals totals_;
   std::vector<Site> sites_;
   std::vector<Account> accounts_;
@@ -342,7 +339,6 @@ class XplaneWriter {
   int64_t plane_ = 0;  // positions of the lengths
   int64_t line_ = 0;
   uint64_t offset_ps_ = 0;  // of the last event
-  size_t next_sample_ = 0;
   std::vector<RecordedEvent> change_;
   std::string bytes_;  // one event
   std::string stat_;   // one stat

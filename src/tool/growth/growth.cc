@@ -43,11 +43,9 @@ std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
 // young process say little.
 bool HasAges(const ProfileSet::File& file) {
   constexpr int64_t kYoungSeconds = 16;
-  const auto processes = std::count_if(file.comments.begin(), file.comments.end(), [](const std::string& line) {
-    const Comment comment(line);
-    return comment.word == "hbmprof" && comment.values.count("pid") > 0;
-  });
-  return file.uptime_seconds.value_or(0) >= kYoungSeconds && processes <= 1;
+  const auto processes = std::count_if(file.info.processes.begin(), file.info.processes.end(),
+                                       [](const Comment& process) { return process.values.count("pid") > 0; });
+  return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
 }
 
 // Sets the range of dumps to be judged.
@@ -100,7 +98,7 @@ class SiteJudge {
       : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {
     if (!series.has_ages) return;
     // The time is known to the second.
-    now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].uptime_seconds) + 1;
+    now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
   // Fills in the verdict and what follows from it. `allocated` is by dump; empty if unknown.
@@ -371,9 +369,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     const ProfileSet::File& file = files[series.files[d]];
     std::string known;
     std::optional<int64_t> count;
-    for (const std::string& line : file.comments) {
-      const Comment comment(line);
-      if (comment.word != "counter") continue;
+    for (const Comment& comment : file.info.counters) {
       known += (known.empty() ? "" : ", ") + comment.name;
       if (comment.name == counter) count = comment.Number("value");
     }

@@ -7,15 +7,15 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "src/export/known_code.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
 absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::string>& more) {
   KnownLibraries libraries;
   for (const std::string& expression : more) {
-    absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex("--known", expression);
-    if (!compiled.ok()) return compiled.status();
-    libraries.more_.emplace_back(*std::move(compiled));
+    ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex("--known", expression));
+    libraries.more_.emplace_back(std::move(compiled));
   }
   return libraries;
 }

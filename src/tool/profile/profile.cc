@@ -15,27 +15,12 @@
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 namespace {
-
-// Decodes %XX in the value of a comment.
-std::string Decode(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
-      plain += static_cast<char>(byte);
-      i += 2;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
 
 // Finds the functions that pprof hides because of drop_frames and keep_frames. An expression must match a whole name.
 class FrameFilter {
@@ -142,34 +127,6 @@ int64_t Times(int64_t a, int64_t b) {
 
 }  // namespace
 
-Comment::Comment(std::string_view text) {
-  bool first = true;
-  while (!text.empty()) {
-    const size_t space = std::min(text.find(' '), text.size());
-    const std::string_view part = text.substr(0, space);
-    text.remove_prefix(std::min(space + 1, text.size()));
-    const size_t equals = part.find('=');
-    if (first) {
-      word = part;
-    } else if (equals == std::string_view::npos) {
-      name += (name.empty() ? "" : " ") + Decode(part);
-    } else {
-      values[Decode(part.substr(0, equals))] = Decode(part.substr(equals + 1));
-    }
-    first = false;
-  }
-}
-
-std::optional<int64_t> Comment::Number(const std::string& key) const {
-  const auto entry = values.find(key);
-  if (entry == values.end()) return std::nullopt;
-  const std::string& text = entry->second;
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
   uint32_t& latest = by_hash_.try_emplace(absl::HashOf(absl::MakeConstSpan(list)), kNone).first->second;
   for (uint32_t number = latest; number != kNone; number = earlier_[number]) {
@@ -208,7 +165,7 @@ class ProfileSet::Adder {
   absl::Status Add(const std::string& path) {
     strings_.assign(static_cast<size_t>(message_.string_table_size()), kNone);
     AddFunctions();
-    if (const absl::Status status = filter_.Apply(set_.functions_, set_.strings_); !status.ok()) return status;
+    RETURN_IF_ERROR(filter_.Apply(set_.functions_, set_.strings_));
     AddLocations();
     // Every command visits the frames and labels of every sample. A file stores a location (which can have many lines)
     // and a text once, but many samples can use it. So the size of the file does not limit the work, and these limits
@@ -222,8 +179,8 @@ class ProfileSet::Adder {
     file.path = path;
     file.time_nanos = message_.time_nanos();
     for (const int64_t comment : message_.comment()) {
-      const Comment added(file.comments.emplace_back(raw_.text(comment)));
-      if (added.word == "hbmprof") file.uptime_seconds = std::max(file.uptime_seconds, added.Number("uptime"));
+      file.comments.emplace_back(raw_.text(comment));
+      file.info.Add(file.comments.back());
     }
     for (const pprof::Sample& sample : message_.sample()) {
       file.samples.push_back({StackOf(sample), LabelSetOf(sample), AgesOf(sample)});
@@ -428,9 +385,8 @@ absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& pr
   return ReadEach([&]() -> absl::StatusOr<std::optional<Named>> {
     if (i == profiles.size()) return std::nullopt;
     const ProfileBytes& profile = profiles[i++];
-    absl::StatusOr<RawProfile> raw = ParseProfile(profile.bytes, profile.name);
-    if (!raw.ok()) return raw.status();
-    return Named{profile.name, *std::move(raw)};
+    ASSIGN_OR_RETURN(RawProfile raw, ParseProfile(profile.bytes, profile.name));
+    return Named{profile.name, std::move(raw)};
   });
 }
 
@@ -439,10 +395,9 @@ absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::Status
   std::unique_ptr<FrameFilter> filter;
   std::vector<std::vector<SampleType>> types;
   while (true) {
-    const absl::StatusOr<std::optional<Named>> named = next();
-    if (!named.ok()) return named.status();
-    if (!named->has_value()) break;
-    const auto& [name, raw] = **named;
+    ASSIGN_OR_RETURN(const std::optional<Named> named, next());
+    if (!named.has_value()) break;
+    const auto& [name, raw] = *named;
     const pprof::Profile& message = raw.message();
     if (filter == nullptr) {
       filter = std::make_unique<FrameFilter>(raw.text(message.drop_frames()), raw.text(message.keep_frames()));
@@ -459,7 +414,7 @@ absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::Status
   // A profile has the default type peak_space only if nothing is in use. Several profiles are always compared by bytes
   // in use.
   if (types.size() > 1 && set.default_type_ == "peak_space") set.default_type_ = "inuse_space";
-  if (const absl::Status status = set.Unify(types); !status.ok()) return status;
+  RETURN_IF_ERROR(set.Unify(types));
   return set;
 }
 
@@ -539,20 +494,22 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
   }
 }
 
+std::string ProfileSet::ShownFrame::Position() const {
+  if (file.empty()) return "";
+  if (!has_source) return Cat("[", file, "]");
+  return line == 0 ? file : Cat(file, ":", line);
+}
+
 std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) const {
   std::vector<ShownFrame> frames;
   const Location& location = locations_[number];
   const std::string& object = strings_[location.object];
-  if (location.frames.empty()) frames.push_back({UnnamedFrame(object), ""});
+  if (location.frames.empty()) frames.push_back({UnnamedFrame(object), "", 0, false});
   for (const Frame& frame : location.frames) {
     const Function& function = functions_[frame.function];
-    ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename])};
+    ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename]), frame.line, true};
     if (shown.name.empty()) shown.name = UnnamedFrame(object);
-    if (shown.position.empty()) {
-      if (!object.empty()) shown.position = UnnamedFrame(object);
-    } else if (frame.line != 0) {
-      shown.position += Cat(":", frame.line);
-    }
+    if (shown.file.empty()) shown = {std::move(shown.name), object.substr(object.rfind('/') + 1), 0, false};
     frames.push_back(std::move(shown));
   }
   return frames;
@@ -602,12 +559,8 @@ std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) cons
 }
 
 std::string ProcessIn(const ProfileSet::File& file) {
-  for (const std::string& line : file.comments) {
-    const Comment comment(line);
-    const auto pid = comment.values.find("pid");
-    if (comment.word != "hbmprof" || pid == comment.values.end()) continue;
-    const auto host = comment.values.find("host");
-    return Cat(host == comment.values.end() ? "" : host->second, " ", pid->second);
+  for (const Comment& process : file.info.processes) {
+    if (const std::string pid = process.Text("pid"); !pid.empty()) return Cat(process.Text("host"), " ", pid);
   }
   return "";
 }

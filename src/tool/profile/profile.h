@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "src/tool/profile/ages.h"
+#include "src/tool/profile/info.h"
 #include "src/tool/profile/profile_reader.h"
 
 namespace hbmprof::tool {
@@ -32,17 +32,6 @@ struct ProfileBytes {
 struct SampleType {
   std::string type;
   std::string unit;
-};
-
-// A comment of the profile: a word, for a device its name, then key=value pairs (docs/profile.md).
-struct Comment {
-  std::string word;
-  std::string name;
-  std::map<std::string, std::string> values;
-
-  explicit Comment(std::string_view text);
-  // Returns the value of `key` as a number; nullopt if the key is missing or its value is not a number.
-  std::optional<int64_t> Number(const std::string& key) const;
 };
 
 // Assigns consecutive numbers to lists of integers. Equal lists get the same number.
@@ -97,9 +86,8 @@ class ProfileSet {
   struct File {
     std::string path;
     int64_t time_nanos = 0;
-    // Of the process, or of the oldest one if there are several; no value if the ages of buffers are not known.
-    std::optional<int64_t> uptime_seconds;
     std::vector<std::string> comments;
+    ProfileInfo info;  // from the comments
     std::vector<Sample> samples;
     std::vector<int64_t> values;  // of sample i: from i * types().size()
     // By type: the sum of the absolute values of the samples that MapSamples removed with Removed::kInTotal.
@@ -109,11 +97,14 @@ class ProfileSet {
   ProfileSet(ProfileSet&&) = default;
   ProfileSet& operator=(ProfileSet&&) = default;
 
-  // A frame as text. `name` is "[libfoo.so]" or "<unknown>" for code without a function name. `position` is
-  // "file.cc:12", else the binary in brackets, else "".
+  // A frame as text.
   struct ShownFrame {
-    std::string name;
-    std::string position;
+    std::string name;         // never empty: "[libfoo.so]" or "<unknown>" for code without a function name
+    std::string file;         // the source file, or the binary if the source file is not known; may be empty
+    int64_t line = 0;         // 0: not known
+    bool has_source = false;  // `file` is a source file
+    // Returns "file.cc:12", else the binary in brackets, else "".
+    std::string Position() const;
   };
 
   // A profile with its name in messages.

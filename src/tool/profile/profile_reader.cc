@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -282,9 +283,7 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
   if (bytes.empty()) return Invalid(name, "is empty; the program was probably killed before it wrote the profile");
   std::string plain;
   if (bytes.substr(0, 2) == "\x1f\x8b") {
-    absl::StatusOr<std::string> unpacked = Gunzip(bytes, name);
-    if (!unpacked.ok()) return unpacked.status();
-    plain = std::move(*unpacked);
+    ASSIGN_OR_RETURN(plain, Gunzip(bytes, name));
     bytes = plain;
     if (bytes.empty()) return Invalid(name, "is empty once decompressed");
   }
@@ -294,7 +293,7 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
       return Invalid(name, Cat("this is not a pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
     }
-    if (const absl::Status status = Checker(*profile.message_, name).Check(); !status.ok()) return status;
+    RETURN_IF_ERROR(Checker(*profile.message_, name).Check());
     // Later allocations belong to the tool and not to the file.
     parse_budget = SIZE_MAX;
     return profile;

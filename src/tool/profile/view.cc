@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/units.h"
 
@@ -27,9 +28,8 @@ class FramePattern {
   // Error: kInvalidArgument.
   absl::Status Set(const std::string& option, const std::string& expression) {
     if (expression.empty()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, expression);
-    if (!compiled.ok()) return compiled.status();
-    pattern_ = NamePattern(*std::move(compiled));
+    ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, expression));
+    pattern_ = NamePattern(std::move(compiled));
     return absl::OkStatus();
   }
   bool is_set() const { return pattern_.is_set(); }
@@ -62,7 +62,7 @@ class FrameFilters {
          {std::make_tuple(&focus_, "--focus", &options.focus), std::make_tuple(&ignore_, "--ignore", &options.ignore),
           std::make_tuple(&hide_, "--hide", &options.hide), std::make_tuple(&show_, "--show", &options.show),
           std::make_tuple(&show_from_, "--show-from", &options.show_from)}) {
-      if (const absl::Status status = pattern->Set(option, *expression); !status.ok()) return status;
+      RETURN_IF_ERROR(pattern->Set(option, *expression));
     }
     return absl::OkStatus();
   }
@@ -241,15 +241,12 @@ class TagFilter {
     const size_t equals = argument.find('=');
     if (equals != std::string::npos) key_ = argument.substr(0, equals);
     const std::string value = equals == std::string::npos ? argument : argument.substr(equals + 1);
-    absl::StatusOr<std::optional<Range>> range = Range::Parse(option, value);
-    if (!range.ok()) return range.status();
-    range_ = *std::move(range);
+    ASSIGN_OR_RETURN(range_, Range::Parse(option, value));
     if (range_.has_value()) return absl::OkStatus();
     for (size_t begin = 0; begin <= value.size();) {
       const size_t end = std::min(value.find(',', begin), value.size());
-      absl::StatusOr<std::unique_ptr<RE2>> compiled = CompileRegex(option, value.substr(begin, end - begin));
-      if (!compiled.ok()) return compiled.status();
-      expressions_.push_back(*std::move(compiled));
+      ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, value.substr(begin, end - begin)));
+      expressions_.push_back(std::move(compiled));
       begin = end + 1;
     }
     return absl::OkStatus();
@@ -329,7 +326,7 @@ absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
 // kInvalidArgument for a label that no sample has.
 absl::Status ApplyWhere(const LabelTexts& labels, ProfileSet& profiles, bool* matches) {
   for (const auto& label : labels) {
-    if (const absl::Status status = profiles.CheckLabelKey("--where", label.first); !status.ok()) return status;
+    RETURN_IF_ERROR(profiles.CheckLabelKey("--where", label.first));
   }
   if (labels.empty()) return absl::OkStatus();
   std::vector<bool> selected(profiles.label_set_count());
@@ -354,9 +351,7 @@ struct Filters {
 
   // Error: kInvalidArgument for a wrong expression or label.
   absl::Status Set(const ViewOptions& options) {
-    absl::StatusOr<LabelTexts> labels = ParseWhere(options.where);
-    if (!labels.ok()) return labels.status();
-    where = *std::move(labels);
+    ASSIGN_OR_RETURN(where, ParseWhere(options.where));
     for (const absl::Status& status : {frames.Set(options), tag_focus.Set("--tagfocus", options.tag_focus),
                                        tag_ignore.Set("--tagignore", options.tag_ignore)}) {
       if (!status.ok()) return status;
@@ -374,7 +369,7 @@ bool ViewOptions::has_filter() const {
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
   Filters filters;
-  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  RETURN_IF_ERROR(filters.Set(options));
   TagFilter& tag_focus = filters.tag_focus;
   TagFilter& tag_ignore = filters.tag_ignore;
   bool where_matches = true;
@@ -408,15 +403,14 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 
 absl::Status CheckView(const ViewOptions& options) {
   Filters filters;
-  if (const absl::Status status = filters.Set(options); !status.ok()) return status;
+  RETURN_IF_ERROR(filters.Set(options));
   return KnownLibraries::Make(options.known).status();
 }
 
 absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles, bool* trimmed) {
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
-  if (const absl::Status status = ApplyFilters(command, options, profiles); !status.ok()) return status;
-  const bool changed = options.own && AttributeToOwnCode(*libraries, profiles);
+  ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
+  RETURN_IF_ERROR(ApplyFilters(command, options, profiles));
+  const bool changed = options.own && AttributeToOwnCode(libraries, profiles);
   if (trimmed != nullptr) *trimmed = changed;
   return absl::OkStatus();
 }

@@ -10,15 +10,15 @@
 
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-using internal::DriverSample;
 using internal::LostEvents;
 using internal::RecordedEvent;
 using internal::RecordedKind;
@@ -29,14 +29,10 @@ using internal::RecordingTables;
 // Calls `visit(event, count)` for the first `limit` events. `count` is 1 for the first one.
 template <typename Visit>
 void ForEachEvent(RecordingReader& recording, int64_t limit, const Visit& visit) {
-  constexpr int64_t kStep = 1 << 16;
   Progress progress(static_cast<size_t>(std::max<int64_t>(0, recording.event_count())), "events read");
+  RecordingCursor cursor(recording, &progress);
   RecordedEvent event;
-  recording.Rewind();
-  for (int64_t count = 1; count <= limit && recording.Next(&event); ++count) {
-    visit(event, count);
-    if (count % kStep == 0) progress.Advance(kStep);
-  }
+  while (cursor.count() < limit && cursor.Next(&event)) visit(event, cursor.count());
 }
 
 // Returns the instant after the last change for whose last event `is_wanted` is true; the start if there is none.
@@ -47,14 +43,6 @@ RecordedInstant LastAfter(RecordingReader& recording, const IsWanted& is_wanted)
     if (is_wanted(event) && !event.is_continued) instant = {count, std::max(instant.time, event.time)};
   });
   return instant;
-}
-
-const DriverSample* LastSample(const RecordingReader& recording, int64_t time) {
-  const DriverSample* last = nullptr;
-  for (const DriverSample& sample : recording.samples()) {
-    if (sample.time <= time) last = &sample;
-  }
-  return last;
 }
 
 // Returns the names of the memories that the recording's events use: "GPU:0, GPU:0 pinned_host".
@@ -89,14 +77,13 @@ RecordedInstant EndOf(RecordingReader& recording) {
 }
 
 absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::string& memory) {
-  const absl::StatusOr<size_t> account = AccountNamed(recording, memory);
-  if (!account.ok()) return account.status();
+  ASSIGN_OR_RETURN(const size_t account, AccountNamed(recording, memory));
   SiteTotals totals(recording.tables());
-  if (*account >= totals.account_count()) return RecordedInstant{0, recording.tables().start_time};
-  int64_t peak = totals.account(*account).peak;
+  if (account >= totals.account_count()) return RecordedInstant{0, recording.tables().start_time};
+  int64_t peak = totals.account(account).peak;
   return LastAfter(recording, [&](const RecordedEvent& event) {
-    if (!totals.Apply(event) || totals.account(*account).peak == peak) return false;
-    peak = totals.account(*account).peak;
+    if (!totals.Apply(event) || totals.account(account).peak == peak) return false;
+    peak = totals.account(account).peak;
     return true;
   });
 }
@@ -104,9 +91,7 @@ absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::st
 absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording, const std::string& memory) {
   size_t wanted = 0;
   if (!memory.empty()) {
-    const absl::StatusOr<size_t> account = AccountNamed(recording, memory);
-    if (!account.ok()) return account.status();
-    wanted = *account;
+    ASSIGN_OR_RETURN(wanted, AccountNamed(recording, memory));
   }
   bool has_failed = false;
   RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {
@@ -199,7 +184,7 @@ RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instan
 }
 
 absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant) {
-  Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, LastSample(recording, instant.time));
+  Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, SampleAt(recording, instant.time));
   const std::vector<LostEvents>& lost = recording.lost();
   if (std::any_of(lost.begin(), lost.end(), [&](const LostEvents& one) { return one.from < instant.time; })) {
     snapshot.warnings.push_back("The recording lacks events before this instant, so the values are not exact.");

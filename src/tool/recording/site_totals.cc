@@ -88,8 +88,7 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
       site.peak_objects = site.now.objects;
     }
     const bool is_charge = event.kind == RecordedKind::kCharge;
-    const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kUndoFree ||
-                        event.kind == RecordedKind::kMoveTo;
+    const bool begins = internal::Begins(event.kind);
     site.now.bytes = Plus(site.now.bytes, change);
     if (change > 0) site.now.allocated_bytes = Plus(site.now.allocated_bytes, change);
     if (change < 0) site.now.freed_bytes = Minus(site.now.freed_bytes, change);

@@ -9,6 +9,7 @@
 
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -28,34 +29,11 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tabl
     sample.alloc_objects = 1;
   }
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
-  absl::StatusOr<std::string> bytes = SerializePprof(snapshot, names.get());
-  if (!bytes.ok()) return bytes.status();
-  return ProfileSet::Parse({{"the recording", *std::move(bytes)}});
-}
-
-RecordedStacks::Frame FrameOf(const ProfileSet::ShownFrame& shown) {
-  RecordedStacks::Frame frame;
-  frame.name = shown.name;
-  const std::string& position = shown.position;
-  if (position.empty()) return frame;
-  const size_t colon = position.rfind(':');
-  if (position.front() == '[' && position.back() == ']') {
-    frame.file = position.substr(1, position.size() - 2);
-  } else if (colon != std::string::npos) {
-    frame.file = position.substr(0, colon);
-    frame.line = std::atoll(position.c_str() + colon + 1);
-  } else {
-    frame.file = position;
-  }
-  return frame;
+  ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
+  return ProfileSet::Parse({{"the recording", std::move(bytes)}});
 }
 
 }  // namespace
-
-std::string RecordedStacks::Frame::Position() const {
-  if (file.empty()) return "";
-  return line == 0 ? Cat("[", file, "]") : Cat(file, ":", line);
-}
 
 absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables, KnownLibraries& libraries,
                                                     bool own_code) {
@@ -63,28 +41,27 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
   result.stacks_.resize(tables.names.stacks.size());
   result.own_frames_.resize(tables.names.stacks.size());
   if (result.stacks_.empty()) return result;
-  const absl::StatusOr<ProfileSet> profiles = ProfileOfStacks(tables);
-  if (!profiles.ok()) return profiles.status();
+  ASSIGN_OR_RETURN(const ProfileSet profiles, ProfileOfStacks(tables));
   // By location: its frames, and which of them are own code.
   struct Location {
     uint32_t first_frame = 0;
     std::vector<bool> own;
   };
-  std::vector<Location> locations(profiles->locations().size());
+  std::vector<Location> locations(profiles.locations().size());
   for (uint64_t l = 0; l < locations.size(); ++l) {
-    locations[l] = {static_cast<uint32_t>(result.frames_.size()), libraries.OwnFrames(*profiles, l)};
-    for (const ProfileSet::ShownFrame& frame : profiles->ShownLocation(l)) result.frames_.push_back(FrameOf(frame));
+    locations[l] = {static_cast<uint32_t>(result.frames_.size()), libraries.OwnFrames(profiles, l)};
+    for (Frame& frame : profiles.ShownLocation(l)) result.frames_.push_back(std::move(frame));
   }
   const auto none = static_cast<uint32_t>(result.frames_.size());
-  result.frames_.push_back({"[no stack]", "", 0});
+  result.frames_.push_back({"[no stack]", "", 0, false});
   for (std::vector<uint32_t>& stack : result.stacks_) stack.assign(1, none);
   result.own_frames_.assign(result.stacks_.size(), none);
-  for (const ProfileSet::Sample& sample : profiles->files()[0].samples) {
-    const auto number = static_cast<size_t>(std::atoll(profiles->LabelText(sample.labels, kStackLabel).c_str()) - 1);
+  for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
+    const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
     std::vector<uint32_t>& stack = result.stacks_[number];
     stack.clear();
     std::optional<uint32_t> own;
-    for (const uint64_t* l = profiles->stacks().begin(sample.stack); l != profiles->stacks().end(sample.stack); ++l) {
+    for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].own.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
         if (own_code && !own.has_value() && locations[*l].own[i]) own = frame;
@@ -95,6 +72,14 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
     result.own_frames_[number] = own.value_or(stack.front());
   }
   return result;
+}
+
+absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
+                                              bool own_code) {
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
+  ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
+  ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), libraries, own_code));
+  return OpenedRecording{std::move(reader), std::move(stacks)};
 }
 
 }  // namespace hbmprof::tool

@@ -4,24 +4,20 @@
 #define HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/profile/own_code.h"
+#include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {
 
 class RecordedStacks {
  public:
-  struct Frame {
-    std::string name;  // never empty
-    std::string file;  // the source file; the binary if the source file is not known; may be empty
-    int64_t line = 0;  // 0: not known
-    // Returns "file:line", or the binary in brackets, or "".
-    std::string Position() const;
-  };
+  using Frame = ProfileSet::ShownFrame;
 
   // Error: kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large.
   // `own_code`: whether own_frame() leaves out known libraries.
@@ -43,6 +39,15 @@ class RecordedStacks {
   std::vector<std::vector<uint32_t>> stacks_;
   std::vector<uint32_t> own_frames_;  // by stack: index in frames_
 };
+
+// A recording and its stacks.
+struct OpenedRecording {
+  std::unique_ptr<internal::RecordingReader> reader;
+  RecordedStacks stacks;
+};
+// `known`: see KnownLibraries::Make; `own_code`: see RecordedStacks::Make.
+absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
+                                              bool own_code = true);
 
 }  // namespace hbmprof::tool
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
@@ -19,8 +20,6 @@ using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingTables;
 
-constexpr size_t kStep = 1 << 16;
-
 class TimelineMaker {
  public:
   TimelineMaker(RecordingReader& recording, const RecordedStacks& stacks, const TimelineOptions& options,
@@ -29,7 +28,7 @@ class TimelineMaker {
         tables_(recording.tables()),
         stacks_(stacks),
         options_(options),
-        progress_(progress),
+        cursor_(recording, &progress),
         duration_(std::max<int64_t>(Minus(recording.end_time(), tables_.start_time), 0)) {}
 
   absl::StatusOr<Timeline> Make() {
@@ -160,7 +159,6 @@ class TimelineMaker {
   // Reads the events into the intervals. If `is_first` is true, also finds the marks. Otherwise also sums up the
   // groups.
   void ReadEvents(SiteTotals& totals, bool is_first) {
-    next_sample_ = 0;
     interval_ = 0;
     group_bytes_.clear();
     for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
@@ -168,10 +166,9 @@ class TimelineMaker {
       for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
     }
     BeginInterval(totals);
-    recording_.Rewind();
+    cursor_.Rewind();
     RecordedEvent event;
-    for (size_t count = 0; recording_.Next(&event); ++count) {
-      if (count % kStep == kStep - 1) progress_.Advance(kStep);
+    while (cursor_.Next(&event)) {
       AdvanceTo(event.time, totals);
       if (is_first) AddMark(event);
       if (event.site < tables_.sites.size() && !is_first) AddToGroup(totals, event.site, SiteTotals::ChangeOf(event));
@@ -205,10 +202,9 @@ class TimelineMaker {
 
   // Begins all intervals up to the one of `time`, and takes the samples up to `time`.
   void AdvanceTo(int64_t time, const SiteTotals& totals) {
-    const std::vector<DriverSample>& samples = recording_.samples();
-    for (; next_sample_ < samples.size() && samples[next_sample_].time <= time; ++next_sample_) {
-      BeginIntervalsUpTo(samples[next_sample_].time, totals);
-      TakeSample(samples[next_sample_], totals);
+    while (const DriverSample* sample = cursor_.NextSample(time)) {
+      BeginIntervalsUpTo(sample->time, totals);
+      TakeSample(*sample, totals);
     }
     BeginIntervalsUpTo(time, totals);
   }
@@ -263,13 +259,12 @@ class TimelineMaker {
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
   const TimelineOptions& options_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   const int64_t duration_;
   Timeline timeline_;
   std::vector<size_t> memories_;                   // by account: index in timeline_.memories, or kNone
   std::vector<size_t> group_of_site_;              // index in the groups of its memory
   std::vector<std::vector<int64_t>> group_bytes_;  // by memory and group
-  size_t next_sample_ = 0;
   size_t interval_ = 0;
 };
 

@@ -22,6 +22,7 @@
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -34,19 +35,15 @@ int64_t Shown(int64_t value) { return std::min(std::max(value, -kLargest), kLarg
 Json FileJson(const ProfileSet::File& file) {
   Json json = {{"path", file.path}, {"time", FormatTime(file.time_nanos)}, {"comments", file.comments}};
   Json devices = Json::array();
-  for (const std::string& line : file.comments) {
-    const Comment comment(line);
-    if (comment.word == "device") {
-      const auto space = comment.values.find("space");
-      std::vector<std::pair<std::string, Json>> device = {
-          {"name", comment.name}, {"space", space == comment.values.end() ? "device" : space->second}};
-      for (const auto& [key, value] : comment.values) {
-        if (const auto number = comment.Number(key); number.has_value()) device.emplace_back(key, Shown(*number));
-      }
-      devices.push_back(ObjectOf(std::move(device)));
-    } else if (comment.word == "tracker") {
-      for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = comment.Number(key).value_or(0);
+  for (const ProfileInfo::Device& device : file.info.devices) {
+    std::vector<std::pair<std::string, Json>> entries = {{"name", device.name}, {"space", device.space}};
+    for (const auto& [key, value] : device.values) {
+      if (const auto number = device.Number(key); number.has_value()) entries.emplace_back(key, Shown(*number));
     }
+    devices.push_back(ObjectOf(std::move(entries)));
+  }
+  for (const Comment& tracker : file.info.trackers) {
+    for (const char* key : {"dropped_records", "dropped_bytes"}) json[key] = tracker.Number(key).value_or(0);
   }
   json["devices"] = std::move(devices);
   return json;
@@ -67,7 +64,7 @@ class StackTree {
       own.insert(own.end(), of_location.begin(), of_location.end());
     }
     if (frames.empty()) {
-      frames.push_back({"[no stack]", ""});
+      frames.push_back({"[no stack]", "", 0, false});
       own.push_back(false);
     }
     size_t node = 0;
@@ -75,7 +72,7 @@ class StackTree {
       node = ChildOf(node, frames[f].name, own[f] ? 0 : 1);
       // Stores one position more than the page shows, so that the page knows that there are more.
       std::vector<std::string>& positions = positions_of_[node];
-      const std::string& position = frames[f].position;
+      const std::string position = frames[f].Position();
       if (!position.empty() && positions.size() <= kShownPositions &&
           std::find(positions.begin(), positions.end(), position) == positions.end()) {
         positions.push_back(position);
@@ -179,7 +176,7 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
                   // With one dump: the live bytes by time of birth.
                   {"values", site.values.size() > 1 ? site.values : site.ages.born_bytes}};
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
-    entry["position"] = stack.empty() ? "" : stack[0].position;
+    entry["position"] = stack.empty() ? "" : stack[0].Position();
     std::string callers;
     for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
     entry["callers"] = callers;
@@ -305,70 +302,66 @@ absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& 
                                                              size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  absl::StatusOr<std::unique_ptr<internal::RecordingReader>> reader = internal::RecordingReader::Open(path);
-  if (!reader.ok()) return reader.status();
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
   absl::StatusOr<std::vector<ProfileBytes>> bytes;
   {
-    Progress progress(static_cast<size_t>((*reader)->event_count()), "events read");
-    bytes = StatesOf(**reader, path, states, progress);
+    Progress progress(static_cast<size_t>(reader->event_count()), "events read");
+    bytes = StatesOf(*reader, path, states, progress);
   }
   if (!bytes.ok()) return bytes.status();
-  WarnOfGaps(command, path, **reader);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse(*bytes);
-  if (!profiles.ok()) return profiles.status();
-  return std::make_unique<RecordedReport>(*std::move(reader), *std::move(profiles));
+  WarnOfGaps(command, path, *reader);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(*bytes));
+  return std::make_unique<RecordedReport>(std::move(reader), std::move(profiles));
 }
 
 absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
                                        const ViewOptions& options, const std::string& per) {
-  absl::StatusOr<KnownLibraries> libraries = KnownLibraries::Make(options.known);
-  if (!libraries.ok()) return libraries.status();
-  absl::StatusOr<KnownLibraries> libraries_of_states = KnownLibraries::Make(options.known);
-  if (!libraries_of_states.ok()) return libraries_of_states.status();
+  ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
+  ASSIGN_OR_RETURN(KnownLibraries libraries_of_states, KnownLibraries::Make(options.known));
   const bool only_recording = !dumps.has_value();
   ProfileSet& profiles = only_recording ? recorded->states : *dumps;
   for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
     if (set == nullptr) continue;
-    if (const absl::Status status = ApplyFilters("report", options, *set); !status.ok()) return status;
-    if (const absl::Status status = set->CheckTextOfStacks(); !status.ok()) return status;
+    RETURN_IF_ERROR(ApplyFilters("report", options, *set));
+    RETURN_IF_ERROR(set->CheckTextOfStacks());
   }
-  const absl::StatusOr<size_t> type = profiles.TypeNamed("");
-  if (!type.ok()) return type.status();
-  const absl::StatusOr<DumpSeries> series = OrderDumps(profiles, per, has_base ? 1 : 0);
-  if (!series.ok()) return series.status();
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(""));
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, per, has_base ? 1 : 0));
 
-  const ProfileSet::File& now = profiles.files()[series->files.back()];
+  const ProfileSet::File& now = profiles.files()[series.files.back()];
   const ProfileSet::File* base = nullptr;
   if (has_base) {
     base = &profiles.files().front();
-  } else if (series->files.size() > 1) {
-    base = &profiles.files()[series->files.front()];
+  } else if (series.files.size() > 1) {
+    base = &profiles.files()[series.files.front()];
   }
-  Json data = {{"default_type", *type}, {"own", options.own}};
+  Json data = {{"default_type", type}, {"own", options.own}};
   Json& types = data["types"] = Json::array();
   for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
   Json& files = data["files"] = Json::array();
-  for (const size_t f : series->files) {
+  for (const size_t f : series.files) {
     // The states of a recording are one file.
-    if (!only_recording || f == series->files.back()) files.push_back(FileJson(profiles.files()[f]));
+    if (!only_recording || f == series.files.back()) files.push_back(FileJson(profiles.files()[f]));
   }
   if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   StackTree tree;
   LabelSets labels;
-  AddSamples(profiles, now, base, *libraries, tree, labels, data);
+  AddSamples(profiles, now, base, libraries, tree, labels, data);
   if (recorded != nullptr) {
     data["timeline"] =
-        TimelineOf(*recorded, recorded->states, only_recording ? *libraries : *libraries_of_states, tree, labels);
+        TimelineOf(*recorded, recorded->states, only_recording ? libraries : libraries_of_states, tree, labels);
     if (!only_recording) AddDumpTimes(*recorded, profiles, data["timeline"]);
   }
   data["label_sets"] = labels.ToJson();
   data["tree"] = tree.TreeJson();
-  if (options.own) AttributeToOwnCode(*libraries, profiles);
+  if (options.own) AttributeToOwnCode(libraries, profiles);
   std::vector<SiteGrowth> growth;
-  if (series->CanBeJudged()) growth = RankGrowth(profiles, *series, *type);
-  if (series->CanBeJudged()) data["growth"] = GrowthJson(profiles, *series, *type, per, growth);
-  data["verdict"] = ReportVerdict(profiles, now, base, *type, growth, *series);
+  if (series.CanBeJudged()) {
+    growth = RankGrowth(profiles, series, type);
+    data["growth"] = GrowthJson(profiles, series, type, per, growth);
+  }
+  data["verdict"] = ReportVerdict(profiles, now, base, type, growth, series);
   return PageOf(data);
 }
 

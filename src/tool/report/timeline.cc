@@ -9,8 +9,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
 #include "hbmprof/pprof.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -26,7 +28,6 @@ using internal::RecordingTables;
 constexpr size_t kInstants = 1000;  // with equal distances
 constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
-constexpr int64_t kProgressStep = 1 << 16;
 
 // Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
 void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
@@ -35,14 +36,6 @@ void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
     const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
     tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
   }
-}
-
-// Returns the last driver sample up to `time`, or null.
-const DriverSample* SampleAt(const RecordingReader& recording, int64_t time) {
-  const std::vector<DriverSample>& samples = recording.samples();
-  const auto after = std::upper_bound(samples.begin(), samples.end(), time,
-                                      [](int64_t t, const DriverSample& sample) { return t < sample.time; });
-  return after == samples.begin() ? nullptr : &*(after - 1);
 }
 
 }  // namespace
@@ -65,28 +58,25 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     std::vector<uint32_t> sites;
     Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
     AddSiteLabels(sites, snapshot);
-    absl::StatusOr<std::string> bytes = SerializePprof(snapshot, names.get());
-    if (!bytes.ok()) return bytes.status();
+    ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
     char at[32];
     std::snprintf(at, sizeof(at), "@%.3fs", seconds);
-    states.push_back({states.size() + 1 == count ? name : name + at, *std::move(bytes)});
+    states.push_back({states.size() + 1 == count ? name : name + at, std::move(bytes)});
     return absl::OkStatus();
   };
-  recording.Rewind();
+  RecordingCursor cursor(recording, &progress);
   RecordedEvent event;
-  int64_t read = 0;
-  while (recording.Next(&event)) {
+  while (cursor.Next(&event)) {
     while (states.size() + 1 < count && time_of(states.size()) < event.time) {
-      if (const absl::Status status = add(time_of(states.size())); !status.ok()) return status;
+      RETURN_IF_ERROR(add(time_of(states.size())));
     }
     state.Apply(event);
-    if (++read % kProgressStep == 0) progress.Advance(kProgressStep);
   }
   while (states.size() < count) {
     const int64_t time = states.size() + 1 == count ? std::max(recording.end_time(), state.time())
                                                     : std::max(time_of(states.size()), state.time());
-    if (const absl::Status status = add(time); !status.ok()) return status;
+    RETURN_IF_ERROR(add(time));
   }
   return states;
 }
@@ -123,7 +113,7 @@ Json SeriesJson(const std::vector<int64_t>& values) {
 class TimelineMaker {
  public:
   TimelineMaker(RecordingReader& recording, Progress& progress)
-      : recording_(recording), tables_(recording.tables()), progress_(progress), start_(tables_.start_time) {
+      : recording_(recording), tables_(recording.tables()), cursor_(recording, &progress), start_(tables_.start_time) {
     nanos_ = std::max<int64_t>(Minus(recording.end_time(), start_), 1);
   }
 
@@ -135,10 +125,8 @@ class TimelineMaker {
     std::vector<int64_t> peaks(totals.account_count());
     std::vector<int64_t> peak_ordinals(totals.account_count(), -1);
     for (size_t a = 0; a < peaks.size(); ++a) peaks[a] = totals.account(a).peak;
-    recording_.Rewind();
     RecordedEvent event;
-    for (int64_t ordinal = 0; recording_.Next(&event); ++ordinal) {
-      if (ordinal % kProgressStep == kProgressStep - 1) progress_.Advance(kProgressStep);
+    for (int64_t ordinal = 0; cursor_.Next(&event); ++ordinal) {
       if (event.kind == RecordedKind::kMark || event.kind == RecordedKind::kFailed) AddMark(event, ordinal);
       const bool is_complete = totals.Apply(event);
       if (event.site < most_.size()) most_[event.site] = std::max(most_[event.site], totals.site(event.site).bytes);
@@ -210,20 +198,19 @@ class TimelineMaker {
     for (size_t a = 0; a < accounts_.size(); ++a) {
       accounts_[a].low = accounts_[a].high = totals.account(a).in_use;
     }
-    recording_.Rewind();
+    cursor_.Rewind();
     RecordedEvent event;
     size_t next_ordinal = 0;
     size_t next_instant = 0;
     const auto time_of = [this](size_t i) {
       return start_ + static_cast<int64_t>(static_cast<double>(nanos_) * static_cast<double>(i) / kInstants);
     };
-    for (int64_t ordinal = 0; recording_.Next(&event); ++ordinal) {
-      if (ordinal % kProgressStep == kProgressStep - 1) progress_.Advance(kProgressStep);
+    for (int64_t ordinal = 0; cursor_.Next(&event); ++ordinal) {
       while (next_instant < kInstants && time_of(next_instant) < event.time) {
-        EnterSamples(totals, time_of(next_instant) + 1);
+        EnterSamples(totals, time_of(next_instant));
         AddInstant(totals, time_of(next_instant++));
       }
-      EnterSamples(totals, event.time);
+      EnterSamples(totals, Minus(event.time, 1));
       const bool is_complete = totals.Apply(event);
       if (event.site < row_of_site_.size() && row_of_site_[event.site] >= 0) {
         int64_t& now = rows_[static_cast<size_t>(row_of_site_[event.site])].now;
@@ -330,14 +317,12 @@ class TimelineMaker {
     host_.push_back(host_now_);
   }
 
-  // Enters the driver's samples before `time`.
+  // Enters the driver's samples up to `time`.
   void EnterSamples(const SiteTotals& totals, int64_t time) {
-    const std::vector<DriverSample>& samples = recording_.samples();
-    for (; next_sample_ < samples.size() && samples[next_sample_].time < time; ++next_sample_) {
-      const DriverSample& sample = samples[next_sample_];
-      has_host_ = has_host_ || sample.host_resident_bytes.has_value();
-      host_now_ = sample.host_resident_bytes.value_or(host_now_);
-      for (const DriverSample::Device& device : sample.devices) {
+    while (const DriverSample* sample = cursor_.NextSample(time)) {
+      has_host_ = has_host_ || sample->host_resident_bytes.has_value();
+      host_now_ = sample->host_resident_bytes.value_or(host_now_);
+      for (const DriverSample::Device& device : sample->devices) {
         const size_t a = size_t{device.device} * kMemorySpaceCount + static_cast<size_t>(MemorySpace::kDevice);
         if (a >= accounts_.size() || !device.bytes_in_use.has_value()) continue;
         accounts_[a].has_unaccounted = true;
@@ -369,7 +354,7 @@ class TimelineMaker {
 
   RecordingReader& recording_;
   const RecordingTables& tables_;
-  Progress& progress_;
+  RecordingCursor cursor_;
   const int64_t start_;
   int64_t nanos_ = 1;
   std::vector<int64_t> most_;  // by site
@@ -381,7 +366,6 @@ class TimelineMaker {
   std::vector<int64_t> times_;                       // of the instants, since the start
   std::vector<Row> rows_;
   std::vector<int64_t> row_of_site_;  // -1: none
-  size_t next_sample_ = 0;
   bool has_host_ = false;
   int64_t host_now_ = 0;
   std::vector<int64_t> host_;

@@ -25,13 +25,11 @@ struct Device {
 
 std::vector<Device> DevicesOf(const ProfileSet::File& file) {
   std::vector<Device> devices;
-  for (const std::string& line : file.comments) {
-    const Comment comment(line);
-    const auto space = comment.values.find("space");
-    if (comment.word != "device" || (space != comment.values.end() && space->second != "device")) continue;
-    devices.push_back({comment.name, comment.Number("in_use"), comment.Number("peak"), comment.Number("limit"),
-                       comment.Number("pool"), comment.Number("reserved"), comment.Number("driver_in_use"),
-                       comment.Number("largest_free_block")});
+  for (const ProfileInfo::Device& device : file.info.devices) {
+    if (!device.is_device_memory()) continue;
+    devices.push_back({device.name, device.Number("in_use"), device.Number("peak"), device.Number("limit"),
+                       device.Number("pool"), device.Number("reserved"), device.Number("driver_in_use"),
+                       device.Number("largest_free_block")});
   }
   return devices;
 }

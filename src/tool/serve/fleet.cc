@@ -5,6 +5,7 @@
 
 #include "src/tool/report/report.h"
 #include "src/tool/serve/metrics_text.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -101,15 +102,14 @@ Json Fleet::Processes() const {
 }
 
 absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selection) const {
-  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, nullptr, kWaitMillis);
-  if (!processes.ok()) return processes.status();
-  processes->erase(std::remove_if(processes->begin(), processes->end(),
-                                  [&](const LiveProcess& process) {
-                                    return (!selection.pid.empty() && process.id != selection.pid) ||
-                                           (!selection.name.empty() && process.name != selection.name);
-                                  }),
-                   processes->end());
-  if (processes->empty()) return absl::NotFoundError("no such process has a control channel that answers");
+  ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, ListProcesses(options_.directory, nullptr, kWaitMillis));
+  processes.erase(std::remove_if(processes.begin(), processes.end(),
+                                 [&](const LiveProcess& process) {
+                                   return (!selection.pid.empty() && process.id != selection.pid) ||
+                                          (!selection.name.empty() && process.name != selection.name);
+                                 }),
+                  processes.end());
+  if (processes.empty()) return absl::NotFoundError("no such process has a control channel that answers");
   return processes;
 }
 
@@ -144,15 +144,13 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
 
 absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
                                            double seconds) {
-  const absl::StatusOr<std::vector<LiveProcess>> processes = Select(selection);
-  if (!processes.ok()) return processes.status();
+  ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select(selection));
   const bool has_process_labels = selection.pid.empty();
-  if (seconds > 0) return Change(*processes, where, has_process_labels, seconds);
+  if (seconds > 0) return Change(processes, where, has_process_labels, seconds);
   auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  absl::StatusOr<Answers> answers = ProfilesOf(*processes, true, lease.get());
-  if (!answers.ok()) return answers.status();
-  if (!has_process_labels && where.empty()) return Text{std::move((*answers)[0].second), std::move(lease)};
-  return Held(Merged({}, *answers, where, has_process_labels, seconds), std::move(lease));
+  ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes, true, lease.get()));
+  if (!has_process_labels && where.empty()) return Text{std::move(answers[0].second), std::move(lease)};
+  return Held(Merged({}, answers, where, has_process_labels, seconds), std::move(lease));
 }
 
 absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& after,
@@ -208,18 +206,15 @@ absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& proces
   if (!goes_on) return absl::UnavailableError("hbmprof serve ends");
   std::vector<LiveProcess> asked;
   for (const auto& [process, bytes] : *before) asked.push_back(process);
-  const absl::StatusOr<Answers> after = ProfilesOf(asked, false, lease.get());
-  if (!after.ok()) return after.status();
-  return Held(Merged(*before, *after, where, has_process_labels, seconds), std::move(lease));
+  ASSIGN_OR_RETURN(const Answers after, ProfilesOf(asked, false, lease.get()));
+  return Held(Merged(*before, after, where, has_process_labels, seconds), std::move(lease));
 }
 
 absl::StatusOr<Fleet::Text> Fleet::FoldedProfile(const std::string& pid) const {
-  const absl::StatusOr<std::vector<LiveProcess>> processes = Select({pid, ""});
-  if (!processes.ok()) return processes.status();
+  ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select({pid, ""}));
   auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  absl::StatusOr<Answers> answers = ProfilesOf({processes->front()}, true, lease.get());
-  if (!answers.ok()) return answers.status();
-  return Text{std::move((*answers)[0].second), std::move(lease)};
+  ASSIGN_OR_RETURN(Answers answers, ProfilesOf({processes.front()}, true, lease.get()));
+  return Text{std::move(answers[0].second), std::move(lease)};
 }
 
 absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
@@ -228,16 +223,13 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
     const auto cached = sites_.find(pid);
     if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
   }
-  const absl::StatusOr<Text> profile = FoldedProfile(pid);
-  if (!profile.ok()) return profile.status();
+  ASSIGN_OR_RETURN(const Text profile, FoldedProfile(pid));
   const std::lock_guard<std::mutex> lock(parsing_);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{pid, profile->bytes}});
-  if (!profiles.ok()) return profiles.status();
+  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{pid, profile.bytes}}));
   SumsOptions options;
   options.type = "inuse_space";
-  const absl::StatusOr<SumsQuery> query = MakeQuery("serve", *std::move(profiles), options);
-  if (!query.ok()) return query.status();
-  const Sums sums(query->profiles, {{0, 1}}, query->type, query->grouping);
+  ASSIGN_OR_RETURN(const SumsQuery query, MakeQuery("serve", std::move(profiles), options));
+  const Sums sums(query.profiles, {{0, 1}}, query.type, query.grouping);
   Json json = {{"total", sums.sum()[1]}};
   Json& rows = json["rows"] = Json::array();
   for (const Sums::Row& row : sums.Rows(false)) {
@@ -250,12 +242,10 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
 }
 
 absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
-  absl::StatusOr<Text> profile = FoldedProfile(pid);
-  if (!profile.ok()) return profile.status();
+  ASSIGN_OR_RETURN(Text profile, FoldedProfile(pid));
   const std::lock_guard<std::mutex> lock(parsing_);
-  absl::StatusOr<ProfileSet> profiles = ProfileSet::Parse({{Cat("process ", pid), profile->bytes}});
-  if (!profiles.ok()) return profiles.status();
-  return Held(ReportPage(*std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile->held));
+  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
+  return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile.held));
 }
 
 Fleet::Text Fleet::Metrics() const {

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -91,7 +92,7 @@ absl::Status Connect(const Connection& connection) {
 
 absl::Status Send(const Connection& connection, std::string_view text) {
   while (!text.empty()) {
-    if (const absl::Status status = WaitFor(connection, POLLOUT); !status.ok()) return status;
+    RETURN_IF_ERROR(WaitFor(connection, POLLOUT));
     const ssize_t count =
         RetryOnSignal([&] { return send(connection.fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
     if (count <= 0) return Unavailable(connection.path, "the process has closed the connection");
@@ -102,7 +103,7 @@ absl::Status Send(const Connection& connection, std::string_view text) {
 
 // Reads more of the answer into `text`.
 absl::Status Receive(const Connection& connection, std::string* text) {
-  if (const absl::Status status = WaitFor(connection, POLLIN); !status.ok()) return status;
+  RETURN_IF_ERROR(WaitFor(connection, POLLIN));
   char bytes[65536];
   const ssize_t count = RetryOnSignal([&] { return recv(connection.fd.get(), bytes, sizeof(bytes), 0); });
   if (count <= 0) {
@@ -116,7 +117,7 @@ absl::Status Receive(const Connection& connection, std::string* text) {
 absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
   size_t end = 0;
   while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
-    if (const absl::Status status = Receive(connection, text); !status.ok()) return status;
+    RETURN_IF_ERROR(Receive(connection, text));
   }
   std::istringstream head(text->substr(0, end));
   std::string word;
@@ -245,12 +246,12 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
   const Connection connection = {fd, path, limits.millis, deadline};
-  if (const absl::Status status = Connect(connection); !status.ok()) return status;
-  if (const absl::Status status = Send(connection, Cat(request, "\n")); !status.ok()) return status;
+  RETURN_IF_ERROR(Connect(connection));
+  RETURN_IF_ERROR(Send(connection, Cat(request, "\n")));
   std::string text;
   bool is_ok = false;
   int64_t bytes = 0;
-  if (const absl::Status status = ReceiveHead(connection, &text, &is_ok, &bytes); !status.ok()) return status;
+  RETURN_IF_ERROR(ReceiveHead(connection, &text, &is_ok, &bytes));
   if (bytes > limits.answer_bytes) {
     return absl::OutOfRangeError(
         Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
@@ -260,7 +261,7 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   }
   text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
   while (static_cast<int64_t>(text.size()) < bytes) {
-    if (const absl::Status status = Receive(connection, &text); !status.ok()) return status;
+    RETURN_IF_ERROR(Receive(connection, &text));
   }
   text.resize(static_cast<size_t>(bytes));
   if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
@@ -296,7 +297,7 @@ std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::s
 
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis) {
-  if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckDirectory(directory));
   std::error_code error;
   std::vector<std::string> paths;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
@@ -326,7 +327,7 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
       Cat(directory, "/", internal::kControlSocketPrefix, pid_or_name, internal::kControlSocketSuffix);
   struct stat file;
   if (pid_or_name.find('/') == std::string::npos && lstat(path.c_str(), &file) == 0) {
-    if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
+    RETURN_IF_ERROR(CheckDirectory(directory));
     const absl::StatusOr<std::string> info = QueryProcess(path, "info", {kQueryMillis, kQueryMillis, kMaxInfoBytes});
     if (info.ok()) return ReadProcess(path, *info);
     if (!absl::IsNotFound(info.status())) return info.status();

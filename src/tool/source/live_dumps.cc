@@ -18,6 +18,7 @@
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
 #include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -90,28 +91,23 @@ class Series {
 
  private:
   absl::StatusOr<ProfileSet::Named> Take() {
-    const absl::StatusOr<std::string> bytes = QueryProcess(process_.socket, "profile");
-    if (!bytes.ok()) return bytes.status();
+    ASSIGN_OR_RETURN(const std::string bytes, QueryProcess(process_.socket, "profile"));
     std::string name = process_.name;
     if (!dumps_.folder.empty()) {
       const std::string path = NewFileOf(process_, ".pb.gz", dumps_.folder);
-      if (const absl::Status status = WriteOutput(path, *bytes); status.ok()) {
+      if (const absl::Status status = WriteOutput(path, bytes); status.ok()) {
         name = path;
       } else {
         Report(std::string(status.message()));
       }
     }
-    CountInput(bytes->size());
-    absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, name);
-    if (!profile.ok()) return profile.status();
+    CountInput(bytes.size());
+    ASSIGN_OR_RETURN(RawProfile profile, ParseProfile(bytes, name));
     if (taken_ == 0) {
-      const absl::StatusOr<ProfileSet> first = ProfileSet::Parse({{name, *bytes}});
-      if (!first.ok()) return first.status();
-      const absl::StatusOr<bool> enough = is_enough_(*first);
-      if (!enough.ok()) return enough.status();
-      ended_ = *enough;
+      ASSIGN_OR_RETURN(const ProfileSet first, ProfileSet::Parse({{name, bytes}}));
+      ASSIGN_OR_RETURN(ended_, is_enough_(first));
     }
-    return ProfileSet::Named{std::move(name), *std::move(profile)};
+    return ProfileSet::Named{std::move(name), std::move(profile)};
   }
 
   // Waits until the next dump is due. Returns false if the series ends before.

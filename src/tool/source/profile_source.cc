@@ -15,6 +15,7 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/source/http_client.h"
 #include "src/tool/util/read_file.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -103,9 +104,8 @@ absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<st
   if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
   const SourceParts parts = PartsOf(source);
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts, gaps);
-  const absl::StatusOr<std::optional<LiveProcess>> process = ProcessOf(source);
-  if (!process.ok()) return process.status();
-  if (process->has_value()) return QueryProcess((*process)->socket, "profile");
+  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
+  if (process.has_value()) return QueryProcess(process->socket, "profile");
   return ReadFile(source);
 }
 

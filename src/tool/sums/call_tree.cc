@@ -14,8 +14,8 @@ namespace {
 
 // Returns the name of a frame's node.
 std::string NodeName(const ProfileSet::ShownFrame& frame, Grouping::Frames how) {
-  if (how == Grouping::Frames::kFiles) return frame.position;
-  if (how == Grouping::Frames::kLines) return Cat(frame.name, frame.position.empty() ? "" : " ", frame.position);
+  if (how == Grouping::Frames::kFiles) return frame.Position();
+  if (how == Grouping::Frames::kLines) return Cat(frame.name, frame.file.empty() ? "" : " ", frame.Position());
   return frame.name;
 }
 
@@ -55,7 +55,7 @@ CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grou
           if (frames[location].empty()) frames[location] = profiles.ShownLocation(location);
           for (size_t i = frames[location].size(); i-- > 0;) {
             const ProfileSet::ShownFrame& frame = frames[location][i];
-            node = child_of(node, NodeName(frame, grouping.frames), frame.position);
+            node = child_of(node, NodeName(frame, grouping.frames), frame.Position());
           }
         }
         if (node == 0) node = child_of(0, "[no stack]", "");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
@@ -27,20 +28,18 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
 }
 
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
-  absl::StatusOr<Grouping> grouping = Grouping::Parse(options.by);
-  if (!grouping.ok()) return grouping.status();
+  ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
   bool trimmed = false;
-  if (const absl::Status status = ApplyView(command, options, profiles, &trimmed); !status.ok()) return status;
-  const absl::StatusOr<size_t> type = profiles.TypeNamed(options.type);
-  if (!type.ok()) return type.status();
-  if (const absl::Status status = CheckLabels(profiles, grouping->labels); !status.ok()) return status;
-  const SampleType name = profiles.types()[*type];
-  return SumsQuery{std::move(profiles), *type, name.type, name.unit, *std::move(grouping), trimmed};
+  RETURN_IF_ERROR(ApplyView(command, options, profiles, &trimmed));
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
+  RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));
+  const SampleType name = profiles.types()[type];
+  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
-    if (const absl::Status status = profiles.CheckLabelKey("--by", key); !status.ok()) return status;
+    RETURN_IF_ERROR(profiles.CheckLabelKey("--by", key));
   }
   return absl::OkStatus();
 }
@@ -63,27 +62,23 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
 
 std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   std::string text;
-  for (const std::string& line : file.comments) {
-    const Comment comment(line);
-    const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
-    const auto size = [&](const std::string& key) { return FormatValue(value(key), "bytes", exact); };
-    if (comment.word == "device") {
-      const auto space = comment.values.find("space");
-      text += Visible(comment.name);
-      if (space != comment.values.end() && space->second != "device") text += " " + Visible(space->second);
-      text += Cat(": in use ", size("in_use"));
-      if (comment.Number("limit").has_value()) text += " of " + size("limit");
-      text += Cat(", peak ", size("peak"));
-      if (comment.Number("unaccounted").has_value()) {
-        text += Cat(", unaccounted ", FormatChange(value("unaccounted"), "bytes", exact));
-      }
-      text += "\n";
-    } else if (comment.word == "tracker" && value("dropped_records") != 0) {
-      text += Colored(Cat("INCOMPLETE: ", value("dropped_records"), " allocations of ", size("dropped_bytes"),
-                          " were not recorded"),
-                      Tone::kWarning) +
-              "\n";
+  for (const Comment& tracker : file.info.trackers) {
+    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
+    if (dropped == 0) continue;
+    text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
+                        FormatValue(tracker.Number("dropped_bytes").value_or(0), "bytes", exact), " were not recorded"),
+                    Tone::kWarning) +
+            "\n";
+  }
+  for (const ProfileInfo::Device& device : file.info.devices) {
+    const auto size = [&](const char* key) { return FormatValue(device.Number(key).value_or(0), "bytes", exact); };
+    text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
+    if (device.Number("limit").has_value()) text += " of " + size("limit");
+    text += Cat(", peak ", size("peak"));
+    if (const auto unaccounted = device.Number("unaccounted"); unaccounted.has_value()) {
+      text += Cat(", unaccounted ", FormatChange(*unaccounted, "bytes", exact));
     }
+    text += "\n";
   }
   return text;
 }

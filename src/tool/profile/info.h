@@ -1,0 +1,51 @@
+// What the comments of a profile state (docs/profile.md).
+#ifndef HBMPROF_SRC_TOOL_PROFILE_INFO_H_
+#define HBMPROF_SRC_TOOL_PROFILE_INFO_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hbmprof::tool {
+
+// A comment of the profile: a word, for a device its name, then key=value pairs.
+struct Comment {
+  std::string word;
+  std::string name;
+  std::map<std::string, std::string> values;
+
+  explicit Comment(std::string_view text);
+  // Returns the value of `key` as a number; nullopt if the key is missing or its value is not a number.
+  std::optional<int64_t> Number(const std::string& key) const;
+  // Returns the value of `key`; `missing` if the key is missing.
+  std::string Text(const std::string& key, const std::string& missing = "") const;
+};
+
+// The comments by their words, in the order of the file. Only a merged profile has several of `processes` or
+// `trackers`.
+struct ProfileInfo {
+  // One memory space of a device.
+  struct Device : Comment {
+    explicit Device(Comment comment);
+    bool is_device_memory() const { return space == "device"; }
+    std::string memory() const { return is_device_memory() ? name : name + " " + space; }  // "GPU:0 pinned_host"
+
+    std::string space;
+  };
+  std::vector<Device> devices;
+  std::vector<Comment> trackers;
+  std::vector<Comment> processes;  // with the keys host and pid
+  std::vector<Comment> counters;
+  std::vector<std::string> warnings;
+
+  void Add(std::string_view comment);
+  // Of the process, or of the oldest one if there are several; no value if the ages of buffers are not known.
+  std::optional<int64_t> UptimeSeconds() const;
+};
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_INFO_H_

@@ -1,0 +1,62 @@
+// RecordingCursor reads the events of a recording in order of time, and the driver's samples between them.
+#ifndef HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
+#define HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "src/export/recording.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+
+// A recording has one position: two cursors of the same recording must not be used in turns.
+class RecordingCursor {
+ public:
+  // Begins at the start. The events that are read count as progress if `progress` is not null.
+  explicit RecordingCursor(internal::RecordingReader& recording, Progress* progress = nullptr)
+      : recording_(recording), progress_(progress) {
+    Rewind();
+  }
+
+  // Stores the next event. Returns false at the end.
+  bool Next(internal::RecordedEvent* event) {
+    if (!recording_.Next(event)) return false;
+    if (++count_ % kStep == 0 && progress_ != nullptr) progress_->Advance(kStep);
+    return true;
+  }
+  // The number of events that were read.
+  int64_t count() const { return count_; }
+  // Returns the next sample whose time is at most `time`; null if there is none.
+  const internal::DriverSample* NextSample(int64_t time) {
+    const std::vector<internal::DriverSample>& samples = recording_.samples();
+    return next_sample_ < samples.size() && samples[next_sample_].time <= time ? &samples[next_sample_++] : nullptr;
+  }
+  void Rewind() {
+    recording_.Rewind();
+    count_ = 0;
+    next_sample_ = 0;
+  }
+
+ private:
+  static constexpr int64_t kStep = 1 << 14;
+
+  internal::RecordingReader& recording_;
+  Progress* progress_;
+  int64_t count_ = 0;
+  size_t next_sample_ = 0;
+};
+
+// Returns the last driver sample up to `time`, or null.
+inline const internal::DriverSample* SampleAt(const internal::RecordingReader& recording, int64_t time) {
+  const std::vector<internal::DriverSample>& samples = recording.samples();
+  const auto after = std::upper_bound(samples.begin(), samples.end(), time,
+                                      [](int64_t t, const internal::DriverSample& sample) { return t < sample.time; });
+  return after == samples.begin() ? nullptr : &*(after - 1);
+}
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
