@@ -24,8 +24,8 @@
 // The stub: position-independent code that is copied into the process. rbx has the address of StubData, on the thread's
 // own stack. It changes no memory of the program's, and no register that it has not saved there.
 //
-// It waits by select only: the kernel continues a futex, poll or nanosleep with a timeout from data of the thread, which
-// the wait that was interrupted still needs.
+// It waits by select only: the kernel continues a futex, poll or nanosleep with a timeout from data of the thread,
+// which the wait that was interrupted still needs.
 asm(R"(
     .pushsection .rodata
     .globl hbmprof_attach_stub, hbmprof_attach_stub_end
@@ -385,9 +385,10 @@ absl::Status WriteTexts(const Target& target, const StubData& data, const Loadin
   if (path.size() >= kFunctionAt - kPathAt || loading.argument.size() >= kTextsEnd - kArgumentAt) {
     return absl::InvalidArgumentError("the options are too long");
   }
-  const bool is_written = target.Write(data.scratch + kPathAt, path.c_str(), path.size() + 1) &&
-                          target.Write(data.scratch + kFunctionAt, loading.function.c_str(), loading.function.size() + 1) &&
-                          target.Write(data.scratch + kArgumentAt, loading.argument.c_str(), loading.argument.size() + 1);
+  const bool is_written =
+      target.Write(data.scratch + kPathAt, path.c_str(), path.size() + 1) &&
+      target.Write(data.scratch + kFunctionAt, loading.function.c_str(), loading.function.size() + 1) &&
+      target.Write(data.scratch + kArgumentAt, loading.argument.c_str(), loading.argument.size() + 1);
   return is_written ? absl::OkStatus() : absl::UnavailableError("the process has ended");
 }
 

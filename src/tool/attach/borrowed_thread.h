@@ -62,8 +62,8 @@ struct Loading {
 };
 
 struct Loaded {
-  int result = 0;         // of the function
-  double millis = 0;      // how long the thread did not wait
+  int result = 0;     // of the function
+  double millis = 0;  // how long the thread did not wait
 };
 
 // Finds the functions of the C library that load a library. Errors: kFailedPrecondition.

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -31,30 +32,58 @@ bool IsLinker(std::string_view name) {
   return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
 }
 
-// How well a thread that waits in this system call can be borrowed. 0: the kernel continues the wait unseen. 1: the
-// wait must be begun again. -1: no wait that can last.
+// Calls that can wait for long: first those that the kernel continues unseen, then those that are begun again.
+constexpr long kContinued[] = {SYS_poll,   SYS_ppoll,   SYS_select,    SYS_pselect6,        SYS_futex,
+                               SYS_accept, SYS_accept4, SYS_nanosleep, SYS_clock_nanosleep, SYS_wait4,
+                               SYS_waitid, SYS_pause,   SYS_read,      SYS_rt_sigsuspend,   SYS_restart_syscall};
+constexpr long kBegunAgain[] = {SYS_recvfrom, SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait, SYS_rt_sigtimedwait};
+
+// How well a thread that waits in this system call can be borrowed: 0, 1 or, if not at all, -1.
 int Preference(long system_call) {
-  switch (system_call) {
-    case SYS_poll: case SYS_ppoll: case SYS_select: case SYS_pselect6: case SYS_futex: case SYS_accept: case SYS_accept4:
-    case SYS_nanosleep: case SYS_clock_nanosleep: case SYS_wait4: case SYS_waitid: case SYS_pause:
-    case SYS_rt_sigsuspend: case SYS_read: case SYS_restart_syscall:
-      return 0;
-    case SYS_recvfrom: case SYS_recvmsg: case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_rt_sigtimedwait:
-      return 1;
-    default:
-      return -1;
-  }
+  const auto is_it = [system_call](long other) { return other == system_call; };
+  if (std::any_of(std::begin(kContinued), std::end(kContinued), is_it)) return 0;
+  return std::any_of(std::begin(kBegunAgain), std::end(kBegunAgain), is_it) ? 1 : -1;
 }
 
 // The functions of the C library that wait and hold none of its locks while they wait. Not here: those in which a
 // program can wait while it holds one, such as fgets or getaddrinfo.
 bool IsWait(std::string_view name) {
-  static const std::set<std::string_view> kNames = {
-      "accept", "accept4", "clock_nanosleep", "epoll_pwait", "epoll_wait", "nanosleep", "pause", "poll", "ppoll",
-      "ppoll64", "pselect", "pthread_barrier_wait", "pthread_clockjoin_ex", "pthread_clockjoin_np",
-      "pthread_cond_clockwait", "pthread_cond_timedwait", "pthread_cond_wait", "pthread_join", "pthread_timedjoin_np",
-      "read", "recv", "recvfrom", "recvmsg", "select", "sem_clockwait", "sem_timedwait", "sem_wait", "sigsuspend",
-      "sigtimedwait", "sigwait", "sigwaitinfo", "sleep", "usleep", "wait4", "waitid", "waitpid"};
+  static const std::set<std::string_view> kNames = {"accept",
+                                                    "accept4",
+                                                    "clock_nanosleep",
+                                                    "epoll_pwait",
+                                                    "epoll_wait",
+                                                    "nanosleep",
+                                                    "pause",
+                                                    "poll",
+                                                    "ppoll",
+                                                    "ppoll64",
+                                                    "pselect",
+                                                    "pthread_barrier_wait",
+                                                    "pthread_clockjoin_ex",
+                                                    "pthread_clockjoin_np",
+                                                    "pthread_cond_clockwait",
+                                                    "pthread_cond_timedwait",
+                                                    "pthread_cond_wait",
+                                                    "pthread_join",
+                                                    "pthread_timedjoin_np",
+                                                    "read",
+                                                    "recv",
+                                                    "recvfrom",
+                                                    "recvmsg",
+                                                    "select",
+                                                    "sem_clockwait",
+                                                    "sem_timedwait",
+                                                    "sem_wait",
+                                                    "sigsuspend",
+                                                    "sigtimedwait",
+                                                    "sigwait",
+                                                    "sigwaitinfo",
+                                                    "sleep",
+                                                    "usleep",
+                                                    "wait4",
+                                                    "waitid",
+                                                    "waitpid"};
   return kNames.count(name.substr(std::min(name.find_first_not_of('_'), name.size()))) != 0;
 }
 
@@ -89,7 +118,7 @@ struct StackCopy {
   const Target* target = nullptr;
   pid_t tid = 0;
   user_regs_struct registers = {};
-  std::string bytes;       // from the stack pointer on
+  std::string bytes;      // from the stack pointer on
   size_t used_bytes = 0;  // that the unwinder has read
 
   bool Take(const StoppedThread& thread) {
@@ -121,8 +150,8 @@ struct StackCopy {
     const user_regs_struct& now = thread.registers();
     std::string stack(used_bytes, '\0');
     return now.rip == registers.rip && now.rsp == registers.rsp && now.rbp == registers.rbp &&
-           now.rbx == registers.rbx && now.rax == registers.rax &&
-           target->Read(now.rsp, stack.data(), used_bytes) && bytes.compare(0, used_bytes, stack) == 0;
+           now.rbx == registers.rbx && now.rax == registers.rax && target->Read(now.rsp, stack.data(), used_bytes) &&
+           bytes.compare(0, used_bytes, stack) == 0;
   }
 };
 
@@ -138,8 +167,8 @@ class Unwinder {
       dwfl_report_module(dwfl_, target.OutsidePath(file.path).c_str(), file.start, file.end);
     }
     dwfl_report_end(dwfl_, nullptr, nullptr);
-    static const Dwfl_Thread_Callbacks thread_callbacks = {NextThread, GetThread, ReadMemory, SetRegisters, nullptr,
-                                                           nullptr};
+    static const Dwfl_Thread_Callbacks thread_callbacks = {NextThread,   GetThread, ReadMemory,
+                                                           SetRegisters, nullptr,   nullptr};
     dwfl_attach_state(dwfl_, nullptr, target.pid(), &thread_callbacks, &copy_);
   }
   ~Unwinder() { dwfl_end(dwfl_); }

@@ -213,8 +213,8 @@ uint64_t Target::Symbol(const MappedFile& file, std::string_view name) const {
   const uint32_t hash = GnuHash(name);
   const uint64_t buckets = hash_table + sizeof(head) + uint64_t{head.bloom_words} * 8;
   const uint64_t chains = buckets + uint64_t{head.buckets} * 4;
-  for (uint32_t i = Get<uint32_t>(buckets + hash % head.buckets * uint64_t{4}).value_or(0); i >= head.first_symbol && i != 0;
-       ++i) {
+  for (uint32_t i = Get<uint32_t>(buckets + hash % head.buckets * uint64_t{4}).value_or(0);
+       i >= head.first_symbol && i != 0; ++i) {
     const auto link = Get<uint32_t>(chains + (i - head.first_symbol) * uint64_t{4});
     if (!link) return 0;
     if ((*link | 1) == (hash | 1)) {

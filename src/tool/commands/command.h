@@ -48,6 +48,8 @@ inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
 
 // Each of these functions adds its subcommand to the command line `tool`.
 Command AddRunCommand(CLI::App& tool);
+Command AddAttachCommand(CLI::App& tool);
+Command AddDetachCommand(CLI::App& tool);
 Command AddPsCommand(CLI::App& tool);
 Command AddDumpCommand(CLI::App& tool);
 Command AddControlCommand(CLI::App& tool);

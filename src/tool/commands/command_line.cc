@@ -24,9 +24,10 @@ namespace {
 
 // In the order of the help page.
 constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,    AddPsCommand,       AddDumpCommand, AddControlCommand, AddServeCommand,     AddDoctorCommand,
-    AddTopCommand,    AddDiffCommand,     AddPeekCommand, AddLeaksCommand,   AddSymbolizeCommand, AddReportCommand,
-    AddAdviseCommand, AddTimelineCommand, AddWhoCommand,  AddConvertCommand, AddCheckCommand,     AddCompletionCommand};
+    AddRunCommand,      AddAttachCommand, AddDetachCommand,    AddPsCommand,     AddDumpCommand,
+    AddControlCommand,  AddServeCommand,  AddDoctorCommand,    AddTopCommand,    AddDiffCommand,
+    AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand, AddAdviseCommand,
+    AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,  AddCompletionCommand};
 
 // Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
 // number, and output would be written into that file. /dev/null is opened with the wrong access mode, so that reading
