@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "src/base/attach.h"
 #include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
@@ -32,6 +33,9 @@ namespace hbmprof::tool {
 namespace {
 
 namespace fs = std::filesystem;
+
+// How long the command waits for the process's answer about its earlier memory.
+constexpr int kBeforeMillis = 1'000;
 
 struct AttachOptions : OutputOptions {
   std::string process;
@@ -121,10 +125,11 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
     }
   }
   environment[internal::kControlDirectoryVariable] = InnerDirectory(target);
+  environment["HBMPROF_ATTACH"] = "borrowed";
   SetOutputVariables(options, folder, NewRunName(), environment);
   std::string lines;
   for (const auto& [name, value] : environment) {
-    if (value.find_first_of("\n\x1f") != std::string::npos) {
+    if (value.find('\n') != std::string::npos) {
       return absl::InvalidArgumentError(Cat(name, ": the value has a line feed"));
     }
     lines += Cat(name, "=", value, "\n");
@@ -135,55 +140,78 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
 // What the process says about the attachment (control_protocol.h).
 struct Attachment {
   bool is_attached = false;
-  bool is_preloaded = false;
-  std::string found;  // "CUDA driver 550.163, 75 of 75 functions, ..."
-  std::string before;
+  bool is_detached = false;  // neither: it was started with the library
+  std::string functions;     // "75 of 75"
+  int64_t references = 0;    // of PyTorch
+  std::string before;        // a line for the user; empty: not known yet
 };
 
 absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
-  ASSIGN_OR_RETURN(const std::string answer, QueryProcess(SocketOf(target), "attachment"));
+  ASSIGN_OR_RETURN(const std::string answer, QueryProcess(SocketOf(target), "info"));
   Attachment attachment;
-  std::string driver = DriverVersion(target);
-  std::string functions;
-  std::string others;
   std::istringstream lines(answer);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string key;
-    words >> key >> std::ws;
     std::string value;
-    std::getline(words, value);
-    if (key == "state") attachment.is_attached = value == "attached";
-    if (key == "state") attachment.is_preloaded = value == "preloaded";
-    if (key == "driver") driver = value;
-    if (key == "functions") functions = value.replace(std::min(value.find(' '), value.size()), 1, " of ");
-    const std::string version = value == "-" ? "" : Cat(" ", value);
-    if (key == "torch") others += Cat(", PyTorch", version, " blocks");
-    if (key == "tensorflow") others += Cat(", TensorFlow", version, " blocks");
-    if (key == "python") others += Cat(", Python", version);
-    if (key == "before") {
-      std::istringstream sizes(value);
-      int64_t bytes = 0;
-      int64_t segments = 0;
-      std::string device;
-      sizes >> bytes >> segments >> std::ws;
-      std::getline(sizes, device);
+    words >> key;
+    if (key == "attach" && words >> value) {
+      attachment.is_attached = value == "attached";
+      attachment.is_detached = value == "detached";
+    }
+    int64_t some = 0;
+    int64_t all = 0;
+    if (key == "functions" && words >> some >> all) attachment.functions = Cat(some, " of ", all);
+    if (key == "references") words >> attachment.references;
+    if (key == "before" && words >> some >> all && std::getline(words >> std::ws, value)) {
       attachment.before +=
-          Cat(attachment.before.empty() ? "before attach: " : "; ", FormatValue(bytes, "bytes"), " in use on ", device);
-      if (segments > 0)
-        attachment.before += Cat(", of which ", FormatValue(segments, "bytes"), " are segments of a framework");
+          Cat(attachment.before.empty() ? "before attach: " : "; ", FormatValue(some, "bytes"), " in use on ", value);
+      if (all > 0) attachment.before += Cat(", of which ", FormatValue(all, "bytes"), " are segments of PyTorch");
     }
   }
-  attachment.found = Cat("CUDA driver", driver.empty() ? "" : " ", driver, ", ", functions, " functions", others);
   return attachment;
 }
 
-// What the codes of hbmprof_attach mean (src/inject/attach.h).
-std::string CodeText(int code) { return Cat("the library refuses with code ", code); }
+// Returns the version of Python in the name of a file of the process; "" if there is none.
+std::string PythonVersion(const Target& target) {
+  constexpr std::string_view kStarts[] = {"libpython", "python"};
+  for (const MappedFile& file : target.files()) {
+    for (const std::string_view start : kStarts) {
+      if (file.name.rfind(start, 0) != 0) continue;
+      const std::string version =
+          file.name.substr(start.size(), file.name.find_first_not_of("0123456789.", start.size()) - start.size());
+      if (version.find('.') != std::string::npos) return version.substr(0, version.find(".so"));
+    }
+  }
+  return "";
+}
+
+// Reads the version of the PyTorch that the process has loaded from its version.py.
+std::string TorchVersion(const Target& target) {
+  const MappedFile* const library = target.Find([](std::string_view name) { return name == "libc10_cuda.so"; });
+  if (library == nullptr) return "";
+  std::ifstream file(target.OutsidePath(fs::path(library->path).parent_path().parent_path() / "version.py"));
+  for (std::string line; std::getline(file, line);) {
+    const size_t quote = line.find('\'');
+    if (line.rfind("__version__", 0) != 0 || quote == std::string::npos) continue;
+    return line.substr(quote + 1, line.find_first_of("'+", quote + 1) - quote - 1);
+  }
+  return "";
+}
 
 absl::Status Report(const Target& target) {
-  ASSIGN_OR_RETURN(const Attachment attachment, QueryAttachment(target));
-  Print(Cat("attached to ", target.pid(), " (", target.Name(), "): ", attachment.found, "\n"));
+  ASSIGN_OR_RETURN(Attachment attachment, QueryAttachment(target));
+  // The process asks the driver about earlier memory in a thread of its own.
+  for (int waited = 0; attachment.before.empty() && waited < kBeforeMillis; waited += 50) {
+    usleep(50'000);
+    ASSIGN_OR_RETURN(attachment, QueryAttachment(target));
+  }
+  const auto with_space = [](const std::string& text) { return text.empty() ? "" : Cat(" ", text); };
+  const std::string python = PythonVersion(target);
+  Print(Cat("attached to ", target.pid(), " (", target.Name(), "): CUDA driver", with_space(DriverVersion(target)),
+            ", ", attachment.functions, " functions",
+            attachment.references == 0 ? "" : Cat(", PyTorch", with_space(TorchVersion(target)), " blocks"),
+            python.empty() ? "" : Cat(", Python ", python), "\n"));
   if (!attachment.before.empty()) Print(Cat(attachment.before, "\n"));
   const std::string directory = OuterDirectory(target);
   if (directory != ControlDirectory()) {
@@ -193,7 +221,7 @@ absl::Status Report(const Target& target) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output) {
+absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output, bool is_any_output_given) {
   RETURN_IF_ERROR(CheckOutputOptions(options));
   ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   ASSIGN_OR_RETURN(const pid_t pid, FindPid(options.process));
@@ -201,25 +229,22 @@ absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output) {
   if (const std::string reason = WhyNotInjected(target->ProcPath("exe"), ""); !reason.empty()) {
     return absl::FailedPreconditionError(Cat("process ", pid, ": its program ", reason));
   }
-  if (HasInjectedLibrary(*target)) {
-    const absl::StatusOr<Attachment> attachment = QueryAttachment(*target);
-    if (!attachment.ok() || attachment->is_preloaded) {
-      return absl::FailedPreconditionError(
-          Cat("process ", pid,
-              " was started by `hbmprof run`, or another command attaches to it now; `hbmprof ps` lists it"));
-    }
-    if (attachment->is_attached) {
-      PrintError("attach", "was attached before; the options of that time stay");
-    } else {
-      ASSIGN_OR_RETURN(std::string lines, LibraryOptions(*target, options, has_output));
-      std::replace(lines.begin(), lines.end(), '\n', '\x1f');
-      RETURN_IF_ERROR(QueryProcess(SocketOf(*target), Cat("attach ", lines)).status());
-    }
-  } else {
+  if (!HasInjectedLibrary(*target)) {
     RETURN_IF_ERROR(CheckCanAttach(*target));
     ASSIGN_OR_RETURN(const std::string lines, LibraryOptions(*target, options, has_output));
     ASSIGN_OR_RETURN(const Attached attached, LoadLibrary(*target, library, lines));
-    if (attached.code != 0) return absl::FailedPreconditionError(Cat("process ", pid, ": ", CodeText(attached.code)));
+    if (attached.code != internal::kAttached && attached.code != internal::kAttachedAlready) {
+      return absl::FailedPreconditionError(Cat("process ", pid, ": ", internal::AttachText(attached.code)));
+    }
+  } else {
+    ASSIGN_OR_RETURN(const Attachment attachment, QueryAttachment(*target));
+    if (attachment.is_detached) {
+      RETURN_IF_ERROR(QueryProcess(SocketOf(*target), "attach").status());
+    } else if (!attachment.is_attached) {
+      return absl::FailedPreconditionError(
+          Cat("process ", pid, ": ", internal::AttachText(internal::kAttachPreloaded)));
+    }
+    if (is_any_output_given) PrintError("attach", "it was attached before, so the options of that time stay");
   }
   RETURN_IF_ERROR(Report(*target));
   return kSuccess;
@@ -256,7 +281,11 @@ Command AddAttachCommand(CLI::App& tool) {
       "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver from 470 to 555.\n"
       "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
       "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");
-  return {arguments, [options, arguments] { return RunAttach(*options, arguments->count("--output") != 0); }};
+  return {arguments, [options, arguments] {
+            const bool has_output = arguments->count("--output") != 0;
+            return RunAttach(*options, has_output,
+                             has_output || !options->interval.empty() || !options->record.empty());
+          }};
 }
 
 Command AddDetachCommand(CLI::App& tool) {
