@@ -8,6 +8,16 @@
 //                 of each device in which memory was allocated: "memory SPACE IN_USE PEAK LIMIT DEVICE" (IN_USE, PEAK
 //                 and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the device's name, up to the end of
 //                 the line; a line feed in a name is sent as a space)
+//                 In a process that hbmprof was attached to (attach.h), these lines follow:
+//                   attach STATE                   attached, or detached
+//                   functions N M                  N of the M wrapped functions that this driver has are recorded
+//                   driver VERSION PATH            cuDriverGetVersion, and the path of libcuda
+//                   references N                   references to PyTorch's report functions that were set
+//                   calls N                        calls of these functions since it was attached
+//                   before BYTES SEGMENTS DEVICE   memory from before on this device: BYTES that are left, and SEGMENTS
+//                                                  bytes of it that are segments now. No such line: not known yet
+//   attach, detach
+//                 attaches again, with the options of the first time, or detaches. The answer has 0 bytes
 //   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory space
 //                 and by kind, the tags of the process, and the counters of the tracker
 //   metrics [tags=KEY,KEY...]

@@ -18,6 +18,7 @@ namespace {
 
 std::atomic<bool> is_gate_closed{false};
 std::atomic<uint32_t> threads_inside{0};  // threads that hold or wait for a Mutex
+std::atomic<bool> is_without_gate{false};
 void (*in_child)(bool is_usable) = nullptr;
 std::atomic<pid_t> forking_process{0};
 
@@ -61,7 +62,8 @@ bool CloseGate(int64_t max_wait) {
 void Prepare() {
   if (fork_state.forks++ != 0) return;  // a nested fork: the outer one has done all this
   const bool is_outside = !thread_state.inside && fork_state.mutexes == 0;
-  fork_state.holds_gate = CloseGate(is_outside ? kMaxWait : kMaxWaitInside);
+  fork_state.holds_gate =
+      !is_without_gate.load(std::memory_order_relaxed) && CloseGate(is_outside ? kMaxWait : kMaxWaitInside);
   forking_process.store(getpid(), std::memory_order_relaxed);
   if (!is_outside) return;
   thread_state.inside = true;
@@ -101,6 +103,8 @@ void Child() {
 [[gnu::constructor]] void GuardForks() { pthread_atfork(&Prepare, &Parent, &Child); }
 
 }  // namespace
+
+void ForkWithoutGate() { is_without_gate.store(true, std::memory_order_relaxed); }
 
 void HandleForks(void (*function)(bool is_usable)) { in_child = function; }
 

@@ -34,6 +34,11 @@ namespace hbmprof::internal {
 // called once, before there are threads.
 void HandleForks(void (*in_child)(bool is_usable));
 
+// From now on a fork does not wait for other threads, and its child records nothing. For a library that was loaded after
+// the program's start: its handler runs before those of the program. If it closed the gate, a thread could wait at the
+// gate while it holds a lock that a handler of the program waits for.
+void ForkWithoutGate();
+
 // State of one thread. Plain data in the static TLS block.
 struct ForkState {
   uint32_t mutexes;  // Mutexes that it holds or waits for

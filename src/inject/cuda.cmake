@@ -8,12 +8,13 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, two functions of its own, and those
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, functions of its own, and those
 # by which PyTorch and TensorFlow report blocks.
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports InitializeInjectionNvtx2 hbmprof_cuda_coverage hbmprof_cuda_profiler
+set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_cuda_coverage hbmprof_cuda_profiler
+  hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
@@ -56,6 +57,7 @@ HBMPROF {
 ")
 
 hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports.map
+  attach.cc
   cuda_preload.cc
   linker/deep_bind.cc
   linker/dynamic_linker.cc
@@ -73,6 +75,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_shim.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 # driver_table.cc must call the C library's dlsym, not the one of this library.

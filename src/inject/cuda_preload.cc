@@ -11,6 +11,7 @@
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/inject/attach_warnings.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -31,6 +32,7 @@ void CudaTrackingStarts() {
   ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);
     AddTensorflowWarnings(snapshot);
+    AddAttachWarnings(snapshot);
   });
 }
 

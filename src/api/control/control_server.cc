@@ -28,6 +28,7 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/version.h"
 #include "src/api/control/live.h"
+#include "src/base/attach.h"
 #include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
@@ -108,6 +109,7 @@ struct Server {
   Client clients[kMaxClients];
 };
 std::atomic<Server*> running{nullptr};
+std::atomic<const AttachRequests*> attach_requests{nullptr};
 
 // --- Answers ---
 
@@ -132,6 +134,9 @@ std::string Info(const Server& server) {
       absl::StrAppend(&text, "memory ", absl::string_view(name.data(), name.size()), " ", stats.bytes_in_use, " ",
                       stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", InLine(device.name), "\n");
     }
+  }
+  if (const AttachRequests* const requests = attach_requests.load(std::memory_order_acquire)) {
+    text += requests->describe();
   }
   return text;
 }
@@ -176,6 +181,13 @@ absl::StatusOr<std::string> Tracking(std::string_view argument) {
   return std::string();
 }
 
+absl::Status Attach(bool attach) {
+  const AttachRequests* const requests = attach_requests.load(std::memory_order_acquire);
+  if (requests == nullptr) return absl::FailedPreconditionError(AttachText(kAttachPreloaded));
+  const int code = attach ? requests->attach(nullptr) : requests->detach();
+  return code == kAttached ? absl::OkStatus() : absl::FailedPreconditionError(AttachText(code));
+}
+
 absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view request) {
   std::string_view arguments = request;
   const std::string_view name = TakeWord(&arguments);
@@ -184,6 +196,7 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
   if (name == "record") return Empty(ControlRecording(arguments));
   if (name == "tag") return Empty(SetProcessTag(arguments));
   if (name == "tracking") return Tracking(arguments);
+  if (request == "attach" || request == "detach") return Empty(Attach(request == "attach"));
   if (request == "info") return Info(server);
   if (request == "stats") return LiveStats(SecondsSinceStart(server));
   if (request == "reset-peak") {
@@ -502,6 +515,8 @@ void CloseInChild() {
 }
 
 }  // namespace
+
+void SetAttachRequests(const AttachRequests* requests) { attach_requests.store(requests, std::memory_order_release); }
 
 void RemoveControlSocket() {
   const Server* const server = running.load();

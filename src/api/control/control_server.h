@@ -19,6 +19,15 @@ namespace hbmprof::internal {
 // threads), kInternal. Throws std::bad_alloc.
 absl::Status StartControlServer(const std::string& directory);
 
+// What the requests "attach" and "detach" call, and what "info" adds to its answer. An injected library sets it.
+struct AttachRequests {
+  int (*attach)(const char* options);
+  int (*detach)();
+  std::string (*describe)();  // lines "key value"
+};
+// `requests` must stay valid. Thread-safe.
+void SetAttachRequests(const AttachRequests* requests);
+
 // Removes the socket. Call it before the process ends. Does nothing if there is no socket, and in a forked child.
 // Async-signal-safe.
 void RemoveControlSocket();

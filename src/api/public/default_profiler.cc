@@ -30,6 +30,7 @@
 #include "src/base/delayed_signals.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/option_text.h"
 #include "src/base/thread_state.h"
 #include "src/capture/libunwind_backend.h"
 #include "src/core/joined/joined.h"
@@ -206,13 +207,13 @@ DefaultProfiler* MakeFromEnvironment() {
   std::vector<std::string> problems;
   DefaultOptions options = OptionsFromEnvironment(&problems);
   if (output_variable != nullptr) {
-    const char* output = secure_getenv(output_variable);
+    const char* output = internal::OptionText(output_variable);
     options.output = output == nullptr ? "" : output;
     options.output_interval = 0;
     internal::ReadOutputInterval(interval_variable, &problems, &options.output_interval);
-    const char* on_signals = secure_getenv("HBMPROF_OUTPUT_ON_SIGNALS");
+    const char* on_signals = internal::OptionText("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
-    const char* oom_output = secure_getenv("HBMPROF_OOM_OUTPUT");
+    const char* oom_output = internal::OptionText("HBMPROF_OOM_OUTPUT");
     if (oom_output == nullptr || *oom_output == '\0') {
       options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
     }

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "src/api/public/default_profiler.h"
+#include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/metrics.h"
@@ -40,7 +41,7 @@ class Environment {
 
   // Returns the value of the variable, or "" if it is not set.
   static std::string_view Value(const char* name) {
-    const char* value = secure_getenv(name);
+    const char* value = internal::OptionText(name);
     return value == nullptr ? std::string_view() : std::string_view(value);
   }
 

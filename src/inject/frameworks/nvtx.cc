@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "src/base/message.h"
+#include "src/base/option_text.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/frameworks/nvtx_abi.h"
 
@@ -177,7 +178,7 @@ void* DomainCreateW(const wchar_t* name) { return Copy(Utf8(name).text()); }
 
 void ReadEnvironment() {
   if (has_read_environment.test_and_set()) return;
-  const char* const value = secure_getenv("HBMPROF_NVTX");
+  const char* const value = OptionText("HBMPROF_NVTX");
   const std::string_view name = Text(value);
   if (name == "outermost") {
     shown.store(Shown::kOutermost, std::memory_order_relaxed);

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/capture/capture.h"
 #include "src/inject/frameworks/driver_blocks.h"
@@ -44,6 +45,7 @@ struct Device {
   bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
 
   std::atomic<State> state{State::kUnused};
+  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
@@ -106,7 +108,11 @@ bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nu
 void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> id;
   if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
-  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
+  const auto record = [&] {
+    return RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
+  };
+  DriverBlock block = record();
+  if (block == DriverBlock::kOutside && AdoptCudaMemoryFromBefore(address)) block = record();
   if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
   switch (block) {
     case DriverBlock::kRecorded:
@@ -139,6 +145,14 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
 
 }  // namespace
 
+void TorchMayHaveBlocks() {
+  for (Device& device : devices) {
+    device.state.store(State::kUnused, std::memory_order_relaxed);
+    device.has_dropped.store(true, std::memory_order_relaxed);
+    device.has_earlier.store(true, std::memory_order_release);
+  }
+}
+
 void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
 
 void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
@@ -153,6 +167,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   // Default() throws if the host has no memory for the profiler.
   if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
+  if (device.has_earlier.load(std::memory_order_acquire)) {
+    device.has_earlier.store(false, std::memory_order_relaxed);
+    device.live_bytes.store(static_cast<int64_t>(total_allocated) - bytes, std::memory_order_relaxed);
+  }
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   const auto reported = static_cast<int64_t>(total_allocated);
   const auto reserved = static_cast<int64_t>(total_reserved);

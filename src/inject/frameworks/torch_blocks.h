@@ -10,6 +10,10 @@
 
 namespace hbmprof::internal {
 
+// Call it before PyTorch's reports are hooked in a process that hbmprof is attached to: PyTorch can have blocks that were
+// not seen. They have no records, and their frees are not errors.
+void TorchMayHaveBlocks();
+
 // From this call on, the reports are used. Call it before the first tracked call of the driver: PyTorch reports a block
 // only after such a call.
 void StartTorchBlocks();

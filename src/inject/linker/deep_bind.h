@@ -10,6 +10,9 @@ namespace hbmprof::internal {
 // has a driver. Returns whether it has one.
 bool HideLackingFunctions();
 
+// Returns whether this library was loaded after the program's start. Then nothing is recorded before hbmprof_attach.
+bool WasLoadedLate();
+
 // Writes a pointer whose page can be read-only. The page stays writable.
 void WriteProtected(void** slot, void* value);
 

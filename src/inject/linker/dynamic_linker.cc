@@ -402,12 +402,34 @@ namespace hbmprof::internal {
 
 namespace {
 
+bool was_loaded_late = false;
+
+// Whether this library comes after the C library in the list of loaded objects. A library that is loaded with the
+// program comes before it.
+bool IsAfterCLibrary() {
+  static const char in_this_library = 0;
+  const auto map_of = [](const void* address) {
+    Dl_info info;
+    link_map* map = nullptr;
+    return dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 ? map : nullptr;
+  };
+  const link_map* const c_library = map_of(reinterpret_cast<const void*>(&gnu_get_libc_version));
+  const link_map* object = map_of(&in_this_library);
+  while (object != nullptr && object != c_library) object = object->l_prev;
+  return object != nullptr;
+}
+
 // The assembly of dlopen needs the pointer in the first call with RTLD_DEEPBIND.
 [[gnu::constructor]] void FindReal() {
   hbmprof_find_real();
+  was_loaded_late = IsAfterCLibrary();
+  if (was_loaded_late) return;  // no reference was bound to a wrapper
   HideLackingFunctions();
   SetReferencesToLackingFunctions();
 }
 
 }  // namespace
+
+bool WasLoadedLate() { return was_loaded_late; }
+
 }  // namespace hbmprof::internal

@@ -818,6 +818,12 @@ CUresult cuGetProcAddress(const char* name, void** function, int version, Flags6
 CUresult cuGetProcAddress_v2(const char* name, void** function, int version, Flags64 flags, int* status);
 }
 
+struct EntryRow {
+  void* function;
+  void* exported;
+};
+extern "C" const EntryRow fake_cuda_rows[], fake_cuda_rows_end[];
+
 namespace {
 
 struct Entry {
@@ -949,7 +955,10 @@ CUresult Find(const char* name, void** function, int version, Flags64 flags, int
     *status = 0;
   }
   if (best == nullptr) return kErrorNotFound;
-  *function = best->function;
+  // The exported function: see entries.cmake.
+  for (const EntryRow* row = fake_cuda_rows; row != fake_cuda_rows_end; ++row) {
+    if (row->function == best->function) *function = row->exported;
+  }
   return kSuccess;
 }
 

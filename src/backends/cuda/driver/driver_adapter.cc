@@ -13,7 +13,8 @@ TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_state
 
 TrackedCudaCall::~TrackedCudaCall() {
   --thread_state.calls;
-  if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
+  constexpr uint64_t kEnded = uint64_t{1} << 32;
+  if (outermost_) count_.fetch_add(kEnded - 1, std::memory_order_relaxed);
 }
 
 std::atomic<uint64_t> TrackedCudaCall::count_{0};
@@ -120,7 +121,29 @@ CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
   if (removed.owned) return removed;
   removed.id = id;
   removed.record = profiler_.RecordFree(id);
+  if (!removed.record && from_before_.is_expected()) removed.from_before = RemoveFromBefore(id.value(), 0);
   return removed;
+}
+
+CudaDriverAdapter::FromBefore CudaDriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
+  if (!from_before_.is_expected() || address >> 57 != 0) return {};  // a handle has no address
+  const auto* const pointer = reinterpret_cast<const void*>(address);
+  const CudaDriverQueries::Pointer described = queries_.DescribePointer(pointer);
+  if (described.device < 0 || described.kind != MemoryKind::kDevice) return {};
+  if (bytes == 0) bytes = queries_.AddressRangeBytes(pointer);
+  const FromBefore removed = {queries_.Device(described.device), static_cast<int64_t>(bytes)};
+  from_before_.Measure(removed.device, kMeasureAttempts);
+  from_before_.Remove(removed.device, removed.bytes);
+  return removed;
+}
+
+bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
+  const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
+  if (!from_before_.is_expected() || pointer.device < 0 || pointer.kind != MemoryKind::kDevice) return false;
+  const Attributes attributes = {queries_.Device(pointer.device), pointer.kind, {}};
+  if (!RecordRange(from_before_.stack(), BufferId(address), bytes, attributes)) return false;
+  from_before_.BecomeSegment(attributes.device, static_cast<int64_t>(bytes));
+  return true;
 }
 
 void CudaDriverAdapter::PutBack(Removed removed) {
@@ -129,6 +152,7 @@ void CudaDriverAdapter::PutBack(Removed removed) {
   } else if (removed.record) {
     resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
   }
+  from_before_.Remove(removed.from_before.device, -removed.from_before.bytes);
   CudaDriverRanges::Instance().PutBack(removed.range);
 }
 

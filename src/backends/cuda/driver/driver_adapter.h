@@ -18,6 +18,7 @@
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/driver/driver_memory.h"
 #include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/cuda/driver/memory_from_before.h"
 #include "src/backends/cuda/shared/adapter.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 
@@ -83,8 +84,11 @@ class TrackedCudaCall {
   bool outermost() const { return outermost_; }
   const Caller& caller() const { return caller_; }
 
-  // The number of starts and ends of outermost calls so far, on all threads.
-  static uint64_t Count() { return count_.load(std::memory_order_relaxed); }
+  // A number that each start and each end of an outermost call changes, on all threads.
+  static uint64_t Count() { return count_.load(std::memory_order_seq_cst); }
+  // The number of outermost calls in progress when Count() was `count`, and of those that had ended, modulo 2^32.
+  static uint32_t InProgress(uint64_t count) { return static_cast<uint32_t>(count); }
+  static uint32_t Ended(uint64_t count) { return static_cast<uint32_t>(count >> 32); }
 
  private:
   static std::atomic<uint64_t> count_;
@@ -95,9 +99,16 @@ class TrackedCudaCall {
 class CudaDriverAdapter {
  public:
   static constexpr int kNoDevice = -1;
+  // How often a tracked call looks for an instant without other calls: see CudaMemoryFromBefore::Measure.
+  static constexpr int kMeasureAttempts = 3;
 
   CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
-      : profiler_(profiler), queries_(queries), physical_(profiler), graphs_(profiler), contexts_(profiler) {}
+      : profiler_(profiler),
+        queries_(queries),
+        physical_(profiler),
+        graphs_(profiler),
+        contexts_(profiler),
+        from_before_(profiler) {}
 
   static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
   static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
@@ -143,6 +154,12 @@ class CudaDriverAdapter {
 
   // Returns the id of a device that is in use. The first call for a device sets its probe.
   DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
+
+  // The memory that was allocated before hbmprof was attached to the process.
+  CudaMemoryFromBefore& from_before() { return from_before_; }
+  // Makes a record of its own for the memory at `address`, of `bytes` bytes, which is a part of from_before(). Returns
+  // whether it did.
+  bool AdoptFromBefore(uint64_t address, size_t bytes);
 
   // --- Pools. They have no records; their idle bytes are part of the device's numbers. The table is kept up to date
   // also while recording is off. ---
@@ -216,8 +233,16 @@ class CudaDriverAdapter {
   template <typename Real>
   int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
     return ThenCall(
-        real, [&] { return physical_.Unmap(address, bytes); },
-        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
+        real,
+        [&] {
+          Unmapped unmapped{physical_.Unmap(address, bytes), {}};
+          if (!unmapped.taken.has_mappings()) unmapped.from_before = RemoveFromBefore(address, bytes);
+          return unmapped;
+        },
+        [&](Unmapped unmapped) {
+          physical_.PutBack(std::move(unmapped.taken));
+          from_before_.Remove(unmapped.from_before.device, -unmapped.from_before.bytes);
+        });
   }
 
   bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
@@ -399,6 +424,11 @@ class CudaDriverAdapter {
   }
 
  private:
+  // A part of from_before() that a free removed. bytes is 0 if nothing was removed.
+  struct FromBefore {
+    DeviceId device = kDefaultDevice;
+    int64_t bytes = 0;
+  };
   // A record that a free removed: of a buffer of a created context, or of another buffer.
   struct Removed {
     CudaDriverRanges::Removed range;
@@ -406,6 +436,11 @@ class CudaDriverAdapter {
     BufferId id;
     FreedRecord record;
     uint64_t resets_before = 0;
+    FromBefore from_before;
+  };
+  struct Unmapped {
+    CudaPhysicalMemory::Taken taken;
+    FromBefore from_before;
   };
   struct RemovedArray {
     Removed array;
@@ -453,6 +488,8 @@ class CudaDriverAdapter {
   void RecordShared(const Caller& caller, uint64_t address);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
   Removed Remove(BufferId id);
+  // The memory at `address` has no record and is to be freed. `bytes`: its size; 0: the driver is asked for it.
+  FromBefore RemoveFromBefore(uint64_t address, size_t bytes);
   void PutBack(Removed removed);
   EndedContext EndContext(const void* context);
   void PutBackContext(EndedContext ended);
@@ -469,6 +506,7 @@ class CudaDriverAdapter {
   CudaContexts contexts_;
   CudaPools pools_;
   CudaDeviceResets resets_;
+  CudaMemoryFromBefore from_before_;
 };
 
 }  // namespace hbmprof::internal

@@ -100,6 +100,10 @@ class CudaPhysicalMemory {
 
  public:
   class Taken {
+   public:
+    bool has_mappings() const { return !unmapped.empty(); }
+
+   private:
     friend class CudaPhysicalMemory;
     std::shared_ptr<Physical> released;
     Handles::node_type handle;  // if the release was the last one

@@ -47,9 +47,19 @@ void* const kWrappers[] = {
 #include "src/backends/cuda/driver/driver_calls.inc"
 };
 
+// The queries. The first call on a device in which memory from before can be measured does so.
+class Queries : public CudaDriverInProcess {
+ public:
+  void Recorded(DeviceId device) override {
+    if (from_before != nullptr) from_before->Measure(device, CudaDriverAdapter::kMeasureAttempts);
+    CudaDriverInProcess::Recorded(device);
+  }
+  CudaMemoryFromBefore* from_before = nullptr;
+};
+
 // The adapter and its queries.
 struct ProcessTracker {
-  CudaDriverInProcess queries;
+  Queries queries;
   CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
@@ -57,6 +67,7 @@ struct ProcessTracker {
 std::unique_ptr<ProcessTracker> MakeProcessTracker() {
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
+  tracker->queries.from_before = &adapter->from_before();
   tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
                                         adapter->ForEachPool(ordinal,
                                                              [&](const void* pool) { visit(const_cast<void*>(pool)); });
@@ -220,6 +231,34 @@ bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, Bu
   CudaDriverAdapter* const tracker = cuda_driver::Tracker();
   return tracker != nullptr && tracker->NameMappingByAddress(address, rename);
 }
+
+CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess() {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  return tracker == nullptr ? nullptr : &tracker->from_before();
+}
+
+void MeasureCudaMemoryFromBefore(int attempts) {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  if (tracker == nullptr) return;
+  cuda_driver::CUdevice device = 0;
+  for (int i = 0; i < kMaxDevices && cuda_driver::query::cuDeviceGet(&device, i) == cuda_driver::kSuccess; ++i) {
+    unsigned flags = 0;
+    int active = 0;
+    if (cuda_driver::query::cuDevicePrimaryCtxGetState(device, &flags, &active) != cuda_driver::kSuccess) continue;
+    if (active != 0) tracker->from_before().Measure(tracker->Device(i), attempts);
+  }
+}
+
+bool AdoptCudaMemoryFromBefore(uint64_t address) {
+  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  cuda_driver::CUdeviceptr base = 0;
+  size_t bytes = 0;
+  return tracker != nullptr && tracker->from_before().is_expected() &&
+         cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
+         tracker->AdoptFromBefore(base, bytes);
+}
+
+uint32_t EndedCudaCalls() { return TrackedCudaCall::Ended(TrackedCudaCall::Count()); }
 
 void* CudaWrapperByName(std::string_view name) {
   for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {

@@ -16,6 +16,8 @@
 
 namespace hbmprof::internal {
 
+class CudaMemoryFromBefore;
+
 // Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
 // Profiler::Default(), possibly in several threads at the same time, CudaTrackingStarts once, after that, and
 // CudaCallIsTracked in each later tracked call.
@@ -28,6 +30,15 @@ void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller)
 
 // See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
 bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
+
+// For attaching. The first function makes the tracker, if there is none; it returns null if the host has no memory. The
+// second one measures the devices with an active primary context (CudaMemoryFromBefore::Measure). The third one gives
+// the allocation that contains `address`, which is memory from before, a record of its own, and returns whether it did.
+CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess();
+void MeasureCudaMemoryFromBefore(int attempts);
+bool AdoptCudaMemoryFromBefore(uint64_t address);
+// Returns the number of outermost tracked calls that have ended, modulo 2^32.
+uint32_t EndedCudaCalls();
 
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.
 void* CudaWrapperByName(std::string_view name);

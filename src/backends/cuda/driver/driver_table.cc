@@ -59,6 +59,8 @@ bool LoadDriverFunctions() {
   return true;
 }
 
+void SetDriverFunction(int entry, void* function) { functions[entry].store(function, std::memory_order_release); }
+
 void* DriverFunction(int entry) {
   return LoadDriverFunctions() ? functions[entry].load(std::memory_order_relaxed) : nullptr;
 }

@@ -39,6 +39,10 @@ extern const char* const kEntryNames[kEntryCount];
 // Fills the table if the process has loaded the driver; returns whether it is filled.
 bool LoadDriverFunctions();
 
+// From now on `function` is called as the driver's function with the number `entry`: what the driver's own entry jumps
+// to, after that entry was changed to jump to the wrapper. REQUIRES: the table is filled.
+void SetDriverFunction(int entry, void* function);
+
 // The driver's function with the number `entry`; null if the process has not loaded the driver or the driver lacks it.
 void* DriverFunction(int entry);
 

@@ -1,0 +1,64 @@
+// CudaMemoryFromBefore: the memory that the program had on each device before hbmprof was attached to it. It is one
+// record for each device, of the bytes that the driver had in use when no call was in progress, less those that are
+// recorded. It becomes smaller when such memory is freed, and when a part of it gets a record of its own.
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "hbmprof/caller.h"
+#include "hbmprof/profiler.h"
+
+namespace hbmprof::internal {
+
+// Thread-safe and without locks.
+class CudaMemoryFromBefore {
+ public:
+  explicit CudaMemoryFromBefore(Profiler& profiler) : profiler_(profiler) {}
+
+  // From now on every device has such memory, which is to be measured. `stack` is the stack of its records; what it
+  // points to is never freed. REQUIRES: no such memory has a record.
+  void Expect(const Caller& stack);
+  bool is_expected() const { return is_expected_.load(std::memory_order_acquire); }
+  const Caller& stack() const { return stack_; }
+
+  // Measures the device and makes its record, unless that has been done. Does nothing if the driver's bytes are not
+  // known in this thread: then another thread, in which a context of the device is current, can call it later. Waits a
+  // while for an instant without calls of other threads in progress; `attempts` is how often it looks. If there is no
+  // such instant, the result can differ by the bytes of calls that were in progress.
+  void Measure(DeviceId device, int attempts);
+
+  // `bytes` of this memory were freed or got a record; if less than 0, that was undone.
+  void Remove(DeviceId device, int64_t bytes);
+  // The same, for bytes that got a record as segments with the same stack.
+  void BecomeSegment(DeviceId device, int64_t bytes);
+
+  // The bytes that are left, and those that have become segments. No value before the measurement.
+  struct Bytes {
+    int64_t left = 0;
+    int64_t segments = 0;
+    bool is_measured = false;
+  };
+  Bytes Of(DeviceId device) const;
+
+ private:
+  enum class State : uint8_t { kUnknown, kBusy, kMeasured };
+  struct OfDevice {
+    std::atomic<State> state{State::kUnknown};
+    std::atomic<int64_t> left{0};
+    std::atomic<int64_t> segments{0};
+  };
+  OfDevice& At(DeviceId device) { return devices_[static_cast<int>(device)]; }
+  void Publish(DeviceId device);
+
+  Profiler& profiler_;
+  std::atomic<bool> is_expected_{false};
+  Caller stack_;
+  OfDevice devices_[kMaxDevices];
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_

@@ -1,0 +1,20 @@
+// The options of the process as NAME=VALUE: environment variables, or lines that replace them. (The environment of a
+// running process must not be changed: setenv is not thread-safe.)
+#ifndef HBMPROF_SRC_BASE_OPTION_TEXT_H_
+#define HBMPROF_SRC_BASE_OPTION_TEXT_H_
+
+#include <cstddef>
+
+namespace hbmprof::internal {
+
+// From now on OptionText looks only at these lines. `lines` must stay valid and must contain at most one line for each
+// name; its line feeds become ends of strings. To be called at most once.
+void ReplaceOptions(char* lines, size_t bytes);
+
+// Returns the value of the option `name`; null if it is not set, or if the process runs with more rights than its user
+// (secure_getenv).
+const char* OptionText(const char* name);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_OPTION_TEXT_H_

@@ -1,0 +1,189 @@
+// Loads the injected library late, attaches it to its own process and detaches it, with and without threads that hammer
+// what can interfere. argv: LIBRARY CASE. Prints what it finds.
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/inject/driver_calls.h"
+#include "tests/inject/driver_program.h"
+#include "tests/support/check.h"
+
+using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
+using driver_program::Allocate;
+
+extern char** environ;
+
+namespace {
+
+int (*attach)(const char*);
+int (*detach)();
+const char* options = nullptr;
+
+void Load(const char* path) {
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    std::exit(1);
+  }
+  attach = reinterpret_cast<int (*)(const char*)>(dlsym(library, "hbmprof_attach"));
+  detach = reinterpret_cast<int (*)()>(dlsym(library, "hbmprof_detach"));
+  CHECK_THAT(attach != nullptr && detach != nullptr);
+}
+
+void Print(const char* text, int code) {
+  std::printf("%s %d\n", text, code);
+  std::fflush(stdout);
+}
+
+void WaitForLine() {
+  char line[16];
+  CHECK_THAT(std::fgets(line, sizeof(line), stdin) != nullptr);
+}
+
+[[gnu::noinline]] CUdeviceptr AllocateBefore(size_t bytes) { return Allocate(bytes); }
+[[gnu::noinline]] CUdeviceptr AllocateAfter(size_t bytes) { return Allocate(bytes); }
+void Free(CUdeviceptr ptr) { CHECK_THAT(cuMemFree_v2(ptr) == kSuccess); }
+
+// Old memory, then a leak that goes on. After each line the test asks for the state.
+void Leak() {
+  driver_program::UseDevice(0);
+  const CUdeviceptr old[] = {AllocateBefore(5 << 20), AllocateBefore(3 << 20)};
+  Print("attach", attach(options));
+  Print("again", attach(options));
+  AllocateAfter(1 << 20);
+  WaitForLine();
+  Free(old[0]);
+  AllocateAfter(1 << 20);
+  Print("freed", 0);
+  WaitForLine();
+  Free(old[1]);
+  Print("freed", 0);
+  WaitForLine();
+}
+
+// What a library can break if it is loaded late: each thread does one thing without end.
+class Hammer {
+ public:
+  explicit Hammer(int copies) {
+    for (int i = 0; i < copies; ++i) {
+      for (void (*work)() : kWorks) {
+        threads_.emplace_back([this, work] {
+          while (!ends_.load()) work();
+        });
+      }
+    }
+  }
+  ~Hammer() {
+    ends_.store(true);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  static void Malloc() {
+    for (size_t i = 1; i < 200; ++i) std::free(std::malloc(i * 37));
+  }
+  static void Load() {
+    if (void* const library = dlopen("libm.so.6", RTLD_NOW | RTLD_LOCAL)) dlclose(library);
+  }
+  static void Fork() {
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (child > 0) waitpid(child, nullptr, 0);
+  }
+  static void Spawn() {
+    char path[] = "/bin/true";
+    char* const arguments[] = {path, nullptr};
+    pid_t child = 0;
+    if (posix_spawn(&child, path, nullptr, nullptr, arguments, environ) == 0) waitpid(child, nullptr, 0);
+  }
+  static void Thread() {
+    std::thread([] {}).join();
+  }
+  static void Objects() {
+    dl_iterate_phdr([](dl_phdr_info*, size_t, void*) { return 0; }, nullptr);
+  }
+  static void Throw() {
+    try {
+      throw std::runtime_error("hammer");
+    } catch (const std::exception&) {
+      // That is all.
+    }
+  }
+  static constexpr void (*kWorks[])() = {&Malloc, &Load, &Fork, &Spawn, &Thread, &Objects, &Throw};
+
+  std::atomic<bool> ends_{false};
+  std::vector<std::thread> threads_;
+};
+
+// A lock of the program that its fork handlers take.
+pthread_mutex_t program_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
+void Cycles(int cycles, bool hammers) {
+  pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
+                 [] { pthread_mutex_unlock(&program_lock); });
+  driver_program::UseDevice(0);
+  const Hammer hammer(hammers ? 1 : 0);
+  std::atomic<bool> ends{false};
+  // Allocates under the lock that the fork handlers take.
+  std::thread worker([&] {
+    driver_program::UseDevice(1);
+    while (!ends.load()) {
+      pthread_mutex_lock(&program_lock);
+      Free(Allocate(4096));
+      pthread_mutex_unlock(&program_lock);
+    }
+  });
+  for (int i = 0; i < cycles; ++i) {
+    CHECK_THAT(attach(options) == 0);
+    AllocateAfter(1 << 10);
+    CHECK_THAT(detach() == 0);
+    AllocateBefore(1 << 10);
+  }
+  ends.store(true);
+  worker.join();
+  CHECK_THAT(attach(options) == 0);
+  for (int i = 0; i < 7; ++i) AllocateAfter(1 << 10);
+  Print("cycles", cycles);
+  WaitForLine();
+}
+
+// Two threads attach at the same time.
+void Both() {
+  driver_program::UseDevice(0);
+  for (int i = 0; i < 50; ++i) {
+    int codes[2] = {-1, -1};
+    std::thread other([&] { codes[1] = attach(options); });
+    codes[0] = attach(options);
+    other.join();
+    CHECK_THAT((codes[0] == 0) != (codes[1] == 0));
+    CHECK_THAT(detach() == 0);
+    CHECK_THAT(detach() == 9);
+  }
+  Print("both", 0);
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  options = std::getenv("ATTACH_OPTIONS");
+  Load(argv[1]);
+  const std::string name = argv[2];
+  if (name == "leak") Leak();
+  if (name == "cycles") Cycles(std::atoi(argv[3]), false);
+  if (name == "hammer") Cycles(std::atoi(argv[3]), true);
+  if (name == "both") Both();
+  return 0;
+}

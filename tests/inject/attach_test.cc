@@ -1,0 +1,127 @@
+// Attaching the injected library to a running process, by the process itself. Each test runs attach_program.cc on the
+// fake libraries, or attach_real_program.cc on the real libcuda.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/control_socket.h"
+#include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
+
+namespace {
+
+using ::hbmprof_test::ControlAnswer;
+using ::hbmprof_test::Metric;
+using ::hbmprof_test::NewDirectory;
+using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::RunningProgram;
+using ::hbmprof_test::ViewProfile;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kContext = 3 * kMiB;  // fake_cuda_context_bytes
+
+class AttachTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Environment(const std::string& libraries, std::vector<std::string> more = {}) const {
+    more.push_back("LD_LIBRARY_PATH=" + libraries);
+    more.push_back("ATTACH_OPTIONS=HBMPROF_SOCKET_DIR=" + sockets_ + "\nHBMPROF_CUDA_OUTPUT=" + profile_ + "\n");
+    return more;
+  }
+  std::string Query(const RunningProgram& program, const std::string& request) const {
+    return ControlAnswer(sockets_ + "/hbmprof." + std::to_string(program.pid()) + ".sock", request);
+  }
+  // The bytes of the device, by the records and by the driver.
+  void ExpectSameTotals(const RunningProgram& program, int64_t bytes) const {
+    const std::string stats = Query(program, "stats");
+    EXPECT_THAT(stats, HasSubstr("\"bytes_in_use\":" + std::to_string(bytes) + ","));
+    EXPECT_THAT(stats, HasSubstr("\"driver_bytes_in_use\":" + std::to_string(bytes) + ","));
+    EXPECT_THAT(stats, HasSubstr("\"unaccounted\":0"));
+  }
+
+  const std::string directory_ = NewDirectory();
+  const std::string sockets_ = NewDirectory();
+  const std::string profile_ = directory_ + "/exit.pb.gz";
+};
+
+TEST_F(AttachTest, OldMemoryShrinksAndTotalsAreTheDrivers) {
+  for (const char* const nvml : {":" HBMPROF_NVML_DOUBLE, ""}) {
+    RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "leak"},
+                           Environment(std::string(HBMPROF_DOUBLES) + nvml));
+    EXPECT_EQ(program.ReadLine(), "attach 0");
+    EXPECT_EQ(program.ReadLine(), "again 1");
+    std::string info = Query(program, "info");
+    for (int i = 0; i < 1000 && info.find("calls 1\n") == std::string::npos; ++i) info = Query(program, "info");
+    EXPECT_THAT(info, HasSubstr("\nattach attached\n"));
+    EXPECT_THAT(info, HasSubstr("\nbefore " + std::to_string(8 * kMiB + kContext) + " 0 GPU:0\n"));
+    if (*nvml != '\0') ExpectSameTotals(program, 9 * kMiB + kContext);
+    program.WriteLine("");
+    EXPECT_EQ(program.ReadLine(), "freed 0");
+    if (*nvml != '\0') ExpectSameTotals(program, 5 * kMiB + kContext);
+    EXPECT_THAT(Query(program, "info"), HasSubstr("\nbefore " + std::to_string(3 * kMiB + kContext) + " 0 GPU:0\n"));
+    program.WriteLine("");
+    EXPECT_EQ(program.ReadLine(), "freed 0");
+    EXPECT_THAT(Query(program, "info"), HasSubstr("\nbefore " + std::to_string(kContext) + " 0 GPU:0\n"));
+    EXPECT_EQ(program.Wait(), 1) << "no input";
+  }
+}
+
+TEST_F(AttachTest, EachMarkedCallCountsOnce) {
+  for (const char* const name : {"cycles", "hammer"}) {
+    RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, name, "500"},
+                           Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
+    EXPECT_EQ(program.ReadLine(), "cycles 500");
+    // The records of the earlier times have ended; the worker frees all that it allocates.
+    const std::string profile = Query(program, "profile");
+    program.WriteLine("");
+    EXPECT_EQ(program.Wait(), 0);
+    const ProfileView view = ViewProfile(profile_);
+    EXPECT_EQ(view.SumOf("inuse_objects", "AllocateAfter"), 7);
+    EXPECT_EQ(view.SumOf("alloc_objects", "AllocateAfter"), 507);
+    EXPECT_EQ(view.SumOf("alloc_objects", "AllocateBefore"), 0);
+  }
+}
+
+TEST_F(AttachTest, OneOfTwoThreadsAttaches) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "both"}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "both 0");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, PreloadedLibraryRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "leak"},
+                         Environment(HBMPROF_DOUBLES, {"LD_PRELOAD=" HBMPROF_INJECTED}));
+  EXPECT_EQ(program.ReadLine(), "attach 2");
+}
+
+TEST_F(AttachTest, WithoutADriver) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(directory_));
+  EXPECT_EQ(program.ReadLine(), "without a driver 4 9");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, RealDriversSlotsAreSetAndRestored) {
+  if (!std::filesystem::exists(HBMPROF_DRIVERS)) GTEST_SKIP() << "no " HBMPROF_DRIVERS;
+  for (const auto& driver : std::filesystem::directory_iterator(HBMPROF_DRIVERS)) {
+    SCOPED_TRACE(driver.path());
+    RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED},
+                           Environment(driver.path(), {"HBMPROF_SOCKET_DIR=" + sockets_}));
+    EXPECT_EQ(program.ReadLine(), "without a driver 4 9");
+    EXPECT_EQ(program.ReadLine(), "attach 0");
+    EXPECT_THAT(Query(program, "info"), HasSubstr("/libcuda.so.1\n"));
+    program.WriteLine("");
+    EXPECT_EQ(program.ReadLine(), "detach 0");
+    EXPECT_EQ(program.ReadLine(), "attach 0");
+    program.WriteLine("");
+    EXPECT_EQ(program.ReadLine(), "detach 0");
+    EXPECT_EQ(program.Wait(), 0);
+  }
+}
+
+}  // namespace
