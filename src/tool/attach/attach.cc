@@ -68,8 +68,11 @@ absl::Status CheckCanAttach(const Target& target) {
   if (const std::string state = target.Status("State"); !state.empty() && (state[0] == 'T' || state[0] == 't')) {
     return refuse(" is stopped; let it go on (kill -CONT ", target.pid(), ") and try again");
   }
-  if (target.Find([](std::string_view name) { return StartsWith(name, "ld-musl") || StartsWith(name, "libc.musl"); }) !=
-      nullptr) {
+  // musl's one file has the names libc.so and ld-musl-PROCESSOR.so.1.
+  const auto is_musl = [](std::string_view name) {
+    return name == "libc.so" || StartsWith(name, "ld-musl") || StartsWith(name, "libc.musl");
+  };
+  if (target.Find(is_musl) != nullptr) {
     return refuse(" uses musl as its C library; hbmprof needs the GNU C library");
   }
 #if defined(__x86_64__)

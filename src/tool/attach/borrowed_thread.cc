@@ -339,7 +339,7 @@ absl::StatusOr<LoaderFunctions> FindLoader(const Target& target) {
   const MappedFile* const libc = target.Find(is_libc);
   if (libc == nullptr) {
     return absl::FailedPreconditionError(
-        "the program is linked statically, so it can load no library; link libhbmprof into it (docs/linked.md)");
+        "the program is linked statically, so it can load no library; link libhbmprof into it (docs/cuda_cpp.md)");
   }
   loader.errno_location = target.Symbol(*libc, "__errno_location");
   loader.mode = RTLD_NOW;

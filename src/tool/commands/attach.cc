@@ -190,7 +190,7 @@ std::string PythonVersion(const Target& target) {
 std::string TorchVersion(const Target& target) {
   const MappedFile* const library = target.Find([](std::string_view name) { return name == "libc10_cuda.so"; });
   if (library == nullptr) return "";
-  std::ifstream file(target.OutsidePath(fs::path(library->path).parent_path().parent_path() / "version.py"));
+  std::ifstream file(target.OutsidePath(Cat(library->path.substr(0, library->path.rfind('/')), "/../version.py")));
   for (std::string line; std::getline(file, line);) {
     const size_t quote = line.find('\'');
     if (line.rfind("__version__", 0) != 0 || quote == std::string::npos) continue;

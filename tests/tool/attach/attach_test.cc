@@ -207,7 +207,7 @@ TEST(AttachRefusal, StaticProgram) {
 TEST(AttachRefusal, Musl) {
   Ready target({ATTACH_WAITER_MUSL});
   EXPECT_THAT(Refusal(target->pid()), HasSubstr("uses musl as its C library"));
-  EXPECT_THAT(RunTool({"attach", std::to_string(target->pid())}).err,
+  EXPECT_THAT(RunTool({"attach", "--library", ATTACH_PROBE, std::to_string(target->pid())}).err,
               HasSubstr("built with another C library than glibc"));
 }
 #endif

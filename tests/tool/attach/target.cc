@@ -37,13 +37,23 @@ asm(R"(
     .globl attach_call_with_marks
     .type attach_call_with_marks, @function
 attach_call_with_marks:
+    .cfi_startproc
     pushq %rbx
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbx, 0
     pushq %rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbp, 0
     pushq %r12
+    .cfi_adjust_cfa_offset 8
     pushq %r13
+    .cfi_adjust_cfa_offset 8
     pushq %r14
+    .cfi_adjust_cfa_offset 8
     pushq %r15
+    .cfi_adjust_cfa_offset 8
     pushq %r9
+    .cfi_adjust_cfa_offset 8
     movq %rdi, %rax
     movq %rsi, %rdi
     movq %rdx, %rsi
@@ -94,6 +104,7 @@ attach_call_with_marks:
     popq %rbp
     popq %rbx
     ret
+    .cfi_endproc
 )");
 
 namespace {
@@ -175,6 +186,9 @@ int RunWait(const std::string& kind) {
   if (!has_mask) std::printf("the mask changed; ");
   if (wait.is_timed && millis < kWaitMillis - 1) std::printf("only %d ms; ", static_cast<int>(millis));
   std::printf("end\n");
+  std::fflush(stdout);
+  char rest;
+  while (read(STDIN_FILENO, &rest, 1) == 1) continue;
   return 0;
 }
 
