@@ -278,20 +278,24 @@ TEST(AttachRefusal, Permission) {
 
 // --- Containers. ---
 
+pid_t FirstChild(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  pid_t child = -1;
+  file >> child;
+  return child;
+}
+
 // Runs the target in namespaces of its own, where it does not see the folder of the library.
 TEST(AttachContainer, LibraryIsInvisible) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root";
   const std::string folder = std::string(ATTACH_PROBE).substr(0, std::string(ATTACH_PROBE).rfind('/'));
-  const std::string script = "mount --make-rprivate / && exec 3</dev/stdin && cd / && " ATTACH_TARGET
-                             " wait read <&3 & sleep 0.3; mount -t tmpfs none " +
+  const std::string script = "exec 3<&0; mount --make-rprivate / && cd / && { " ATTACH_TARGET
+                             " wait read <&3 & } && sleep 0.3 && mount -t tmpfs none " +
                              folder + " && echo hidden; wait";
   RunningProgram shell({"/usr/bin/unshare", "-m", "-p", "-f", "/bin/sh", "-c", script});
   ASSERT_EQ(shell.ReadLine(), "ready");
   ASSERT_EQ(shell.ReadLine(), "hidden");
-  pid_t pid = 0;
-  FILE* const found = popen("pgrep -f '^" ATTACH_TARGET " wait read'", "r");
-  ASSERT_EQ(fscanf(found, "%d", &pid), 1);
-  pclose(found);
+  const pid_t pid = FirstChild(FirstChild(shell.pid()));
   const auto target = Target::Open(pid);
   ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_FALSE((*target)->SharesFiles());
