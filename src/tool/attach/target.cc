@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -51,6 +52,15 @@ std::optional<ElfImage> ReadImage(const Target& target, const MappedFile& file) 
   if (first == image.segments.end()) return std::nullopt;
   image.bias = file.start - (first->p_vaddr - first->p_offset);
   return image;
+}
+
+uint32_t SysvHash(std::string_view name) {
+  uint32_t hash = 0;
+  for (const char c : name) {
+    hash = (hash << 4) + static_cast<unsigned char>(c);
+    hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
+  }
+  return hash;
 }
 
 uint32_t GnuHash(std::string_view name) {
@@ -191,7 +201,8 @@ std::string Target::Text(uint64_t address, size_t most) const {
 uint64_t Target::Symbol(const MappedFile& file, std::string_view name) const {
   const std::optional<ElfImage> image = ReadImage(*this, file);
   if (!image) return 0;
-  uint64_t hash_table = 0;
+  uint64_t gnu_hash = 0;
+  uint64_t sysv_hash = 0;
   uint64_t symbols = 0;
   uint64_t names = 0;
   for (const Elf64_Phdr& segment : image->segments) {
@@ -201,29 +212,45 @@ uint64_t Target::Symbol(const MappedFile& file, std::string_view name) const {
     for (const Elf64_Dyn& entry : entries) {
       // The dynamic linker has added the bias, if it could write there.
       const uint64_t address = entry.d_un.d_ptr < file.start ? entry.d_un.d_ptr + image->bias : entry.d_un.d_ptr;
-      if (entry.d_tag == DT_GNU_HASH) hash_table = address;
+      if (entry.d_tag == DT_GNU_HASH) gnu_hash = address;
+      if (entry.d_tag == DT_HASH) sysv_hash = address;
       if (entry.d_tag == DT_SYMTAB) symbols = address;
       if (entry.d_tag == DT_STRTAB) names = address;
     }
   }
-  struct {
-    uint32_t buckets, first_symbol, bloom_words, bloom_shift;
-  } head;
-  if (hash_table == 0 || !Read(hash_table, &head, sizeof(head)) || head.buckets == 0) return 0;
+  const auto word = [this](uint64_t address, uint32_t index) { return Get<uint32_t>(address + uint64_t{index} * 4); };
+  // Returns the address of a symbol if it is the wanted one.
+  const auto address_of = [&](uint32_t index) -> uint64_t {
+    const auto symbol = Get<Elf64_Sym>(symbols + index * sizeof(Elf64_Sym));
+    const bool is_it = symbol && symbol->st_shndx != SHN_UNDEF && Text(names + symbol->st_name) == name;
+    return is_it ? image->bias + symbol->st_value : 0;
+  };
+  const uint64_t table = gnu_hash != 0 ? gnu_hash : sysv_hash;
+  const auto head = Get<std::array<uint32_t, 3>>(table);
+  if (table == 0 || !head || (*head)[0] == 0) return 0;
+  const uint32_t bucket_count = (*head)[0];
+  constexpr int kMostSymbols = 1 << 20;  // the process can change its tables meanwhile
+  if (gnu_hash == 0) {
+    const uint64_t buckets = table + 8;
+    const uint64_t chains = buckets + uint64_t{bucket_count} * 4;
+    auto index = word(buckets, SysvHash(name) % bucket_count);
+    for (int i = 0; i < kMostSymbols && index.value_or(0) != 0; ++i, index = word(chains, *index)) {
+      if (const uint64_t address = address_of(*index); address != 0) return address;
+    }
+    return 0;
+  }
+  const uint32_t first_symbol = (*head)[1];
+  const uint64_t buckets = table + 16 + uint64_t{(*head)[2]} * 8;
+  const uint64_t chains = buckets + uint64_t{bucket_count} * 4;
   const uint32_t hash = GnuHash(name);
-  const uint64_t buckets = hash_table + sizeof(head) + uint64_t{head.bloom_words} * 8;
-  const uint64_t chains = buckets + uint64_t{head.buckets} * 4;
-  for (uint32_t i = Get<uint32_t>(buckets + hash % head.buckets * uint64_t{4}).value_or(0);
-       i >= head.first_symbol && i != 0; ++i) {
-    const auto link = Get<uint32_t>(chains + (i - head.first_symbol) * uint64_t{4});
+  uint32_t index = word(buckets, hash % bucket_count).value_or(0);
+  for (int i = 0; i < kMostSymbols && index >= first_symbol && index != 0; ++i, ++index) {
+    const auto link = word(chains, index - first_symbol);
     if (!link) return 0;
     if ((*link | 1) == (hash | 1)) {
-      const auto symbol = Get<Elf64_Sym>(symbols + i * sizeof(Elf64_Sym));
-      if (symbol && symbol->st_shndx != SHN_UNDEF && Text(names + symbol->st_name) == name) {
-        return image->bias + symbol->st_value;
-      }
+      if (const uint64_t address = address_of(index); address != 0) return address;
     }
-    if ((*link & 1) != 0) break;
+    if ((*link & 1) != 0) return 0;
   }
   return 0;
 }

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tests/support/program_run.h"
@@ -99,6 +101,37 @@ TEST_F(AttachCommandTest, FindsAProcessByItsName) {
 
 TEST_F(AttachCommandTest, DetachNeedsAnAttachment) {
   EXPECT_EQ(Run({"detach", id_}).err, "hbmprof detach: process " + id_ + " is not attached\n");
+}
+
+// NVIDIA's own libraries, if they are there. They have no device.
+TEST(AttachRealDriverTest, AllFunctionsOfEachVersion) {
+  std::error_code error;
+  int versions = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ATTACH_DRIVERS, error)) {
+    const std::string driver = entry.path() / "libcuda.so.1";
+    if (!std::filesystem::exists(driver, error)) continue;
+    SCOPED_TRACE(driver);
+    const std::string sockets = NewDirectory();
+    RunningProgram target({ATTACH_WAITER, driver});
+    ASSERT_EQ(target.ReadLine(), "ready");
+    const CommandResult attach =
+        RunTool({"attach", "--library", HBMPROF_INJECTED, "-o", sockets, std::to_string(target.pid())},
+                {"HBMPROF_SOCKET_DIR=" + sockets});
+    EXPECT_EQ(attach.exit_code, 0) << attach.err;
+    const std::string version = std::filesystem::canonical(driver).filename().string().substr(11);
+    EXPECT_THAT(attach.out, HasSubstr("CUDA driver " + version + ", "));
+    int some = 0;
+    int all = 0;
+    const size_t functions = attach.out.find(version + ", ");
+    ASSERT_NE(functions, std::string::npos) << attach.out;
+    ASSERT_EQ(std::sscanf(attach.out.c_str() + functions + version.size(), ", %d of %d functions", &some, &all), 2);
+    EXPECT_EQ(some, all);
+    EXPECT_GT(all, 60);
+    EXPECT_EQ(RunTool({"detach", std::to_string(target.pid())}, {"HBMPROF_SOCKET_DIR=" + sockets}).exit_code, 0);
+    EXPECT_EQ(target.Wait(), 0);
+    ++versions;
+  }
+  if (versions == 0) GTEST_SKIP() << "no driver in " << ATTACH_DRIVERS;
 }
 
 TEST(AttachRunTest, ProgramUnderRunIsRefused) {

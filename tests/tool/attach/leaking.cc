@@ -8,7 +8,7 @@
 #include "tests/inject/driver_program.h"
 
 [[gnu::noinline]] void LeakOneStep() {
-  driver_program::Allocate(1 << 20);
+  driver_program::Allocate(64 << 10);
   asm volatile("" ::: "memory");  // no tail call
 }
 
