@@ -4,11 +4,8 @@
 #include <cstring>
 
 namespace hbmprof::internal {
-namespace {
 
-// Returns the length of the UTF-8 character at the beginning of `text`; 0 if there is none. REQUIRES: `text` is not
-// empty.
-size_t CharacterLength(std::string_view text) {
+size_t Utf8CharacterLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
   if (first < 0x80) return 1;
@@ -33,8 +30,6 @@ size_t CharacterLength(std::string_view text) {
   return length;
 }
 
-}  // namespace
-
 size_t ValidUtf8Prefix(std::string_view text) {
   size_t valid = 0;
   while (valid < text.size()) {
@@ -46,7 +41,7 @@ size_t ValidUtf8Prefix(std::string_view text) {
         continue;
       }
     }
-    const size_t length = CharacterLength(text.substr(valid));
+    const size_t length = Utf8CharacterLength(text.substr(valid));
     if (length == 0) break;
     valid += length;
   }

@@ -8,6 +8,10 @@
 
 namespace hbmprof::internal {
 
+// Returns the length in bytes of the UTF-8 character at the beginning of `text`; 0 if there is none. REQUIRES: `text` is
+// not empty.
+size_t Utf8CharacterLength(std::string_view text);
+
 // Returns the length of the longest prefix of `text` that is valid UTF-8, in bytes.
 size_t ValidUtf8Prefix(std::string_view text);
 

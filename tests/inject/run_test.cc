@@ -389,8 +389,10 @@ TEST(RunTest, RunsWithoutInjectionIfLibrariesAreTooOld) {
 
 // --- A terminal. ---
 
-// Replaces this process, a child, by the command.
+// Replaces this process, a child, by the command. A background process of a script ignores SIGINT, and one of nohup
+// SIGHUP; the command must not inherit that.
 [[noreturn]] void Execute(std::vector<std::string>& command) {
+  for (const int signal_number : {SIGINT, SIGQUIT, SIGHUP}) signal(signal_number, SIG_DFL);
   std::vector<char*> arguments;
   for (std::string& argument : command) arguments.push_back(argument.data());
   arguments.push_back(nullptr);

@@ -412,6 +412,18 @@ TEST(Top, ValueOfADifferenceIsItsNetSum) {
   EXPECT_NE(result.out.find("-3.00 KiB  -75.00%"), std::string::npos) << result.out;
 }
 
+TEST(Top, CodeOutsideOfAllBinariesHasNoPosition) {
+  ProfileMaker maker;
+  const uint64_t in_binary = maker.Location(maker.Mapping(0x1000, 0x2000, 0, "/bin/app"), 0x1010, {});
+  const uint64_t outside = maker.Location(0, 0x10, {});
+  maker.Sample({outside, in_binary}, {1, 100});
+  const std::string path = ScratchDir() + "/outside.pb.gz";
+  maker.Write(path);
+  const nlohmann::json json = ToolJson({"top", path, "--no-own"});
+  for (const auto& row : json["rows"]) EXPECT_EQ(row["where"], row["name"] == "<unknown>" ? "" : "[app]") << row;
+  EXPECT_EQ(json["rows"].size(), 2u);
+}
+
 TEST(Filters, WarnAboutAnExpressionThatMatchesNothing) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;

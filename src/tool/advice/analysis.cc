@@ -31,12 +31,12 @@ int PowerOf(int64_t value) {
 }
 
 Analysis::Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress)
-    : recording_(recording), tables_(recording.tables()), stacks_(stacks), cursor_(recording, &progress) {
-  accounts_.resize(tables_.names.devices.size() * kMemorySpaceCount);
-  fragmentation_.resize(tables_.names.devices.size());
-  for (size_t d = 0; d < fragmentation_.size(); ++d) fragmentation_[d].device = d;
-  start_ = tables_.start_time;
-  nanos_ = std::max<int64_t>(recording.end_time() - start_, 1);
+    : Findings(recording.tables(), stacks), recording_(recording), cursor_(recording, &progress) {
+  accounts.resize(tables.names.devices.size() * kMemorySpaceCount);
+  fragmentation.resize(tables.names.devices.size());
+  for (size_t d = 0; d < fragmentation.size(); ++d) fragmentation[d].device = d;
+  start = tables.start_time;
+  duration = std::max<int64_t>(recording.end_time() - start, 1);
   FindGroups();
 }
 
@@ -46,19 +46,19 @@ AdviceReport Analysis::Run() {
   PlanReplays();
   Replay();
   AdviceReport report;
-  report.seconds = static_cast<double>(nanos_) / 1e9;
-  AdviseNeverFreed(report);
-  for (const Fragmentation& device : fragmentation_) AdviseFragmentation(device, report);
-  AdvisePeaks(report);
-  for (size_t a = 0; a < accounts_.size(); ++a) {
-    const Account& account = accounts_[a];
+  report.seconds = static_cast<double>(duration) / 1e9;
+  AdviseNeverFreed(*this, report);
+  for (const Fragmentation& device : fragmentation) AdviseFragmentation(*this, device, report);
+  AdvisePeaks(*this, recording_, report);
+  for (size_t a = 0; a < accounts.size(); ++a) {
+    const Account& account = accounts[a];
     if (account.peak == 0 && account.calls == 0) continue;
     report.accounts.push_back(
-        {AccountName(tables_, a), account.peak, static_cast<double>(account.peak_time - start_) / 1e9, account.calls});
-    AdviseReuse(a, report);
-    AdviseChurn(a, report);
-    AdviseReallocated(a, report);
-    AdvisePool(a, report);
+        {AccountName(tables, a), account.peak, static_cast<double>(account.peak_time - start) / 1e9, account.calls});
+    AdviseReuse(*this, a, report);
+    AdviseChurn(*this, a, report);
+    AdviseReallocated(*this, a, report);
+    AdvisePool(*this, a, report);
   }
   std::stable_sort(report.advice.begin(), report.advice.end(),
                    [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
@@ -67,41 +67,55 @@ AdviceReport Analysis::Run() {
 
 void Analysis::FindGroups() {
   std::map<std::pair<std::string, size_t>, uint32_t> numbers;
-  group_of_.resize(tables_.sites.size());
-  for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
-    const Snapshot::Sample& sample = tables_.sites[site];
+  group_of.resize(tables.sites.size());
+  for (uint32_t site = 0; site < tables.sites.size(); ++site) {
+    const Snapshot::Sample& sample = tables.sites[site];
     const size_t account = tool::AccountOf(sample);
-    const auto [entry, is_new] = numbers.try_emplace({stacks_.own_frame(sample.stack).name, account}, groups_.size());
+    const auto [entry, is_new] = numbers.try_emplace({stacks.own_frame(sample.stack).name, account}, groups.size());
     if (is_new) {
-      groups_.emplace_back();
-      groups_.back().site = site;
-      groups_.back().account = account;
+      groups.emplace_back();
+      groups.back().site = site;
+      groups.back().account = account;
     }
-    group_of_[site] = entry->second;
+    group_of[site] = entry->second;
   }
 }
 
-Advice::Site Analysis::SiteOf(uint32_t group, int64_t bytes, int64_t count) const {
-  const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[groups_[group].site].stack);
+Advice::Site Findings::SiteOf(uint32_t group, int64_t bytes, int64_t count) const {
+  const RecordedStacks::Frame& frame = stacks.own_frame(tables.sites[groups[group].site].stack);
   return {frame.name, frame.Position(), bytes, count};
 }
 
-std::string Analysis::Others(size_t count, const char* what) {
+Advice::Site Findings::SiteOfPair(const GroupPair& pair, int64_t bytes, int64_t count) const {
+  Advice::Site site = SiteOf(pair.first, bytes, count);
+  const std::string next = SiteOf(pair.second, 0, 0).function;
+  if (next != site.function) site.function += Cat(", then ", next);
+  return site;
+}
+
+Advice Findings::AdviceOn(AdviceKind kind, size_t account) const {
+  Advice advice;
+  advice.kind = kind;
+  advice.account = AccountName(tables, account);
+  return advice;
+}
+
+std::string OtherNames(size_t count, const char* what) {
   return count == 0 ? "" : Cat(" and ", count, " other ", what, count == 1 ? "" : "s");
 }
 
-std::string Analysis::Shorten(std::vector<Advice::Site>& sites, const char* what) {
+std::string Shorten(std::vector<Advice::Site>& sites, const char* what) {
   std::stable_sort(sites.begin(), sites.end(), [](const Advice::Site& a, const Advice::Site& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.count > b.count;
   });
-  std::string text = sites.empty() ? "" : sites[0].function + Others(sites.size() - 1, what);
+  std::string text = sites.empty() ? "" : sites[0].function + OtherNames(sites.size() - 1, what);
   if (sites.size() > kShownSites) sites.resize(kShownSites);
   return text;
 }
 
-std::optional<int64_t> Analysis::LimitOf(size_t device, const DriverSample::Device* sample) const {
+std::optional<int64_t> Findings::LimitOf(size_t device, const DriverSample::Device* sample) const {
   if (sample != nullptr && sample->bytes_limit.has_value()) return sample->bytes_limit;
-  return tables_.names.devices[device].spaces[static_cast<int>(MemorySpace::kDevice)].bytes_limit;
+  return tables.names.devices[device].spaces[static_cast<int>(MemorySpace::kDevice)].bytes_limit;
 }
 
 }  // namespace hbmprof::tool::advise

@@ -1,9 +1,10 @@
-// Analysis: computes the advice of advice.h. Each kind of advice has its source file: never_freed.cc,
-// fragmentation.cc, peak.cc, reuse.cc, and calls.cc for churn, reallocated and pool.
+// Computes the advice of advice.h. survey.cc and replay.cc have the two passes over the recording. Each kind of advice
+// has its source file, with a function of what the passes found: never_freed.cc, fragmentation.cc, peak.cc, reuse.cc,
+// and calls.cc for churn, reallocated and pool.
 //
-// The first pass surveys the recording: lifetimes, sizes, growth, peaks. The second pass replays it with each change
-// that the survey suggests. If device memory was fragmented, another pass finds the buffers between the free pieces. If
-// a peak was short, another pass replays the recording without the buffers that are freed after the peak.
+// The first pass surveys the recording: lifetimes, sizes, growth, peaks, buffers between free pieces. The second pass
+// replays it with each change that the survey suggests. If a peak was short, another pass replays the recording without
+// the buffers that are freed after the peak.
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 
@@ -59,6 +60,9 @@ inline constexpr uint32_t kReuseWindow = 4;
 inline constexpr int64_t kMinCourseNanos = 1000000;  // growth is not judged in a shorter recording
 inline constexpr size_t kShownSites = 5;
 inline constexpr size_t kMaxCandidates = 16;
+// Times of life tables, which have whole seconds, are in parts of the recording.
+inline constexpr double kLifeTimeParts = 4096;
+inline constexpr size_t kLifeClasses = 64;
 
 // Returns `percent` hundredths of `value`.
 int64_t PercentOf(int64_t percent, int64_t value);
@@ -74,7 +78,6 @@ struct Buffer {
   int64_t bytes = 0;
   int64_t time = 0;      // of the allocation
   int64_t ordinal = -1;  // of the allocation's event; -1: live since before the recording
-  int64_t extra = -1;    // the address in the first pool of the replay; -1: none
 };
 
 // One function on one account.
@@ -108,6 +111,7 @@ struct PoolSimulation : Simulation {
   int64_t limit = 0;  // the largest size that the pool serves
   int64_t live = 0;   // requested bytes
   std::optional<CachingPool> pool;
+  absl::flat_hash_map<uint64_t, int64_t> addresses;  // of the blocks in the pool, by id
 };
 
 struct SizeClass {
@@ -179,7 +183,54 @@ struct ThreadState {
   int64_t freed_ordinal = 0;
 };
 
-class Analysis {
+// What the passes find. Each kind of advice is a function of it.
+struct Findings {
+  using GroupPair = std::pair<uint32_t, uint32_t>;
+
+  Findings(const RecordingTables& recorded, const RecordedStacks& names) : tables(recorded), stacks(names) {}
+
+  bool IsBlock(uint32_t site) const { return tables.site_kinds[site] == RecordingTables::SiteKind::kBlock; }
+  std::string At(int64_t time) const { return Nanos(time - start); }
+  std::optional<int64_t> LimitOf(size_t device, const DriverSample::Device* sample = nullptr) const;
+  Advice::Site SiteOf(uint32_t group, int64_t bytes, int64_t count) const;
+  Advice::Site SiteOfPair(const GroupPair& pair, int64_t bytes, int64_t count) const;  // "f, then g"
+  // Returns advice without text.
+  Advice AdviceOn(AdviceKind kind, size_t account) const;
+
+  const RecordingTables& tables;
+  const RecordedStacks& stacks;
+  int64_t start = 0;
+  int64_t duration = 0;            // nanoseconds
+  std::vector<uint32_t> group_of;  // by site
+  std::vector<Group> groups;
+  std::vector<Account> accounts;
+  std::vector<Fragmentation> fragmentation;  // by device
+  std::vector<LifeTable> life_tables;        // by group; in units of the recording's length / kLifeTimeParts
+  std::vector<bool> churns;                  // by group
+  std::map<GroupPair, int64_t> reallocated;
+  std::map<GroupPair, std::pair<int64_t, int64_t>> reused;               // bytes and count at the peak
+  std::vector<std::vector<uint32_t>> pool_groups;                        // by account: groups with segments of pools
+  absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys;  // by account and id: time of the free
+};
+
+// Keeps the sites with the most bytes, or with the highest counts if there are no bytes. Returns the name of the first
+// one and the number of all others: "f", "f and 3 other functions". `what`: "function" or "pair".
+std::string Shorten(std::vector<Advice::Site>& sites, const char* what = "function");
+// Returns "" for 0, " and 1 other function" for 1.
+std::string OtherNames(size_t count, const char* what);
+
+// These functions add the advice of one kind, of all accounts, of a device or of an account.
+void AdviseNeverFreed(const Findings& found, AdviceReport& report);
+void AdviseFragmentation(const Findings& found, const Fragmentation& device, AdviceReport& report);
+// Reads the events once more if an account has a short peak.
+void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport& report);
+void AdviseReuse(const Findings& found, size_t a, AdviceReport& report);
+void AdviseChurn(const Findings& found, size_t a, AdviceReport& report);
+void AdviseReallocated(const Findings& found, size_t a, AdviceReport& report);
+void AdvisePool(const Findings& found, size_t a, AdviceReport& report);
+
+// The passes over the recording.
+class Analysis : private Findings {
  public:
   Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress);
 
@@ -187,81 +238,62 @@ class Analysis {
 
  private:
   using Live = absl::flat_hash_map<uint64_t, Buffer>;
-  using GroupPair = std::pair<uint32_t, uint32_t>;
 
-  bool IsBlock(uint32_t site) const { return tables_.site_kinds[site] == RecordingTables::SiteKind::kBlock; }
-  Group& GroupOf(uint32_t site) { return groups_[group_of_[site]]; }
-  Account& AccountOf(uint32_t site) { return accounts_[groups_[group_of_[site]].account]; }
-  std::string At(int64_t time) const { return Nanos(time - start_); }
+  Group& GroupOf(uint32_t site) { return groups[group_of[site]]; }
+  Account& AccountOf(uint32_t site) { return accounts[groups[group_of[site]].account]; }
 
   void FindGroups();
-  Advice::Site SiteOf(uint32_t group, int64_t bytes, int64_t count) const;
-  // Keeps the sites with the most bytes, or with the highest counts if there are no bytes. Returns the name of the
-  // first one and the number of all others: "f", "f and 3 other functions". `what`: "function" or "pair".
-  static std::string Shorten(std::vector<Advice::Site>& sites, const char* what = "function");
-  // Returns "" for 0, " and 1 other function" for 1.
-  static std::string Others(size_t count, const char* what);
-  std::optional<int64_t> LimitOf(size_t device, const DriverSample::Device* sample = nullptr) const;
 
   // Reads all events. Calls begin(buffer, event) when a buffer begins, end(buffer, event) when it ends, and
   // instant(event) after each event. A kMoveFrom ends a buffer and a kMoveTo begins one.
   template <typename Begin, typename End, typename Instant>
   void ReadEvents(Live& live, const Begin& begin, const End& end, const Instant& instant) {
-    for (const RecordingTables::Live& buffer : tables_.live) {
-      live[buffer.id] = {buffer.site, buffer.bytes, start_};
+    for (const RecordingTables::Live& buffer : tables.live) {
+      live[buffer.id] = {buffer.site, buffer.bytes, start};
     }
     cursor_.Rewind();
     RecordedEvent event;
     for (ordinal_ = 0; cursor_.Next(&event); ++ordinal_) {
-      switch (event.kind) {
-        case RecordedKind::kAlloc:
-        case RecordedKind::kUndoFree:
-        case RecordedKind::kMoveTo: {
-          Buffer& buffer = live[event.id];
-          buffer = {event.site, event.bytes, event.time, ordinal_};
-          begin(buffer, event);
-          break;
+      StoreFragments(event.time, live);
+      if (internal::Begins(event.kind)) {
+        const Buffer buffer = {event.site, event.bytes, event.time, ordinal_};
+        live[event.id] = buffer;
+        begin(buffer, event);
+      } else if (internal::Ends(event.kind)) {
+        Buffer buffer = {event.site, event.bytes, start};
+        if (const auto found = live.find(event.id); found != live.end()) {
+          buffer = found->second;
+          live.erase(found);
         }
-        case RecordedKind::kFree:
-        case RecordedKind::kMoveFrom: {
-          const auto found = live.find(event.id);
-          if (found == live.end()) {
-            end(Buffer{event.site, event.bytes, start_}, event);
-          } else {
-            const Buffer buffer = found->second;
-            live.erase(found);
-            end(buffer, event);
-          }
-          break;
-        }
-        default:
-          break;
+        end(buffer, event);
       }
       instant(event);
     }
+    StoreFragments(INT64_MAX, live);
   }
 
   // survey.cc
+  bool IsReallocation(const ThreadState& thread, const Buffer& buffer) const;
+  // Returns the allocation that replaces the buffer `old`, which the thread frees at `time`, for kReuse. Both passes
+  // call this function for the same events, so they find the same pairs.
+  std::optional<ThreadState::Recent> PairAtEnd(uint64_t id, const Buffer& old, int64_t time, ThreadState& thread);
   void SurveyBegin(const Buffer& buffer, const RecordedEvent& event);
   void SurveyEnd(const Buffer& buffer, const RecordedEvent& event);
   void CountLifetime(Group& group, int64_t bytes, int64_t nanos);
+  // Adds a buffer to the table of its group: one that was freed at the time `end`, or one that is live at the end.
+  void CountLife(const Buffer& buffer, int64_t end, bool is_freed);
   void Survey();
 
   // replay.cc
   bool IsMuch(int64_t pairs, const Account& account) const;
   void PlanReplays();
-  void ReplayBegin(Buffer& buffer, const RecordedEvent& event);
+  void ReplayBegin(const Buffer& buffer, const RecordedEvent& event);
   void ReplayEnd(const Buffer& buffer, const RecordedEvent& event);
   void SetIdleAtPeak(size_t account);
   void AddIdle(uint32_t segment_site, int64_t bytes);
   // Updates the peaks of the simulations and the time of high use with the account's bytes in use after the event.
   void CheckInstant(size_t number, const RecordedEvent& event, const Live& live);
   void Replay();
-
-  // never_freed.cc
-  // Adds a buffer to the table of its group: one that was freed at the time `end`, or one that is live at the end.
-  void CountLife(const Buffer& buffer, int64_t end, bool is_freed);
-  void AdviseNeverFreed(AdviceReport& report);
 
   // fragmentation.cc
   void ReadDriverSamples();
@@ -274,56 +306,14 @@ class Analysis {
   void CountFailure(const RecordedEvent& event, const SiteTotals& totals);
   // Stores the live buffers of the devices whose worst sample is before `time`.
   void StoreFragments(int64_t time, const Live& live);
-  // Reads the events up to the worst samples.
-  void ReadFragments();
-  // Returns the length in bytes of the largest range of addresses without a live buffer. Buffers of the group `without`
-  // count as freed.
-  int64_t LargestRange(const Fragmentation& device, std::optional<uint32_t> without) const;
-  void AdviseFragmentation(const Fragmentation& device, AdviceReport& report);
-  void AddPins(const Fragmentation& device, int64_t largest, Advice& advice) const;
-
-  // peak.cc
-  // Reads the events once more for the accounts with a short peak.
-  void AdvisePeaks(AdviceReport& report);
-
-  // reuse.cc
-  // Returns the allocation that replaces the buffer `old`, which the thread frees at `time`, for kReuse. Both passes
-  // call this function for the same events, so they find the same pairs.
-  std::optional<ThreadState::Recent> PairAtEnd(uint64_t id, const Buffer& old, int64_t time, ThreadState& thread);
-  void AdviseReuse(size_t a, AdviceReport& report);
-  void AdviseIdlePools(size_t a, AdviceReport& report);
-
-  // calls.cc
-  bool IsReallocation(const ThreadState& thread, const Buffer& buffer) const;
-  // Returns the smallest power of two, in nanoseconds, such that at least half of the freed buffers of the group lived
-  // for this time or less.
-  static int64_t MedianLifetime(const Group& group);
-  void AdviseChurn(size_t a, AdviceReport& report);
-  void AdviseReallocated(size_t a, AdviceReport& report);
-  void AdvisePool(size_t a, AdviceReport& report);
 
   RecordingReader& recording_;
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
   RecordingCursor cursor_;
-  int64_t start_ = 0;
-  int64_t nanos_ = 0;
-  int64_t ordinal_ = 0;             // of the current event
-  std::vector<uint32_t> group_of_;  // by site
-  std::vector<Group> groups_;
-  std::vector<Account> accounts_;
-  std::vector<Fragmentation> fragmentation_;  // by device
+  int64_t ordinal_ = 0;  // of the current event
   std::vector<ThreadState> threads_;
-  std::vector<LifeTable> lives_;  // by group
-  std::vector<bool> held_;        // by event: a free whose thread allocates an equal buffer in its next event
+  std::vector<bool> held_;      // by event: a free whose thread allocates an equal buffer in its next event
   std::vector<bool> overlaps_;  // by event: an allocation of a buffer that could use the memory of the one it replaces
-  std::vector<bool> churns_;    // by group
-  std::map<GroupPair, int64_t> reallocated_;
-  std::map<GroupPair, std::pair<int64_t, int64_t>> reused_;          // bytes and count at the peak
-  std::vector<std::vector<uint32_t>> pool_groups_;                   // by account: groups with segments of pools
   absl::flat_hash_map<std::pair<uint32_t, int64_t>, int64_t> kept_;  // by group and bytes: free buffers that are kept
-  absl::flat_hash_map<uint64_t, int64_t> second_addresses_;          // of the blocks in the second pool
-  absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys_;  // by account and id: time of the free
 };
 
 }  // namespace hbmprof::tool::advise

@@ -2,13 +2,11 @@
 #include "src/tool/advice/analysis.h"
 
 namespace hbmprof::tool::advise {
+namespace {
 
-bool Analysis::IsReallocation(const ThreadState& thread, const Buffer& buffer) const {
-  return thread.is_free && thread.freed.bytes == buffer.bytes &&
-         groups_[group_of_[thread.freed.site]].account == groups_[group_of_[buffer.site]].account;
-}
-
-int64_t Analysis::MedianLifetime(const Group& group) {
+// Returns the smallest power of two, in nanoseconds, such that at least half of the freed buffers of the group lived
+// for this time or less.
+int64_t MedianLifetime(const Group& group) {
   int64_t all = 0;
   for (const int64_t count : group.lifetimes) all += count;
   int64_t sum = 0;
@@ -19,29 +17,30 @@ int64_t Analysis::MedianLifetime(const Group& group) {
   return 0;
 }
 
-void Analysis::AdviseChurn(size_t a, AdviceReport& report) {
-  const Account& account = accounts_[a];
+}  // namespace
+
+void AdviseChurn(const Findings& found, size_t a, AdviceReport& report) {
+  const Account& account = found.accounts[a];
   if (!account.kept.is_used) return;
-  Advice advice;
-  advice.kind = AdviceKind::kChurn;
-  advice.account = AccountName(tables_, a);
+  Advice advice = found.AdviceOn(AdviceKind::kChurn, a);
   uint32_t most = 0;
   int64_t buffers = 0;
-  for (uint32_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].account != a || !churns_[g]) continue;
-    if (buffers == 0 || groups_[g].short_lived > groups_[most].short_lived) most = g;
-    buffers += groups_[g].short_lived;
-    advice.bytes = Plus(advice.bytes, groups_[g].short_bytes);
-    advice.sites.push_back(SiteOf(g, groups_[g].short_bytes, groups_[g].short_lived));
+  for (uint32_t g = 0; g < found.groups.size(); ++g) {
+    if (found.groups[g].account != a || !found.churns[g]) continue;
+    if (buffers == 0 || found.groups[g].short_lived > found.groups[most].short_lived) most = g;
+    buffers += found.groups[g].short_lived;
+    advice.bytes = Plus(advice.bytes, found.groups[g].short_bytes);
+    advice.sites.push_back(found.SiteOf(g, found.groups[g].short_bytes, found.groups[g].short_lived));
   }
   std::stable_sort(advice.sites.begin(), advice.sites.end(),
                    [](const Advice::Site& x, const Advice::Site& y) { return x.count > y.count; });
   const size_t others = advice.sites.size() - 1;
   if (advice.sites.size() > kShownSites) advice.sites.resize(kShownSites);
   const std::string& first = advice.sites[0].function;
-  advice.text = Cat("Keep the buffers of ", first, Others(others, "function"), " instead of freeing them: ", buffers,
-                    " buffers are short-lived; half of ", others == 0 ? "them" : "those of " + first,
-                    " live for up to ", Nanos(MedianLifetime(groups_[most])), ".");
+  advice.text =
+      Cat("Keep the buffers of ", first, OtherNames(others, "function"), " instead of freeing them: ", buffers,
+          " buffers are short-lived; half of ", others == 0 ? "them" : "those of " + first, " live for up to ",
+          Nanos(MedianLifetime(found.groups[most])), ".");
   advice.how = Cat("Short-lived: freed within 1/", kShortLivedPart,
                    " of the recording's length. The recording is replayed with a list of free buffers of each size for "
                    "each of these functions.");
@@ -52,18 +51,12 @@ void Analysis::AdviseChurn(size_t a, AdviceReport& report) {
   report.advice.push_back(std::move(advice));
 }
 
-void Analysis::AdviseReallocated(size_t a, AdviceReport& report) {
-  const Account& account = accounts_[a];
+void AdviseReallocated(const Findings& found, size_t a, AdviceReport& report) {
+  const Account& account = found.accounts[a];
   if (!account.held.is_used) return;
-  Advice advice;
-  advice.kind = AdviceKind::kReallocated;
-  advice.account = AccountName(tables_, a);
-  for (const auto& [pair, count] : reallocated_) {
-    if (groups_[pair.first].account != a) continue;
-    Advice::Site site = SiteOf(pair.first, 0, count);
-    const std::string next = SiteOf(pair.second, 0, 0).function;
-    if (next != site.function) site.function += Cat(", then ", next);
-    advice.sites.push_back(std::move(site));
+  Advice advice = found.AdviceOn(AdviceKind::kReallocated, a);
+  for (const auto& [pair, count] : found.reallocated) {
+    if (found.groups[pair.first].account == a) advice.sites.push_back(found.SiteOfPair(pair, 0, count));
   }
   advice.text = Cat("Do not free buffers of ", Shorten(advice.sites, "pair"),
                     " right before the allocation of equal ones: ", account.reallocated,
@@ -76,8 +69,8 @@ void Analysis::AdviseReallocated(size_t a, AdviceReport& report) {
   report.advice.push_back(std::move(advice));
 }
 
-void Analysis::AdvisePool(size_t a, AdviceReport& report) {
-  const Account& account = accounts_[a];
+void AdvisePool(const Findings& found, size_t a, AdviceReport& report) {
+  const Account& account = found.accounts[a];
   const PoolSimulation* best = nullptr;
   const auto calls_of = [&account](const PoolSimulation& pool) {
     return account.calls - pool.calls_saved + pool.pool->segment_count();
@@ -89,13 +82,11 @@ void Analysis::AdvisePool(size_t a, AdviceReport& report) {
     if (best == nullptr || calls_of(pool) < calls_of(*best)) best = &pool;
   }
   if (best == nullptr) return;
-  Advice advice;
-  advice.kind = AdviceKind::kPool;
-  advice.account = AccountName(tables_, a);
+  Advice advice = found.AdviceOn(AdviceKind::kPool, a);
   advice.bytes = best->pool->reserved_bytes();
-  for (uint32_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].account == a && groups_[g].short_lived >= kMinCalls) {
-      advice.sites.push_back(SiteOf(g, groups_[g].short_bytes, groups_[g].calls));
+  for (uint32_t g = 0; g < found.groups.size(); ++g) {
+    if (found.groups[g].account == a && found.groups[g].short_lived >= kMinCalls) {
+      advice.sites.push_back(found.SiteOf(g, found.groups[g].short_bytes, found.groups[g].calls));
     }
   }
   Shorten(advice.sites);

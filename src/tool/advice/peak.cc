@@ -3,16 +3,16 @@
 
 namespace hbmprof::tool::advise {
 
-void Analysis::AdvisePeaks(AdviceReport& report) {
+void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport& report) {
   struct Candidate {
     uint32_t group;
     Simulation without;
   };
-  std::vector<std::vector<Candidate>> candidates(accounts_.size());
+  std::vector<std::vector<Candidate>> candidates(found.accounts.size());
   bool any = false;
-  for (size_t a = 0; a < accounts_.size(); ++a) {
-    const Account& account = accounts_[a];
-    if (!account.peak_seen || account.high_nanos > PercentOf(kShortPeakPercent, nanos_)) continue;
+  for (size_t a = 0; a < found.accounts.size(); ++a) {
+    const Account& account = found.accounts[a];
+    if (!account.peak_seen || account.high_nanos > PercentOf(kShortPeakPercent, found.duration)) continue;
     for (const auto& [group, freed] : account.freed_early) {
       if (freed.bytes < PercentOf(kMinFallPercent, account.peak)) continue;
       candidates[a].push_back({group, {}});
@@ -26,51 +26,50 @@ void Analysis::AdvisePeaks(AdviceReport& report) {
     }
   }
   if (!any) return;
-  std::vector<int64_t> in_use(accounts_.size());
+  std::vector<int64_t> in_use(found.accounts.size());
   // By account: the high use around the peak has begun, so the buffers of the candidates are not counted.
-  std::vector<bool> is_freed(accounts_.size());
-  const SiteTotals totals(tables_);
-  for (size_t a = 0; a < accounts_.size(); ++a) in_use[a] = totals.account(a).in_use;
-  RecordingCursor cursor(recording_);
+  std::vector<bool> is_freed(found.accounts.size());
+  const SiteTotals totals(found.tables);
+  for (size_t a = 0; a < found.accounts.size(); ++a) in_use[a] = totals.account(a).in_use;
+  RecordingCursor cursor(recording);
   RecordedEvent event;
   while (cursor.Next(&event)) {
-    if (event.site >= tables_.sites.size()) continue;
-    const uint32_t group = group_of_[event.site];
-    const size_t a = groups_[group].account;
+    if (event.site >= found.tables.sites.size()) continue;
+    const uint32_t group = found.group_of[event.site];
+    const size_t a = found.groups[group].account;
     if (candidates[a].empty()) continue;
-    const bool begins = !is_freed[a] && event.time >= accounts_[a].peak_begin;
+    const bool begins = !is_freed[a] && event.time >= found.accounts[a].peak_begin;
     if (begins) is_freed[a] = true;
     in_use[a] = Plus(in_use[a], SiteTotals::ChangeOf(event));
     int64_t ended = 0;
     if (internal::Ends(event.kind)) {
-      const auto freed = freed_keys_.find({a, event.id});
-      if (freed != freed_keys_.end() && freed->second == event.time) ended = event.bytes;
+      const auto freed = found.freed_keys.find({a, event.id});
+      if (freed != found.freed_keys.end() && freed->second == event.time) ended = event.bytes;
     }
     for (Candidate& candidate : candidates[a]) {
       if (begins)
-        candidate.without.extra = Minus(candidate.without.extra, accounts_[a].freed_early.at(candidate.group).bytes);
+        candidate.without.extra =
+            Minus(candidate.without.extra, found.accounts[a].freed_early.at(candidate.group).bytes);
       if (candidate.group == group) candidate.without.extra = Plus(candidate.without.extra, ended);
       if (!event.is_continued) candidate.without.Check(in_use[a]);
     }
   }
-  for (size_t a = 0; a < accounts_.size(); ++a) {
-    Account& account = accounts_[a];
-    Advice advice;
-    advice.kind = AdviceKind::kPeak;
-    advice.account = AccountName(tables_, a);
+  for (size_t a = 0; a < found.accounts.size(); ++a) {
+    const Account& account = found.accounts[a];
+    Advice advice = found.AdviceOn(AdviceKind::kPeak, a);
     std::sort(candidates[a].begin(), candidates[a].end(),
               [](const Candidate& x, const Candidate& y) { return x.without.peak < y.without.peak; });
     for (const Candidate& candidate : candidates[a]) {
       const int64_t fall = Minus(account.peak, candidate.without.peak);
       if (fall < PercentOf(kMinFallPercent, account.peak) || advice.sites.size() == kShownSites) break;
-      advice.sites.push_back(SiteOf(candidate.group, fall, account.freed_early.at(candidate.group).count));
+      advice.sites.push_back(found.SiteOf(candidate.group, fall, account.freed_early.at(candidate.group).count));
     }
     if (advice.sites.empty()) continue;
     const Candidate& best = candidates[a][0];
     const Account::Freed& freed = account.freed_early.at(best.group);
     advice.bytes = advice.sites[0].bytes;
     advice.text =
-        Cat("Free buffers of ", advice.sites[0].function, " before ", At(account.peak_begin), ": ", freed.count,
+        Cat("Free buffers of ", advice.sites[0].function, " before ", found.At(account.peak_begin), ": ", freed.count,
             " buffers (", Bytes(freed.bytes), ") are live at the peak and are freed ",
             Nanos(freed.last_time - account.peak_time), " after it. The peak falls by ", Bytes(advice.bytes), ".");
     advice.how = Cat("More than ", kHighPercent, " % of the peak is in use for ", Nanos(account.high_nanos),

@@ -5,18 +5,18 @@ namespace hbmprof::tool::advise {
 
 bool Analysis::IsMuch(int64_t pairs, const Account& account) const {
   return pairs >= kMinCalls && 2 * pairs >= PercentOf(kMinCallPercent, account.calls) &&
-         static_cast<double>(pairs) >= kMinPerSecond * static_cast<double>(nanos_) / 1e9;
+         static_cast<double>(pairs) >= kMinPerSecond * static_cast<double>(duration) / 1e9;
 }
 
 void Analysis::PlanReplays() {
-  churns_.assign(groups_.size(), false);
-  for (uint32_t g = 0; g < groups_.size(); ++g) {
-    Account& account = accounts_[groups_[g].account];
-    if (!IsMuch(groups_[g].short_lived, account)) continue;
-    churns_[g] = true;
+  churns.assign(groups.size(), false);
+  for (uint32_t g = 0; g < groups.size(); ++g) {
+    Account& account = accounts[groups[g].account];
+    if (!IsMuch(groups[g].short_lived, account)) continue;
+    churns[g] = true;
     account.kept.is_used = true;
   }
-  for (Account& account : accounts_) {
+  for (Account& account : accounts) {
     account.held.is_used = IsMuch(account.reallocated, account);
     account.in_place.is_used = account.overlaps > 0;
     if (!IsMuch(account.short_lived, account)) continue;
@@ -40,26 +40,22 @@ void Analysis::PlanReplays() {
   }
 }
 
-void Analysis::ReplayBegin(Buffer& buffer, const RecordedEvent& event) {
+void Analysis::ReplayBegin(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
-  const uint32_t group = group_of_[buffer.site];
-  Account& account = accounts_[groups_[group].account];
-  const bool is_segment = tables_.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment;
-  ++groups_[group].live;
+  const uint32_t group = group_of[buffer.site];
+  Account& account = accounts[groups[group].account];
+  const bool is_segment = tables.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment;
+  ++groups[group].live;
   for (PoolSimulation& pool : account.pools) {
     // This limits a pool to less than 2^62 bytes, even if the sizes in the file are wrong.
     if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
     pool.live = Plus(pool.live, buffer.bytes);
-    if (&pool == &account.pools[0]) {
-      buffer.extra = pool.pool->Allocate(buffer.bytes);
-    } else {
-      second_addresses_[event.id] = pool.pool->Allocate(buffer.bytes);
-    }
+    pool.addresses[event.id] = pool.pool->Allocate(buffer.bytes);
     if (event.kind == RecordedKind::kAlloc) ++pool.calls_saved;
     pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
   }
   if (event.kind != RecordedKind::kAlloc) return;
-  if (churns_[group]) {
+  if (churns[group]) {
     int64_t& free = kept_[{group, buffer.bytes}];
     if (free > 0) {
       --free;
@@ -80,18 +76,14 @@ void Analysis::ReplayBegin(Buffer& buffer, const RecordedEvent& event) {
 
 void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
-  const uint32_t group = group_of_[buffer.site];
-  Account& account = accounts_[groups_[group].account];
-  --groups_[group].live;
+  const uint32_t group = group_of[buffer.site];
+  Account& account = accounts[groups[group].account];
+  --groups[group].live;
   for (PoolSimulation& pool : account.pools) {
-    int64_t address = buffer.extra;
-    if (&pool != &account.pools[0]) {
-      const auto found = second_addresses_.find(event.id);
-      address = found == second_addresses_.end() ? -1 : found->second;
-      if (found != second_addresses_.end()) second_addresses_.erase(found);
-    }
-    if (address < 0) continue;
-    pool.pool->Free(address);
+    const auto found = pool.addresses.find(event.id);
+    if (found == pool.addresses.end()) continue;
+    pool.pool->Free(found->second);
+    pool.addresses.erase(found);
     pool.live = Minus(pool.live, buffer.bytes);
     if (event.kind == RecordedKind::kFree) ++pool.calls_saved;
     pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
@@ -103,12 +95,12 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
       freed.bytes = Plus(freed.bytes, buffer.bytes);
       ++freed.count;
       freed.last_time = event.time;
-      freed_keys_[{groups_[group].account, event.id}] = event.time;
+      freed_keys[{groups[group].account, event.id}] = event.time;
       account.early.erase(early);
     }
   }
   if (event.kind != RecordedKind::kFree) return;
-  if (churns_[group]) {
+  if (churns[group]) {
     ++kept_[{group, buffer.bytes}];
     account.kept.extra = Plus(account.kept.extra, buffer.bytes);
     ++account.kept.calls_saved;
@@ -118,7 +110,7 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
     account.in_place.extra = Plus(account.in_place.extra, pair->buffer.bytes);
     if (account.peak_seen && pair->buffer.ordinal <= account.peak_ordinal) {
-      auto& [bytes, count] = reused_[{group, group_of_[pair->buffer.site]}];
+      auto& [bytes, count] = reused[{group, group_of[pair->buffer.site]}];
       bytes = Plus(bytes, pair->buffer.bytes);
       ++count;
     }
@@ -135,14 +127,14 @@ void Analysis::AddIdle(uint32_t segment_site, int64_t bytes) {
 }
 
 void Analysis::SetIdleAtPeak(size_t account) {
-  for (const uint32_t group : pool_groups_[account]) {
-    groups_[group].idle_at_peak = groups_[group].idle;
-    groups_[group].live_at_peak = groups_[group].live;
+  for (const uint32_t group : pool_groups[account]) {
+    groups[group].idle_at_peak = groups[group].idle;
+    groups[group].live_at_peak = groups[group].live;
   }
 }
 
 void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Live& live) {
-  Account& account = accounts_[number];
+  Account& account = accounts[number];
   for (Simulation* simulation : {&account.kept, &account.held, &account.in_place}) simulation->Check(account.in_use);
   for (PoolSimulation& pool : account.pools) pool.Check(account.in_use);
   if (Plus(account.in_use, account.no_idle.extra) > account.no_idle.peak) {
@@ -155,7 +147,7 @@ void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Liv
     account.peak_seen = true;
     account.peak_begin = account.high_since;
     for (const auto& [id, buffer] : live) {
-      if (groups_[group_of_[buffer.site]].account != number || IsBlock(buffer.site)) continue;
+      if (groups[group_of[buffer.site]].account != number || IsBlock(buffer.site)) continue;
       if (buffer.time < account.peak_begin || buffer.ordinal < 0) account.early[id] = buffer;
     }
   }
@@ -167,34 +159,36 @@ void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Liv
 
 void Analysis::Replay() {
   threads_.assign(threads_.size(), {});
-  const SiteTotals totals(tables_);
-  pool_groups_.resize(accounts_.size());
-  for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
-    if (tables_.site_kinds[site] != RecordingTables::SiteKind::kSegment) continue;
-    std::vector<uint32_t>& groups = pool_groups_[groups_[group_of_[site]].account];
-    if (std::find(groups.begin(), groups.end(), group_of_[site]) == groups.end()) groups.push_back(group_of_[site]);
+  const SiteTotals totals(tables);
+  pool_groups.resize(accounts.size());
+  for (uint32_t site = 0; site < tables.sites.size(); ++site) {
+    if (tables.site_kinds[site] != RecordingTables::SiteKind::kSegment) continue;
+    std::vector<uint32_t>& of_account = pool_groups[groups[group_of[site]].account];
+    if (std::find(of_account.begin(), of_account.end(), group_of[site]) == of_account.end()) {
+      of_account.push_back(group_of[site]);
+    }
     AddIdle(site, totals.site(site).bytes);
   }
-  for (const RecordingTables::Live& buffer : tables_.live) ++GroupOf(buffer.site).live;
-  for (size_t a = 0; a < accounts_.size(); ++a) {
-    Account& account = accounts_[a];
+  for (const RecordingTables::Live& buffer : tables.live) ++GroupOf(buffer.site).live;
+  for (size_t a = 0; a < accounts.size(); ++a) {
+    Account& account = accounts[a];
     account.in_use = totals.account(a).in_use;
     SetIdleAtPeak(a);
     for (Simulation* simulation : {&account.kept, &account.held, &account.in_place, &account.no_idle}) {
       simulation->Check(account.in_use);
     }
-    if (account.in_use > PercentOf(kHighPercent, account.peak)) account.high_since = start_;
+    if (account.in_use > PercentOf(kHighPercent, account.peak)) account.high_since = start;
   }
   Live live;
   std::vector<size_t> changed;
   ReadEvents(
-      live, [this](Buffer& buffer, const RecordedEvent& event) { ReplayBegin(buffer, event); },
+      live, [this](const Buffer& buffer, const RecordedEvent& event) { ReplayBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { ReplayEnd(buffer, event); },
       [&](const RecordedEvent& event) {
-        if (event.site < tables_.sites.size()) {
-          const size_t account = groups_[group_of_[event.site]].account;
-          accounts_[account].in_use = Plus(accounts_[account].in_use, SiteTotals::ChangeOf(event));
-          if (tables_.site_kinds[event.site] == RecordingTables::SiteKind::kSegment) {
+        if (event.site < tables.sites.size()) {
+          const size_t account = groups[group_of[event.site]].account;
+          accounts[account].in_use = Plus(accounts[account].in_use, SiteTotals::ChangeOf(event));
+          if (tables.site_kinds[event.site] == RecordingTables::SiteKind::kSegment) {
             AddIdle(event.site, SiteTotals::ChangeOf(event));
           }
           if (std::find(changed.begin(), changed.end(), account) == changed.end()) changed.push_back(account);
@@ -203,11 +197,8 @@ void Analysis::Replay() {
         for (const size_t account : changed) CheckInstant(account, event, live);
         changed.clear();
       });
-  const bool is_fragmented = std::any_of(fragmentation_.begin(), fragmentation_.end(),
-                                         [](const Fragmentation& device) { return device.worst_sample != nullptr; });
-  if (is_fragmented) ReadFragments();
-  for (Account& account : accounts_) {
-    if (account.high_since >= 0) account.high_nanos += start_ + nanos_ - account.high_since;
+  for (Account& account : accounts) {
+    if (account.high_since >= 0) account.high_nanos += start + duration - account.high_since;
   }
 }
 

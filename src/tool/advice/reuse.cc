@@ -2,45 +2,40 @@
 #include "src/tool/advice/analysis.h"
 
 namespace hbmprof::tool::advise {
+namespace {
 
-std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t id, const Buffer& old, int64_t time,
-                                                       ThreadState& thread) {
-  std::optional<ThreadState::Recent> pair;
-  auto& recent = thread.recent;
-  while (!recent.empty() && thread.events - recent.front().event > kReuseWindow) recent.pop_front();
-  for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
-    if (entry->id == id) {
-      recent.erase(entry);
-      break;
+void AdviseIdlePools(const Findings& found, size_t a, AdviceReport& report) {
+  const Account& account = found.accounts[a];
+  const int64_t saved = Minus(account.peak, account.no_idle.peak);
+  if (saved <= 0 || saved < PercentOf(kMinFallPercent, account.peak)) return;
+  Advice advice = found.AdviceOn(AdviceKind::kReuse, a);
+  advice.bytes = saved;
+  for (const uint32_t group : found.pool_groups[a]) {
+    if (found.groups[group].idle_at_peak > 0) {
+      advice.sites.push_back(found.SiteOf(group, found.groups[group].idle_at_peak, found.groups[group].live_at_peak));
     }
   }
-  for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
-    const Buffer& buffer = entry->buffer;
-    const bool is_similar = old.bytes >= buffer.bytes && old.bytes / 2 <= buffer.bytes;
-    if (!is_similar || old.ordinal >= buffer.ordinal || time - buffer.time > nanos_ / kShortLivedPart ||
-        groups_[group_of_[old.site]].account != groups_[group_of_[buffer.site]].account) {
-      continue;
-    }
-    pair = *entry;
-    recent.erase(entry);
-    break;
-  }
-  return pair;
+  if (advice.sites.empty()) return;
+  int64_t idle = 0;
+  for (const Advice::Site& site : advice.sites) idle = Plus(idle, site.bytes);
+  advice.text =
+      Cat("Make the pools smaller, or let other buffers use them: the segments of ", Shorten(advice.sites), " have ",
+          Bytes(idle), " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");
+  advice.how = "The recording is replayed without the bytes of segments that no block covers.";
+  advice.replay = {{"peak_before", account.peak}, {"peak_after", account.no_idle.peak}};
+  report.advice.push_back(std::move(advice));
 }
 
-void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
-  const Account& account = accounts_[a];
+}  // namespace
+
+void AdviseReuse(const Findings& found, size_t a, AdviceReport& report) {
+  const Account& account = found.accounts[a];
   const int64_t saved = Minus(account.peak, account.in_place.peak);
   if (account.in_place.is_used && saved > 0 && saved >= PercentOf(kMinPeakPercent, account.peak)) {
-    Advice advice;
-    advice.kind = AdviceKind::kReuse;
-    advice.account = AccountName(tables_, a);
-    for (const auto& [pair, sums] : reused_) {
-      if (groups_[pair.first].account != a) continue;
-      Advice::Site site = SiteOf(pair.first, sums.first, sums.second);
-      const std::string next = SiteOf(pair.second, 0, 0).function;
-      if (next != site.function) site.function += Cat(", then ", next);
-      advice.sites.push_back(std::move(site));
+    Advice advice = found.AdviceOn(AdviceKind::kReuse, a);
+    for (const auto& [pair, sums] : found.reused) {
+      if (found.groups[pair.first].account != a) continue;
+      advice.sites.push_back(found.SiteOfPair(pair, sums.first, sums.second));
     }
     const std::string names = Shorten(advice.sites, "pair");
     if (!advice.sites.empty()) {
@@ -57,31 +52,7 @@ void Analysis::AdviseReuse(size_t a, AdviceReport& report) {
       report.advice.push_back(std::move(advice));
     }
   }
-  AdviseIdlePools(a, report);
-}
-
-void Analysis::AdviseIdlePools(size_t a, AdviceReport& report) {
-  const Account& account = accounts_[a];
-  const int64_t saved = Minus(account.peak, account.no_idle.peak);
-  if (saved <= 0 || saved < PercentOf(kMinFallPercent, account.peak)) return;
-  Advice advice;
-  advice.kind = AdviceKind::kReuse;
-  advice.account = AccountName(tables_, a);
-  advice.bytes = saved;
-  for (const uint32_t group : pool_groups_[a]) {
-    if (groups_[group].idle_at_peak > 0) {
-      advice.sites.push_back(SiteOf(group, groups_[group].idle_at_peak, groups_[group].live_at_peak));
-    }
-  }
-  if (advice.sites.empty()) return;
-  int64_t idle = 0;
-  for (const Advice::Site& site : advice.sites) idle = Plus(idle, site.bytes);
-  advice.text =
-      Cat("Make the pools smaller, or let other buffers use them: the segments of ", Shorten(advice.sites), " have ",
-          Bytes(idle), " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");
-  advice.how = "The recording is replayed without the bytes of segments that no block covers.";
-  advice.replay = {{"peak_before", account.peak}, {"peak_after", account.no_idle.peak}};
-  report.advice.push_back(std::move(advice));
+  AdviseIdlePools(found, a, report);
 }
 
 }  // namespace hbmprof::tool::advise

@@ -1,5 +1,5 @@
 // The interface between command_line.cc and the subcommands. Each subcommand is one file with one function
-// Add...Command, which is declared at the end of this header and listed in command_line.cc.
+// Add...Command, and a line of commands.inc.
 #ifndef HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
 #define HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
 
@@ -47,26 +47,9 @@ inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
 }
 
 // Each of these functions adds its subcommand to the command line `tool`.
-Command AddRunCommand(CLI::App& tool);
-Command AddAttachCommand(CLI::App& tool);
-Command AddDetachCommand(CLI::App& tool);
-Command AddPsCommand(CLI::App& tool);
-Command AddDumpCommand(CLI::App& tool);
-Command AddControlCommand(CLI::App& tool);
-Command AddServeCommand(CLI::App& tool);
-Command AddDoctorCommand(CLI::App& tool);
-Command AddTopCommand(CLI::App& tool);
-Command AddDiffCommand(CLI::App& tool);
-Command AddPeekCommand(CLI::App& tool);
-Command AddLeaksCommand(CLI::App& tool);
-Command AddSymbolizeCommand(CLI::App& tool);
-Command AddReportCommand(CLI::App& tool);
-Command AddAdviseCommand(CLI::App& tool);
-Command AddTimelineCommand(CLI::App& tool);
-Command AddWhoCommand(CLI::App& tool);
-Command AddConvertCommand(CLI::App& tool);
-Command AddCheckCommand(CLI::App& tool);
-Command AddCompletionCommand(CLI::App& tool);
+#define HBMPROF_COMMAND(name) Command Add##name##Command(CLI::App& tool);
+#include "src/tool/commands/commands.inc"
+#undef HBMPROF_COMMAND
 
 }  // namespace hbmprof::tool
 

@@ -22,13 +22,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// In the order of the help page.
-constexpr Command (*kCommands[])(CLI::App&) = {
-    AddRunCommand,      AddAttachCommand, AddDetachCommand,    AddPsCommand,     AddDumpCommand,
-    AddControlCommand,  AddServeCommand,  AddDoctorCommand,    AddTopCommand,    AddDiffCommand,
-    AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand, AddAdviseCommand,
-    AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,  AddCompletionCommand};
-
 // Opens /dev/null on each standard descriptor that is closed. Otherwise the next file that is opened would get that
 // number, and output would be written into that file. /dev/null is opened with the wrong access mode, so that reading
 // and writing fail as they do on a closed descriptor. Programs that this process starts do not inherit the descriptor.
@@ -40,16 +33,10 @@ void OccupyClosedDescriptors() {
   }
 }
 
-// Prints the text of CLI11: help, the version, or an error in the arguments of `command`. The text of an error can
-// contain the user's arguments.
-int PrintUsage(const CLI::App& tool, const std::string& command, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) {
-    std::ostringstream out;
-    tool.exit(error, out, out);
-    Print(out.str());
-    return kSuccess;
-  }
-  PrintError(command, error.what());
+// Prints what is wrong with the arguments of `command`, or of hbmprof itself if it is "". `problem` can contain the
+// user's arguments. Returns the exit code.
+int PrintWrongUsage(const std::string& command, const std::string& problem) {
+  PrintError(command, problem);
   PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
   return kUnusable;
 }
@@ -140,23 +127,20 @@ int PrintUnknownCommand(const std::vector<Command>& commands, const std::string&
   return kUnusable;
 }
 
-// Explains which of the arguments after the subcommand is an option that it does not have. Returns whether there is
-// one.
-bool PrintUnknownOption(const Command& command, const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument == "--") return false;
-    const std::string name = argument.substr(0, argument.find('='));
-    if (name.compare(0, 2, "--") != 0 || command.arguments->get_option_no_throw(name) != nullptr) continue;
+// Each of the functions ...Problem returns what is wrong with the arguments of a subcommand; "" if nothing is.
+
+// An option that the subcommand does not have.
+std::string UnknownOptionProblem(const CLI::App& command, const std::vector<std::string>& words) {
+  for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
+    const std::string name = word->substr(0, word->find('='));
+    if (name.compare(0, 2, "--") != 0 || command.get_option_no_throw(name) != nullptr) continue;
     std::vector<std::string> candidates;
-    for (const CLI::Option* option : command.arguments->get_options()) {
-      for (const std::string& candidate : option->get_lnames()) candidates.push_back(candidate);
+    for (const CLI::Option* option : command.get_options()) {
+      candidates.insert(candidates.end(), option->get_lnames().begin(), option->get_lnames().end());
     }
-    const std::string command_name = command.arguments->get_name();
-    PrintError(command_name, Cat("there is no option '", name, "'", DidYouMean(name.substr(2), candidates, "--")));
-    PrintErrorText(Cat("Run hbmprof ", command_name, " --help for more information.\n"));
-    return true;
+    return Cat("there is no option '", name, "'", DidYouMean(name.substr(2), candidates, "--"));
   }
-  return false;
+  return "";
 }
 
 // Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
@@ -173,50 +157,43 @@ void SeparateProgram(const Command& command, std::vector<std::string>& arguments
   }
 }
 
-// Explains which option is given several times although it takes one value. Returns whether there is one.
-bool PrintRepeatedOption(const CLI::App& arguments) {
-  for (const CLI::Option* option : arguments.get_options()) {
+// An option that is given several times although it takes one value.
+std::string RepeatedOptionProblem(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
     const size_t count = option->results().size();
     if (option->get_items_expected_max() != 1 || count < 2) continue;
-    PrintError(arguments.get_name(), Cat(option->get_name(), ": is given ", count, " times; give it once"));
-    PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
-    return true;
+    return Cat(option->get_name(), ": is given ", count, " times; give it once");
   }
-  return false;
+  return "";
 }
 
-// Explains which option or argument has an empty value, as `--fail-over "$LIMIT"` has if the variable is not set.
-// Returns whether there is one. Without this, the option would have no effect, and nothing would say so.
-bool PrintEmptyValue(const CLI::App& arguments, const std::vector<std::string>& words) {
+// An option or argument with an empty value, as `--fail-over "$LIMIT"` has if the variable is not set. Without this,
+// the option would have no effect, and nothing would say so.
+std::string EmptyValueProblem(const CLI::App& command, const std::vector<std::string>& words) {
   std::string empty;
   // CLI11 would take the word after "--option=" as its value.
   for (auto word = words.begin(); word != words.end() && *word != "--" && empty.empty(); ++word) {
     const std::string name = word->substr(0, word->find('='));
     if (word->size() != name.size() + 1 || word->compare(0, 2, "--") != 0) continue;
-    if (arguments.get_option_no_throw(name) != nullptr) empty = name;
+    if (command.get_option_no_throw(name) != nullptr) empty = name;
   }
-  for (const CLI::Option* option : arguments.get_options()) {
+  for (const CLI::Option* option : command.get_options()) {
     const std::vector<std::string>& values = option->results();
     if (std::find(values.begin(), values.end(), "") == values.end()) continue;
     if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
   }
-  if (empty.empty()) return false;
-  PrintError(arguments.get_name(), Cat(empty, ": the value is empty"));
-  PrintErrorText(Cat("Run hbmprof ", arguments.get_name(), " --help for more information.\n"));
-  return true;
+  return empty.empty() ? "" : Cat(empty, ": the value is empty");
 }
 
-// Explains that standard input is given as several inputs: the second one would be empty. Returns whether it is.
-bool PrintRepeatedInput(const CLI::App& arguments) {
+// Standard input is given as several inputs: the second one would be empty.
+std::string RepeatedInputProblem(const CLI::App& command) {
   std::ptrdiff_t inputs = 0;
-  for (const CLI::Option* option : arguments.get_options()) {
+  for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
     inputs += std::count(option->results().begin(), option->results().end(), "-");
   }
-  if (inputs < 2) return false;
-  PrintError(arguments.get_name(), Cat("-: is given ", inputs, " times; standard input can be read once"));
-  return true;
+  return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");
 }
 
 absl::StatusOr<int> RunCommand(const Command& command) {
@@ -228,11 +205,8 @@ absl::StatusOr<int> RunCommand(const Command& command) {
   return command.run();
 }
 
-// Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
-int Run(int argc, char** argv, std::string* command_name) {
-  CLI::App tool(
-      "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
-      "hbmprof");
+// Sets the texts of the help page.
+void Describe(CLI::App& tool) {
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);
   tool.get_formatter()->column_width(28);
@@ -240,48 +214,80 @@ int Run(int argc, char** argv, std::string* command_name) {
       "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
       "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
       "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
-  std::vector<Command> commands;
-  for (const auto add : kCommands) commands.push_back(add(tool));
-  const std::string first = argc > 1 ? argv[1] : "";
-  const auto named = std::find_if(commands.begin(), commands.end(),
-                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
-  std::vector<std::string> arguments(argv + std::min(argc, 2), argv + argc);  // of the subcommand
-  if (PrintOldName(first, arguments)) return kUnusable;
-  if (named == commands.end() && (first.empty() || first[0] != '-')) return PrintUnknownCommand(commands, first);
+}
 
-  // CLI11 leaves the name of a hidden option out of its error messages. So the hidden options are shown during the
-  // parsing and hidden again for the help.
-  std::vector<CLI::Option*> hidden;
-  for (const Command& command : commands) {
-    for (CLI::Option* const option : command.arguments->get_options()) {
-      if (!option->get_group().empty()) continue;
-      option->group("Options");
-      hidden.push_back(option);
+// CLI11 leaves the name of a hidden option out of its error messages. So this object shows the hidden options, during
+// the parsing, and its destructor hides them again for the help.
+class HiddenOptions {
+ public:
+  explicit HiddenOptions(const std::vector<Command>& commands) {
+    for (const Command& command : commands) {
+      for (CLI::Option* const option : command.arguments->get_options()) {
+        if (option->get_group().empty()) options_.push_back(option->group("Options"));
+      }
     }
   }
-  if (named != commands.end()) SeparateProgram(*named, arguments);
-  if (named != commands.end() && PrintEmptyValue(*named->arguments, arguments)) return kUnusable;
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-  reversed.push_back(first);
+  ~HiddenOptions() {
+    for (CLI::Option* const option : options_) option->group("");
+  }
+  HiddenOptions(const HiddenOptions&) = delete;
+  HiddenOptions& operator=(const HiddenOptions&) = delete;
+
+ private:
+  std::vector<CLI::Option*> options_;
+};
+
+// Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
+int Run(int argc, char** argv, std::string* command_name) {
+  CLI::App tool(
+      "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
+      "hbmprof");
+  Describe(tool);
+  std::vector<Command> commands;
+#define HBMPROF_COMMAND(name) commands.push_back(Add##name##Command(tool));
+#include "src/tool/commands/commands.inc"
+#undef HBMPROF_COMMAND
+  const std::string first = argc > 1 ? argv[1] : "";
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
+  if (PrintOldName(first, words)) return kUnusable;
+  const auto named = std::find_if(commands.begin(), commands.end(),
+                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  if (named == commands.end()) {
+    if (first.empty() || first[0] != '-') return PrintUnknownCommand(commands, first);
+  } else {
+    SeparateProgram(*named, words);
+    const std::string problem = EmptyValueProblem(*named->arguments, words);
+    if (!problem.empty()) return PrintWrongUsage(first, problem);
+  }
+  auto parsed = commands.end();
+  std::string empty;
   try {
+    const HiddenOptions hidden(commands);
+    std::vector<std::string> reversed(words.rbegin(), words.rend());
+    reversed.push_back(first);
     tool.parse(reversed);
+    parsed = std::find_if(commands.begin(), commands.end(),
+                          [](const Command& command) { return command.arguments->parsed(); });
+    if (parsed == commands.end()) return kUnusable;
+    empty = EmptyValueProblem(*parsed->arguments, {});
   } catch (const CLI::ParseError& error) {
-    for (CLI::Option* const option : hidden) option->group("");
-    const bool is_error = error.get_exit_code() != 0;
-    if (is_error && named != commands.end() && PrintUnknownOption(*named, arguments)) return kUnusable;
-    const bool is_mismatch = error.get_name() == "ArgumentMismatch";
-    if (is_mismatch && named != commands.end() && PrintRepeatedOption(*named->arguments)) return kUnusable;
-    return PrintUsage(tool, named != commands.end() ? first : "", error);
+    if (error.get_exit_code() == 0) {  // the help or the version
+      std::ostringstream out;
+      tool.exit(error, out, out);
+      Print(out.str());
+      return kSuccess;
+    }
+    if (named == commands.end()) return PrintWrongUsage("", error.what());
+    std::string problem = UnknownOptionProblem(*named->arguments, words);
+    if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(*named->arguments);
+    return PrintWrongUsage(first, problem.empty() ? error.what() : problem);
   }
-  for (const Command& command : commands) {
-    if (!command.arguments->parsed()) continue;
-    *command_name = command.arguments->get_name();
-    if (PrintEmptyValue(*command.arguments, {}) || PrintRepeatedInput(*command.arguments)) return kUnusable;
-    const absl::StatusOr<int> code = RunCommand(command);
-    if (code.ok()) return *code;
-    PrintError(*command_name, std::string(code.status().message()));
-    return kUnusable;
-  }
+  *command_name = parsed->arguments->get_name();
+  if (!empty.empty()) return PrintWrongUsage(*command_name, empty);
+  const std::string input = RepeatedInputProblem(*parsed->arguments);
+  const absl::StatusOr<int> code = input.empty() ? RunCommand(*parsed) : absl::InvalidArgumentError(input);
+  if (code.ok()) return *code;
+  PrintError(*command_name, std::string(code.status().message()));
   return kUnusable;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/text.h"
 
@@ -34,24 +36,18 @@ std::vector<std::string> OptionNames(const CLI::App& command) {
   return names;
 }
 
-std::string Joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 std::string Bash(const CLI::App& tool) {
   std::string commands;
   std::string cases;
   for (const CLI::App* command : Subcommands(tool)) {
     commands += (commands.empty() ? "" : " ") + command->get_name();
-    cases += Cat("    ", command->get_name(), ") words=\"", Joined(OptionNames(*command)), "\" ;;\n");
+    cases += Cat("    ", command->get_name(), ") words=\"", absl::StrJoin(OptionNames(*command), " "), "\" ;;\n");
   }
   return Cat(
       "# bash completion of hbmprof\n_hbmprof() {\n  local word=${COMP_WORDS[COMP_CWORD]} words=\"\"\n"
       "  if [[ $COMP_CWORD -eq 1 ]]; then\n    COMPREPLY=($(compgen -W \"",
-      commands, " ", Joined(OptionNames(tool)), "\" -- \"$word\"))\n    return\n  fi\n  case ${COMP_WORDS[1]} in\n",
-      cases,
+      commands, " ", absl::StrJoin(OptionNames(tool), " "),
+      "\" -- \"$word\"))\n    return\n  fi\n  case ${COMP_WORDS[1]} in\n", cases,
       "  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n  else\n"
       "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\ncomplete -o filenames -F _hbmprof hbmprof\n");
 }
@@ -62,9 +58,7 @@ std::string Zsh(const CLI::App& tool) {
 }
 
 std::string FishQuoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  return quoted + "'";
+  return Cat("'", absl::StrReplaceAll(text, {{"'", "\\'"}, {"\\", "\\\\"}}), "'");
 }
 
 std::string Fish(const CLI::App& tool) {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
@@ -75,9 +76,8 @@ absl::StatusOr<int> RunControl(const ControlOptions& options) {
     file = std::filesystem::absolute(options.output.empty() ? NewFileOf(*process, ".hbmrec") : options.output, error);
     if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
-    request += " ";
     // The path in the request is a pattern, in which %% stands for %.
-    for (const char c : file) request += c == '%' ? "%%" : std::string(1, c);
+    request += Cat(" ", absl::StrReplaceAll(file, {{"%", "%%"}}));
   }
   const absl::StatusOr<std::string> answer = QueryProcess(process->socket, request);
   if (!answer.ok()) return answer.status();

@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "hbmprof/cuda_coverage.h"
 #include "src/base/python_versions.h"
 #include "src/base/references.h"
@@ -54,9 +55,7 @@ class Findings {
 
  private:
   static void Line(const char* mark, const std::string& topic, const std::string& text) {
-    constexpr size_t kTopicWidth = 16;
-    Print(Cat(mark, topic, std::string(kTopicWidth - std::min(topic.size(), kTopicWidth), ' '), " ", Visible(text),
-              "\n"));
+    Print(absl::StrFormat("%s%-16s %s\n", mark, topic, Visible(text)));
   }
   bool has_problem_ = false;
 };
@@ -126,11 +125,6 @@ void Nvml(Findings& findings) {
                              get_text != nullptr ? Cat(" (", get_text(error), ")") : "",
                              ": `unaccounted` counts all processes on a device"));
     return;
-  }
-  std::ifstream status("/proc/self/status");
-  std::string ids;
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("NSpid:", 0) == 0) ids = line.substr(6);
   }
   std::error_code error;
   const bool container = std::filesystem::exists("/.dockerenv", error) ||
@@ -215,7 +209,6 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
 struct Program {
   bool elf = false;
   bool symbols = false;
-  bool dynamic_symbols = false;
   bool debug = false;
   bool unwind_tables = false;
   // The functions Framework::report whose calls in this library the injected library can interpose.
@@ -229,40 +222,58 @@ struct Program {
   bool python_is_free_threaded = false;
 };
 
-// The bytes of the file that are loaded at `address`; empty if they are not in the file.
-std::string_view LoadedBytes(Elf* elf, std::string_view bytes, uint64_t address, size_t size) {
-  size_t count = 0;
-  elf_getphdrnum(elf, &count);
-  for (size_t i = 0; i < count; ++i) {
-    GElf_Phdr segment;
-    if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr || segment.p_type != PT_LOAD) continue;
-    if (address < segment.p_vaddr || address - segment.p_vaddr >= segment.p_filesz) continue;
-    const uint64_t offset = address - segment.p_vaddr + segment.p_offset;
-    return offset < bytes.size() && bytes.size() - offset >= size ? bytes.substr(offset, size) : std::string_view();
+// A section of symbols, relocations or dynamic tags in a file with the contents `bytes`.
+struct Section {
+  Elf* elf;
+  Elf_Scn* section;
+  GElf_Shdr header;
+  std::string_view bytes;
+
+  // Returns the text at `offset` of the string table of the section.
+  std::string_view Text(uint64_t offset) const {
+    const char* const text = elf_strptr(elf, header.sh_link, offset);
+    return text == nullptr ? std::string_view() : text;
   }
-  return {};
-}
+
+  // Calls visit(entry) for each entry. `get`: gelf_getsym, gelf_getrela or gelf_getdyn.
+  template <typename Entry, typename Visit>
+  void ForEach(Entry* (*get)(Elf_Data*, int, Entry*), const Visit& visit) const {
+    Elf_Data* const data = elf_getdata(section, nullptr);
+    if (data == nullptr || header.sh_entsize == 0) return;
+    for (size_t i = 0; i < header.sh_size / header.sh_entsize; ++i) {
+      Entry entry;
+      if (get(data, static_cast<int>(i), &entry) != nullptr) visit(entry);
+    }
+  }
+
+  // Returns the first `size` bytes of what a symbol names; empty if they are not in the file.
+  std::string_view BytesOf(const GElf_Sym& symbol, size_t size) const {
+    if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx >= SHN_LORESERVE) return {};
+    Elf_Scn* const holder = elf_getscn(elf, symbol.st_shndx);
+    GElf_Shdr of;
+    if (holder == nullptr || gelf_getshdr(holder, &of) == nullptr || of.sh_type == SHT_NOBITS) return {};
+    const uint64_t offset = symbol.st_value - of.sh_addr + of.sh_offset;
+    if (symbol.st_value < of.sh_addr || offset > bytes.size() || bytes.size() - offset < size) return {};
+    return bytes.substr(offset, size);
+  }
+};
 
 // Finds the version of a Python interpreter: from Py_Version, or before 3.11 from the functions that it exports.
-void FindPython(Elf* elf, Elf_Scn* symbols, const GElf_Shdr& header, std::string_view bytes, Program& program) {
-  Elf_Data* data = elf_getdata(symbols, nullptr);
-  if (data == nullptr || header.sh_entsize == 0) return;
+void FindPython(const Section& symbols, Program& program) {
   bool is_python = false;
   int minor = 7;
   unsigned long version = 0;
-  for (size_t i = 0; i < header.sh_size / header.sh_entsize; ++i) {
-    GElf_Sym symbol;
-    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx == SHN_UNDEF) continue;
-    const char* text = elf_strptr(elf, header.sh_link, symbol.st_name);
-    const std::string_view name = text == nullptr ? "" : text;
+  symbols.ForEach(&gelf_getsym, [&](const GElf_Sym& symbol) {
+    if (symbol.st_shndx == SHN_UNDEF) return;
+    const std::string_view name = symbols.Text(symbol.st_name);
     if (name == "_PyRuntime") is_python = true;
     if (name == "PyCode_NewWithPosOnlyArgs") minor = std::max(minor, 8);
     if (name == "PyFrame_GetCode") minor = std::max(minor, 9);
     if (name == "PyIter_Send") minor = std::max(minor, 10);
-    if (name != "Py_Version") continue;
-    const std::string_view value = LoadedBytes(elf, bytes, symbol.st_value, sizeof(version));
+    if (name != "Py_Version") return;
+    const std::string_view value = symbols.BytesOf(symbol, sizeof(version));
     if (!value.empty()) std::memcpy(&version, value.data(), sizeof(version));
-  }
+  });
   if (!is_python) return;
   program.python_minor = version != 0 ? static_cast<int>(version >> 16 & 0xff) : minor;
   program.python = Cat("3.", program.python_minor, version != 0 ? Cat(".", version >> 8 & 0xff) : std::string());
@@ -298,21 +309,16 @@ bool KeepsFramePointer(std::string_view start) {
 #endif
 }
 
-void CountFramePointers(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, std::string_view bytes, Program& program) {
-  Elf_Data* data = elf_getdata(section, nullptr);
-  if (data == nullptr || header.sh_entsize == 0) return;
-  for (size_t i = 0; i < header.sh_size / header.sh_entsize && program.functions < 5000; ++i) {
-    GElf_Sym symbol;
-    GElf_Shdr code;
-    if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr) continue;
-    if (GELF_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_size < 16 || symbol.st_shndx >= SHN_LORESERVE) continue;
-    Elf_Scn* holder = elf_getscn(elf, symbol.st_shndx);
-    if (holder == nullptr || gelf_getshdr(holder, &code) == nullptr || symbol.st_value < code.sh_addr) continue;
-    const uint64_t offset = symbol.st_value - code.sh_addr + code.sh_offset;
-    if (offset > bytes.size() || bytes.size() - offset < 16) continue;
+void CountFramePointers(const Section& symbols, Program& program) {
+  constexpr int kEnough = 5000;
+  constexpr size_t kStart = 16;
+  symbols.ForEach(&gelf_getsym, [&](const GElf_Sym& symbol) {
+    if (GELF_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_size < kStart || program.functions >= kEnough) return;
+    const std::string_view start = symbols.BytesOf(symbol, kStart);
+    if (start.empty()) return;
     ++program.functions;
-    if (KeepsFramePointer(bytes.substr(offset, 16))) ++program.frame_pointer_functions;
-  }
+    if (KeepsFramePointer(start)) ++program.frame_pointer_functions;
+  });
 }
 
 // A framework whose allocator reports each block by a call of the function `report`. The call is in `library`.
@@ -330,22 +336,38 @@ constexpr Framework kFrameworks[] = {
 
 // Adds to program.reports the functions Framework::report to which a section of relocations refers: functions of other
 // libraries, and functions of this library that it calls through its procedure linkage table.
-void FindReports(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Program& program) {
-  Elf_Data* data = elf_getdata(section, nullptr);
-  Elf_Scn* symbols = elf_getscn(elf, header.sh_link);
-  GElf_Shdr symbols_header;
-  if (symbols == nullptr || gelf_getshdr(symbols, &symbols_header) == nullptr) return;
-  Elf_Data* symbols_data = elf_getdata(symbols, nullptr);
-  for (size_t i = 0; data != nullptr && header.sh_entsize != 0 && i < header.sh_size / header.sh_entsize; ++i) {
-    GElf_Rela entry;
+void FindReports(const Section& relocations, Program& program) {
+  Section symbols = {relocations.elf, elf_getscn(relocations.elf, relocations.header.sh_link), {}, relocations.bytes};
+  if (symbols.section == nullptr || gelf_getshdr(symbols.section, &symbols.header) == nullptr) return;
+  Elf_Data* const data = elf_getdata(symbols.section, nullptr);
+  relocations.ForEach(&gelf_getrela, [&](const GElf_Rela& entry) {
     GElf_Sym symbol;
-    if (gelf_getrela(data, static_cast<int>(i), &entry) == nullptr || GELF_R_SYM(entry.r_info) == 0) continue;
-    if (gelf_getsym(symbols_data, static_cast<int>(GELF_R_SYM(entry.r_info)), &symbol) == nullptr) continue;
-    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != internal::kCallSlot) continue;
-    const char* name = elf_strptr(elf, symbols_header.sh_link, symbol.st_name);
+    const uint64_t number = GELF_R_SYM(entry.r_info);
+    if (number == 0 || gelf_getsym(data, static_cast<int>(number), &symbol) == nullptr) return;
+    if (symbol.st_shndx != SHN_UNDEF && GELF_R_TYPE(entry.r_info) != internal::kCallSlot) return;
     for (const Framework& framework : kFrameworks) {
-      if (name != nullptr && std::strcmp(name, framework.report) == 0) program.reports.push_back(framework.report);
+      if (symbols.Text(symbol.st_name) == framework.report) program.reports.push_back(framework.report);
     }
+  });
+}
+
+void ExamineSection(const Section& section, std::string_view name, Program& program) {
+  if (name == ".debug_info") program.debug = true;
+  switch (section.header.sh_type) {
+    case SHT_SYMTAB:
+      program.symbols = true;
+      CountFramePointers(section, program);
+      break;
+    case SHT_DYNSYM:
+      FindPython(section, program);
+      break;
+    case SHT_RELA:
+      FindReports(section, program);
+      break;
+    case SHT_DYNAMIC:
+      section.ForEach(&gelf_getdyn, [&](const GElf_Dyn& entry) {
+        if (entry.d_tag == DT_NEEDED) program.needed.emplace_back(section.Text(entry.d_un.d_val));
+      });
   }
 }
 
@@ -353,42 +375,22 @@ Program Examine(std::string_view bytes) {
   Program program;
   elf_version(EV_CURRENT);
   Elf* elf = elf_memory(const_cast<char*>(bytes.data()), bytes.size());
-  if (elf == nullptr || elf_kind(elf) != ELF_K_ELF) {
-    if (elf != nullptr) elf_end(elf);
-    return program;
-  }
-  program.elf = true;
+  program.elf = elf != nullptr && elf_kind(elf) == ELF_K_ELF;
   size_t count = 0;
-  elf_getphdrnum(elf, &count);
+  if (program.elf) elf_getphdrnum(elf, &count);
   for (size_t i = 0; i < count; ++i) {
     GElf_Phdr segment;
     if (gelf_getphdr(elf, static_cast<int>(i), &segment) == nullptr) continue;
     program.unwind_tables = program.unwind_tables || segment.p_type == PT_GNU_EH_FRAME;
   }
   size_t names = 0;
-  elf_getshdrstrndx(elf, &names);
-  for (Elf_Scn* section = nullptr; (section = elf_nextscn(elf, section)) != nullptr;) {
-    GElf_Shdr info;
-    if (gelf_getshdr(section, &info) == nullptr) continue;
-    const char* name = elf_strptr(elf, names, info.sh_name);
-    if (name != nullptr && std::strcmp(name, ".debug_info") == 0) program.debug = true;
-    if (info.sh_type == SHT_SYMTAB) {
-      program.symbols = true;
-      CountFramePointers(elf, section, info, bytes, program);
-    }
-    if (info.sh_type == SHT_DYNSYM) {
-      program.dynamic_symbols = true;
-      FindPython(elf, section, info, bytes, program);
-    }
-    if (info.sh_type == SHT_RELA) FindReports(elf, section, info, program);
-    if (info.sh_type != SHT_DYNAMIC || info.sh_entsize == 0) continue;
-    Elf_Data* data = elf_getdata(section, nullptr);
-    for (size_t i = 0; data != nullptr && i < info.sh_size / info.sh_entsize; ++i) {
-      GElf_Dyn entry;
-      if (gelf_getdyn(data, static_cast<int>(i), &entry) == nullptr || entry.d_tag != DT_NEEDED) continue;
-      const char* needed = elf_strptr(elf, info.sh_link, entry.d_un.d_val);
-      if (needed != nullptr) program.needed.push_back(needed);
-    }
+  if (program.elf) elf_getshdrstrndx(elf, &names);
+  for (Section section = {elf, nullptr, {}, bytes}; program.elf;) {
+    section.section = elf_nextscn(elf, section.section);
+    if (section.section == nullptr) break;
+    if (gelf_getshdr(section.section, &section.header) == nullptr) continue;
+    const char* const name = elf_strptr(elf, names, section.header.sh_name);
+    ExamineSection(section, name == nullptr ? "" : name, program);
   }
   elf_end(elf);
   FindLinkedPython(program);
@@ -429,53 +431,28 @@ void FrameworkLibrary(const Framework& framework, const std::string& path, Findi
   }
 }
 
-// `library` is the path of the injected library, or empty if it cannot be used.
-void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
-  for (const Framework& framework : kFrameworks) {
-    if (std::filesystem::path(command).filename().string().rfind(framework.library, 0) == 0) {
-      return FrameworkLibrary(framework, command, findings);
-    }
-  }
-  const absl::StatusOr<std::string> path = FindProgram(command);
-  if (!path.ok()) {
-    findings.Problem("program", std::string(path.status().message()));
-    return;
-  }
-  const absl::StatusOr<std::string> bytes = ReadFile(*path);
-  if (!bytes.ok()) {
-    findings.Problem("program", std::string(bytes.status().message()));
-    return;
-  }
-  const ProgramHead head = ReadProgramHead(*path);
-  if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
-    findings.Say("program", Cat(*path, " is a script for ", head.interpreter));
-    Target(head.interpreter, library, findings, depth + 1);
-    return;
-  }
-  const Program program = Examine(*bytes);
-  if (!program.elf) {
-    findings.Problem("program", Cat(*path, " is neither an ELF program nor a script"));
-    return;
-  }
-  findings.Say("program", *path);
+// Reports why the program cannot be injected. `library` is the path of the injected library, or empty if it cannot be
+// used.
+void ReportStart(const std::string& path, const std::string& library, Findings& findings) {
   struct stat info = {};
-  stat(path->c_str(), &info);
-  if (head.kind == ProgramHead::Kind::kStatic) {
+  stat(path.c_str(), &info);
+  if (ReadProgramHead(path).kind == ProgramHead::Kind::kStatic) {
     findings.Problem("", "statically linked: nothing can be preloaded into it");
   }
-  if (const std::string reason = WhyNotInjected(*path, library); !reason.empty()) {
+  if (const std::string reason = WhyNotInjected(path, library); !reason.empty()) {
     findings.Problem("", Cat("`hbmprof run` will not inject it: ", reason));
   }
   if ((info.st_mode & (S_ISUID | S_ISGID)) != 0 && geteuid() != 0) {
     findings.Problem("", "set-user-id: the system ignores LD_PRELOAD for it; run it as its owner");
   }
-  if (getxattr(path->c_str(), "security.capability", nullptr, 0) > 0 && geteuid() != 0) {
+  if (getxattr(path.c_str(), "security.capability", nullptr, 0) > 0 && geteuid() != 0) {
     findings.Problem("", "has file capabilities: the system ignores LD_PRELOAD for it");
   }
+}
 
+void ReportCuda(const Program& program, bool looks_up, Findings& findings) {
   const std::string runtime = NeededLike(program, "libcudart.so");
   const std::string driver = NeededLike(program, "libcuda.so");
-  const bool looks_up = bytes->find("cuGetProcAddress") != std::string::npos;
   findings.Say("CUDA", !runtime.empty() ? Cat("the shared runtime, ", runtime, ": tracked through the driver")
                        : looks_up       ? "the static runtime is in the program: tracked through the driver"
                        : !driver.empty()
@@ -486,7 +463,10 @@ void Target(const std::string& command, const std::string& library, Findings& fi
     findings.Say(framework.name,
                  Cat("linked: `hbmprof doctor -- PATH/", framework.library, "` reports whether its blocks are shown"));
   }
-  Python(program, findings);
+}
+
+// Reports how complete the stacks of the program are, and which names they have.
+void ReportStacks(const Program& program, Findings& findings) {
   if (program.functions > 0) {
     findings.Say("frame pointers",
                  Cat(FormatPercent(program.frame_pointer_functions, program.functions), " of ", program.functions,
@@ -502,6 +482,31 @@ void Target(const std::string& command, const std::string& library, Findings& fi
   findings.Say("symbols", !program.symbols ? "stripped: only exported functions have names"
                           : program.debug  ? "function names, and lines (hbmprof symbolize)"
                                            : "function names, no lines: build with -g for those");
+}
+
+// Reports on a program, or on a library of a framework. `library`: as for ReportStart.
+void Target(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
+  for (const Framework& framework : kFrameworks) {
+    if (std::filesystem::path(command).filename().string().rfind(framework.library, 0) == 0) {
+      return FrameworkLibrary(framework, command, findings);
+    }
+  }
+  const absl::StatusOr<std::string> path = FindProgram(command);
+  if (!path.ok()) return findings.Problem("program", std::string(path.status().message()));
+  const absl::StatusOr<std::string> bytes = ReadFile(*path);
+  if (!bytes.ok()) return findings.Problem("program", std::string(bytes.status().message()));
+  const ProgramHead head = ReadProgramHead(*path);
+  if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
+    findings.Say("program", Cat(*path, " is a script for ", head.interpreter));
+    return Target(head.interpreter, library, findings, depth + 1);
+  }
+  const Program program = Examine(*bytes);
+  if (!program.elf) return findings.Problem("program", Cat(*path, " is neither an ELF program nor a script"));
+  findings.Say("program", *path);
+  ReportStart(*path, library, findings);
+  ReportCuda(program, bytes->find("cuGetProcAddress") != std::string::npos, findings);
+  Python(program, findings);
+  ReportStacks(program, findings);
 }
 
 absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_split.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -124,13 +125,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
     candidates.push_back(command);
   } else {
     const char* path = std::getenv("PATH");
-    const std::string folders = path == nullptr ? "/usr/bin:/bin" : path;
-    for (size_t start = 0; start <= folders.size();) {
-      const size_t end = std::min(folders.find(':', start), folders.size());
-      const std::string folder = folders.substr(start, end - start);
-      candidates.push_back(Cat(folder.empty() ? "." : folder, "/", command));
-      start = end + 1;
-    }
+    const std::vector<std::string> folders = absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':');
+    for (const std::string& folder : folders) candidates.push_back(Cat(folder.empty() ? "." : folder, "/", command));
   }
   bool forbidden = false;
   for (const std::string& candidate : candidates) {
@@ -177,12 +173,8 @@ ProgramHead ReadProgramHead(const std::string& program) {
 std::string PreloadWith(const std::string& library) {
   const char* value = std::getenv("LD_PRELOAD");
   const std::string before = value == nullptr ? "" : value;
-  std::string words = before;
-  std::replace(words.begin(), words.end(), ':', ' ');
-  std::istringstream paths(words);
-  for (std::string path; paths >> path;) {
-    if (path == library) return before;
-  }
+  const std::vector<std::string> paths = absl::StrSplit(before, absl::ByAnyChar(" :"));
+  if (std::find(paths.begin(), paths.end(), library) != paths.end()) return before;
   return before.empty() ? library : Cat(library, ":", before);
 }
 

@@ -1,14 +1,16 @@
 #include "src/tool/commands/output_options.h"
 
 #include <charconv>
-#include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <random>
 #include <system_error>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -17,11 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Escapes a folder for a variable whose value is a pattern: in a pattern, % begins a placeholder.
-std::string Literal(const std::string& folder) {
-  std::string literal;
-  for (const char c : folder) literal += c == '%' ? "%%" : std::string(1, c);
-  return literal;
-}
+std::string Literal(const std::string& folder) { return absl::StrReplaceAll(folder, {{"%", "%%"}}); }
 
 // Returns the value of HBMPROF_CUDA_OUTPUT.
 std::string OutputPattern(const std::string& folder, const std::string& run) {
@@ -55,15 +53,9 @@ absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
 }  // namespace
 
 std::string NewRunName() {
-  const time_t now = time(nullptr);
-  struct tm local = {};
-  localtime_r(&now, &local);
-  char text[32];
-  strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &local);
   std::random_device random;
-  char suffix[16];
-  std::snprintf(suffix, sizeof(suffix), "-%08x", static_cast<unsigned>(random()));
-  return Cat(text, suffix);
+  return Cat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()),
+             absl::StrFormat("-%08x", static_cast<unsigned>(random())));
 }
 
 absl::Status CheckOutputOptions(const OutputOptions& options) {

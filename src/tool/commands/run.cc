@@ -1,6 +1,7 @@
 // `hbmprof run`: runs a program with the injected library and prints a summary of its profiles at the end.
 #include <errno.h>
 #include <fcntl.h>
+#include <re2/re2.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,13 @@ struct RunOptions : OutputOptions {
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 // --- The folder and the names of the profiles. ---
+
+// A profile with the name RUN.PROCESS.NUMBER.pb.gz.
+struct Written {
+  int64_t process = 0;
+  int64_t number = 0;
+  std::string name;
+};
 
 // The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
 // folder.
@@ -84,19 +93,28 @@ class OutputFolder {
 
   const std::string& path() const { return path_; }
 
-  // Returns the names of its files that start with `start`.
-  std::set<std::string> Names(const std::string& start) const {
-    std::set<std::string> names;
+  // Returns the profiles whose names begin with `run`, in the order of processes and numbers. With `last_only`, returns
+  // only the last profile of each process. Otherwise each file is from a different process, also if the ids are equal:
+  // an id can be used in two containers, or again at a later time.
+  std::vector<Written> Profiles(const std::string& run, bool last_only) const {
+    const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kProfileSuffix)));
+    std::vector<Written> profiles;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
-      const std::string name = entry.path().filename();
-      const size_t suffix = sizeof(kProfileSuffix) - 1;
-      if (name.rfind(start, 0) == 0 && name.size() > start.size() + suffix &&
-          name.compare(name.size() - suffix, suffix, kProfileSuffix) == 0) {
-        names.insert(name);
-      }
+      Written profile = {0, 0, entry.path().filename()};
+      if (!RE2::FullMatch(profile.name, pattern, &profile.process, &profile.number)) continue;
+      profiles.push_back(std::move(profile));
     }
-    return names;
+    std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
+      return std::tie(a.process, a.number) < std::tie(b.process, b.number);
+    });
+    if (!last_only) return profiles;
+    std::vector<Written> last;
+    for (Written& profile : profiles) {
+      if (!last.empty() && last.back().process == profile.process) last.pop_back();
+      last.push_back(std::move(profile));
+    }
+    return last;
   }
 
   // Removes the empty folders that Open() created, unless another run uses them.
@@ -112,36 +130,6 @@ class OutputFolder {
   std::vector<fs::path> created_;  // innermost first
   int lock_ = -1;
 };
-
-// A profile with the name RUN.PROCESS.NUMBER.pb.gz.
-struct Written {
-  int64_t process = 0;
-  int64_t number = 0;
-  std::string name;
-};
-
-// Returns the profiles among `names`, which start with `start` ("RUN."), in the order of processes and numbers. With
-// `last_only`, returns only the last profile of each process. Otherwise each file is from a different process, also if
-// the ids are equal: an id can be used in two containers, or again at a later time.
-std::vector<Written> Profiles(const std::set<std::string>& names, const std::string& start, bool last_only) {
-  std::vector<Written> profiles;
-  for (const std::string& name : names) {
-    long process = 0;
-    long number = 0;
-    if (std::sscanf(name.c_str() + start.size(), "%ld.%ld.pb.gz", &process, &number) != 2) continue;
-    profiles.push_back({process, number, name});
-  }
-  std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
-    return std::make_pair(a.process, a.number) < std::make_pair(b.process, b.number);
-  });
-  if (!last_only) return profiles;
-  std::vector<Written> last;
-  for (Written& profile : profiles) {
-    if (!last.empty() && last.back().process == profile.process) last.pop_back();
-    last.push_back(std::move(profile));
-  }
-  return last;
-}
 
 // --- The processes. ---
 
@@ -343,13 +331,12 @@ void Summarize(int64_t process, const std::string& path) {
 // Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
-  const std::string start = Cat(run, ".");
-  const std::set<std::string> written = folder.Names(start);
-  for (const Written& profile : Profiles(written, start, !options.interval.empty())) {
+  const std::vector<Written> written = folder.Profiles(run, !options.interval.empty());
+  for (const Written& profile : written) {
     Summarize(profile.process, Cat(folder.path(), "/", profile.name));
   }
   for (const int process : still_running) {
-    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", start,
+    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
                        process, ".*", kProfileSuffix, " when it ends\n"));
   }
   if (written.empty() && still_running.empty()) {

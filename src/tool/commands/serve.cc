@@ -36,28 +36,24 @@ struct ServeOptions {
   std::string max_bytes = "4MiB";
 };
 
-HttpResponse Failure(int status, std::string_view why) {
-  HttpResponse response;
-  response.status = status;
-  response.body = Cat(Visible(why), "\n");
-  return response;
+int NumberOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kUnavailable:
+      return 502;
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kResourceExhausted:
+      return 503;
+    default:
+      return 500;
+  }
 }
 
 HttpResponse Failure(const absl::Status& status) {
-  const std::string message(status.message());
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return Failure(400, message);
-    case absl::StatusCode::kNotFound:
-      return Failure(404, message);
-    case absl::StatusCode::kUnavailable:
-      return Failure(502, message);
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kResourceExhausted:
-      return Failure(503, message);
-    default:
-      return Failure(500, message);
-  }
+  return TextResponse(NumberOf(status.code()), std::string(status.message()));
 }
 
 HttpResponse Success(std::string type, std::string body) {
@@ -83,13 +79,13 @@ HttpResponse Heap(Fleet& fleet, const HttpRequest& request) {
   const auto [begin, end] = request.parameters.equal_range("tag");
   for (auto tag = begin; tag != end; ++tag) {
     const size_t equals = tag->second.find('=');
-    if (equals == std::string::npos || equals == 0) return Failure(400, "tag: write tag=KEY=VALUE");
+    if (equals == std::string::npos || equals == 0) return TextResponse(400, "tag: write tag=KEY=VALUE");
     where.emplace_back(tag->second.substr(0, equals), tag->second.substr(equals + 1));
   }
   double seconds = 0;
   const std::string text = request.Parameter("seconds");
   if (!text.empty() && (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= kMaxSeconds))) {
-    return Failure(400, "seconds: write a number from 0 to 300");
+    return TextResponse(400, "seconds: write a number from 0 to 300");
   }
   const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
   absl::StatusOr<Fleet::Text> profile = fleet.Profile(selection, where, seconds);
@@ -115,29 +111,24 @@ HttpResponse Answer(Fleet& fleet, const HttpRequest& request) {
   if (request.path == "/processes.json") return JsonAnswer(fleet.Processes());
   const std::string pid = request.Parameter("pid");
   if (request.path == "/sites.json") {
-    if (pid.empty()) return Failure(400, "pid is missing");
+    if (pid.empty()) return TextResponse(400, "pid is missing");
     const absl::StatusOr<Json> sites = fleet.Sites(pid);
     return sites.ok() ? JsonAnswer(*sites) : Failure(sites.status());
   }
   if (request.path == "/report") {
-    if (pid.empty()) return Failure(400, "pid is missing");
+    if (pid.empty()) return TextResponse(400, "pid is missing");
     absl::StatusOr<Fleet::Text> page = fleet.Report(pid);
     if (!page.ok()) return Failure(page.status());
     HttpResponse response = Success("text/html; charset=utf-8", *std::move(page));
     response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
     return response;
   }
-  return Failure(404, "not found; there are: / /metrics /debug/pprof/heap /report");
+  return TextResponse(404, "not found; there are: / /metrics /debug/pprof/heap /report");
 }
 
 bool IsLoopback(const std::string& address) {
   in_addr v4;
   return address == "::1" || (inet_pton(AF_INET, address.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
-}
-
-bool IsAddress(const std::string& address) {
-  in6_addr any;
-  return inet_pton(AF_INET, address.c_str(), &any) == 1 || inet_pton(AF_INET6, address.c_str(), &any) == 1;
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
@@ -168,7 +159,7 @@ absl::Status Complete(ServeOptions& options) {
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
     return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
   }
-  if (!IsAddress(options.http.address)) {
+  if (!IsIpAddress(options.http.address)) {
     return absl::InvalidArgumentError(
         Cat("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1"));
   }

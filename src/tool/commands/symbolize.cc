@@ -6,10 +6,8 @@
 #include <map>
 #include <memory>
 #include <thread>
-#include <tuple>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
@@ -17,6 +15,7 @@
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/symbols/debug_files.h"
 #include "src/tool/symbols/dwarf_symbolizer.h"
+#include "src/tool/symbols/rewrite.h"
 #include "src/tool/symbols/symbol_cache.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
@@ -131,146 +130,6 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
   if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
 }
 
-// The comment that tells `hbmprof check` that the profile is already symbolized.
-constexpr char kSymbolized[] = "symbolized";
-
-// Writes the frames into the profile. Removes unused functions and strings, so that ids are dense.
-class Rewriter {
- public:
-  explicit Rewriter(RawProfile& profile) : profile_(profile), message_(profile.message()) {
-    for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
-  }
-
-  void Rewrite(const std::map<ModuleKey, Module>& modules) {
-    absl::flat_hash_map<uint64_t, pprof::Mapping*> mappings;
-    for (pprof::Mapping& mapping : *message_.mutable_mapping()) mappings[mapping.id()] = &mapping;
-    absl::flat_hash_map<uint64_t, const pprof::Function*> old_functions;
-    const google::protobuf::RepeatedPtrField<pprof::Function> old = message_.function();
-    for (const pprof::Function& function : old) old_functions[function.id()] = &function;
-    message_.clear_function();
-    absl::flat_hash_map<uint64_t, const Module*> of_mapping;
-    for (pprof::Location& location : *message_.mutable_location()) {
-      const auto mapping = mappings.find(location.mapping_id());
-      const std::vector<SourceFrame>* frames = nullptr;
-      if (mapping != mappings.end()) {
-        const auto [entry, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
-        if (is_new && CanBeModule(profile_, *mapping->second)) {
-          const auto module = modules.find(KeyOf(profile_, *mapping->second));
-          if (module != modules.end()) entry->second = &module->second;
-        }
-        if (const Module* module = entry->second; module != nullptr) {
-          const auto position = module->frames.find(PositionOf(location, *mapping->second));
-          if (position != module->frames.end()) frames = &position->second;
-          // A symbol table has no more information than the names in the profile, so these are kept.
-          if (!module->has_dwarf && location.line_size() > 0) frames = nullptr;
-        }
-      }
-      if (frames == nullptr || frames->empty()) {
-        for (pprof::Line& line : *location.mutable_line()) {
-          const pprof::Function& function = *old_functions[line.function_id()];
-          line.set_function_id(
-              FunctionOf(function.name(), function.system_name(), function.filename(), function.start_line()));
-        }
-        continue;
-      }
-      location.clear_line();
-      pprof::Mapping& of = *mapping->second;
-      of.set_has_functions(true);
-      if (frames->size() > 1) of.set_has_inline_frames(true);
-      for (const SourceFrame& frame : *frames) {
-        pprof::Line* line = location.add_line();
-        line->set_function_id(
-            FunctionOf(Text(frame.name), Text(frame.system_name), Text(frame.file), frame.start_line));
-        line->set_line(frame.line);
-        if (!frame.file.empty()) of.set_has_filenames(true);
-        if (frame.line != 0) of.set_has_line_numbers(true);
-      }
-    }
-    WriteComment(modules.size());
-    DropUnusedStrings();
-  }
-
- private:
-  void WriteComment(size_t modules) {
-    int with_lines = 0;
-    for (const pprof::Location& location : message_.location()) {
-      with_lines += std::any_of(location.line().begin(), location.line().end(),
-                                [](const pprof::Line& line) { return line.line() != 0; });
-    }
-    auto& comments = *message_.mutable_comment();
-    comments.erase(std::remove_if(comments.begin(), comments.end(),
-                                  [&](int64_t text) { return Comment(profile_.text(text)).word == kSymbolized; }),
-                   comments.end());
-    message_.add_comment(Text(
-        Cat(kSymbolized, " modules=", modules, " locations=", message_.location_size(), " with_lines=", with_lines)));
-  }
-
-  void DropUnusedStrings() {
-    google::protobuf::RepeatedPtrField<std::string> kept;
-    kept.Add();
-    std::vector<int64_t> new_index(static_cast<size_t>(message_.string_table_size()), 0);
-    const auto renew = [&](int64_t index) {
-      int64_t& to = new_index[static_cast<size_t>(index)];
-      if (to == 0 && index != 0) {
-        to = kept.size();
-        *kept.Add() = message_.string_table(static_cast<int>(index));
-      }
-      return to;
-    };
-    const auto renew_type = [&](pprof::ValueType& type) {
-      type.set_type(renew(type.type()));
-      type.set_unit(renew(type.unit()));
-    };
-    for (pprof::ValueType& type : *message_.mutable_sample_type()) renew_type(type);
-    if (message_.has_period_type()) renew_type(*message_.mutable_period_type());
-    for (pprof::Sample& sample : *message_.mutable_sample()) {
-      for (pprof::Label& label : *sample.mutable_label()) {
-        label.set_key(renew(label.key()));
-        label.set_str(renew(label.str()));
-        label.set_num_unit(renew(label.num_unit()));
-      }
-    }
-    for (pprof::Mapping& mapping : *message_.mutable_mapping()) {
-      mapping.set_filename(renew(mapping.filename()));
-      mapping.set_build_id(renew(mapping.build_id()));
-    }
-    for (pprof::Function& function : *message_.mutable_function()) {
-      function.set_name(renew(function.name()));
-      function.set_system_name(renew(function.system_name()));
-      function.set_filename(renew(function.filename()));
-    }
-    for (int64_t& comment : *message_.mutable_comment()) comment = renew(comment);
-    message_.set_drop_frames(renew(message_.drop_frames()));
-    message_.set_keep_frames(renew(message_.keep_frames()));
-    message_.set_default_sample_type(renew(message_.default_sample_type()));
-    message_.set_doc_url(renew(message_.doc_url()));
-    message_.mutable_string_table()->Swap(&kept);
-  }
-
-  int64_t Text(const std::string& text) {
-    const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
-    if (is_new) message_.add_string_table(text);
-    return entry->second;
-  }
-  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
-    const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
-    if (is_new) {
-      pprof::Function* function = message_.add_function();
-      function->set_id(entry->second);
-      function->set_name(name);
-      function->set_system_name(system_name);
-      function->set_filename(file);
-      function->set_start_line(start_line);
-    }
-    return entry->second;
-  }
-
-  RawProfile& profile_;
-  pprof::Profile& message_;
-  absl::flat_hash_map<std::string, int64_t> texts_;
-  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
-};
-
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
 // a folder, or if two profiles would be written to one file.
 absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
@@ -343,6 +202,25 @@ void PrintSummary(const std::vector<Module*>& modules) {
   PrintVisible(table.Text());
 }
 
+// Writes the frames that were found into the profile.
+void Rewrite(const Modules& modules, RawProfile& profile) {
+  absl::flat_hash_map<uint64_t, const Module*> of_mapping;
+  const auto frames_of = [&](const pprof::Location& location,
+                             const pprof::Mapping& mapping) -> const std::vector<SourceFrame>* {
+    const auto [entry, is_new] = of_mapping.try_emplace(mapping.id(), nullptr);
+    if (is_new && CanBeModule(profile, mapping)) {
+      const auto module = modules.find(KeyOf(profile, mapping));
+      if (module != modules.end()) entry->second = &module->second;
+    }
+    const Module* const module = entry->second;
+    // A symbol table has no more information than the names in the profile, so these are kept.
+    if (module == nullptr || (!module->has_dwarf && location.line_size() > 0)) return nullptr;
+    const auto frames = module->frames.find(PositionOf(location, mapping));
+    return frames == module->frames.end() ? nullptr : &frames->second;
+  };
+  WriteFrames(frames_of, modules.size(), profile);
+}
+
 absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   RETURN_IF_ERROR(CheckMemoryVariable());
   ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
@@ -364,7 +242,7 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   DebugFiles debug_files(options.debug_dirs);
   SymbolizeModules(work, options, debug_files);
   for (size_t i = 0; i < profiles.size(); ++i) {
-    Rewriter(profiles[i]).Rewrite(modules);
+    Rewrite(modules, profiles[i]);
     ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(profiles[i].message().SerializeAsString()));
     RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }

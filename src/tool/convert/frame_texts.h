@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/tool/profile/profile.h"
+#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
@@ -47,6 +48,17 @@ class FrameTexts {
   const Write write_;
   std::vector<std::string> texts_;  // by location
 };
+
+// Returns the labels `by` as the outermost frames: "device=GPU:0".
+inline std::vector<std::string> LabelFrames(const ProfileSet& profiles, uint32_t labels,
+                                            const std::vector<std::string>& by) {
+  std::vector<std::string> names;
+  for (const std::string& key : by) names.push_back(Cat(key, "=", profiles.LabelText(labels, key)));
+  return names;
+}
+
+// The only frame of a sample without a stack and labels.
+inline constexpr char kNoStack[] = "[no stack]";
 
 }  // namespace hbmprof::tool
 

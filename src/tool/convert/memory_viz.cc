@@ -1,4 +1,4 @@
-// WriteMemoryViz: see recording_files.h.
+// The snapshot of PyTorch's memory_viz: a pickle of protocol 2.
 //
 // The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
 // block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -58,7 +58,7 @@ class Pickle {
     const auto [entry, is_new] = texts_.try_emplace(text, memo_size_);
     if (!is_new) return Get(entry->second);
     bytes_ += 'X';
-    const std::string visible = Utf8(text);
+    const std::string visible = Visible(text);  // readers refuse a text that is not UTF-8
     AppendLittleEndian(visible.size(), 4);
     bytes_ += visible;
     Put();
@@ -82,9 +82,8 @@ class Pickle {
   }
   void End() { bytes_ += '.'; }
 
-  // Writes the bytes if they are more than `limit`.
-  absl::Status Flush(size_t limit) {
-    if (bytes_.size() <= limit) return absl::OkStatus();
+  // Passes the bytes on to the output.
+  absl::Status Flush() {
     const absl::Status status = output_.Append(bytes_);
     bytes_.clear();
     return status;
@@ -94,8 +93,6 @@ class Pickle {
   void AppendLittleEndian(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) bytes_ += static_cast<char>(value >> (8 * i));
   }
-  // Names from a file may not be UTF-8; readers refuse such a text.
-  static std::string Utf8(const std::string& text) { return Visible(text); }
 
   FileOutput& output_;
   std::string bytes_;
@@ -133,9 +130,7 @@ class MemoryVizWriter {
       account_ = accounts[i];
       in_use_ = start.account(account_).in_use;
       pickle_.List();
-      if (start.account(account_).is_used) {
-        RETURN_IF_ERROR(WriteTrace());
-      }
+      if (start.account(account_).is_used) RETURN_IF_ERROR(WriteTrace());
       pickle_.EndList();
       segments[i].swap(segments_);
       blocks[i].swap(blocks_);
@@ -149,17 +144,16 @@ class MemoryVizWriter {
       for (const auto& [address, segment] : segments[i]) {
         WriteSegment(i, address, segment, blocks[i]);
         pickle_.NextElement(count++);
-        RETURN_IF_ERROR(pickle_.Flush(kBufferBytes));
+        RETURN_IF_ERROR(pickle_.Flush());
       }
     }
     pickle_.EndList();
     pickle_.EndDict();
     pickle_.End();
-    return pickle_.Flush(0);
+    return pickle_.Flush();
   }
 
  private:
-  static constexpr size_t kBufferBytes = 1 << 16;
   // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles get
   // artificial addresses, which begin here.
   static constexpr uint64_t kFirstMadeAddress = uint64_t{1} << 48;
@@ -195,13 +189,11 @@ class MemoryVizWriter {
   }
 
   absl::Status WriteTrace() {
-    for (const RecordingTables::Live& live : tables_.live) {
-      if (AccountOf(tables_.sites[live.site]) == account_ && IsSegment(live.site))
-        Begin(live.id, live.bytes, live.site, false);
-    }
-    for (const RecordingTables::Live& live : tables_.live) {
-      if (AccountOf(tables_.sites[live.site]) == account_ && !IsSegment(live.site))
-        Begin(live.id, live.bytes, live.site, false);
+    for (const bool are_segments : {true, false}) {
+      for (const RecordingTables::Live& live : tables_.live) {
+        const bool is_here = AccountOf(tables_.sites[live.site]) == account_;
+        if (is_here && IsSegment(live.site) == are_segments) Begin(live.id, live.bytes, live.site, false);
+      }
     }
     RecordedEvent event;
     std::vector<RecordedEvent> change;
@@ -211,7 +203,7 @@ class MemoryVizWriter {
       if (event.is_continued || change.empty()) continue;
       WriteChange(change);
       change.clear();
-      RETURN_IF_ERROR(pickle_.Flush(kBufferBytes));
+      RETURN_IF_ERROR(pickle_.Flush());
     }
     return absl::OkStatus();
   }
@@ -222,23 +214,17 @@ class MemoryVizWriter {
     time_us_ = Plus(tables_.start_unix_nanos, Minus(change[0].time, tables_.start_time)) / 1000;
     ReadSamples(change[0].time);
     if (change.size() > 1) MoveSegments(change);
-    const auto for_each = [&change](bool (*is_kind)(RecordedKind), const auto& apply) {
+    for (const bool are_segments : {false, true}) {
       for (const RecordedEvent& event : change) {
-        if (is_kind(event.kind)) apply(event);
+        if (internal::Ends(event.kind) && IsSegment(event.site) == are_segments) End(event);
       }
-    };
-    for_each(&internal::Ends, [this](const RecordedEvent& event) {
-      if (!IsSegment(event.site)) End(event);
-    });
-    for_each(&internal::Ends, [this](const RecordedEvent& event) {
-      if (IsSegment(event.site)) End(event);
-    });
-    for_each(&internal::Begins, [this](const RecordedEvent& event) {
-      if (IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
-    });
-    for_each(&internal::Begins, [this](const RecordedEvent& event) {
-      if (!IsSegment(event.site)) Begin(event.id, event.bytes, event.site, true);
-    });
+    }
+    for (const bool are_segments : {true, false}) {
+      for (const RecordedEvent& event : change) {
+        if (!internal::Begins(event.kind) || IsSegment(event.site) != are_segments) continue;
+        Begin(event.id, event.bytes, event.site, true);
+      }
+    }
     for (const RecordedEvent& event : change) {
       if (event.site < tables_.sites.size()) in_use_ = Plus(in_use_, SiteTotals::ChangeOf(event));
       if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
@@ -510,11 +496,21 @@ class MemoryVizWriter {
   size_t entries_ = 0;
 };
 
-}  // namespace
-
 absl::Status WriteMemoryViz(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                             Progress& progress) {
   return MemoryVizWriter(recording, stacks, output, progress).Write();
 }
+
+// The events are read once for each account.
+size_t UsedAccounts(const RecordingTables& tables) {
+  const SiteTotals totals(tables);
+  size_t used = 0;
+  for (size_t account = 0; account < totals.account_count(); ++account) used += totals.account(account).is_used ? 1 : 0;
+  return used;
+}
+
+}  // namespace
+
+const Format kMemoryVizFormat = {"memory-viz", &WriteMemoryViz, &UsedAccounts};
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// WritePerfetto: see recording_files.h.
+// Perfetto's trace: counters, tags as slices, failed allocations, and heap profiles at the marks and at the peaks.
 //
 // Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
 // MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -111,16 +111,14 @@ class PerfettoWriter {
         for (const size_t account : totals_.changed_accounts()) WriteAccount(account, event.time);
         if (!totals_.changed_accounts().empty()) AtPeak(event.time);
       }
-      RETURN_IF_ERROR(Flush(kBufferBytes));
+      RETURN_IF_ERROR(Flush());
     }
     WriteSamples(recording_.end_time());
     CloseTags();
-    return Flush(0);
+    return Flush();
   }
 
  private:
-  static constexpr size_t kBufferBytes = 1 << 16;
-
   struct Account {
     uint64_t in_use_track = 0;  // 0: none yet
     uint64_t idle_track = 0;
@@ -130,12 +128,9 @@ class PerfettoWriter {
     int64_t peak = 0;
     bool peak_is_written = false;
   };
-  struct Callstack {
-    std::vector<uint32_t> sites;  // at least one
-  };
 
-  absl::Status Flush(size_t limit) {
-    if (bytes_.size() < limit) return absl::OkStatus();
+  // Passes the bytes on to the output.
+  absl::Status Flush() {
     const absl::Status status = output_.Append(bytes_);
     bytes_.clear();
     return status;
@@ -358,7 +353,7 @@ class PerfettoWriter {
       const std::vector<uint32_t>& frames = stacks_.stack(tables_.sites[i].stack);
       const auto [entry, is_new] = numbers.try_emplace({totals_.account_of(i), frames}, callstacks_.size());
       if (is_new) callstacks_.emplace_back();
-      callstacks_[entry->second].sites.push_back(i);
+      callstacks_[entry->second].push_back(i);
     }
     Packet(tables_.start_time, kNeedsState, [&](Message<PacketField>& packet) {
       Message<InternedField> data(packet, PacketField::kInternedData);
@@ -386,11 +381,7 @@ class PerfettoWriter {
       return entry->second;
     };
     const auto add = [&](uint64_t id, const std::string& name, const std::string& path) {
-      {
-        Message<StringField> text(data, InternedField::kFunctionName);
-        text.add_uint64(StringField::kId, id);
-        text.add_string(StringField::kText, name);
-      }
+      AddText(data, InternedField::kFunctionName, id, name);
       const uint64_t mapping = mapping_of(path.empty() ? program : path);
       Message<FrameField> frame(data, InternedField::kFrame);
       frame.add_uint64(FrameField::kId, id);
@@ -404,14 +395,14 @@ class PerfettoWriter {
     }
     for (size_t i = 0; i < accounts_.size(); ++i) add(AccountFrame(i), AccountName(tables_, i), "");
   }
+  static void AddText(Message<InternedField>& data, InternedField field, uint64_t id, const std::string& text) {
+    Message<StringField> message(data, field);
+    message.add_uint64(StringField::kId, id);
+    message.add_string(StringField::kText, text);
+  }
   static void InternMapping(Message<InternedField>& data, uint64_t id, const std::string& path) {
-    const auto add_text = [&](InternedField field, std::string_view text) {
-      Message<StringField> message(data, field);
-      message.add_uint64(StringField::kId, id);
-      message.add_string(StringField::kText, text.data(), text.size());
-    };
-    add_text(InternedField::kBuildId, Cat("hbmprof-", id));
-    add_text(InternedField::kMappingPath, path);
+    AddText(data, InternedField::kBuildId, id, Cat("hbmprof-", id));
+    AddText(data, InternedField::kMappingPath, id, path);
     Message<MappingField> mapping(data, InternedField::kMapping);
     mapping.add_uint64(MappingField::kId, id);
     mapping.add_uint64(MappingField::kBuildId, id);
@@ -425,14 +416,14 @@ class PerfettoWriter {
     std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
     std::vector<SiteTotals::Site> sums(callstacks_.size());
     for (size_t i = 0; i < callstacks_.size(); ++i) {
-      for (const uint32_t site : callstacks_[i].sites) {
+      for (const uint32_t site : callstacks_[i]) {
         const SiteTotals::Site& now = totals_.site(site);
         sums[i].allocated_bytes = Plus(sums[i].allocated_bytes, now.allocated_bytes);
         sums[i].freed_bytes = Plus(sums[i].freed_bytes, now.freed_bytes);
         sums[i].allocated_objects = Plus(sums[i].allocated_objects, now.allocated_objects);
         sums[i].freed_objects = Plus(sums[i].freed_objects, now.freed_objects);
       }
-      const size_t account = totals_.account_of(callstacks_[i].sites[0]);
+      const size_t account = totals_.account_of(callstacks_[i][0]);
       const bool is_empty = sums[i].allocated_objects == 0 && sums[i].allocated_bytes == 0;
       if (!is_empty && (!only.has_value() || *only == account)) changed[account].push_back(i);
     }
@@ -467,16 +458,18 @@ class PerfettoWriter {
   std::vector<std::vector<Tag>> open_tags_;  // by thread: outermost slice first
   uint64_t next_track_;
   std::unordered_map<std::string, uint64_t> sampled_tracks_;
-  std::vector<Callstack> callstacks_;
+  std::vector<std::vector<uint32_t>> callstacks_;  // the sites of each: at least one
   uint64_t profile_count_ = 0;
   std::string bytes_;
 };
-
-}  // namespace
 
 absl::Status WritePerfetto(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                            Progress& progress) {
   return PerfettoWriter(recording, stacks, output, progress).Write();
 }
+
+}  // namespace
+
+const Format kPerfettoFormat = {"perfetto", &WritePerfetto, [](const RecordingTables&) { return size_t{2}; }};
 
 }  // namespace hbmprof::tool

@@ -1,6 +1,5 @@
-// See table.h.
-#include "src/tool/convert/table.h"
-
+// Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV or NDJSON: the events of a
+// recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
@@ -28,6 +28,94 @@ using internal::RecordedEvent;
 using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingTables;
+
+enum class TableFormat : uint8_t {
+  kCsv,     // with a line of names; RFC 4180
+  kNdjson,  // one JSON object in each line
+};
+
+// One row as text. Its cells must be added in the order of the columns.
+class TableRow {
+ public:
+  TableRow(TableFormat format, const std::vector<std::string>& columns) : format_(format), columns_(columns) {}
+
+  void Number(int64_t value) {
+    Begin();
+    char digits[24];
+    text_.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
+  }
+  void Number(std::optional<int64_t> value) {
+    if (!value.has_value()) return Missing();
+    Number(*value);
+  }
+  void Text(std::string_view value) {
+    Begin();
+    if (format_ == TableFormat::kNdjson) {
+      text_ += Quoted(value);
+      return;
+    }
+    const std::string visible = Visible(value);
+    if (visible.find_first_of(",\"") == std::string::npos) {
+      text_ += visible;
+      return;
+    }
+    text_ += '"';
+    for (const char c : visible) text_.append(c == '"' ? 2 : 1, c);
+    text_ += '"';
+  }
+  // Letters, digits and the characters of times only.
+  void Plain(std::string_view value) {
+    Begin();
+    if (format_ == TableFormat::kNdjson) text_ += '"';
+    text_ += value;
+    if (format_ == TableFormat::kNdjson) text_ += '"';
+  }
+  // Serialized JSON.
+  void Json(const std::string& value) {
+    if (format_ == TableFormat::kCsv) {
+      Text(value);
+    } else {
+      Begin();
+      text_ += value;
+    }
+  }
+  void Missing(int count = 1) {
+    for (int i = 0; i < count; ++i) {
+      Begin();
+      if (format_ == TableFormat::kNdjson) text_ += "null";
+    }
+  }
+  // Adds `count` cells. `cells` is the text() of another TableRow that started at the same column.
+  void Cells(std::string_view cells, size_t count) {
+    text_ += cells;
+    column_ += count;
+  }
+  // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
+  void StartAt(size_t column) { column_ = column; }
+  std::string_view text() const { return text_; }
+  // Ends the row and appends it to `output`.
+  absl::Status End(FileOutput& output) {
+    text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
+    return output.Append(text_);
+  }
+
+ private:
+  void Begin() {
+    if (format_ == TableFormat::kNdjson) {
+      text_ += column_ == 0 ? "{\"" : ",\"";
+      text_ += columns_[column_];
+      text_ += "\":";
+    } else if (column_ != 0) {
+      text_ += ',';
+    }
+    ++column_;
+  }
+
+  const TableFormat format_;
+  const std::vector<std::string>& columns_;
+  size_t column_ = 0;
+  std::string text_;
+};
 
 constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
 
@@ -102,13 +190,14 @@ class EventTable {
     TableRow row(format_, columns_);
     Start(row, event.time, NameOf(event.kind));
     const bool has_site = event.site < of_sites_.size();
-    const bool has_bytes = has_site || event.kind == RecordedKind::kFailed;
-    const size_t account = has_site ? totals_.account_of(event.site) : static_cast<size_t>(event.id);
-    const bool has_account = has_site || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kResetPeak;
-    Add(row, has_bytes, event.bytes);
-    Add(row, has_site, SiteTotals::ChangeOf(event));
-    Add(row, has_account, has_account ? totals_.account(account).in_use : 0);
-    if (has_site && event.kind != RecordedKind::kCharge && event.kind != RecordedKind::kFailed) {
+    const bool is_failed = event.kind == RecordedKind::kFailed;
+    std::optional<size_t> account;
+    if (has_site) account = totals_.account_of(event.site);
+    if (!has_site && (is_failed || event.kind == RecordedKind::kResetPeak)) account = static_cast<size_t>(event.id);
+    row.Number(has_site || is_failed ? std::optional(event.bytes) : std::nullopt);
+    row.Number(has_site ? std::optional(SiteTotals::ChangeOf(event)) : std::nullopt);
+    row.Number(account.has_value() ? std::optional(totals_.account(*account).in_use) : std::nullopt);
+    if (has_site && event.kind != RecordedKind::kCharge && !is_failed) {
       char id[24] = "0x";
       row.Plain({id, static_cast<size_t>(std::to_chars(id + 2, id + sizeof(id), event.id, 16).ptr - id)});
     } else {
@@ -119,8 +208,7 @@ class EventTable {
       row.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
     } else {
       const bool is_tags = event.kind == RecordedKind::kTags;
-      EndRow(row, has_account ? std::optional(account) : std::nullopt,
-             event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
+      EndRow(row, account, event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
              is_tags ? TagsAsJson(tables_.tag_sets[event.id]) : "{}");
     }
     return row.End(output_);
@@ -128,37 +216,23 @@ class EventTable {
 
   absl::Status WriteSample(const DriverSample& sample) {
     for (const DriverSample::Device& device : sample.devices) {
-      const std::pair<const char*, std::optional<int64_t>> values[] = {
-          {"driver_in_use", device.bytes_in_use},
-          {"driver_free", device.bytes_free},
-          {"driver_limit", device.bytes_limit},
-          {"driver_largest_free", device.largest_free_block_bytes},
-          {"driver_cache", device.cache_bytes}};
-      for (const auto& [name, value] : values) {
-        RETURN_IF_ERROR(value.has_value()
-                            ? WriteValue(sample.time, name, *value, size_t{device.device} * kMemorySpaceCount, "")
-                            : absl::OkStatus());
+      const size_t account = size_t{device.device} * kMemorySpaceCount;
+      for (const auto& [name, value] :
+           {std::pair("driver_in_use", device.bytes_in_use), std::pair("driver_free", device.bytes_free),
+            std::pair("driver_limit", device.bytes_limit),
+            std::pair("driver_largest_free", device.largest_free_block_bytes),
+            std::pair("driver_cache", device.cache_bytes)}) {
+        RETURN_IF_ERROR(WriteValue(sample.time, name, value, account, ""));
       }
     }
-    absl::Status status;
-    if (sample.host_resident_bytes.has_value()) {
-      status = WriteValue(sample.time, "host_resident", *sample.host_resident_bytes, std::nullopt, "");
-    }
+    RETURN_IF_ERROR(WriteValue(sample.time, "host_resident", sample.host_resident_bytes, std::nullopt, ""));
     for (const auto& [name, value] : sample.counters) {
-      if (status.ok()) status = WriteValue(sample.time, "counter", value, std::nullopt, name);
+      RETURN_IF_ERROR(WriteValue(sample.time, "counter", value, std::nullopt, name));
     }
-    return status;
+    return absl::OkStatus();
   }
 
  private:
-  static void Add(TableRow& row, bool has_value, int64_t value) {
-    if (has_value) {
-      row.Number(value);
-    } else {
-      row.Missing();
-    }
-  }
-
   void Start(TableRow& row, int64_t time, std::string_view name) {
     row.Number(Minus(time, tables_.start_time));
     row.Plain(times_.Of(time));
@@ -190,10 +264,9 @@ class EventTable {
       row.Text(tables_.names.devices[*account / kMemorySpaceCount].name);
       row.Text(MemorySpaceName(MemorySpace(*account % kMemorySpaceCount)));
     } else {
-      row.Missing();
-      row.Missing();
+      row.Missing(2);
     }
-    for (int i = 0; i < 3; ++i) row.Missing();  // kind, site, allocator
+    row.Missing(3);  // kind, site, allocator
     if (name.empty()) {
       row.Missing();
     } else {
@@ -204,12 +277,13 @@ class EventTable {
     row.Number(tables_.names.process_id);
   }
 
-  absl::Status WriteValue(int64_t time, const char* event, int64_t value, std::optional<size_t> account,
+  absl::Status WriteValue(int64_t time, const char* event, std::optional<int64_t> value, std::optional<size_t> account,
                           const std::string& name) {
+    if (!value.has_value()) return absl::OkStatus();
     TableRow row(format_, columns_);
     Start(row, time, event);
     row.Number(value);
-    for (int i = 0; i < 4; ++i) row.Missing();  // change, in_use, id, thread
+    row.Missing(4);  // change, in_use, id, thread
     EndRow(row, account, name, "{}");
     return row.End(output_);
   }
@@ -290,11 +364,7 @@ class SampleTable {
       process = writer.Number("pid");
     }
     row.Text(host);
-    if (process.has_value()) {
-      row.Number(*process);
-    } else {
-      row.Missing();
-    }
+    row.Number(process);
     return std::string(row.text());
   }
 
@@ -315,11 +385,7 @@ class SampleTable {
     row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
     row.Json(LabelsOf(profiles, sample.labels));
     for (const std::optional<size_t>& type : types) {
-      if (type.has_value()) {
-        row.Number(profiles.Value(file, number, *type));
-      } else {
-        row.Missing();
-      }
+      row.Number(type.has_value() ? std::optional(profiles.Value(file, number, *type)) : std::nullopt);
     }
     return row.End(output_);
   }
@@ -343,80 +409,10 @@ class SampleTable {
   std::vector<std::string> types_;
 };
 
-}  // namespace
-
-std::optional<TableFormat> TableFormatNamed(const std::string& name) {
-  if (name == "csv") return TableFormat::kCsv;
-  if (name == "ndjson") return TableFormat::kNdjson;
-  return std::nullopt;
-}
-
-void TableRow::Begin() {
-  if (format_ == TableFormat::kNdjson) {
-    text_ += column_ == 0 ? "{\"" : ",\"";
-    text_ += columns_[column_];
-    text_ += "\":";
-  } else if (column_ != 0) {
-    text_ += ',';
-  }
-  ++column_;
-}
-
-void TableRow::Number(int64_t value) {
-  Begin();
-  char digits[24];
-  text_.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
-}
-
-void TableRow::Text(std::string_view value) {
-  Begin();
-  if (format_ == TableFormat::kNdjson) {
-    text_ += Quoted(value);
-    return;
-  }
-  const std::string visible = Visible(value);
-  if (visible.find_first_of(",\"") == std::string::npos) {
-    text_ += visible;
-    return;
-  }
-  text_ += '"';
-  for (const char c : visible) text_.append(c == '"' ? 2 : 1, c);
-  text_ += '"';
-}
-
-void TableRow::Plain(std::string_view value) {
-  Begin();
-  if (format_ == TableFormat::kNdjson) text_ += '"';
-  text_ += value;
-  if (format_ == TableFormat::kNdjson) text_ += '"';
-}
-
-void TableRow::Json(const std::string& value) {
-  if (format_ == TableFormat::kCsv) {
-    Text(value);
-  } else {
-    Begin();
-    text_ += value;
-  }
-}
-
-void TableRow::Missing() {
-  Begin();
-  if (format_ == TableFormat::kNdjson) text_ += "null";
-}
-
-void TableRow::Cells(std::string_view cells, size_t count) {
-  text_ += cells;
-  column_ += count;
-}
-
-absl::Status TableRow::End(FileOutput& output) {
-  text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
-  return output.Append(text_);
-}
-
-absl::Status WriteEventTable(TableFormat format, RecordingReader& recording, const RecordedStacks& stacks,
-                             FileOutput& output, Progress& progress) {
+// Writes the events and the samples of a recording. Memory: that of the reader.
+template <TableFormat format>
+absl::Status WriteEventTable(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
+                             Progress& progress) {
   EventTable table(format, recording.tables(), stacks, output);
   RETURN_IF_ERROR(table.WriteHeader());
   RecordingCursor cursor(recording, &progress);
@@ -432,8 +428,10 @@ absl::Status WriteEventTable(TableFormat format, RecordingReader& recording, con
   return write_samples(INT64_MAX);
 }
 
-absl::Status WriteSampleTable(TableFormat format, const std::vector<std::string>& files, const ViewOptions& options,
-                              FileOutput& output) {
+// Writes the samples of the profiles. Memory: that of one profile. Errors: also kInvalidArgument if a profile has none
+// of the sample types of the first one.
+template <TableFormat format>
+absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewOptions& options, FileOutput& output) {
   SampleTable table(format, output);
   for (const std::string& file : files) {
     ASSIGN_OR_RETURN(const ProfileSet profiles, ReadView("convert", {file}, options));
@@ -442,5 +440,18 @@ absl::Status WriteSampleTable(TableFormat format, const std::vector<std::string>
   }
   return absl::OkStatus();
 }
+
+}  // namespace
+
+const Format kCsvFormat = [] {
+  Format format = {"csv", &WriteEventTable<TableFormat::kCsv>};
+  format.write_profiles = &WriteSampleTable<TableFormat::kCsv>;
+  return format;
+}();
+const Format kNdjsonFormat = [] {
+  Format format = {"ndjson", &WriteEventTable<TableFormat::kNdjson>};
+  format.write_profiles = &WriteSampleTable<TableFormat::kNdjson>;
+  return format;
+}();
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// WriteXplane: see recording_files.h.
+// XProf's XSpace (HOST.xplane.pb), for its tool Memory Profile.
 //
 // XProf reads the events MemoryAllocation and MemoryDeallocation of the plane /host:CPU. It pairs them by address, and
 // calls the difference between the bytes in use and the live buffers "unused preallocated device memory". So segments
@@ -14,10 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "src/tool/convert/recording_files.h"
+#include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -111,10 +112,10 @@ class XplaneWriter {
       accounts_[i].limit = space.bytes_limit;
       accounts_[i].lifetime_peak = space.peak_bytes_in_use;
     }
-    absl::Status status = OpenPlane();
-    if (status.ok()) status = WriteLiveBuffers();
-    if (status.ok()) status = WriteEvents();
-    return status.ok() ? ClosePlane() : status;
+    RETURN_IF_ERROR(OpenPlane());
+    RETURN_IF_ERROR(WriteLiveBuffers());
+    RETURN_IF_ERROR(WriteEvents());
+    return ClosePlane();
   }
 
  private:
@@ -157,9 +158,9 @@ class XplaneWriter {
 
   // Appends the start of the message `field`, whose length is not known yet. Sets `*position` to that of its length.
   absl::Status Open(Field field, int64_t* position) {
-    const absl::Status status = output_.Append(std::string(1, static_cast<char>(field << 3 | 2)));
+    RETURN_IF_ERROR(output_.Append(std::string(1, static_cast<char>(field << 3 | 2))));
     *position = output_.size();
-    return status.ok() ? output_.Append(FixedLength(0)) : status;
+    return output_.Append(FixedLength(0));
   }
   absl::Status Close(int64_t position) {
     const int64_t begin = position + static_cast<int64_t>(kLengthBytes);
@@ -167,18 +168,18 @@ class XplaneWriter {
   }
 
   absl::Status OpenPlane() {
-    absl::Status status = Open(static_cast<Field>(SpaceField::kPlane), &plane_);
+    RETURN_IF_ERROR(Open(static_cast<Field>(SpaceField::kPlane), &plane_));
     std::string name;
     Message<PlaneField>(name).add_string(PlaneField::kName, "/host:CPU");
-    if (status.ok()) status = output_.Append(name);
-    if (status.ok()) status = Open(static_cast<Field>(PlaneField::kLine), &line_);
+    RETURN_IF_ERROR(output_.Append(name));
+    RETURN_IF_ERROR(Open(static_cast<Field>(PlaneField::kLine), &line_));
     name.clear();
     Message<LineField>(name).add_string(LineField::kName, "hbmprof");
-    return status.ok() ? output_.Append(name) : status;
+    return output_.Append(name);
   }
 
   absl::Status ClosePlane() {
-    absl::Status status = Close(line_);
+    RETURN_IF_ERROR(Close(line_));
     std::string names;
     Message<PlaneField> plane(names);
     const auto add = [&plane](PlaneField field, uint64_t id, std::string_view name) {
@@ -190,12 +191,12 @@ class XplaneWriter {
     };
     for (uint64_t i = 0; i < std::size(kEventNames); ++i) add(PlaneField::kEventMetadata, i + 1, kEventNames[i]);
     for (uint64_t i = 0; i < texts_.size(); ++i) add(PlaneField::kStatMetadata, i + 1, texts_[i]);
-    if (status.ok()) status = output_.Append(names);
-    if (status.ok()) status = Close(plane_);
+    RETURN_IF_ERROR(output_.Append(names));
+    RETURN_IF_ERROR(Close(plane_));
     std::string host;
     Message<SpaceField>(host).add_string(SpaceField::kHostname, tables_.names.host);
-    if (status.ok()) status = output_.Append(host);
-    if (!status.ok() || output_.size() <= kMaxBytes) return status;
+    RETURN_IF_ERROR(output_.Append(host));
+    if (output_.size() <= kMaxBytes) return absl::OkStatus();
     return TooLarge();
   }
 
@@ -221,11 +222,7 @@ class XplaneWriter {
       // The last one has all bytes in use, including those of segments.
       const bool is_last = --left[account] == 0;
       const RecordedEvent event = {tables_.start_time, live.id, live.bytes, live.site, 0, RecordedKind::kAlloc};
-      if (const absl::Status status =
-              Append(kAllocation, event, is_last ? totals_.account(account).in_use : in_use[account]);
-          !status.ok()) {
-        return status;
-      }
+      RETURN_IF_ERROR(Append(kAllocation, event, is_last ? totals_.account(account).in_use : in_use[account]));
     }
     return absl::OkStatus();
   }
@@ -237,9 +234,8 @@ class XplaneWriter {
       change_.push_back(event);
       if (!totals_.Apply(event)) continue;
       ReadSamples(event.time);
-      const absl::Status status = WriteChange();
+      RETURN_IF_ERROR(WriteChange());
       change_.clear();
-      if (!status.ok()) return status;
       if (output_.size() > kMaxBytes) return TooLarge();
     }
     return absl::OkStatus();
@@ -270,10 +266,8 @@ class XplaneWriter {
       const bool begins = internal::Begins(event.kind) || event.kind == RecordedKind::kAllocAndFree;
       const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
       // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.
-      absl::Status status;
-      if (begins) status = Append(kAllocation, event, in_use, is_segment);
-      if (ends && status.ok()) status = Append(kDeallocation, event, in_use, is_segment);
-      if (!status.ok()) return status;
+      if (begins) RETURN_IF_ERROR(Append(kAllocation, event, in_use, is_segment));
+      if (ends) RETURN_IF_ERROR(Append(kDeallocation, event, in_use, is_segment));
     }
     return absl::OkStatus();
   }
@@ -344,11 +338,13 @@ class XplaneWriter {
   std::string stat_;   // one stat
 };
 
-}  // namespace
-
 absl::Status WriteXplane(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                          Progress& progress) {
   return XplaneWriter(recording, stacks, output, progress).Write();
 }
+
+}  // namespace
+
+const Format kXplaneFormat = {"xplane", &WriteXplane, nullptr, true};
 
 }  // namespace hbmprof::tool

@@ -399,23 +399,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
 
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
-  // Label sets with equal values of the labels `by` get the same number.
-  std::vector<uint32_t> kinds(profiles.label_set_count());
-  std::vector<std::vector<std::pair<std::string, std::string>>> kind_labels;
-  absl::flat_hash_map<std::string, uint32_t> kind_numbers;
-  for (uint32_t set = 0; set < kinds.size(); ++set) {
-    std::vector<std::pair<std::string, std::string>> labels;
-    std::string key;
-    for (const std::string& name : by) {
-      const std::string value = profiles.LabelText(set, name);
-      key += Cat(value.size(), ":", value);
-      if (!value.empty()) labels.emplace_back(name, value);
-    }
-    const auto [entry, is_new] = kind_numbers.try_emplace(key, static_cast<uint32_t>(kind_labels.size()));
-    if (is_new) kind_labels.push_back(std::move(labels));
-    kinds[set] = entry->second;
-  }
-
+  const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = TypeNamed(profiles, "alloc_objects");
   const std::optional<size_t> live = TypeNamed(profiles, "inuse_objects");
   const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
@@ -427,12 +411,15 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
-      const uint32_t kind = kinds[sample.labels];
-      const auto [entry, is_new] = numbers.try_emplace({sample.stack, kind}, sites.size());
+      const uint32_t group = groups.of_set[sample.labels];
+      const auto [entry, is_new] = numbers.try_emplace({sample.stack, group}, sites.size());
       if (is_new) {
         SiteGrowth& site = sites.emplace_back();
         site.stack = sample.stack;
-        site.labels = kind_labels[kind];
+        for (size_t l = 0; l < by.size(); ++l) {
+          const std::string& value = groups.values[group][l];
+          if (!value.empty()) site.labels.emplace_back(by[l], value);
+        }
         site.values.resize(dumps);
         allocated.emplace_back(allocated_type.has_value() ? dumps : 0);
       }

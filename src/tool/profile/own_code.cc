@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/export/known_code.h"
 #include "src/tool/util/status_macros.h"
 
@@ -60,20 +59,16 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     own[l].location = profiles.AddLocation(std::move(rest));
   }
   bool changed = false;  // a leaf
-  absl::flat_hash_map<uint32_t, uint32_t> stacks;
-  profiles.MapSamples(ProfileSet::Removed::kInTotal, [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
-    const auto [entry, is_new] = stacks.try_emplace(sample.stack, sample.stack);
-    if (!is_new) return entry->second;
-    std::vector<uint64_t> locations(profiles.stacks().begin(sample.stack), profiles.stacks().end(sample.stack));
+  profiles.MapStacks([&](uint32_t stack) {
+    std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
     size_t first = 0;
     while (first < locations.size() && !own[locations[first]].frame.has_value()) ++first;
-    if (first == locations.size()) return entry->second;
+    if (first == locations.size()) return stack;
     while (!own[locations.back()].frame.has_value()) locations.pop_back();
     changed = changed || first != 0 || *own[locations[0]].frame != 0;
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));
     locations[0] = own[locations[0]].location;
-    entry->second = profiles.StackOf(locations);
-    return entry->second;
+    return profiles.StackOf(locations);
   });
   return changed;
 }

@@ -471,6 +471,24 @@ uint64_t ProfileSet::AddLocation(Location location) {
   return locations_.size() - 1;
 }
 
+void ProfileSet::MapStacks(const std::function<std::optional<uint32_t>(uint32_t)>& stack_of) {
+  absl::flat_hash_map<uint32_t, std::optional<uint32_t>> stacks;
+  MapSamples(Removed::kInTotal, [&](const Sample& sample) {
+    const auto [entry, is_new] = stacks.try_emplace(sample.stack);
+    if (is_new) entry->second = stack_of(sample.stack);
+    return entry->second;
+  });
+}
+
+void ProfileSet::FilterLabels(Removed removed, const std::function<bool(uint32_t)>& keeps) {
+  std::vector<std::optional<bool>> kept(label_sets_.size());
+  MapSamples(removed, [&](const Sample& sample) {
+    std::optional<bool>& keep = kept[sample.labels];
+    if (!keep.has_value()) keep = keeps(sample.labels);
+    return *keep ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+  });
+}
+
 void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of) {
   const size_t width = types_.size();
   for (File& file : files_) {
@@ -556,6 +574,19 @@ std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) cons
     if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
   }
   return "";
+}
+
+ProfileSet::LabelGroups ProfileSet::GroupLabels(const std::vector<std::string>& keys) const {
+  LabelGroups groups;
+  absl::flat_hash_map<std::vector<std::string>, uint32_t> numbers;
+  for (uint32_t set = 0; set < label_sets_.size(); ++set) {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(LabelText(set, key));
+    const auto [entry, is_new] = numbers.try_emplace(values, static_cast<uint32_t>(numbers.size()));
+    if (is_new) groups.values.push_back(std::move(values));
+    groups.of_set.push_back(entry->second);
+  }
+  return groups;
 }
 
 std::string ProcessIn(const ProfileSet::File& file) {

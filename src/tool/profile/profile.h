@@ -90,7 +90,7 @@ class ProfileSet {
     ProfileInfo info;  // from the comments
     std::vector<Sample> samples;
     std::vector<int64_t> values;  // of sample i: from i * types().size()
-    // By type: the sum of the absolute values of the samples that MapSamples removed with Removed::kInTotal.
+    // By type: the sum of the absolute values of the removed samples that count in the totals.
     std::vector<int64_t> removed;
   };
 
@@ -140,7 +140,6 @@ class ProfileSet {
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
   const ListTable& stacks() const { return stacks_; }
-  size_t label_set_count() const { return label_sets_.size(); }
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
   const Ages& ages(const Sample& sample) const { return ages_[sample.ages]; }
   // Returns the value of the label `key` as text, numbers in decimal. "" if the label is missing.
@@ -148,6 +147,12 @@ class ProfileSet {
   // Checks the argument of the option `option`. Error: kInvalidArgument if there are samples and none has the label
   // `key`, with the labels that exist.
   absl::Status CheckLabelKey(const std::string& option, const std::string& key) const;
+  // Label sets with equal values of some labels have the same group.
+  struct LabelGroups {
+    std::vector<uint32_t> of_set;                  // by label set
+    std::vector<std::vector<std::string>> values;  // by group: one for each label, "" if it is missing
+  };
+  LabelGroups GroupLabels(const std::vector<std::string>& keys) const;
 
   // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
   //
@@ -159,10 +164,13 @@ class ProfileSet {
   uint64_t AddLocation(Location location);
   // Returns the number of the stack of these locations, innermost first.
   uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
+  // Gives the samples of each stack the stack that `stack_of` returns, or removes them if `stack_of` returns nullopt.
+  // Removed samples still count in the totals.
+  void MapStacks(const std::function<std::optional<uint32_t>(uint32_t stack)>& stack_of);
   // Whether removed samples still count in the totals. Percentages are relative to these totals.
   enum class Removed { kInTotal, kNotInTotal };
-  // Gives each sample the stack that `stack_of` returns, or removes the sample if `stack_of` returns nullopt.
-  void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
+  // Removes the samples of the label sets for which `keeps` returns false.
+  void FilterLabels(Removed removed, const std::function<bool(uint32_t label_set)>& keeps);
 
   // Returns the frames of a location, innermost first; at least one.
   std::vector<ShownFrame> ShownLocation(uint64_t location) const;
@@ -176,6 +184,8 @@ class ProfileSet {
   class Adder;
   ProfileSet() = default;
   String Intern(std::string_view text);
+  // Replaces the stacks of all samples. Removes a sample if `stack_of` returns nullopt.
+  void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
   absl::Status Unify(const std::vector<std::vector<SampleType>>& types);
 
   std::vector<SampleType> types_;

@@ -22,17 +22,21 @@
 namespace hbmprof::tool {
 namespace {
 
-// The frames and locations that match a regular expression.
+// The argument of an option: a regular expression for frames and locations.
 class FramePattern {
  public:
+  explicit FramePattern(const char* option) : option_(option) {}
   // Error: kInvalidArgument.
-  absl::Status Set(const std::string& option, const std::string& expression) {
+  absl::Status Set(const std::string& expression) {
     if (expression.empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, expression));
+    ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option_, expression));
     pattern_ = NamePattern(std::move(compiled));
     return absl::OkStatus();
   }
+  const char* option() const { return option_; }
   bool is_set() const { return pattern_.is_set(); }
+  bool had_effect = false;
+
   // Returns whether the function's name or source file matches.
   bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
@@ -50,6 +54,7 @@ class FramePattern {
   }
 
  private:
+  const char* option_;
   NamePattern pattern_;
 };
 
@@ -58,35 +63,22 @@ class FramePattern {
 class FrameFilters {
  public:
   absl::Status Set(const ViewOptions& options) {
-    for (auto& [pattern, option, expression] :
-         {std::make_tuple(&focus_, "--focus", &options.focus), std::make_tuple(&ignore_, "--ignore", &options.ignore),
-          std::make_tuple(&hide_, "--hide", &options.hide), std::make_tuple(&show_, "--show", &options.show),
-          std::make_tuple(&show_from_, "--show-from", &options.show_from)}) {
-      RETURN_IF_ERROR(pattern->Set(option, *expression));
-    }
-    return absl::OkStatus();
+    RETURN_IF_ERROR(focus_.Set(options.focus));
+    RETURN_IF_ERROR(ignore_.Set(options.ignore));
+    RETURN_IF_ERROR(hide_.Set(options.hide));
+    RETURN_IF_ERROR(show_.Set(options.show));
+    return show_from_.Set(options.show_from);
   }
 
-  void Apply(ProfileSet& profiles) {
+  // Calls `warn` with each option that matches no frame.
+  void Apply(ProfileSet& profiles, const std::function<void(const char*)>& warn) {
     if (!focus_.is_set() && !ignore_.is_set() && !hide_.is_set() && !show_.is_set() && !show_from_.is_set()) return;
     decisions_.resize(profiles.locations().size());
     for (uint64_t l = 0; l < decisions_.size(); ++l) Examine(profiles, l);
-    absl::flat_hash_map<uint32_t, std::optional<uint32_t>> stacks;
-    profiles.MapSamples(ProfileSet::Removed::kInTotal,
-                        [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
-                          const auto [entry, is_new] = stacks.try_emplace(sample.stack, std::nullopt);
-                          if (is_new) entry->second = StackOf(profiles, sample.stack);
-                          return entry->second;
-                        });
-  }
-
-  // Calls `warn` with each option that matched no frame.
-  void Warn(const std::function<void(const char*)>& warn) const {
-    if (focus_.is_set() && !focus_matched_) warn("--focus");
-    if (ignore_.is_set() && !ignore_matched_) warn("--ignore");
-    if (hide_.is_set() && !hide_matched_) warn("--hide");
-    if (show_.is_set() && !show_matched_) warn("--show");
-    if (show_from_.is_set() && !show_from_matched_) warn("--show-from");
+    profiles.MapStacks([&](uint32_t stack) { return StackOf(profiles, stack); });
+    for (const FramePattern* pattern : {&focus_, &ignore_, &hide_, &show_, &show_from_}) {
+      if (pattern->is_set() && !pattern->had_effect) warn(pattern->option());
+    }
   }
 
  private:
@@ -102,13 +94,13 @@ class FrameFilters {
     const ProfileSet::Location& location = profiles.locations()[number];
     Decision& decision = decisions_[number];
     if (ignore_.is_set() && ignore_.MatchesLocation(profiles, location)) {
-      decision.ignored = ignore_matched_ = true;
+      decision.ignored = ignore_.had_effect = true;
     } else if (!focus_.is_set() || focus_.MatchesLocation(profiles, location)) {
-      decision.focused = focus_matched_ = true;
+      decision.focused = focus_.had_effect = true;
     }
     std::vector<ProfileSet::Frame> frames = location.frames;
     if (hide_.is_set() && hide_.MatchesLocation(profiles, location)) {
-      hide_matched_ = true;
+      hide_.had_effect = true;
       Keep(frames, [&](const ProfileSet::Frame& frame) {
         return !hide_.MatchesBinary(profiles, location) && !hide_.MatchesFrame(profiles, frame);
       });
@@ -120,7 +112,7 @@ class FrameFilters {
         Keep(frames, [&](const ProfileSet::Frame& frame) { return show_.MatchesFrame(profiles, frame); });
       }
       decision.hidden = decision.hidden || frames.empty();
-      show_matched_ = show_matched_ || !frames.empty();
+      show_.had_effect = show_.had_effect || !frames.empty();
     }
     if (show_from_.is_set()) {
       decision.shown_from = show_from_.MatchesBinary(profiles, location);
@@ -129,7 +121,7 @@ class FrameFilters {
         decision.shown_from = true;
         frames.resize(i + 1);
       }
-      show_from_matched_ = show_from_matched_ || decision.shown_from;
+      show_from_.had_effect = show_from_.had_effect || decision.shown_from;
     }
     if (frames.size() != location.frames.size() && !frames.empty()) profiles.SetFrames(number, std::move(frames));
   }
@@ -164,16 +156,11 @@ class FrameFilters {
     return profiles.StackOf(locations);
   }
 
-  FramePattern focus_;
-  FramePattern ignore_;
-  FramePattern hide_;
-  FramePattern show_;
-  FramePattern show_from_;
-  bool focus_matched_ = false;
-  bool ignore_matched_ = false;
-  bool hide_matched_ = false;
-  bool show_matched_ = false;
-  bool show_from_matched_ = false;
+  FramePattern focus_{"--focus"};
+  FramePattern ignore_{"--ignore"};
+  FramePattern hide_{"--hide"};
+  FramePattern show_{"--show"};
+  FramePattern show_from_{"--show-from"};
   std::vector<Decision> decisions_;  // by location
 };
 
@@ -329,15 +316,13 @@ absl::Status ApplyWhere(const LabelTexts& labels, ProfileSet& profiles, bool* ma
     RETURN_IF_ERROR(profiles.CheckLabelKey("--where", label.first));
   }
   if (labels.empty()) return absl::OkStatus();
-  std::vector<bool> selected(profiles.label_set_count());
-  for (uint32_t set = 0; set < selected.size(); ++set) {
-    selected[set] = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
+  *matches = false;
+  profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t set) {
+    const bool has_all = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
       return profiles.LabelText(set, label.first) == label.second;
     });
-  }
-  *matches = std::find(selected.begin(), selected.end(), true) != selected.end();
-  profiles.MapSamples(ProfileSet::Removed::kNotInTotal, [&](const ProfileSet::Sample& sample) {
-    return selected[sample.labels] ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+    *matches = *matches || has_all;
+    return has_all;
   });
   return absl::OkStatus();
 }
@@ -379,22 +364,16 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   }
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
   if (!where_matches) warn("--where");
-  filters.frames.Apply(profiles);
-  filters.frames.Warn(warn);
+  filters.frames.Apply(profiles, warn);
   if (!tag_focus.is_set() && !tag_ignore.is_set()) return absl::OkStatus();
   bool any_focused = false;
   bool any_ignored = false;
-  std::vector<int8_t> kept(profiles.label_set_count(), -1);
-  profiles.MapSamples(ProfileSet::Removed::kInTotal, [&](const ProfileSet::Sample& sample) -> std::optional<uint32_t> {
-    int8_t& keep = kept[sample.labels];
-    if (keep < 0) {
-      const bool focused = !tag_focus.is_set() || tag_focus.Matches(profiles, sample.labels);
-      const bool ignored = tag_ignore.is_set() && tag_ignore.Matches(profiles, sample.labels);
-      any_focused = any_focused || focused;
-      any_ignored = any_ignored || ignored;
-      keep = focused && !ignored ? 1 : 0;
-    }
-    return keep == 1 ? std::optional<uint32_t>(sample.stack) : std::nullopt;
+  profiles.FilterLabels(ProfileSet::Removed::kInTotal, [&](uint32_t labels) {
+    const bool focused = !tag_focus.is_set() || tag_focus.Matches(profiles, labels);
+    const bool ignored = tag_ignore.is_set() && tag_ignore.Matches(profiles, labels);
+    any_focused = any_focused || focused;
+    any_ignored = any_ignored || ignored;
+    return focused && !ignored;
   });
   if (tag_focus.is_set() && !any_focused) warn("--tagfocus");
   if (tag_ignore.is_set() && !any_ignored) warn("--tagignore");

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "hbmprof/allocation.h"
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
@@ -124,24 +126,19 @@ class StackTree {
   std::vector<std::string> names_{"all"};
 };
 
-// Returns the labels without kRecordedSiteLabel.
-Json LabelsJson(const ProfileSet& profiles, uint32_t set) {
-  std::vector<std::pair<std::string, Json>> entries;
-  for (const ProfileSet::Label& label : profiles.labels(set)) {
-    if (profiles.text(label.key) == kRecordedSiteLabel) continue;
-    entries.emplace_back(profiles.text(label.key),
-                         label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
-  }
-  return ObjectOf(std::move(entries));
-}
-
-// The different sets of labels.
+// The different sets of labels, without kRecordedSiteLabel.
 class LabelSets {
  public:
   size_t NumberOf(const ProfileSet& profiles, uint32_t set) {
     const auto [entry, is_new] = numbers_.try_emplace({&profiles, set}, 0);
-    if (is_new) entry->second = NumberOf(LabelsJson(profiles, set));
-    return entry->second;
+    if (!is_new) return entry->second;
+    std::vector<std::pair<std::string, Json>> labels;
+    for (const ProfileSet::Label& label : profiles.labels(set)) {
+      const std::string& key = profiles.text(label.key);
+      if (key == kRecordedSiteLabel) continue;
+      labels.emplace_back(key, label.text != 0 ? Json(profiles.text(label.text)) : Json(Shown(label.number)));
+    }
+    return entry->second = NumberOf(ObjectOf(std::move(labels)));
   }
   size_t NumberOf(Json labels) {
     const auto [entry, is_new] =
@@ -195,35 +192,12 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
 }
 
 // Returns a hash in the form in which a content security policy contains it.
-std::string Base64OfHex(std::string_view hex) {
-  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  unsigned bits = 0;
-  int count = 0;
-  for (const char c : hex) {
-    bits = bits << 4 | static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10);
-    count += 4;
-    if (count < 6) continue;
-    count -= 6;
-    text += kDigits[bits >> count & 63];
-  }
-  if (count > 0) text += kDigits[bits << (6 - count) & 63];
-  while (text.size() % 4 != 0) text += '=';
-  return text;
-}
+std::string Base64OfHex(const std::string& hex) { return absl::Base64Escape(absl::HexStringToBytes(hex)); }
 
 // Returns JSON for a script element. Nothing in it ends the element or begins a comment.
 std::string Embedded(const Json& data) {
-  const std::string plain = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
-  std::string json;
-  for (const char c : plain) {
-    if (c == '<') {
-      json += "\\u003c";
-    } else {
-      json += c;
-    }
-  }
-  return json;
+  const std::string json = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return absl::StrReplaceAll(json, {{"<", "\\u003c"}});
 }
 
 // Adds to `data` the samples of the last dump and of the base by tree node and label set.

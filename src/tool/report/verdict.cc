@@ -18,21 +18,7 @@ constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
 constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
 constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that grows in bursts
 
-struct Device {
-  std::string name;
-  std::optional<int64_t> in_use, peak, limit, pool, reserved, driver_in_use, largest_free;
-};
-
-std::vector<Device> DevicesOf(const ProfileSet::File& file) {
-  std::vector<Device> devices;
-  for (const ProfileInfo::Device& device : file.info.devices) {
-    if (!device.is_device_memory()) continue;
-    devices.push_back({device.name, device.Number("in_use"), device.Number("peak"), device.Number("limit"),
-                       device.Number("pool"), device.Number("reserved"), device.Number("driver_in_use"),
-                       device.Number("largest_free_block")});
-  }
-  return devices;
-}
+using Device = ProfileInfo::Device;
 
 std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
 
@@ -98,33 +84,39 @@ std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::v
   return ", and no leak was found.";
 }
 
-// Returns the sentence on the device with the least headroom, or "".
+// Returns the sentence on the device with the least headroom, and on pools and fragments; or "".
 std::string DeviceSentence(const std::vector<Device>& devices) {
   const Device* fullest = nullptr;
   const auto share = [](const Device& device) {
-    return static_cast<double>(device.peak.value_or(0)) / static_cast<double>(*device.limit);
+    return static_cast<double>(device.Number("peak").value_or(0)) / static_cast<double>(*device.Number("limit"));
   };
   for (const Device& device : devices) {
-    if (!device.limit.has_value() || *device.limit <= 0) continue;
+    if (!device.is_device_memory() || device.Number("limit").value_or(0) <= 0) continue;
     if (fullest == nullptr || share(device) > share(*fullest)) fullest = &device;
   }
   std::string text;
   const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
-  if (fullest != nullptr && fullest->peak.has_value()) {
-    const int64_t headroom = Minus(*fullest->limit, *fullest->peak);
-    add(Cat(fullest->name, " used up to ", Bytes(*fullest->peak), " of ", Bytes(*fullest->limit), ": headroom ",
-            Bytes(headroom), " (", FormatPercent(headroom, *fullest->limit), ")"));
+  if (fullest != nullptr && fullest->Number("peak").has_value()) {
+    const int64_t limit = *fullest->Number("limit");
+    const int64_t peak = *fullest->Number("peak");
+    const int64_t headroom = Minus(limit, peak);
+    add(Cat(fullest->name, " used up to ", Bytes(peak), " of ", Bytes(limit), ": headroom ", Bytes(headroom), " (",
+            FormatPercent(headroom, limit), ")"));
   }
   for (const Device& device : devices) {
-    const int64_t pool = device.pool.value_or(0);
-    const int64_t idle = device.reserved.value_or(0);
+    if (!device.is_device_memory()) continue;
+    const int64_t pool = device.Number("pool").value_or(0);
+    const int64_t idle = device.Number("reserved").value_or(0);
     if (pool > 0 && idle > pool / 100 * kIdlePercent) {
       add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
     }
-    if (!device.limit.has_value() || !device.driver_in_use.has_value() || !device.largest_free.has_value()) continue;
-    const int64_t free = Minus(*device.limit, *device.driver_in_use);
-    if (free > 0 && Minus(free, *device.largest_free) > free / 100 * kFragmentedPercent) {
-      add(Cat("the largest free block of ", device.name, " is ", Bytes(*device.largest_free), " of ", Bytes(free),
+    const std::optional<int64_t> limit = device.Number("limit");
+    const std::optional<int64_t> in_use = device.Number("driver_in_use");
+    const std::optional<int64_t> largest = device.Number("largest_free_block");
+    if (!limit.has_value() || !in_use.has_value() || !largest.has_value()) continue;
+    const int64_t free = Minus(*limit, *in_use);
+    if (free > 0 && Minus(free, *largest) > free / 100 * kFragmentedPercent) {
+      add(Cat("the largest free block of ", device.name, " is ", Bytes(*largest), " of ", Bytes(free),
               " free: its memory is fragmented"));
     }
   }
@@ -154,10 +146,14 @@ std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now
   }
   double least = -1;
   std::string first;
-  for (const Device& device : DevicesOf(now)) {
+  for (const Device& device : now.info.devices) {
     const auto rate = rates.find(device.name);
-    if (unit != "bytes" || rate == rates.end() || rate->second <= 0 || !device.limit.has_value()) continue;
-    const double left = static_cast<double>(Minus(*device.limit, device.in_use.value_or(0))) / rate->second;
+    const std::optional<int64_t> limit = device.Number("limit");
+    if (!device.is_device_memory() || unit != "bytes" || rate == rates.end() || rate->second <= 0 ||
+        !limit.has_value()) {
+      continue;
+    }
+    const double left = static_cast<double>(Minus(*limit, device.Number("in_use").value_or(0))) / rate->second;
     if (left < 0 || (least >= 0 && left >= least)) continue;
     least = left;
     first = device.name;
@@ -184,7 +180,7 @@ std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const Profile
   } else if (!leaks.empty()) {
     sentences.push_back(leaks);
   }
-  if (const std::string device = DeviceSentence(DevicesOf(now)); !device.empty()) sentences.push_back(device);
+  if (const std::string device = DeviceSentence(now.info.devices); !device.empty()) sentences.push_back(device);
   return sentences;
 }
 

@@ -210,20 +210,13 @@ absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& proces
   return Held(Merged(*before, after, where, has_process_labels, seconds), std::move(lease));
 }
 
-absl::StatusOr<Fleet::Text> Fleet::FoldedProfile(const std::string& pid) const {
-  ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select({pid, ""}));
-  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  ASSIGN_OR_RETURN(Answers answers, ProfilesOf({processes.front()}, true, lease.get()));
-  return Text{std::move(answers[0].second), std::move(lease)};
-}
-
 absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
   {
     const std::lock_guard<std::mutex> lock(parsing_);
     const auto cached = sites_.find(pid);
     if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
   }
-  ASSIGN_OR_RETURN(const Text profile, FoldedProfile(pid));
+  ASSIGN_OR_RETURN(const Text profile, Profile({pid, ""}, {}, 0));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{pid, profile.bytes}}));
   SumsOptions options;
@@ -242,7 +235,7 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
 }
 
 absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
-  ASSIGN_OR_RETURN(Text profile, FoldedProfile(pid));
+  ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}, 0));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
   return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile.held));

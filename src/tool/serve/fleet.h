@@ -102,7 +102,6 @@ class Fleet {
   // profile that is not valid.
   absl::StatusOr<std::string> Merged(const Answers& before, const Answers& after, const ProfileMerger::Labels& where,
                                      bool has_process_labels, double seconds);
-  absl::StatusOr<Text> FoldedProfile(const std::string& pid) const;
 
   const Options options_;
   mutable AnswerBudget answer_bytes_;

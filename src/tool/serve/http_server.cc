@@ -79,39 +79,27 @@ bool HasToken(const RequestHead& request, const std::string& token) {
   return colon != std::string::npos && IsSameSecret(std::string_view(user_and_password).substr(colon + 1), token);
 }
 
-bool IsIpAddress(const std::string& text) {
-  unsigned char bytes[sizeof(in6_addr)];
-  return inet_pton(AF_INET, text.c_str(), bytes) == 1 || inet_pton(AF_INET6, text.c_str(), bytes) == 1;
-}
-
 bool IsAllowedHost(const RequestHead& request, const std::vector<std::string>& names) {
   if (request.count(http::field::host) != 1) return false;
   const std::string host = HostOf(std::string(Field(request, http::field::host)));
   return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
 }
 
-HttpResponse Refusal(int status, const std::string& why) {
-  HttpResponse response;
-  response.status = status;
-  response.body = why + "\n";
-  return response;
-}
-
 // Returns the answer to a request that a check refuses, else nullopt.
 std::optional<HttpResponse> RefusalOf(const HttpServerOptions& options, const RequestHead& request) {
   if (!IsAllowedHost(request, options.hosts)) {
-    return Refusal(403, "The header Host is neither an IP address, nor localhost, nor a name that --host allows.");
+    return TextResponse(403, "The header Host is neither an IP address, nor localhost, nor a name that --host allows.");
   }
   if (!options.token.empty() && !HasToken(request, options.token))
-    return Refusal(401, "The token is missing or wrong.");
+    return TextResponse(401, "The token is missing or wrong.");
   const auto text = [&](const char* name) { return std::string_view(request[name].data(), request[name].size()); };
   if (text("Sec-Fetch-Site") == "cross-site" && text("Sec-Fetch-Mode") != "navigate") {
-    return Refusal(403, "A page of another site must not read this.");
+    return TextResponse(403, "A page of another site must not read this.");
   }
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
-    return Refusal(405, "Only GET and HEAD are allowed.");
+    return TextResponse(405, "Only GET and HEAD are allowed.");
   }
-  if (request.count(http::field::transfer_encoding) > 0) return Refusal(413, "A request must have no body.");
+  if (request.count(http::field::transfer_encoding) > 0) return TextResponse(413, "A request must have no body.");
   return std::nullopt;
 }
 
@@ -180,16 +168,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void OnHead(error_code error) {
     const bool is_too_large = error == asio::error::not_found || error == http::error::header_limit;
-    if (is_too_large) return Send(Refusal(431, "The request is too large."));
-    if (error == http::error::body_limit) return Send(Refusal(413, "A request must have no body."));
+    if (is_too_large) return Send(TextResponse(431, "The request is too large."));
+    if (error == http::error::body_limit) return Send(TextResponse(413, "A request must have no body."));
     if (error.category() == make_error_code(http::error::bad_method).category()) {
-      return Send(Refusal(400, "This is no valid request: " + error.message() + "."));
+      return Send(TextResponse(400, "This is no valid request: " + error.message() + "."));
     }
     if (error) return;  // the client has ended the connection or is too slow
     if (std::optional<HttpResponse> refusal = RefusalOf(server_.options, parser_.get())) {
       return Send(*std::move(refusal));
     }
-    if (server_.answering >= kMaxAnswering) return Send(Refusal(503, "Too many requests at the same time; try again."));
+    if (server_.answering >= kMaxAnswering)
+      return Send(TextResponse(503, "Too many requests at the same time; try again."));
     ++server_.answering;
     is_accepted_ = true;
     asio::post(server_.work, [self = shared_from_this(), busy = asio::make_work_guard(server_.io)] {
@@ -202,7 +191,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     try {
       return server_.handler(RequestOf(parser_.get()));
     } catch (const std::exception& error) {
-      return Refusal(500, error.what());
+      return TextResponse(500, error.what());
     }
   }
 
@@ -282,6 +271,18 @@ void RunAll(asio::io_context& context) {
 }
 
 }  // namespace
+
+HttpResponse TextResponse(int status, std::string_view text) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Cat(Visible(text), "\n");
+  return response;
+}
+
+bool IsIpAddress(const std::string& text) {
+  in6_addr any;
+  return inet_pton(AF_INET, text.c_str(), &any) == 1 || inet_pton(AF_INET6, text.c_str(), &any) == 1;
+}
 
 std::string HttpRequest::Parameter(const std::string& name) const {
   const auto found = parameters.find(name);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,6 +31,11 @@ struct HttpResponse {
   // The value of the header Content-Security-Policy.
   std::string policy = "default-src 'none'";
 };
+
+// Returns a response with `text` and a line feed, as in Visible.
+HttpResponse TextResponse(int status, std::string_view text);
+
+bool IsIpAddress(const std::string& text);
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1";  // an IP address to listen on

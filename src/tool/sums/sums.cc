@@ -22,10 +22,11 @@ class Frames {
     nodes_.resize(profiles.locations().size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const ProfileSet::Location& location = profiles.locations()[i];
-      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}), 0});
+      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}, location), 0});
       for (const ProfileSet::Frame& frame : location.frames) {
         const ProfileSet::Function& function = profiles.functions()[frame.function];
-        nodes_[i].push_back({NodeOf(KeyOf(function, frame, location)), PositionOf(function.filename, frame.line)});
+        nodes_[i].push_back(
+            {NodeOf(KeyOf(function, frame, location), location), PositionOf(function.filename, frame.line)});
       }
     }
   }
@@ -85,15 +86,15 @@ class Frames {
       key.object = location.object;
       key.start_line = function.start_line;
     }
-    current_object_ = location.object;
     return key;
   }
 
-  uint32_t NodeOf(const Key& key) {
+  // `location`: where a frame with this key is.
+  uint32_t NodeOf(const Key& key, const ProfileSet::Location& location) {
     const auto [entry, is_new] = numbers_.try_emplace(key, static_cast<uint32_t>(keys_.size()));
     if (is_new) {
       keys_.push_back(key);
-      objects_.push_back(key.object != 0 ? key.object : current_object_);
+      objects_.push_back(location.object);
     }
     return entry->second;
   }
@@ -110,8 +111,7 @@ class Frames {
   std::vector<std::vector<Use>> nodes_;  // by location
   absl::flat_hash_map<Key, uint32_t> numbers_;
   std::vector<Key> keys_;
-  std::vector<ProfileSet::String> objects_;
-  ProfileSet::String current_object_ = 0;
+  std::vector<ProfileSet::String> objects_;  // by node: of its first location
   absl::flat_hash_map<std::pair<ProfileSet::String, int64_t>, uint32_t> position_numbers_;
   std::vector<std::pair<ProfileSet::String, int64_t>> positions_{{0, 0}};
 };
@@ -145,9 +145,8 @@ class Sums::Builder {
         frames_(profiles, grouping.frames),
         has_frames_(grouping.frames != Grouping::Frames::kNone),
         with_edges_(with_edges),
-        sums_(sums) {
-    GroupLabels(grouping.labels);
-  }
+        sums_(sums),
+        groups_(profiles.GroupLabels(grouping.labels)) {}
 
   void Build(const std::vector<Column>& columns, size_t type) {
     AddSamples(columns, type);
@@ -178,22 +177,6 @@ class Sums::Builder {
     for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight.value[i]);
   }
 
-  // Gives label sets with equal values of these labels the same group.
-  void GroupLabels(const std::vector<std::string>& keys) {
-    absl::flat_hash_map<std::string, uint32_t> numbers;
-    for (uint32_t set = 0; set < profiles_.label_set_count(); ++set) {
-      std::vector<std::string> values;
-      std::string key;
-      for (const std::string& label : keys) {
-        values.push_back(profiles_.LabelText(set, label));
-        key += Cat(values.back().size(), ":", values.back());
-      }
-      const auto [entry, is_new] = numbers.try_emplace(key, static_cast<uint32_t>(group_labels_.size()));
-      if (is_new) group_labels_.push_back(std::move(values));
-      groups_.push_back(entry->second);
-    }
-  }
-
   // Sums the samples with the same stack and group, because the rows depend only on these two.
   void AddSamples(const std::vector<Column>& columns, size_t type) {
     for (size_t c = 0; c < columns.size(); ++c) {
@@ -207,7 +190,7 @@ class Sums::Builder {
           if (value == 0) continue;
           sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
           sums_.sum_[column] = Plus(sums_.sum_[column], value);
-          int64_t& sum = weights_[{sample.stack, groups_[sample.labels]}].value[column];
+          int64_t& sum = weights_[{sample.stack, groups_.of_set[sample.labels]}].value[column];
           sum = Plus(sum, value);
         }
       }
@@ -220,7 +203,7 @@ class Sums::Builder {
     if (is_new) {
       Row& row = rows.emplace_back();
       row.number = entry->second;
-      row.labels = group_labels_[group];
+      row.labels = groups_.values[group];
       row_nodes_.push_back(node);
     }
     return entry->second;
@@ -303,8 +286,7 @@ class Sums::Builder {
   const bool has_frames_;
   const bool with_edges_;
   Sums& sums_;
-  std::vector<uint32_t> groups_;  // by label set
-  std::vector<std::vector<std::string>> group_labels_;
+  const ProfileSet::LabelGroups groups_;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Weight> weights_;            // by (stack, group)
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
   std::vector<uint32_t> row_nodes_;                                               // by row

@@ -7,15 +7,15 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -43,33 +43,19 @@ bool IsKernelFileSystem(const fs::path& dir) {
   return false;
 }
 
-bool StartsLikeElf(const fs::path& path) {
-  char magic[4] = {};
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return false;
-  const bool is_elf = read(fd, magic, sizeof(magic)) == 4 && std::string_view(magic, 4) == "\177ELF";
-  close(fd);
-  return is_elf;
-}
-
 }  // namespace
 
 std::string BuildIdOf(const std::string& path) {
   elf_version(EV_CURRENT);
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
+  const internal::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return "";
   std::string text;
-  if (Elf* elf = elf_begin(fd, ELF_C_READ_MMAP, nullptr); elf != nullptr) {
+  if (Elf* elf = elf_begin(file.get(), ELF_C_READ_MMAP, nullptr); elf != nullptr) {
     const void* bytes = nullptr;
-    const ssize_t size = elf_kind(elf) == ELF_K_ELF ? dwelf_elf_gnu_build_id(elf, &bytes) : -1;
-    for (ssize_t i = 0; i < size; ++i) {
-      const unsigned char byte = static_cast<const unsigned char*>(bytes)[i];
-      text += "0123456789abcdef"[byte >> 4];
-      text += "0123456789abcdef"[byte & 15];
-    }
+    const ssize_t size = elf_kind(elf) == ELF_K_ELF ? dwelf_elf_gnu_build_id(elf, &bytes) : 0;
+    if (size > 0) text = absl::BytesToHexString({static_cast<const char*>(bytes), static_cast<size_t>(size)});
     elf_end(elf);
   }
-  close(fd);
   return text;
 }
 
@@ -144,7 +130,7 @@ void DebugFiles::Search(const std::string& dir) {
       if (IsKernelFileSystem(entry->path())) entry.disable_recursion_pending();
       continue;
     }
-    if (!IsFile(entry->path()) || !StartsLikeElf(entry->path())) continue;
+    if (!IsFile(entry->path())) continue;
     const std::string id = BuildIdOf(entry->path().string());
     if (!id.empty()) by_build_id_[id].push_back(entry->path().string());
   }

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <tuple>
 
 #include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
 #include "src/tool/profile/profile_reader.h"
+#include "src/tool/symbols/rewrite.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/read_file.h"
 
@@ -76,42 +76,22 @@ void SymbolCache::Store(const std::string& build_id, const FramesByPosition& fra
   known.insert(frames.begin(), frames.end());
 
   pprof::Profile message;
-  absl::flat_hash_map<std::string, int64_t> texts;
-  const auto text = [&](const std::string& value) {
-    const auto [entry, is_new] = texts.try_emplace(value, message.string_table_size());
-    if (is_new) message.add_string_table(value);
-    return entry->second;
-  };
-  text("");
+  message.add_string_table("");
+  FrameTables tables(message);
   absl::flat_hash_map<uint64_t, uint64_t> mappings;
-  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions;
   for (const auto& [position, of_position] : known) {
     const auto [mapping, new_mapping] = mappings.try_emplace(position.second, mappings.size() + 1);
     if (new_mapping) {
       pprof::Mapping* added = message.add_mapping();
       added->set_id(mapping->second);
       added->set_file_offset(position.second);
-      added->set_build_id(text(build_id));
+      added->set_build_id(tables.Text(build_id));
     }
     pprof::Location* location = message.add_location();
     location->set_id(static_cast<uint64_t>(message.location_size()));
     location->set_mapping_id(mapping->second);
     location->set_address(position.first);
-    for (const SourceFrame& frame : of_position) {
-      const auto [function, is_new] = functions.try_emplace(
-          {text(frame.name), text(frame.system_name), text(frame.file), frame.start_line}, functions.size() + 1);
-      if (is_new) {
-        pprof::Function* added = message.add_function();
-        added->set_id(function->second);
-        added->set_name(text(frame.name));
-        added->set_system_name(text(frame.system_name));
-        added->set_filename(text(frame.file));
-        added->set_start_line(frame.start_line);
-      }
-      pprof::Line* line = location->add_line();
-      line->set_function_id(function->second);
-      line->set_line(frame.line);
-    }
+    tables.AddLines(of_position, *location);
   }
   std::error_code error;
   std::filesystem::create_directories(folder_, error);

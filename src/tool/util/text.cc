@@ -9,8 +9,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <utility>
+
+#include "absl/time/time.h"
+#include "src/export/utf8.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -73,28 +75,12 @@ void Write(std::string_view text) {
   }
 }
 
-// The code point that begins `text`, and its length in bytes; length 0 if the bytes are not UTF-8.
-struct CodePoint {
-  uint32_t value;
-  size_t length;
-};
-CodePoint Decode(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const size_t length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                        : (lead & 0xF0) == 0xE0        ? 3
-                        : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                       : 0;
-  if (length == 0 || length > text.size()) return {0, 0};
-  uint32_t value = lead & (0x7Fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return {0, 0};
-    value = value << 6 | (byte(i) & 0x3Fu);
-  }
-  constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (value < kSmallest[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return {0, 0};
-  return {value, length};
+// Returns the code point of one character in UTF-8.
+uint32_t CodePointOf(std::string_view character) {
+  uint32_t value = static_cast<unsigned char>(character[0]);
+  if (character.size() > 1) value &= 0x7Fu >> character.size();
+  for (const char c : character.substr(1)) value = value << 6 | (static_cast<unsigned char>(c) & 0x3Fu);
+  return value;
 }
 
 // Returns whether this character can control a terminal or change the order in which text is shown.
@@ -136,15 +122,15 @@ std::string Escaped(std::string_view text, Escapes how) {
     out.append(text, i, end - i);
     i = end;
     if (i == text.size()) break;
-    const CodePoint c = Decode(text.substr(i, 4));
-    if (c.length == 0) {
+    const std::string_view character = text.substr(i, internal::Utf8CharacterLength(text.substr(i)));
+    if (character.empty()) {
       out += Hex("\\x", static_cast<unsigned char>(text[i]), 2);
-    } else if (HasEffect(c.value)) {
-      AppendEscape(out, c.value, how);
+    } else if (const uint32_t c = CodePointOf(character); HasEffect(c)) {
+      AppendEscape(out, c, how);
     } else {
-      out.append(text, i, c.length);
+      out += character;
     }
-    i += std::max<size_t>(c.length, 1);
+    i += std::max<size_t>(character.size(), 1);
   }
   return out;
 }
@@ -222,11 +208,7 @@ std::string FormatPercent(int64_t part, int64_t whole) {
 
 std::string FormatTime(int64_t unix_nanos) {
   if (unix_nanos == 0) return "";
-  const auto seconds = static_cast<time_t>(unix_nanos / 1000000000);
-  tm parts = {};
-  char text[64] = "";
-  if (gmtime_r(&seconds, &parts) != nullptr) std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_nanos / 1000000000), absl::UTCTimeZone());
 }
 
 std::optional<double> ParseSeconds(std::string_view text) {

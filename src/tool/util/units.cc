@@ -4,46 +4,30 @@
 #include <algorithm>
 #include <cctype>
 
+#include "absl/strings/str_split.h"
+
 namespace hbmprof::tool {
 namespace {
 
-struct Alias {
-  std::string_view alias;  // lower case, singular
+struct KnownUnit {
+  const char* names;  // lower case, singular, separated by spaces
   Unit unit;
 };
 constexpr std::string_view kMemory = "memory";
 constexpr std::string_view kTime = "time";
 constexpr Unit kByte = {1, kMemory, "B"};
 constexpr Unit kSecond = {1000000000, kTime, "s"};
-constexpr Alias kUnits[] = {{"b", kByte},
-                            {"byte", kByte},
-                            {"kb", {int64_t{1} << 10, kMemory, "kB"}},
-                            {"kbyte", {int64_t{1} << 10, kMemory, "kB"}},
-                            {"kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
-                            {"mb", {int64_t{1} << 20, kMemory, "MB"}},
-                            {"mbyte", {int64_t{1} << 20, kMemory, "MB"}},
-                            {"megabyte", {int64_t{1} << 20, kMemory, "MB"}},
-                            {"gb", {int64_t{1} << 30, kMemory, "GB"}},
-                            {"gbyte", {int64_t{1} << 30, kMemory, "GB"}},
-                            {"gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
-                            {"tb", {int64_t{1} << 40, kMemory, "TB"}},
-                            {"tbyte", {int64_t{1} << 40, kMemory, "TB"}},
-                            {"terabyte", {int64_t{1} << 40, kMemory, "TB"}},
-                            {"pb", {int64_t{1} << 50, kMemory, "PB"}},
-                            {"pbyte", {int64_t{1} << 50, kMemory, "PB"}},
-                            {"petabyte", {int64_t{1} << 50, kMemory, "PB"}},
-                            {"ns", {1, kTime, "ns"}},
-                            {"nanosecond", {1, kTime, "ns"}},
-                            {"us", {1000, kTime, "us"}},
-                            {"\xCE\xBCs", {1000, kTime, "us"}},
-                            {"microsecond", {1000, kTime, "us"}},
-                            {"ms", {1000000, kTime, "ms"}},
-                            {"millisecond", {1000000, kTime, "ms"}},
-                            {"s", kSecond},
-                            {"sec", kSecond},
-                            {"second", kSecond},
-                            {"hour", {int64_t{3600} * 1000000000, kTime, "hrs"}},
-                            {"hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
+constexpr KnownUnit kUnits[] = {{"b byte", kByte},
+                                {"kb kbyte kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
+                                {"mb mbyte megabyte", {int64_t{1} << 20, kMemory, "MB"}},
+                                {"gb gbyte gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
+                                {"tb tbyte terabyte", {int64_t{1} << 40, kMemory, "TB"}},
+                                {"pb pbyte petabyte", {int64_t{1} << 50, kMemory, "PB"}},
+                                {"ns nanosecond", {1, kTime, "ns"}},
+                                {"us \xCE\xBCs microsecond", {1000, kTime, "us"}},
+                                {"ms millisecond", {1000000, kTime, "ms"}},
+                                {"s sec second", kSecond},
+                                {"hour hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
 
 }  // namespace
 
@@ -51,8 +35,10 @@ Unit UnitOf(std::string_view name) {
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   if (lower.size() > 2 && lower.back() == 's') lower.pop_back();
-  for (const Alias& known : kUnits) {
-    if (known.alias == lower) return known.unit;
+  for (const KnownUnit& known : kUnits) {
+    for (const auto known_name : absl::StrSplit(known.names, ' ')) {
+      if (known_name == lower) return known.unit;
+    }
   }
   return {};
 }

@@ -1,0 +1,53 @@
+// The formats of `hbmprof convert --to`. Each is one file of this folder, which defines its Format, and a line of
+// formats.inc. docs/timeline.md and docs/tables.md describe them.
+#ifndef HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
+#define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "src/base/atomic_file.h"
+#include "src/export/recording.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/profile/view.h"
+#include "src/tool/recording/stacks.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+
+// A format, with one function or several for what it can be made from. The functions run on one thread at a time.
+struct Format {
+  const char* name;
+
+  // Writes a recording. Reads the events from the beginning, one or more times, and keeps the live buffers in memory,
+  // but not the events. Errors: those of `output`; kResourceExhausted if the format cannot hold the recording.
+  absl::Status (*write_recording)(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                                  internal::FileOutput& output, Progress& progress) = nullptr;
+  // Returns how many times write_recording reads all events. Null: once.
+  size_t (*passes)(const internal::RecordingTables& tables) = nullptr;
+  bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
+
+  // Writes the samples of profiles, one profile after the other. Errors: those of ReadView and `output`.
+  absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
+                                 internal::FileOutput& output) = nullptr;
+  // Returns the text for combined profiles. `by`: labels that become the outermost frames.
+  std::string (*text_of)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) = nullptr;
+  bool has_one_type = false;  // text_of uses `type`
+  // Changes one profile.
+  absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
+};
+
+// The formats in the order of the help.
+const std::vector<const Format*>& Formats();
+// Returns the format with this name; null if there is none.
+const Format* FormatNamed(const std::string& name);
+
+#define HBMPROF_FORMAT(name) extern const Format k##name##Format;
+#include "src/tool/convert/formats.inc"
+#undef HBMPROF_FORMAT
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_

@@ -1,0 +1,44 @@
+// Writes frames into profiles.
+#ifndef HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
+#define HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "src/tool/profile/profile_reader.h"
+#include "src/tool/symbols/dwarf_symbolizer.h"
+
+namespace hbmprof::tool {
+
+// Adds strings and functions to the tables of a profile, each once.
+class FrameTables {
+ public:
+  // The profile has at least the string "".
+  explicit FrameTables(pprof::Profile& message);
+
+  int64_t Text(const std::string& text);
+  // Returns the id of the function. Its strings are in the table.
+  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line);
+  // Adds the frames to the lines of the location.
+  void AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location);
+
+ private:
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> texts_;
+  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
+};
+
+// Replaces the lines of each location by the frames that `frames_of` returns for it, unless it returns null or none.
+// Removes unused functions and strings, so that ids are dense. `modules`: the number of modules, for a comment.
+using FramesOf =
+    std::function<const std::vector<SourceFrame>*(const pprof::Location& location, const pprof::Mapping& mapping)>;
+void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
