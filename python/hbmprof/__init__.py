@@ -1,6 +1,7 @@
 """The Python interface of hbmprof, the heap profiler for accelerator memory.
 
 A program that runs under `hbmprof run` or whose JAX uses hbmprof's plugin (use_with_jax) is recorded without changes.
+Another program, such as a notebook, can begin to record itself (start).
 The functions here save a profile at a chosen time, label what is allocated, and check for leaks:
 
     import hbmprof
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import threading
 
-__all__ = ["Error", "LeakError", "counter", "include_dir", "leak_check", "library_dir", "save", "stats", "tag", "use_with_jax", "version"]
+__all__ = ["Error", "LeakError", "counter", "include_dir", "leak_check", "library_dir", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
 
 _MAX_DEVICES = 128
 _MAX_DEVICE_NAME = 64
@@ -276,6 +277,47 @@ def leak_check(max_bytes=0):
         except (OSError, subprocess.TimeoutExpired) as error:
             rows = f"(hbmprof diff: {error})"
         raise LeakError(f"{message}\n{rows}")
+
+
+_attached = None  # libhbmprof_cuda.so, after start()
+
+
+def start(output="", **options):
+    """Begins to record the CUDA memory of this process, as `hbmprof attach` does from outside.
+
+    The process must have used CUDA before. Call start() before any other function of this module: these functions then
+    act on what it records. `output` is the path of the profile at exit, as in `hbmprof run -o`. Further arguments set
+    options: flight=100000 is the environment variable HBMPROF_FLIGHT=100000, socket_dir="/run/me" makes a control
+    channel. They take the place of environment variables of these names; those of the first call hold. Memory from
+    before has the call site "[before attach]". Does nothing if the process is recorded already. Raises Error if it cannot
+    be recorded; the message says why.
+    """
+    global _attached
+    if _library is not None and _attached is None:
+        raise Error("hbmprof.start: call it before all other functions of hbmprof")
+    given = {name: value for name, value in os.environ.items() if name.startswith("HBMPROF")}
+    given.update({f"HBMPROF_{name.upper()}": str(value) for name, value in options.items()})
+    if output:
+        given["HBMPROF_CUDA_OUTPUT"] = os.fspath(output)
+    lines = "".join(f"{name}={value}\n" for name, value in given.items())
+    if len(lines.splitlines()) != len(given) or "\0" in lines:
+        raise ValueError("hbmprof.start: an option contains a line break or a null byte")
+    path = str(library_dir() / "libhbmprof_cuda.so")
+    try:
+        # Global, so that libhbmprof_c.so finds it.
+        _attached = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+    except OSError as error:
+        raise Error(f"hbmprof.start: the library cannot be loaded: {error}") from None
+    code = _attached.hbmprof_attach(os.fsencode(lines))
+    if code not in (0, 1, 2):  # 1, 2: it is recorded already
+        _attached.hbmprof_attach_text.restype = ctypes.c_char_p
+        raise Error(f"hbmprof.start: {_attached.hbmprof_attach_text(code).decode()}")
+
+
+def stop():
+    """Ends what start() has begun. What was recorded stays. start() can be called again."""
+    if _attached is not None:
+        _attached.hbmprof_detach()
 
 
 def use_with_jax(platform, plugin=None):

@@ -66,6 +66,8 @@ int hbmprof_attach(const char* options);
 // Ends that: puts back the pointers that are still ours. What was recorded stays, and the control channel still
 // answers. The library stays loaded. hbmprof_attach can be called again; it then begins without live records.
 int hbmprof_detach();
+// Returns AttachText(code).
+const char* hbmprof_attach_text(int code);
 }
 
 #endif  // HBMPROF_SRC_BASE_ATTACH_H_

@@ -12,7 +12,8 @@
 //                   attach STATE                   attached, or detached
 //                   functions N M                  N of the M wrapped functions that this driver has are recorded
 //                   driver VERSION PATH            cuDriverGetVersion, and the path of libcuda
-//                   references N                   references to PyTorch's report functions that were set
+//                   references N                   references to the report functions of PyTorch and TensorFlow that were
+//                                                  set
 //                   calls N                        calls of these functions since it was attached
 //                   before BYTES SEGMENTS DEVICE   memory from before on this device: BYTES that are left, and SEGMENTS
 //                                                  bytes of it that are segments now. No such line: not known yet

@@ -22,11 +22,12 @@ inline constexpr uint32_t kDataSlot = R_X86_64_GLOB_DAT;
 inline constexpr uint32_t kAddress = R_X86_64_64;
 #endif
 
-// Calls visit(name, slot, is_weak) for each reference of the object to a symbol that other objects define, except
-// references that can lie in its code (text relocations). `slot` points to the reference; its page can be read-only.
-// `base` and `dynamic` are link_map::l_addr and l_ld. The object must stay loaded during the call. Allocates nothing.
+// Calls visit(name, slot, is_weak) for each reference of the object to a symbol that other objects define (`with_own`:
+// also to its own symbols, which others could interpose), except references that can lie in its code (text
+// relocations). `slot` points to the reference; its page can be read-only. `base` and `dynamic` are link_map::l_addr
+// and l_ld. The object must stay loaded during the call. Allocates nothing.
 template <typename Visit>
-void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& visit) {
+void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& visit, bool with_own = false) {
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
   struct Relocations {
@@ -74,8 +75,7 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
       const auto type = ELF64_R_TYPE(relocation.r_info);
       if (type != kCallSlot && type != kDataSlot && (type != kAddress || has_text_relocations)) continue;
       const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
-      // A symbol that the object defines itself is not a reference to another object.
-      if (symbol.st_shndx != SHN_UNDEF || symbol.st_name == 0) continue;
+      if ((symbol.st_shndx != SHN_UNDEF && !with_own) || symbol.st_name == 0) continue;
       visit(names + symbol.st_name, reinterpret_cast<void**>(base + relocation.r_offset),
             ELF64_ST_BIND(symbol.st_info) == STB_WEAK);
     }

@@ -1,7 +1,8 @@
 // hbmprof_attach and hbmprof_detach. Each exported function of NVIDIA's libcuda since version 470 jumps through a
 // pointer of its own, its slot, in writable data. Attaching replaces these pointers by the wrappers, one by one, by
 // compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the program
-// got earlier go through the slots too. PyTorch's reports are reached through the references of libc10_cuda.so.
+// got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through
+// the references of their libraries.
 #include "src/base/attach.h"
 
 #include <dlfcn.h>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
@@ -33,6 +35,7 @@
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
 #include "src/inject/attach_warnings.h"
+#include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/report_hooks.h"
@@ -58,7 +61,7 @@ Slot slots[kWrappedCount];
 std::atomic<int> slots_set{0};
 std::atomic<int> slots_found{0};
 
-// A reference of libc10_cuda.so to a report function.
+// A reference of a framework's library to a report function.
 struct Reference {
   void** place;
   void* original;
@@ -185,23 +188,26 @@ AttachCode SetSlots() {
   return kAttached;
 }
 
-void SetTorchReferences() {
+void SetReportReferences() {
   const auto visit = [](dl_phdr_info* object, size_t, void* count) {
     const char* const slash = std::strrchr(object->dlpi_name, '/');
-    if (slash == nullptr || std::strncmp(slash, "/libc10_cuda.so", 15) != 0) return 0;
+    const std::string_view file = slash == nullptr ? "" : slash + 1;
+    const bool is_tensorflow = file.rfind("libtensorflow_framework.so", 0) == 0;
+    if (!is_tensorflow && file.rfind("libc10_cuda.so", 0) != 0) return 0;
     const ElfW(Dyn)* dynamic = nullptr;
     for (int i = 0; i < object->dlpi_phnum; ++i) {
       const ElfW(Phdr)& header = object->dlpi_phdr[i];
       if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
     }
     int& found = *static_cast<int*>(count);
-    ForEachReference(object->dlpi_addr, dynamic, [&](const char* name, void** place, bool) {
-      void* const stub = TorchHookByName(name);
+    const auto set = [&](const char* name, void** place, bool) {
+      void* const stub = is_tensorflow ? TensorflowHookByName(name) : TorchHookByName(name);
       void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
       if (stub == nullptr || value == stub || found == kMaxReferences) return;
       references[found++] = {place, value, stub};
       WriteProtected(place, stub);
-    });
+    };
+    ForEachReference(object->dlpi_addr, dynamic, set, /*with_own=*/is_tensorflow);
     return 0;
   };
   int found = 0;
@@ -211,7 +217,7 @@ void SetTorchReferences() {
   reference_count.store(found, std::memory_order_relaxed);
 }
 
-void RestoreTorchReferences() {
+void RestoreReportReferences() {
   const int count = reference_count.exchange(0, std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
     const Reference& reference = references[i];
@@ -221,8 +227,7 @@ void RestoreTorchReferences() {
   }
 }
 
-// Makes the options those of this process. Returns whether the calling thread was borrowed; no value if they are too
-// long or the host has no memory.
+// Makes the options those of this process.
 AttachCode TakeOptions(const char* options) {
   const size_t bytes = strnlen(options, kMaxAttachOptionBytes);
   if (bytes == kMaxAttachOptionBytes) return kAttachOptionsTooLong;
@@ -285,10 +290,11 @@ AttachCode Attach(const char* options) {
   before->Expect(CallerOfStack(stack, 1));
   calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);
   TorchMayHaveBlocks();
-  SetTorchReferences();
+  TensorflowMayHaveBlocks();
+  SetReportReferences();
   const AttachCode code = SetSlots();
   if (code != kAttached) {
-    RestoreTorchReferences();
+    RestoreReportReferences();
     SetTracking(false);
     return code;
   }
@@ -334,13 +340,15 @@ extern "C" {
   return code;
 }
 
+[[gnu::visibility("default")]] const char* hbmprof_attach_text(int code) { return hbmprof::internal::AttachText(code); }
+
 [[gnu::visibility("default")]] int hbmprof_detach() {
   using namespace hbmprof::internal;  // NOLINT: its functions
   if (!WasLoadedLate()) return kAttachPreloaded;
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kAttached)) return WhyNot(kNotAttached);
   RestoreSlots();
-  RestoreTorchReferences();
+  RestoreReportReferences();
   static_cast<void>(Completes([] { SetTracking(false); }));
   state.store(State::kDetached);
   return kAttached;

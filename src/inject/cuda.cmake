@@ -13,7 +13,7 @@ endif()
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_cuda_coverage hbmprof_cuda_profiler
+set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_cuda_profiler
   hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE

@@ -25,6 +25,11 @@ using driver_program::Allocate;
 
 extern char** environ;
 
+extern "C" {
+[[gnu::noinline]] CUdeviceptr allocate_before(size_t bytes) { return Allocate(bytes); }
+[[gnu::noinline]] CUdeviceptr allocate_after(size_t bytes) { return Allocate(bytes); }
+}
+
 namespace {
 
 int (*attach)(const char*);
@@ -52,20 +57,18 @@ void WaitForLine() {
   CHECK_THAT(std::fgets(line, sizeof(line), stdin) != nullptr);
 }
 
-[[gnu::noinline]] CUdeviceptr AllocateBefore(size_t bytes) { return Allocate(bytes); }
-[[gnu::noinline]] CUdeviceptr AllocateAfter(size_t bytes) { return Allocate(bytes); }
 void Free(CUdeviceptr ptr) { CHECK_THAT(cuMemFree_v2(ptr) == kSuccess); }
 
 // Old memory, then a leak that goes on. After each line the test asks for the state.
 void Leak() {
   driver_program::UseDevice(0);
-  const CUdeviceptr old[] = {AllocateBefore(5 << 20), AllocateBefore(3 << 20)};
+  const CUdeviceptr old[] = {allocate_before(5 << 20), allocate_before(3 << 20)};
   Print("attach", attach(options));
   Print("again", attach(options));
-  AllocateAfter(1 << 20);
+  allocate_after(1 << 20);
   WaitForLine();
   Free(old[0]);
-  AllocateAfter(1 << 20);
+  allocate_after(1 << 20);
   Print("freed", 0);
   WaitForLine();
   Free(old[1]);
@@ -76,13 +79,11 @@ void Leak() {
 // What a library can break if it is loaded late: each thread does one thing without end.
 class Hammer {
  public:
-  explicit Hammer(int copies) {
-    for (int i = 0; i < copies; ++i) {
-      for (void (*work)() : kWorks) {
-        threads_.emplace_back([this, work] {
-          while (!ends_.load()) work();
-        });
-      }
+  Hammer() {
+    for (void (*work)() : kWorks) {
+      threads_.emplace_back([this, work] {
+        while (!ends_.load()) work();
+      });
     }
   }
   ~Hammer() {
@@ -131,11 +132,11 @@ class Hammer {
 pthread_mutex_t program_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
-void Cycles(int cycles, bool hammers) {
+void Cycles(int cycles) {
   pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
                  [] { pthread_mutex_unlock(&program_lock); });
   driver_program::UseDevice(0);
-  const Hammer hammer(hammers ? 1 : 0);
+  const Hammer hammer;
   std::atomic<bool> ends{false};
   // Allocates under the lock that the fork handlers take.
   std::thread worker([&] {
@@ -148,16 +149,29 @@ void Cycles(int cycles, bool hammers) {
   });
   for (int i = 0; i < cycles; ++i) {
     CHECK_THAT(attach(options) == 0);
-    AllocateAfter(1 << 10);
+    allocate_after(1 << 10);
     CHECK_THAT(detach() == 0);
-    AllocateBefore(1 << 10);
+    allocate_before(1 << 10);
   }
   ends.store(true);
   worker.join();
   CHECK_THAT(attach(options) == 0);
-  for (int i = 0; i < 7; ++i) AllocateAfter(1 << 10);
+  for (int i = 0; i < 7; ++i) allocate_after(1 << 10);
   Print("cycles", cycles);
   WaitForLine();
+}
+
+// A second copy of the library attaches too.
+void Copy(const char* path) {
+  driver_program::UseDevice(0);
+  const auto first_attach = attach;
+  const auto first_detach = detach;
+  Load(path);
+  Print("first", first_attach(options));
+  Print("second", attach(options));
+  Print("first detach", first_detach());
+  Print("second", attach(options));
+  Print("first", first_attach(options));
 }
 
 // Two threads attach at the same time.
@@ -182,8 +196,8 @@ int main(int, char** argv) {
   Load(argv[1]);
   const std::string name = argv[2];
   if (name == "leak") Leak();
-  if (name == "cycles") Cycles(std::atoi(argv[3]), false);
-  if (name == "hammer") Cycles(std::atoi(argv[3]), true);
+  if (name == "cycles") Cycles(std::atoi(argv[3]));
   if (name == "both") Both();
+  if (name == "copy") Copy(argv[3]);
   return 0;
 }

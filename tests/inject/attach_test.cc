@@ -1,7 +1,9 @@
 // Attaching the injected library to a running process, by the process itself. Each test runs attach_program.cc on the
 // fake libraries, or attach_real_program.cc on the real libcuda.
-#include <sys/stat.h>
+#include <linux/capability.h>
+#include <sys/prctl.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,21 +16,23 @@
 
 namespace {
 
+using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::ControlAnswer;
-using ::hbmprof_test::Metric;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
+using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kContext = 3 * kMiB;  // fake_cuda_context_bytes
 
 class AttachTest : public ::testing::Test {
  protected:
+  // As root, a real library makes /dev/nvidiactl. Programs that are started without this right cannot.
+  static void SetUpTestSuite() { prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0); }
+
   std::vector<std::string> Environment(const std::string& libraries, std::vector<std::string> more = {}) const {
     more.push_back("LD_LIBRARY_PATH=" + libraries);
     more.push_back("ATTACH_OPTIONS=HBMPROF_SOCKET_DIR=" + sockets_ + "\nHBMPROF_CUDA_OUTPUT=" + profile_ + "\n");
@@ -68,24 +72,24 @@ TEST_F(AttachTest, OldMemoryShrinksAndTotalsAreTheDrivers) {
     program.WriteLine("");
     EXPECT_EQ(program.ReadLine(), "freed 0");
     EXPECT_THAT(Query(program, "info"), HasSubstr("\nbefore " + std::to_string(kContext) + " 0 GPU:0\n"));
-    EXPECT_EQ(program.Wait(), 1) << "no input";
-  }
-}
-
-TEST_F(AttachTest, EachMarkedCallCountsOnce) {
-  for (const char* const name : {"cycles", "hammer"}) {
-    RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, name, "500"},
-                           Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
-    EXPECT_EQ(program.ReadLine(), "cycles 500");
-    // The records of the earlier times have ended; the worker frees all that it allocates.
-    const std::string profile = Query(program, "profile");
     program.WriteLine("");
     EXPECT_EQ(program.Wait(), 0);
     const ProfileView view = ViewProfile(profile_);
-    EXPECT_EQ(view.SumOf("inuse_objects", "AllocateAfter"), 7);
-    EXPECT_EQ(view.SumOf("alloc_objects", "AllocateAfter"), 507);
-    EXPECT_EQ(view.SumOf("alloc_objects", "AllocateBefore"), 0);
+    EXPECT_EQ(view.SumUnder("inuse_space", "allocate_after"), 2 * kMiB);
+    EXPECT_EQ(view.SumUnder("inuse_space", "[before attach]"), kContext);
   }
+}
+
+TEST_F(AttachTest, EachMarkedCallCountsOnceBesideHammeringThreads) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "cycles", "500"},
+                         Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
+  EXPECT_EQ(program.ReadLine(), "cycles 500");
+  program.WriteLine("");
+  EXPECT_EQ(program.Wait(), 0);
+  const ProfileView view = ViewProfile(profile_);
+  EXPECT_EQ(view.SumUnder("inuse_objects", "allocate_after"), 7) << "the records of the earlier times have ended";
+  EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_after"), 507);
+  EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_before"), 0);
 }
 
 TEST_F(AttachTest, OneOfTwoThreadsAttaches) {
@@ -99,6 +103,57 @@ TEST_F(AttachTest, PreloadedLibraryRefuses) {
                          Environment(HBMPROF_DOUBLES, {"LD_PRELOAD=" HBMPROF_INJECTED}));
   EXPECT_EQ(program.ReadLine(), "attach 2");
 }
+
+// The second copy of the library finds the wrappers of the first one in the slots.
+TEST_F(AttachTest, ForeignSlotRefuses) {
+  const std::string copy = directory_ + "/libcopy.so";
+  std::filesystem::copy_file(HBMPROF_INJECTED, copy);
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "copy", copy}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "first 0");
+  EXPECT_EQ(program.ReadLine(), "second 6");
+  EXPECT_EQ(program.ReadLine(), "first detach 0");
+  EXPECT_EQ(program.ReadLine(), "second 0");
+  EXPECT_EQ(program.ReadLine(), "first 6");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, UnknownFormRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(HBMPROF_LACKING_STUB));
+  EXPECT_EQ(program.ReadLine(), "without a driver 4 9");
+  EXPECT_EQ(program.ReadLine(), "attach 5");
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "detach 9");
+}
+
+// A C library gives late libraries little static memory for the variables of threads.
+TEST_F(AttachTest, StaticMemoryOfThreadsIsSmall) {
+  const CommandResult run = RunCommand({"readelf", "-lW", HBMPROF_INJECTED});
+  const size_t at = run.out.find("\n  TLS ");
+  ASSERT_NE(at, std::string::npos);
+  unsigned long bytes = 0;
+  ASSERT_EQ(std::sscanf(run.out.c_str() + at, " TLS %*x %*x %*x %*x %lx", &bytes), 1);
+  EXPECT_LE(bytes, 320u);
+}
+
+#if defined(HBMPROF_SHARED)
+TEST_F(AttachTest, PythonStartsLate) {
+  std::filesystem::create_symlink(HBMPROF_SHARED, directory_ + "/libhbmprof_c.so");
+  std::filesystem::create_symlink(HBMPROF_INJECTED, directory_ + "/libhbmprof_cuda.so");
+  const CommandResult run = RunCommand(
+      {"/usr/bin/env", "python3", HBMPROF_ATTACH_PYTHON_PROGRAM, profile_},
+      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "HBMPROF_LIBRARY_DIR=" + directory_, "PYTHONPATH=" HBMPROF_PYTHON_PACKAGE});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.out, "hbmprof.start: an option contains a line break or a null byte\nin use " +
+                         std::to_string(6 * kMiB + kContext) + "\nin use " + std::to_string(8 * kMiB + kContext) +
+                         "\n");
+  const ProfileView view = ViewProfile(profile_);
+  EXPECT_EQ(view.Sum("inuse_space"), 8 * kMiB + kContext);
+  EXPECT_EQ(view.SumUnder("inuse_space", "[before attach]"), 7 * kMiB + kContext);
+  EXPECT_EQ(view.SumUnder("inuse_space", "allocate"), kMiB);
+  EXPECT_EQ(view.SumWhere("alloc_space", "phase", "after"), kMiB);
+}
+#endif
 
 TEST_F(AttachTest, WithoutADriver) {
   RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(directory_));

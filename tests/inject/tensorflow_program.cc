@@ -171,6 +171,18 @@ void Fork(const Tensorflow& tensorflow) {
   REQUIRE(waitpid(child, &status, 0) == child && status == 0);
 }
 
+// Begins to record after an allocation, which is freed later.
+void Attach(const Tensorflow& tensorflow) {
+  void* const before = load_weights(tensorflow, 3 * kMiB);
+  void* const library = dlopen(std::getenv("ATTACH_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  auto* const attach = reinterpret_cast<int (*)(const char*)>(dlsym(library, "hbmprof_attach"));
+  REQUIRE(attach != nullptr && attach(nullptr) == 0);
+  grow_kv_cache(tensorflow, kMiB / 2);
+  tensorflow.Free(before);
+  Operate(tensorflow, 1, 1000, 1);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -184,5 +196,6 @@ int main(int argc, char** argv) {
   if (name == "leak") Serve(tensorflow, true);
   if (name == "host") AllocateOnHost(tensorflow);
   if (name == "fork") Fork(tensorflow);
+  if (name == "attach") Attach(tensorflow);
   tensorflow.PrintTotals();
 }

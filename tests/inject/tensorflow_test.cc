@@ -84,6 +84,21 @@ TEST_P(TensorflowReleaseTest, RandomOperationsAreExact) {
   }
 }
 
+TEST_P(TensorflowReleaseTest, BlocksAfterAttach) {
+  const CommandResult run = RunCommand({HBMPROF_TENSORFLOW_PROGRAM, Library(), "attach"},
+                                       {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_,
+                                        "LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "TF_CPP_MIN_LOG_LEVEL=3"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  long long allocated = -1, driver = -1;
+  std::sscanf(run.out.c_str(), "device 0: allocations %*d allocated %lld driver %lld", &allocated, &driver);
+  const ProfileView view = View();
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), allocated);
+  constexpr int64_t kContext = 3 * kMiB;
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), driver + kContext);
+  EXPECT_THAT(view.comments, ::testing::Not(::testing::Contains(::testing::HasSubstr("warning"))));
+  EXPECT_GE(view.SumUnder("inuse_space", "grow_kv_cache"), kMiB / 2);
+}
+
 TEST_P(TensorflowReleaseTest, TwoDevicesAreDistinguished) {
   const CommandResult run = Run("two_devices");
   ASSERT_EQ(run.exit_code, 0) << run.err;

@@ -166,6 +166,21 @@ void Fork(const Torch& torch) {
   REQUIRE(waitpid(child, &status, 0) == child && status == 0);
 }
 
+// Begins to record after some allocations, of which a part is freed later.
+void Attach(const Torch& torch) {
+  void* const small = load_weights(torch, 3 * kMiB);
+  void* const large = load_weights(torch, 64 * kMiB);
+  void* const library = dlopen(std::getenv("ATTACH_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  auto* const attach = reinterpret_cast<int (*)(const char*)>(dlsym(library, "hbmprof_attach"));
+  REQUIRE(attach != nullptr && attach(nullptr) == 0);
+  grow_kv_cache(torch, 2 * kMiB);
+  torch.Free(small);
+  torch.Free(large);
+  torch.EmptyCache();
+  Operate(torch, 1, 1000, 1);
+}
+
 }  // namespace
 
 extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, const char* case_name) {
@@ -187,6 +202,7 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
     RunOut(torch);
   }
   if (name == "fork") Fork(torch);
+  if (name == "attach") Attach(torch);
   if (name == "time") Time(torch);
   if (name == "empty") {
     Operate(torch, 1, 1000, 1);

@@ -90,6 +90,20 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
   std::string output_ = NewDirectory() + "/profile.pb.gz";
 };
 
+TEST_P(TorchReleaseTest, BlocksAfterAttachAndSegmentsFromBefore) {
+  const CommandResult run = RunBare("attach", {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.err, "");
+  const ProfileView view = View();
+  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
+  const Totals totals = TotalsOf(run, 0);
+  constexpr int64_t kContext = 3 * kMiB;
+  EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), totals.blocks);
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), totals.allocated);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), totals.driver + kContext);
+  EXPECT_GE(view.SumUnder("inuse_space", "grow_kv_cache"), 2 * kMiB);
+}
+
 TEST_P(TorchReleaseTest, RandomOperationsAreExact) {
   const CommandResult run = Run("random");
   ASSERT_EQ(run.exit_code, 0) << run.err;

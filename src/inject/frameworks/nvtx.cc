@@ -10,6 +10,7 @@
 
 #include "src/base/message.h"
 #include "src/base/option_text.h"
+#include "src/base/per_thread.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/frameworks/nvtx_abi.h"
 
@@ -35,7 +36,7 @@ struct ThreadRanges {
   Range ranges[kMaxRanges];
   char path[kMaxTagBytes];  // the texts of all ranges, with '/' between them, as far as they fit
 };
-__thread ThreadRanges thread_ranges __attribute__((tls_model("initial-exec"))) = {};
+PerThread<ThreadRanges> thread_ranges;
 
 // Returns `text` without the parts that differ at each call: PyTorch's emit_nvtx adds numbers and sizes to an
 // operator's name.
@@ -65,7 +66,9 @@ int LevelOf(const ThreadRanges& of_thread, const void* domain) {
 
 // Begins a range. Returns its level in its domain, from 0.
 int Push(const void* domain, std::string_view text) {
-  ThreadRanges& of_thread = thread_ranges;
+  ThreadRanges* const found = thread_ranges.Get();
+  if (found == nullptr) return 0;
+  ThreadRanges& of_thread = *found;
   const int level = LevelOf(of_thread, domain);
   if (of_thread.count++ >= kMaxRanges) return level;
   of_thread.ranges[of_thread.count - 1] = {domain, current_tags, of_thread.path_size};
@@ -82,7 +85,9 @@ int Push(const void* domain, std::string_view text) {
 
 // Ends the innermost range of the domain. Returns its level, -1 if there is none.
 int Pop(const void* domain) {
-  ThreadRanges& of_thread = thread_ranges;
+  ThreadRanges* const found = thread_ranges.Find();
+  if (found == nullptr) return -1;
+  ThreadRanges& of_thread = *found;
   const int level = LevelOf(of_thread, domain) - 1;
   if (of_thread.count > kMaxRanges) {
     --of_thread.count;

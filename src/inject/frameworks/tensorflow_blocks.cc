@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
@@ -67,7 +68,11 @@ void Refuse(State reason, int64_t freed = 0, int64_t recorded = 0) {
 
 void HandedOut(const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> device;
-  const DriverBlock block = RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &device);
+  const auto record = [&] {
+    return RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &device);
+  };
+  DriverBlock block = record();
+  if (block == DriverBlock::kOutside && AdoptCudaMemoryFromBefore(address)) block = record();
   switch (block) {
     case DriverBlock::kRecorded:
       devices.fetch_or(uint64_t{1} << (static_cast<unsigned>(*device) & 63), std::memory_order_relaxed);
@@ -124,6 +129,11 @@ bool HasSegmentsOfTensorflow(const Snapshot& snapshot) {
 }
 
 }  // namespace
+
+void TensorflowMayHaveBlocks() {
+  has_dropped.store(true, std::memory_order_relaxed);
+  state.store(State::kShown, std::memory_order_release);
+}
 
 void StartTensorflowBlocks() { is_started.store(true, std::memory_order_release); }
 

@@ -18,6 +18,7 @@
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
+#include "src/base/per_thread.h"
 #include "src/capture/capture.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
@@ -99,7 +100,7 @@ struct LeftFailure {
   std::optional<size_t> bytes;
   char device[32] = {};
 };
-thread_local LeftFailure left_failure __attribute__((tls_model("initial-exec")));
+PerThread<LeftFailure> left_failures;
 
 constexpr char kLibrary[] = "libc10_cuda.so";
 
@@ -177,7 +178,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
   if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
-    left_failure.state = LeftFailure::State::kNone;
+    if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes);
   }
   if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);
@@ -195,7 +196,9 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.failures.fetch_add(1, std::memory_order_release);
   // Default() throws if the host has no memory for the profiler.
   if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
-  LeftFailure& failure = left_failure;
+  LeftFailure none;
+  LeftFailure* const found = left_failures.Find();
+  LeftFailure& failure = found == nullptr ? none : *found;
   switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
     case LeftFailure::State::kLeft:
       ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
@@ -217,7 +220,9 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
                             failure.space == MemorySpace::kDevice &&
                             failure.device.size() < sizeof(LeftFailure::device);
-  LeftFailure& left = left_failure;
+  LeftFailure* const of_thread = left_failures.Get();
+  if (of_thread == nullptr) return false;
+  LeftFailure& left = *of_thread;
   left.state = LeftFailure::State::kReported;
   if (!may_be_torch) return false;
   static const StackCapture capture(Unwinder::kAuto);

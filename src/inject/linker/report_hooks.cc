@@ -119,6 +119,10 @@ void* TorchHookByName(const char* name) {
   return nullptr;
 }
 
+void* TensorflowHookByName(const char* name) {
+  return std::strcmp(name, kAddTraceMe) == 0 ? reinterpret_cast<void*>(&HBMPROF_ADD_TRACE_ME) : nullptr;
+}
+
 }  // namespace hbmprof::internal
 
 extern "C" {

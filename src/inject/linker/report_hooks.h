@@ -37,6 +37,8 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
 
 // Returns the function that interposes the function of PyTorch with this mangled name; null for all other names.
 void* TorchHookByName(const char* name);
+// The same for TensorFlow.
+void* TensorflowHookByName(const char* name);
 
 // --- TensorFlow: libtensorflow_framework.so.2, called by itself. ---
 

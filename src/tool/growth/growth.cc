@@ -397,8 +397,26 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   return series;
 }
 
+namespace {
+
+// Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
+// known when that memory was allocated, and its bytes get other records over time.
+std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
+  std::vector<bool> stacks(profiles.stacks().size());
+  const std::optional<ProfileSet::String> name = profiles.Find("[before attach]");
+  for (uint32_t i = 0; name.has_value() && i < stacks.size(); ++i) {
+    if (profiles.stacks().length(i) == 0) continue;
+    const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
+    stacks[i] = !frames.empty() && profiles.functions()[frames[0].function].name == *name;
+  }
+  return stacks;
+}
+
+}  // namespace
+
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
+  const std::vector<bool> from_before = StacksFromBefore(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = TypeNamed(profiles, "alloc_objects");
   const std::optional<size_t> live = TypeNamed(profiles, "inuse_objects");
@@ -411,6 +429,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
+      if (from_before[sample.stack]) continue;
       const uint32_t group = groups.of_set[sample.labels];
       const auto [entry, is_new] = numbers.try_emplace({sample.stack, group}, sites.size());
       if (is_new) {
