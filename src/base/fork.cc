@@ -91,7 +91,7 @@ void Child() {
   const bool is_usable = was_outside && fork_state.holds_gate;
   fork_state = {fork_state.mutexes, 0, false, false};
   Fence();
-  lock_generation.fetch_add(1, std::memory_order_relaxed);
+  BeginLockGeneration();
   threads_inside.store(OwnSections(), std::memory_order_relaxed);
   if (in_child != nullptr) in_child(is_usable);
   OpenGate();

@@ -9,7 +9,7 @@
 
 namespace hbmprof::internal {
 
-std::atomic<uint32_t> lock_generation{1};
+std::atomic<uint32_t> lock_generation{kLockedBit};
 
 void Backoff::WaitLonger() {
   if (waits_ < kSpins + kYields) {

@@ -45,8 +45,14 @@ class Backoff {
 };
 
 // The word of a lock that is held. It is another one in each forked child (fork.h), so that a lock which a thread of
-// the parent held is free there.
+// the parent held is free there. The bit kLockedBit is set in each, so that its low 16 bits are the word of a lock that
+// is one bit of another word (LiveTable::Bucket).
+constexpr uint32_t kLockedBit = 0x8000;
 extern std::atomic<uint32_t> lock_generation __attribute__((visibility("hidden")));
+// In a forked child.
+inline void BeginLockGeneration() {
+  lock_generation.store((lock_generation.load(std::memory_order_relaxed) + 1) | kLockedBit, std::memory_order_relaxed);
+}
 
 // Zero-filled memory is an unlocked SpinLock.
 class ABSL_LOCKABLE SpinLock {

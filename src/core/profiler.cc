@@ -83,7 +83,8 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
 }
 [[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
   const GuardCheck check;
-  return impl_ == nullptr ? FreeJoined(*joined_, id) : impl_->RecordFree(id);
+  if (impl_ == nullptr) return FreeJoined(*joined_, id);
+  return impl_->RecordFree(id);
 }
 [[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(BufferId address, size_t bytes,
                                                            const Attributes& attributes) {

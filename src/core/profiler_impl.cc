@@ -81,6 +81,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 // while the event log is on.
 [[gnu::noinline, gnu::flatten]] bool ProfilerImpl::FinishAlloc(BufferId id, SiteId site, int64_t bytes,
                                                                Done done) noexcept {
+  const TrackerSection section(TrackerSection::kPassedOn);
   if (done == Done::kSite) return Enter(id, site, bytes);
   if (done == Done::kLiveTable) return EnterLedger(id, site, bytes);
   ledger_.CountRecords();
@@ -91,8 +92,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
   LiveRecord replaced;
   const LiveRecord record = {site, PresentGeneration(), bytes};
-  LiveTable::Inserted inserted = live_.InsertNew(id.value(), record);
-  if (inserted == LiveTable::Inserted::kReplaced) inserted = live_.Insert(id.value(), record, &replaced);
+  const LiveTable::Inserted inserted = live_.Insert(id.value(), record, &replaced);
   if (inserted == LiveTable::Inserted::kNoMemory) return Drop(static_cast<uint64_t>(bytes));
   if (inserted == LiveTable::Inserted::kReplaced) EnterReplaced(id, replaced);
   return EnterLedger(id, site, bytes);
@@ -106,6 +106,23 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
   }
   Resize(entered);
   return true;
+}
+
+[[gnu::flatten]] FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
+  if (!thread_state.inside && IsBuffer(id)) {
+    TrackerSection section;
+    uint64_t packed = 0;  // g++ warns otherwise
+    if (live_.TryErase(id.value(), &packed)) {
+      const LiveRecord record = LiveTable::Unpack(packed);
+      const Ledger::CellRef cell = ledger_.RefOf(record.site);
+      const Ledger::Entered entered =
+          cell ? ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes) : Ledger::kNotEntered;
+      if (entered == Ledger::kEntered) return Freed(id, packed);
+      section.PassOn();
+      return FinishFree(id, packed, entered);
+    }
+  }
+  return RecordFreeUncommon(id);
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id) noexcept {
@@ -123,17 +140,15 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 
 // Flattened, because every free takes this way while the event log is on.
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
-                                                                     uint32_t birth, Ledger::Entered entered) noexcept {
-  const LiveRecord record = LiveTable::Unpack(packed_record, birth);
-  const int octave = OctaveNow(record.birth);
+                                                                     Ledger::Entered entered) noexcept {
+  const TrackerSection section(TrackerSection::kPassedOn);
   if (entered == Ledger::kNotEntered) {
-    entered = EnterFree(id, record, octave);
+    entered = EnterFree(id, LiveTable::Unpack(packed_record), -1);
   } else {
-    ledger_.CountAge(Ledger::Event::kFree, record.site, octave);
-    if (entered == Ledger::kEnteredAndCounted) ledger_.CountRecords();
+    ledger_.CountRecords();
   }
   Resize(entered);
-  return Freed(id, record, octave);
+  return Freed(id, packed_record);
 }
 
 Ledger::Entered ProfilerImpl::EnterFree(BufferId id, const LiveRecord& record, int octave) {
@@ -192,7 +207,8 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   const uint64_t packed = freed.record_ & ~kHasAge;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
   const bool is_last = (freed.record_ & kHasAge) != 0 && thread_state.freed_id == freed.id_.value();
-  LiveRecord record = LiveTable::Unpack(packed, is_last ? thread_state.freed_age : PresentGeneration());
+  const auto birth = static_cast<Generation>(is_last ? thread_state.freed_age : PresentGeneration());
+  LiveRecord record = LiveTable::Unpack(packed, birth);
   const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
   if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
   if (sites_.At(record.site).kind == SiteKind::kSegment) {
@@ -281,6 +297,22 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   }
   Resize();
   return true;
+}
+
+[[gnu::flatten]] FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
+  const uint64_t start = address.value();
+  if (!thread_state.inside && Pools::IsBlockAddress(start)) {
+    TrackerSection section;
+    uint64_t id = 0;
+    uint64_t packed = 0;
+    const Ledger::Entered entered = pools_.TryRemoveBlock(start, &id, &packed);
+    if (entered == Ledger::kEntered) return Freed(BufferId(id), packed);
+    if (entered == Ledger::kEnteredAndCounted) {
+      section.PassOn();
+      return FinishFree(BufferId(id), packed, entered);
+    }
+  }
+  return RecordBlockFreeUncommon(address);
 }
 
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeUncommon(BufferId address) noexcept {

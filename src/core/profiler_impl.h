@@ -166,10 +166,10 @@ class ProfilerImpl {
   FreedRecord RecordFreeUncommon(BufferId id) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord RecordBlockFreeUncommon(BufferId address) noexcept;
-  // Do the remaining steps. FinishFree also counts the age. `entered`: kEnteredAndCounted if Ledger::CountRecords is
-  // due.
+  // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: kEnteredAndCounted if
+  // Ledger::CountRecords is due. FinishFree counts no age: the buffer was born in the present generation.
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Done done) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record, uint32_t birth, Ledger::Entered entered) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Ledger::Entered entered) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
@@ -261,7 +261,7 @@ class ProfilerImpl {
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
   if (thread_state.is_common() && IsBuffer(id)) {
-    const TrackerSection section;
+    TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
       const SiteId site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, /*in_pool=*/false});
@@ -269,39 +269,24 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
         const auto size = static_cast<int64_t>(bytes);
         const Ledger::CellRef cell = ledger_.RefOf(site);
         Ledger::Prefetch(cell);
-        if (!cell || !live_.TryInsert(position, id.value(), {site, PresentGeneration(), size})) {
-          return FinishAlloc(id, site, size, Done::kSite);
+        Done done = Done::kSite;
+        if (cell && live_.TryInsert(position, id.value(), {site, PresentGeneration(), size})) {
+          const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, size);
+          if (entered == Ledger::kEntered) return true;
+          done = entered == Ledger::kNotEntered ? Done::kLiveTable : Done::kLedger;
         }
-        const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, size);
-        if (entered == Ledger::kEntered) return true;
-        return FinishAlloc(id, site, size, entered == Ledger::kNotEntered ? Done::kLiveTable : Done::kLedger);
+        section.PassOn();
+        return FinishAlloc(id, site, size, done);
       }
     }
   }
   return RecordAllocUncommon(caller, id, bytes, attributes);
 }
 
-inline FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
-  if (!thread_state.inside && IsBuffer(id)) {
-    const TrackerSection section;
-    uint64_t packed = 0;  // g++ warns otherwise
-    uint32_t birth = 0;
-    if (live_.TryErase(id.value(), &packed, &birth)) {
-      const LiveRecord record = LiveTable::Unpack(packed, birth);
-      const Ledger::CellRef cell = ledger_.RefOf(record.site);
-      const Ledger::Entered entered =
-          cell ? ledger_.TryEnter(Ledger::Event::kFree, cell, record.bytes) : Ledger::kNotEntered;
-      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed);
-      return FinishFree(id, packed, birth, entered);
-    }
-  }
-  return RecordFreeUncommon(id);
-}
-
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
                                       const Attributes& attributes) noexcept {
   if (thread_state.is_common()) {
-    const TrackerSection section;
+    TrackerSection section;
     const uint64_t start = address.value();
     const LiveTable::Position position = pools_.PrefetchBlock(start);
     if (MayBeCommonBlock(start, bytes, attributes)) {
@@ -310,28 +295,14 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
         const auto size = static_cast<int64_t>(bytes);
         const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, size);
         if (entered == Ledger::kEntered) return true;
-        if (entered == Ledger::kEnteredAndCounted) return FinishAlloc(address, site, size, Done::kLedger);
+        if (entered == Ledger::kEnteredAndCounted) {
+          section.PassOn();
+          return FinishAlloc(address, site, size, Done::kLedger);
+        }
       }
     }
   }
   return RecordBlockUncommon(caller, address, bytes, attributes);
-}
-
-inline FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
-  const uint64_t start = address.value();
-  if (!thread_state.inside && Pools::IsBlockAddress(start)) {
-    const TrackerSection section;
-    Pools::Block removed;
-    const Ledger::Entered entered = pools_.TryRemoveBlock(start, &removed);
-    if (entered != Ledger::kNotEntered) {
-      const BufferId id(removed.id);
-      const uint64_t packed = LiveTable::Pack(removed.record);
-      const Generation birth = removed.record.birth;
-      if (entered == Ledger::kEntered && birth == PresentGeneration()) return Freed(id, packed);
-      return FinishFree(id, packed, birth, entered);
-    }
-  }
-  return RecordBlockFreeUncommon(address);
 }
 
 }  // namespace hbmprof::internal

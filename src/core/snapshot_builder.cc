@@ -88,8 +88,7 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     sample.peak_bytes = totals.peak_bytes;
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
-    sample.born = births.Of(site, *snapshot->uptime_seconds, totals.inuse_objects, totals.inuse_bytes,
-                            key.attributes.kind == MemoryKind::kPool);
+    sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes, key.attributes.kind == MemoryKind::kPool);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
     snapshot->samples.push_back(std::move(sample));
   }
@@ -150,10 +149,10 @@ Snapshot BuildSnapshot(const ProfilerImpl& profiler) {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   profiler.ledger().Snapshot(&sites, &accounts);
-  const Births births(profiler.live(), profiler.ledger().live_records(), static_cast<SiteId>(sites.size()));
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
+  const Births births(profiler.live(), static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -33,11 +33,11 @@ uint64_t Seed() {
 // Keys as an allocator makes them: aligned, dense.
 uint64_t Address(uint64_t i) { return 0x7f0000000000 + i * 256; }
 
-// A record that only its own key can have.
+// A record that only its own key can have. Half of them are born in the present generation, as TryErase requires.
 LiveRecord RecordOf(uint64_t key, uint64_t version = 0) {
   const uint64_t hash = HashWord(key + version);
-  return {static_cast<SiteId>(hash % LiveTable::kMaxSites), static_cast<Generation>(hash >> 32),
-          static_cast<int64_t>(hash >> 24)};
+  return {static_cast<SiteId>(hash % LiveTable::kMaxSites),
+          hash % 2 == 0 ? PresentGeneration() : static_cast<Generation>(hash >> 32), static_cast<int64_t>(hash >> 24)};
 }
 
 void ExpectSame(const LiveTable& table, const std::unordered_map<uint64_t, LiveRecord>& model) {
@@ -70,10 +70,23 @@ Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRec
 }
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
   uint64_t packed;
-  uint32_t birth;
-  if (!table.TryErase(id, &packed, &birth)) return table.Erase(id, record);
-  *record = LiveTable::Unpack(packed, birth);
+  if (!table.TryErase(id, &packed)) return table.Erase(id, record);
+  *record = LiveTable::Unpack(packed, PresentGeneration());
   return true;
+}
+
+TEST(LiveTable, TryEraseLeavesARecordOfAnotherGeneration) {
+  LiveTable table;
+  const auto other = static_cast<Generation>(PresentGeneration() + 1);
+  ASSERT_EQ(table.InsertNew(Address(1), {1, other, 8}), Inserted::kNew);
+  ASSERT_EQ(table.InsertNew(Address(2), {2, PresentGeneration(), 8}), Inserted::kNew);
+  uint64_t packed = 0;
+  EXPECT_FALSE(table.TryErase(Address(1), &packed));
+  EXPECT_TRUE(table.TryErase(Address(2), &packed));
+  LiveRecord record;
+  EXPECT_FALSE(table.Find(Address(2), &record));
+  ASSERT_TRUE(table.Find(Address(1), &record));
+  EXPECT_EQ(record.birth, other);
 }
 
 TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {

@@ -174,8 +174,8 @@ class Ledger {
     if (cell->account_word > 0) {
       Account& account = *reinterpret_cast<Account*>(cell->account_word);
       if (cell->epoch == account.epoch && (event == Event::kFree || bytes <= account.headroom)) {
-        Count(event, account, bytes, cell);
         account.headroom -= AddedBytes(event, bytes);
+        Count(event, account, bytes, cell);
         entered = CountEvent(*ref.shard, RecordsOf(event));
       }
     }

@@ -116,10 +116,10 @@ class Pools {
   // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
   // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
   // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
-  // site of blocks. `position` comes from PrefetchBlock. TryRemoveBlock calls nothing, and does not count the block's
-  // age.
+  // site of blocks. `position` comes from PrefetchBlock. TryRemoveBlock requires that the block was born in the present
+  // generation, so that its age is not counted. It sets `*id` and `*packed` (LiveTable::Pack). It calls nothing.
   Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  Ledger::Entered TryRemoveBlock(uint64_t address, Block* removed);
+  Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
   // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
@@ -360,25 +360,24 @@ inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, u
   return own.EnterBlock(Event::kAlloc, cell, bytes);
 }
 
-inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, Block* removed) {
+inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
   if (!IsInView(view, address) && !LoadView(own, address)) return Ledger::kNotEntered;
   if (!own.HasCellOfSegment()) return Ledger::kNotEntered;
-  removed->id = address ^ view.id_bits;
+  *id = address ^ view.id_bits;
   Ledger::OwnShard::BlockCell cell = nullptr;
-  uint64_t packed = 0;  // g++ warns otherwise
-  uint32_t birth = 0;
-  const bool is_erased = live_.TryEraseWhere(removed->id, &packed, &birth, [&] {
-    const LiveRecord record = LiveTable::Unpack(packed, birth);
+  int64_t bytes = 0;
+  const bool is_erased = live_.TryEraseWhere(*id, packed, [&] {
+    const LiveRecord record = LiveTable::Unpack(*packed);
+    bytes = record.bytes;
     cell = own.CellOfBlock(record.site);
-    return cell != nullptr && static_cast<uint64_t>(record.bytes) <= view.start + view.bytes - address;
+    return cell != nullptr && static_cast<uint64_t>(bytes) <= view.start + view.bytes - address;
   });
   if (!is_erased) return Ledger::kNotEntered;
-  removed->record = LiveTable::Unpack(packed, birth);
-  Return(view, removed->record.bytes);
-  return own.EnterBlock(Event::kFree, cell, removed->record.bytes);
+  Return(view, bytes);
+  return own.EnterBlock(Event::kFree, cell, bytes);
 }
 
 }  // namespace hbmprof::internal

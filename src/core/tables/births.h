@@ -14,19 +14,31 @@ namespace hbmprof::internal {
 class Births {
  public:
   // Reads the live table, in steps, so that no event waits for longer than a step. Events during that time may be
-  // missed. `expected`: about the number of records. Takes the sites below `sites`.
-  Births(const LiveTable& live, int64_t expected, SiteId sites);
+  // missed. Takes the sites below `sites`, and the classes up to that of `uptime_seconds`.
+  Births(const LiveTable& live, SiteId sites, int64_t uptime_seconds);
 
-  // Returns the birth classes of a site (Snapshot::Sample::born), up to the class of `uptime_seconds`. They add up to
-  // `objects` and `bytes`, the site's exact numbers: the youngest class takes the difference to the records that were
-  // read, and then older ones, if a class would become negative. If `is_pool`, the records are segments and `bytes` are
-  // their idle bytes: these are distributed in proportion to the records' bytes.
-  std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t uptime_seconds, int64_t objects, int64_t bytes,
-                                         bool is_pool) const;
+  // Returns the birth classes of a site (Snapshot::Sample::born). They add up to `objects` and `bytes`, the site's
+  // exact numbers: the youngest class takes the difference to the records that were read, and then older ones, if a
+  // class would become negative. If `is_pool`, the records are segments and `bytes` are their idle bytes: these are
+  // distributed in proportion to the records' bytes.
+  std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t objects, int64_t bytes, bool is_pool) const;
 
  private:
-  std::vector<size_t> ends_;  // by site: index in records_, which is sorted by site
-  std::vector<LiveRecord> records_;
+  static constexpr uint32_t kClassesPerPart = 4;
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  // The sums of some adjacent classes of one site. The parts of a site are a list.
+  struct Part {
+    uint32_t first_class;
+    uint32_t next;  // index in parts_, or kNone
+    int64_t objects[kClassesPerPart];
+    int64_t bytes[kClassesPerPart];
+  };
+  void Add(const LiveRecord& record);
+
+  const int log2_;
+  const uint32_t classes_;
+  std::vector<uint32_t> first_part_;  // by site: index in parts_, or kNone
+  std::vector<Part> parts_;
 };
 
 }  // namespace hbmprof::internal

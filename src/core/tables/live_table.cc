@@ -16,25 +16,26 @@ constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
 }  // namespace
 
 LiveTable::LiveTable() {
-  origins_[kFirstSegment].store(reinterpret_cast<uintptr_t>(first_segment_) - sizeof(first_segment_),
-                                std::memory_order_relaxed);
+  origins_[kFirstArray].store(reinterpret_cast<uintptr_t>(first_array_) - sizeof(first_array_),
+                              std::memory_order_relaxed);
   SetBuckets(kMinBuckets);
 }
 
 LiveTable::~LiveTable() {
-  for (size_t i = kFirstSegment + 1; i < kSegments; ++i) {
-    const size_t bytes = SegmentBuckets(i) * sizeof(Bucket);
-    if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(SegmentBuckets(i)), bytes);
+  for (size_t i = kFirstArray + 1; i < kArrays; ++i) {
+    const size_t bytes = BucketsOfArray(i) * sizeof(Bucket);
+    if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(BucketsOfArray(i)), bytes);
   }
   CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
 }
 
 LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table_(table) {
   for (;;) {
-    first_ = table.PositionOf(id).bucket;
+    const Position position = table.PositionOf(id);
+    first_ = position.bucket;
     fill_ = first_->Lock();
     // A split or merge may have moved the id to another bucket while this thread waited.
-    if (table.PositionOf(id).bucket == first_) return;
+    if (table.state_.load(std::memory_order_acquire) == position.state) return;
     first_->Unlock(fill_);
   }
 }
@@ -127,19 +128,19 @@ bool LiveTable::Rename(uint64_t id, const LiveRecord& expected, uint64_t new_id,
   return false;
 }
 
-bool LiveTable::MapSegment(size_t segment) {
-  if (origins_[segment].load(std::memory_order_relaxed) != 0) return true;
-  const size_t bytes = SegmentBuckets(segment) * sizeof(Bucket);
+bool LiveTable::MapArray(size_t array) {
+  if (origins_[array].load(std::memory_order_relaxed) != 0) return true;
+  const size_t bytes = BucketsOfArray(array) * sizeof(Bucket);
   void* const buckets = ReservePages(bytes);
   if (buckets == nullptr) return false;
-  // The index of the first bucket of a segment is the number of its buckets.
-  origins_[segment].store(reinterpret_cast<uintptr_t>(buckets) - bytes, std::memory_order_release);
+  // The index of the first bucket of an array is the number of its buckets.
+  origins_[array].store(reinterpret_cast<uintptr_t>(buckets) - bytes, std::memory_order_release);
   return true;
 }
 
 bool LiveTable::Split() {
   const size_t index = buckets_;
-  if (SegmentOf(2 * index) >= kSegments || !MapSegment(SegmentOf(2 * index)) || !TakeHostBytes(sizeof(Bucket))) {
+  if (ArrayOf(2 * index) >= kArrays || !MapArray(ArrayOf(2 * index)) || !TakeHostBytes(sizeof(Bucket))) {
     return false;
   }
   {
@@ -157,7 +158,7 @@ bool LiveTable::Split() {
     from.Clear();
     SetBuckets(index + 1);
   }
-  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(index)));
+  const size_t discarded = std::min(kDiscardedAtOnce, BucketsOfArray(ArrayOf(index)));
   if ((index + 1) % discarded == 0) Discard(index + 1 - discarded, discarded);
   return true;
 }
@@ -179,13 +180,13 @@ bool LiveTable::Merge() {
     SetBuckets(index);
   }
   CountHostBytes(-int64_t{sizeof(Bucket)});
-  const size_t discarded = std::min(kDiscardedAtOnce, SegmentBuckets(SegmentOf(2 * index)));
+  const size_t discarded = std::min(kDiscardedAtOnce, BucketsOfArray(ArrayOf(2 * index)));
   if (2 * index % discarded == 0) Discard(2 * index, discarded);
   return true;
 }
 
 void LiveTable::Discard(size_t first, size_t count) {
-  if (SegmentOf(first) == kFirstSegment) return;
+  if (ArrayOf(first) == kFirstArray) return;
   // A thread that read an older state_ may still lock one of these buckets, see that it is the wrong one, and unlock
   // it. If the lock were set to zero between these steps, a third thread could lock the bucket, and the first thread
   // would release the lock that the third thread holds. So all these locks are taken before the pages are discarded.

@@ -15,7 +15,7 @@
 // 2. state_ is the split state: how many buckets are in use. It changes only while resize_lock_ and the buckets that
 //    exchange records are locked. So a thread that has locked bucket b and then sees IndexOf(h, state_) == b may use b
 //    for h until it unlocks b.
-// 3. A segment of buckets, once mapped, stays mapped; buckets that are not in use hold no record.
+// 3. An array of buckets, once mapped, stays mapped; buckets that are not in use hold no record.
 // 4. An overflow bucket is reached only through its chain, whose first bucket is locked.
 // 5. A chain has no free entry before a used one. Only its first overflow bucket, or if there is none its first bucket,
 //    may have free entries. The id of a free entry is 0.
@@ -74,9 +74,8 @@ class LiveTable {
   static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
   }
-  static LiveRecord Unpack(uint64_t packed, uint32_t birth) {
-    return {static_cast<SiteId>(packed >> 40), static_cast<Generation>(birth),
-            static_cast<int64_t>(packed & kMaxBytes)};
+  static LiveRecord Unpack(uint64_t packed, Generation birth = 0) {
+    return {static_cast<SiteId>(packed >> 40), birth, static_cast<int64_t>(packed & kMaxBytes)};
   }
 
   // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
@@ -87,7 +86,7 @@ class LiveTable {
   // the split state has changed, if `id` is in the table, or if the bucket is full. Calls no function.
   bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
     Bucket& bucket = *position.bucket;
-    uint32_t fill = bucket.TryLock();
+    const uint32_t fill = bucket.TryLock();
     if (__builtin_expect(fill > kFull - kOne, 0) != 0) {
       bucket.UndoTryLock(fill);
       return false;
@@ -98,20 +97,19 @@ class LiveTable {
     if (inserts) {
       bucket.EntryAt(fill) = {id, Pack(record)};
       bucket.BirthAt(fill) = record.birth;
-      fill += kOne;
     }
-    bucket.Unlock(fill);
+    bucket.Unlock(inserts ? fill + kOne : fill);
     return inserts;
   }
-  // Like Erase, but also returns false, and changes nothing, if another thread has locked the bucket, if the bucket has
-  // an overflow bucket, or if the record has just moved to another bucket. Sets `*packed` and `*birth` to the record.
-  // Calls no function.
-  bool TryErase(uint64_t id, uint64_t* packed, uint32_t* birth) {
-    return TryEraseWhere(id, packed, birth, [] { return true; });
+  // Like Erase, but also returns false, and changes nothing, if the record was not born in the present generation, if
+  // another thread has locked the bucket, if the bucket has an overflow bucket, or if the record has just moved to
+  // another bucket. Sets `*packed` to the record. Calls no function.
+  bool TryErase(uint64_t id, uint64_t* packed) {
+    return TryEraseWhere(id, packed, [] { return true; });
   }
   // The same for EraseWhere.
   template <typename Agrees>
-  bool TryEraseWhere(uint64_t id, uint64_t* packed, uint32_t* birth, const Agrees& agrees) {
+  bool TryEraseWhere(uint64_t id, uint64_t* packed, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
@@ -122,19 +120,18 @@ class LiveTable {
     const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    bool erases = entry.id == id;
+    bool erases = entry.id == id && bucket.BirthAt(at) == PresentGeneration();
     if (erases) {
       *packed = entry.site_and_bytes;
-      *birth = bucket.BirthAt(at);
       erases = agrees();
     }
     if (erases) {
+      bucket.BirthAt(at) = bucket.BirthAt(last);
       Entry& moved = bucket.EntryAt(last);
       entry.id = moved.id;
       // Two words: they may just have been stored, and narrow stores are not read back by a wider load.
       asm("" : : : "memory");
       entry.site_and_bytes = moved.site_and_bytes;
-      bucket.BirthAt(at) = bucket.BirthAt(last);
       moved.id = 0;
     }
     bucket.Unlock(erases ? last : fill);
@@ -211,7 +208,8 @@ class LiveTable {
   static constexpr uint32_t kOverflows = kFull + kOne;  // full, and has an overflow bucket
   // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child. (It repeats after
   // 2^15 forks, each in the child of the one before. Each child makes its own table.)
-  static uint32_t Locked() { return (lock_generation.load(std::memory_order_relaxed) & 0x7fff) | 0x8000; }
+  static uint16_t Locked() { return static_cast<uint16_t>(lock_generation.load(std::memory_order_relaxed)); }
+  static_assert(kOverflows < kLockedBit);
   struct alignas(64) Bucket {
     // kOne times the number of entries in use, kOverflows or Locked(). One word says how full the bucket is and whether
     // it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket is
@@ -223,7 +221,7 @@ class LiveTable {
 
     // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
     // word if a thread of the parent process had locked it.
-    uint32_t TryLock() { return fill.exchange(static_cast<uint16_t>(Locked()), std::memory_order_acquire); }
+    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
     // `before`: what TryLock returned.
     [[gnu::cold]] void UndoTryLock(uint32_t before) {
       if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
@@ -244,10 +242,10 @@ class LiveTable {
     void Unlock(uint32_t new_fill) { fill.store(static_cast<uint16_t>(new_fill), std::memory_order_release); }
     Entry& EntryAt(uint64_t place) {
       constexpr size_t kBytes = sizeof(Entry) / kOne;
-      return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(entries) + place * kBytes);
+      return *reinterpret_cast<Entry*>(reinterpret_cast<char*>(this) + place * kBytes + offsetof(Bucket, entries));
     }
     Generation& BirthAt(uint64_t place) {
-      return *reinterpret_cast<Generation*>(reinterpret_cast<char*>(births) + place);
+      return *reinterpret_cast<Generation*>(reinterpret_cast<char*>(this) + place + offsetof(Bucket, births));
     }
     // Returns the place of this id if it has one, else any place. It has no branches, because the processor cannot
     // predict which place it is.
@@ -304,22 +302,22 @@ class LiveTable {
     uint32_t fill_;
   };
 
-  // Segment s has the buckets from 2^s on, up to 2^(s+1). The table always has the buckets of the first one at least.
-  static constexpr size_t kFirstSegment = 6;
-  static constexpr size_t kSegments = 32;
-  static constexpr size_t kMinBuckets = size_t{1} << kFirstSegment;
+  // Array s has the buckets from 2^s on, up to 2^(s+1). The table always has the buckets of the first one at least.
+  static constexpr size_t kFirstArray = 6;
+  static constexpr size_t kArrays = 32;
+  static constexpr size_t kMinBuckets = size_t{1} << kFirstArray;
 
   // The highest bit is set, so that the index of a bucket, which is the highest bits of a hash, begins with 1. The
   // lowest six bits are set for StateOf. With this factor, the highest bits of the products of most arithmetic
   // progressions of ids are distributed more evenly than random numbers.
   static uint64_t HashOf(uint64_t id) { return id * 0xcaf3c0b1593a49bd | uint64_t{1} << 63 | 63; }
-  static size_t SegmentOf(size_t index) { return size_t{63} - static_cast<size_t>(__builtin_clzll(index)); }
-  static size_t SegmentBuckets(size_t segment) { return size_t{1} << segment; }
+  static size_t ArrayOf(size_t index) { return size_t{63} - static_cast<size_t>(__builtin_clzll(index)); }
+  static size_t BucketsOfArray(size_t array) { return size_t{1} << array; }
   // Returns the split state of a table of `buckets` buckets (at least kMinBuckets): the number of bits by which a hash
   // is shifted to give an index, plus the lowest hash for which this is so. Lower hashes are shifted by one bit less.
   // Since the lowest six bits of a hash are set, a hash is below that one exactly if it is below the state.
   static uint64_t StateOf(size_t buckets) {
-    const size_t shift = 63 - SegmentOf(buckets);
+    const size_t shift = 63 - ArrayOf(buckets);
     return (uint64_t{buckets} << shift) + shift;
   }
   // The index of the bucket of a hash in a table with that state. It has no branch, because the processor could not
@@ -328,8 +326,7 @@ class LiveTable {
     return hash >> ((state - static_cast<uint64_t>(hash < state)) & 63);
   }
   Bucket* BucketAt(size_t index) const {
-    return reinterpret_cast<Bucket*>(origins_[SegmentOf(index)].load(std::memory_order_acquire) +
-                                     index * sizeof(Bucket));
+    return reinterpret_cast<Bucket*>(origins_[ArrayOf(index)].load(std::memory_order_acquire) + index * sizeof(Bucket));
   }
 
   Position PositionOf(uint64_t id) const {
@@ -348,7 +345,7 @@ class LiveTable {
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // These three return false if there is no memory; then nothing changes. Split adds a bucket, Merge removes one.
-  bool MapSegment(size_t segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
+  bool MapArray(size_t array) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // Returns the memory of buckets that are not in use to the kernel.
@@ -357,9 +354,9 @@ class LiveTable {
   Bucket* NewOverflowBucket() const;
   void FreeOverflowBucket(Bucket* bucket) const;
 
-  // For each segment, the address that bucket 0 would have if all buckets were in one array; 0: not mapped. It is the
+  // For each array, the address that bucket 0 would have if all arrays were one; 0: not mapped. It is the
   // first member, so that an access to it needs no addition.
-  std::atomic<uintptr_t> origins_[kSegments] = {};
+  std::atomic<uintptr_t> origins_[kArrays] = {};
   std::atomic<uint64_t> state_;
   // The number of buckets fits if the number of records is between these two. (The number of records may be out of
   // date, and therefore negative.)
@@ -370,7 +367,7 @@ class LiveTable {
   mutable SpinLock overflow_lock_;
   mutable Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
-  Bucket first_segment_[kMinBuckets] = {};
+  Bucket first_array_[kMinBuckets] = {};
 };
 
 template <typename Visit>

@@ -122,7 +122,6 @@ void Analysis::Survey() {
   SiteTotals totals(tables);
   for (const RecordingTables::Live& buffer : tables.live) AddAddresses(buffer.id, buffer.bytes, buffer.site);
   Live live;
-  for (size_t a = 0; a < accounts.size(); ++a) accounts[a].peak = totals.account(a).in_use;
   ReadEvents(
       live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
@@ -136,16 +135,12 @@ void Analysis::Survey() {
         }
         ReadFreeBytes(event.time, totals);
         if (event.kind == RecordedKind::kFailed) CountFailure(event, totals);
-        if (!totals.Apply(event)) return;
-        for (const size_t a : totals.changed_accounts()) {
-          if (totals.account(a).peak <= accounts[a].peak) continue;
-          accounts[a].peak = totals.account(a).peak;
-          accounts[a].peak_time = event.time;
-          accounts[a].peak_ordinal = ordinal_;
-        }
+        totals.Apply(event);
       });
-  for (Account& account : accounts) {
-    if (account.peak_ordinal < 0) account.peak_time = start;
+  for (size_t a = 0; a < accounts.size(); ++a) {
+    accounts[a].peak = totals.account(a).peak;
+    accounts[a].peak_time = totals.account(a).peak_time;
+    accounts[a].peak_ordinal = totals.account(a).peak_event;
   }
   for (const auto& [key, buffer] : live) {
     CountLife(buffer, 0, false);

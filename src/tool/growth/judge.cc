@@ -88,7 +88,6 @@ struct Figures {
   double end_slope = 0;                  // upper bound of the slope at the end / slope of the whole
   bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
   double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
-  bool regular = false;                  // equal steps after equal times
   double pause_by_distance = kInfinity;  // time since the last growth / mean time between two growths
   double late = 0;                       // see Judgement
   bool slowing = false;                  // in each third the growth is clearly less than in the one before
@@ -123,34 +122,14 @@ double LateGrowth(const Part& part) {
 
 void MeasureSteps(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
   std::vector<double> when;
-  double width = 0;  // of the interval of the last step
-  double smallest = kInfinity;
-  double largest = 0;
   for (size_t i = 1; i < part.size(); ++i) {
-    const double step = low[i] - low[i - 1];
-    if (step <= least_step) continue;
-    when.push_back((part.t[i] + part.t[i - 1]) / 2);
-    width = part.t[i] - part.t[i - 1];
-    smallest = std::min(smallest, step);
-    largest = std::max(largest, step);
+    if (low[i] - low[i - 1] > least_step) when.push_back((part.t[i] + part.t[i - 1]) / 2);
   }
   f->growths = when.size();
   f->always = when.size() + 1 == part.size();
   if (when.size() < 2) return;
   const double distance = (when.back() - when.front()) / static_cast<double>(when.size() - 1);
   f->pause_by_distance = (1 - when.back()) / distance;
-  double unevenness = 0;
-  for (size_t i = 1; i < when.size(); ++i) {
-    const double gap = (when[i] - when[i - 1]) / distance;
-    unevenness += (gap - 1) * (gap - 1) / static_cast<double>(when.size() - 1);
-  }
-  // Regular growth that goes on has its next step after one distance.
-  const bool is_overdue = 1 - when.back() > 1.1 * distance + width / 2;
-  // If the same number of events happened at random times, only 6 % (three events) to 1 % of the courses would have
-  // such even gaps.
-  f->regular = when.size() >= 3 && largest <= 1.1 * smallest &&
-               unevenness <= 0.03 * (static_cast<double>(when.size()) - 2.5) && !is_overdue &&
-               when.front() <= 1.5 * distance;
 }
 
 // Returns (slope of the last third + 2 * its standard error) / slope of the whole part. The last third has at least
@@ -176,24 +155,13 @@ double EndSlope(const Part& part) {
 }
 
 // Returns whether a curve that approaches a limit exponentially has less than a twentieth of the squared residuals of a
-// line. With 16 or more dumps, less than a quarter is enough if the curve's residuals are noise: if those of
-// neighbouring dumps are nearly independent (von Neumann's ratio). The residuals of a leak are not independent, because
-// each includes the random growth of all intervals before it. Time constants above 0.7 are not tried, because such a
-// curve is nearly a line.
+// line. Time constants above 0.7 are not tried, because such a curve is nearly a line.
 bool WarmsUp(const Part& part) {
   const double line = LineOf(part.t, part.v).squares;
   for (double length = 0.05; length <= 0.7; length *= 1.25) {
     std::vector<double> curve;
     for (const double t : part.t) curve.push_back(1 - std::exp(-t / length));
-    const Line fit = LineOf(curve, part.v);
-    if (20 * fit.squares < line) return true;
-    if (part.size() < 16 || 4 * fit.squares >= line) continue;
-    double differences = 0;
-    for (size_t i = 1; i < part.size(); ++i) {
-      const double change = part.v[i] - part.v[i - 1] - fit.slope * (curve[i] - curve[i - 1]);
-      differences += change * change;
-    }
-    if (differences > 1.2 * fit.squares) return true;
+    if (20 * LineOf(curve, part.v).squares < line) return true;
   }
   return false;
 }
@@ -271,7 +239,7 @@ Figures Measure(const Part& part, double fall) {
 // pause of about a tenth of the time that the steps took is enough. Each further step requires a pause that is longer
 // by the mean time between two steps.
 bool LikeJumps(const Figures& f) {
-  if (f.unevenness <= 0.3 || f.regular || (f.always && f.growths >= 7)) return false;
+  if (f.unevenness <= 0.3 || (f.always && f.growths >= 7)) return false;
   const auto steps = static_cast<double>(f.growths);
   return f.pause_by_distance > 0.09 * (std::min(steps, 8.0) + 1) + std::max(steps - 8, 0.0);
 }
@@ -412,7 +380,6 @@ struct Evidence {
     if (course.allocated.empty()) return;
     const double freed_first = course.allocated.front() - course.in_use.front();
     const double freed_last = course.allocated.back() - course.in_use.back();
-    never_freed = freed_last <= 0;
     frees_in_batches = freed_first > 0 && freed_last == freed_first;
   }
   size_t n() const { return part.size(); }
@@ -422,8 +389,7 @@ struct Evidence {
   const double fall;  // the largest
   const Figures whole;
   const bool noisy;
-  Trend trend;  // if noisy
-  bool never_freed = false;
+  Trend trend;                    // if noisy
   bool frees_in_batches = false;  // memory was freed before the first dump, and none since
 };
 
@@ -453,9 +419,7 @@ std::optional<Finding> FindLeak(const Evidence& e) {
   using Reason = Judgement::Reason;
   const Figures& whole = e.whole;
   if (!e.trend.in_steps && Kept(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kKept, whole};
-  const bool few_but_even = e.n() == 4 && e.never_freed && !e.frees_in_batches && whole.equal_steps >= 2.4 &&
-                            whole.late >= 0.3 && whole.tail == 0;
-  if (few_but_even || Even(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kEven, whole};
+  if (Even(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kEven, whole};
   if (whole.slowing || e.trend.in_steps) return std::nullopt;
   if (std::optional<Finding> later = KeptAfterStart(e); later.has_value()) return later;
   const Trend& trend = e.trend;

@@ -33,7 +33,6 @@ class LifeJudge {
     for (size_t i = 0; i < table_.live.size(); ++i) {
       if (!IsIn(i, start_, end)) continue;
       result.kept_bytes += table_.live_bytes[i];
-      result.kept_late_bytes += table_.live_bytes[i] * Overlap(Begin(i), End(i), table_.now / 3, table_.now);
       result.per_second += table_.live_bytes[i] * Overlap(Begin(i), End(i), all.third_from, end);
     }
     result.per_second /= end - all.third_from;

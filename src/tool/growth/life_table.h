@@ -36,10 +36,9 @@ struct LifeJudgement {
   // The buffers that were kept: those older than `settled`, without those of the start.
   double kept = 0;
   double kept_bytes = 0;
-  double kept_late_bytes = 0;  // born after the first third of the uptime
-  double oldest = 0;           // time of birth
-  double newest = 0;           // time of birth, up to a class
-  double per_second = 0;       // bytes, in the last third of their births
+  double oldest = 0;      // time of birth
+  double newest = 0;      // time of birth, up to a class
+  double per_second = 0;  // bytes, in the last third of their births
 };
 
 LifeJudgement JudgeLives(const LifeTable& table);

@@ -149,12 +149,6 @@ ProfileSet::String ProfileSet::Intern(std::string_view text) {
   return number;
 }
 
-std::optional<ProfileSet::String> ProfileSet::Find(std::string_view text) const {
-  const auto entry = string_numbers_.find(text);
-  if (entry == string_numbers_.end()) return std::nullopt;
-  return entry->second;
-}
-
 // Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
@@ -225,10 +219,10 @@ class ProfileSet::Adder {
     for (const pprof::Function& function : message_.function()) {
       const std::string name(raw_.text(function.name()));
       const std::string system_name(raw_.text(function.system_name()));
-      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.system_name()),
-                            Text(function.filename()), function.start_line()};
-      const uint32_t number =
-          set_.function_keys_.Intern({own.name, own.system_name, own.filename, static_cast<uint64_t>(own.start_line)});
+      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.filename()),
+                            function.start_line()};
+      const uint32_t number = set_.function_keys_.Intern(
+          {own.name, Text(function.system_name()), own.filename, static_cast<uint64_t>(own.start_line)});
       if (number == set_.functions_.size()) set_.functions_.push_back(own);
       functions_[function.id()] = number;
     }
@@ -239,18 +233,19 @@ class ProfileSet::Adder {
     for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
     std::vector<uint64_t> key;
     for (const pprof::Location& location : message_.location()) {
-      Location own = {0, location.address(), {}};
+      Location own;
+      uint64_t address = location.address();
       key = {location.is_folded()};
       const auto mapping = mappings.find(location.mapping_id());
       if (mapping != mappings.end()) {
         const pprof::Mapping& m = *mapping->second;
         own.object = Text(m.filename());
-        own.address -= m.memory_start();
+        address -= m.memory_start();
         // Segments of the same file differ by at most one page.
         const uint64_t pages = (m.memory_limit() - m.memory_start() + 4095) / 4096;
         key.insert(key.end(), {1, pages, m.file_offset(), Text(m.build_id()), m.build_id() == 0 ? own.object : 0});
       }
-      key.push_back(own.address);
+      key.push_back(address);
       // Hides the outermost matching function and everything that is inlined into it.
       int cut = location.line_size() - 1;
       while (cut >= 0 && !filter_.drops(functions_[location.line(cut).function_id()])) --cut;

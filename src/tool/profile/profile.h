@@ -59,7 +59,6 @@ class ProfileSet {
   using String = uint32_t;  // 0 is ""
   struct Function {
     String name;  // short, as pprof shows it
-    String system_name;
     String filename;
     int64_t start_line;
   };
@@ -68,8 +67,7 @@ class ProfileSet {
     int64_t line;
   };
   struct Location {
-    String object;              // the mapping's file
-    uint64_t address = 0;       // relative to its mapping
+    String object = 0;          // the mapping's file
     std::vector<Frame> frames;  // innermost inlined function first; empty if unknown
   };
   struct Label {
@@ -135,8 +133,6 @@ class ProfileSet {
   }
 
   const std::string& text(String number) const { return strings_[number]; }
-  // Returns the number of `text`; nullopt if no profile contains it.
-  std::optional<String> Find(std::string_view text) const;
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
   const ListTable& stacks() const { return stacks_; }

@@ -54,20 +54,12 @@ std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) 
   return names.empty() ? "none" : names;
 }
 
-// Returns the account with the name `memory`; for "", the one whose bytes in use reach the highest value of all.
-absl::StatusOr<size_t> AccountNamed(RecordingReader& recording, const std::string& memory) {
-  SiteTotals totals(recording.tables());
-  if (memory.empty()) {
-    ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
-  }
-  size_t highest = 0;
+absl::StatusOr<size_t> AccountNamed(const SiteTotals& totals, const RecordingTables& tables,
+                                    const std::string& memory) {
   for (size_t account = 0; account < totals.account_count(); ++account) {
-    if (!memory.empty() && AccountName(recording.tables(), account) == memory) return account;
-    if (totals.account(account).peak > totals.account(highest).peak) highest = account;
+    if (AccountName(tables, account) == memory) return account;
   }
-  if (memory.empty()) return highest;
-  return absl::NotFoundError(
-      Cat("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, recording.tables())));
+  return absl::NotFoundError(Cat("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, tables)));
 }
 
 RecordedInstant EndOf(RecordingReader& recording) {
@@ -77,21 +69,23 @@ RecordedInstant EndOf(RecordingReader& recording) {
 }
 
 absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::string& memory) {
-  ASSIGN_OR_RETURN(const size_t account, AccountNamed(recording, memory));
   SiteTotals totals(recording.tables());
-  if (account >= totals.account_count()) return RecordedInstant{0, recording.tables().start_time};
-  int64_t peak = totals.account(account).peak;
-  return LastAfter(recording, [&](const RecordedEvent& event) {
-    if (!totals.Apply(event) || totals.account(account).peak == peak) return false;
-    peak = totals.account(account).peak;
-    return true;
-  });
+  size_t account = 0;
+  if (!memory.empty()) {
+    ASSIGN_OR_RETURN(account, AccountNamed(totals, recording.tables(), memory));
+  }
+  if (totals.account_count() == 0) return RecordedInstant{0, recording.tables().start_time};
+  ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
+  for (size_t a = 0; memory.empty() && a < totals.account_count(); ++a) {
+    if (totals.account(a).peak > totals.account(account).peak) account = a;
+  }
+  return RecordedInstant{totals.account(account).peak_event + 1, totals.account(account).peak_time};
 }
 
 absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording, const std::string& memory) {
   size_t wanted = 0;
   if (!memory.empty()) {
-    ASSIGN_OR_RETURN(wanted, AccountNamed(recording, memory));
+    ASSIGN_OR_RETURN(wanted, AccountNamed(SiteTotals(recording.tables()), recording.tables(), memory));
   }
   bool has_failed = false;
   RecordedInstant instant = LastAfter(recording, [&](const RecordedEvent& event) {

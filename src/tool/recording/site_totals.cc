@@ -73,6 +73,7 @@ int64_t SiteTotals::ChangeOf(const RecordedEvent& event) {
 }
 
 bool SiteTotals::Apply(const RecordedEvent& event) {
+  ++events_;
   if (is_new_change_) changed_.clear();
   is_new_change_ = !event.is_continued;
   const int64_t change = ChangeOf(event);
@@ -112,6 +113,7 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
     if (account.now.in_use <= account.now.peak) continue;
     account.now.peak = account.now.in_use;
     account.now.peak_time = event.time;
+    account.now.peak_event = events_ - 1;
     ++account.peak_number;
   }
   return true;

@@ -38,9 +38,11 @@ class SiteTotals {
   struct Account {
     int64_t in_use = 0;
     int64_t idle = 0;  // bytes of segments that no block covers; part of in_use
-    // The highest in_use since the start of the recording, and the time when it was first reached.
+    // The highest in_use since the start of the recording, and when it was first reached: the time, and the event (0 is
+    // the first one; -1: at the start).
     int64_t peak = 0;
     int64_t peak_time = 0;
+    int64_t peak_event = -1;
     bool is_used = false;  // it has a site
   };
 
@@ -86,6 +88,7 @@ class SiteTotals {
   std::vector<AccountState> accounts_;
   std::vector<size_t> changed_;
   bool is_new_change_ = true;
+  int64_t events_ = 0;
 };
 
 }  // namespace hbmprof::tool

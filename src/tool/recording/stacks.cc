@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "hbmprof/pprof.h"
+#include "src/tool/profile/own_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
@@ -35,8 +36,9 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tabl
 
 }  // namespace
 
-absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables, KnownLibraries& libraries,
-                                                    bool own_code) {
+absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables,
+                                                    const std::vector<std::string>& known, bool own_code) {
+  ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
   result.stacks_.resize(tables.names.stacks.size());
   result.own_frames_.resize(tables.names.stacks.size());
@@ -77,8 +79,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
   ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
-  ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
-  ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), libraries, own_code));
+  ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }
 

@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "src/export/recording.h"
-#include "src/tool/profile/own_code.h"
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {
@@ -19,10 +18,11 @@ class RecordedStacks {
  public:
   using Frame = ProfileSet::ShownFrame;
 
-  // Error: kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large.
-  // `own_code`: whether own_frame() leaves out known libraries.
-  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables, KnownLibraries& libraries,
-                                             bool own_code = true);
+  // `known`: see KnownLibraries::Make. `own_code`: whether own_frame() leaves out known libraries. Error:
+  // kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large, or for a wrong
+  // expression in `known`.
+  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables,
+                                             const std::vector<std::string>& known, bool own_code);
 
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
@@ -45,7 +45,7 @@ struct OpenedRecording {
   std::unique_ptr<internal::RecordingReader> reader;
   RecordedStacks stacks;
 };
-// `known`: see KnownLibraries::Make; `own_code`: see RecordedStacks::Make.
+// `known` and `own_code`: see RecordedStacks::Make.
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code = true);
 

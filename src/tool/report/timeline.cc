@@ -122,27 +122,16 @@ class TimelineMaker {
     SiteTotals totals(tables_);
     most_.resize(tables_.sites.size());
     for (uint32_t site = 0; site < most_.size(); ++site) most_[site] = totals.site(site).bytes;
-    std::vector<int64_t> peaks(totals.account_count());
-    std::vector<int64_t> peak_ordinals(totals.account_count(), -1);
-    for (size_t a = 0; a < peaks.size(); ++a) peaks[a] = totals.account(a).peak;
     RecordedEvent event;
     for (int64_t ordinal = 0; cursor_.Next(&event); ++ordinal) {
       if (event.kind == RecordedKind::kMark || event.kind == RecordedKind::kFailed) AddMark(event, ordinal);
-      const bool is_complete = totals.Apply(event);
+      totals.Apply(event);
       if (event.site < most_.size()) most_[event.site] = std::max(most_[event.site], totals.site(event.site).bytes);
-      if (!is_complete) continue;
-      for (const size_t a : totals.changed_accounts()) {
-        if (totals.account(a).peak <= peaks[a]) continue;
-        peaks[a] = totals.account(a).peak;
-        peak_ordinals[a] = ordinal;
-      }
     }
-    for (size_t a = 0; a < peaks.size(); ++a) {
-      accounts_.push_back({});
-      accounts_[a].is_used = totals.account(a).is_used;
-      accounts_[a].peak = peaks[a];
-      accounts_[a].peak_ordinal = peak_ordinals[a];
-      if (peak_ordinals[a] >= 0) ordinals_.push_back(peak_ordinals[a]);
+    for (size_t a = 0; a < totals.account_count(); ++a) {
+      const SiteTotals::Account& account = totals.account(a);
+      accounts_.push_back({account.is_used, account.peak, account.peak_event});
+      if (account.peak_event >= 0) ordinals_.push_back(account.peak_event);
     }
     for (const Mark& mark : marks_) ordinals_.push_back(mark.ordinal);
     std::sort(ordinals_.begin(), ordinals_.end());

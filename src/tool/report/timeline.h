@@ -33,7 +33,6 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(internal::RecordingReader& re
 struct TimelineRow {
   size_t node = 0;
   size_t labels = 0;
-  bool operator==(const TimelineRow& other) const { return node == other.node && labels == other.labels; }
 };
 
 // Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; nullopt: the
