@@ -403,11 +403,10 @@ namespace {
 // known when that memory was allocated, and its bytes get other records over time.
 std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
   std::vector<bool> stacks(profiles.stacks().size());
-  const std::optional<ProfileSet::String> name = profiles.Find("[before attach]");
-  for (uint32_t i = 0; name.has_value() && i < stacks.size(); ++i) {
+  for (uint32_t i = 0; i < stacks.size(); ++i) {
     if (profiles.stacks().length(i) == 0) continue;
     const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
-    stacks[i] = !frames.empty() && profiles.functions()[frames[0].function].name == *name;
+    stacks[i] = !frames.empty() && profiles.text(profiles.functions()[frames[0].function].name) == "[before attach]";
   }
   return stacks;
 }
