@@ -13,8 +13,7 @@
 //                   functions N M                  N of the M wrapped functions that this driver has are recorded
 //                   driver VERSION PATH            cuDriverGetVersion, and the path of libcuda
 //                   references N                   references to the report functions of PyTorch and TensorFlow that
-//                   were
-//                                                  set
+//                                                  were set
 //                   calls N                        calls of these functions since it was attached
 //                   before BYTES SEGMENTS DEVICE   memory from before on this device: BYTES that are left, and SEGMENTS
 //                                                  bytes of it that are segments now. No such line: not known yet

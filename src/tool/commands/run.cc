@@ -11,26 +11,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
+#include "src/tool/commands/output_options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/read_profiles.h"
@@ -42,36 +37,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct RunOptions {
-  std::string output = "hbmprof-profiles";
-  std::string interval;  // "60s"; empty: no profiles at intervals
-  std::string library;
-  std::string nvtx;    // "innermost", "outermost" or "path"; empty: no ranges
-  std::string record;  // the file of the recordings; "true": in the folder; empty: none
+struct RunOptions : OutputOptions {
+  std::string nvtx;  // "innermost", "outermost" or "path"; empty: no ranges
   std::vector<std::string> command;
 };
 
-constexpr char kSuffix[] = ".pb.gz";
-constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 // --- The folder and the names of the profiles. ---
-
-// Returns the common start of the names of this run's profiles. It is unique even if runs in several containers, which
-// can have the same process ids, share a folder.
-std::string NewRunName() {
-  std::random_device random;
-  return Cat(absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()),
-             absl::StrFormat("-%08x", static_cast<unsigned>(random())));
-}
-
-// Escapes a folder for a variable whose value is a pattern: in a pattern, % begins a placeholder.
-std::string Literal(const std::string& folder) { return absl::StrReplaceAll(folder, {{"%", "%%"}}); }
-
-// Returns the value of HBMPROF_CUDA_OUTPUT.
-std::string OutputPattern(const std::string& folder, const std::string& run) {
-  return Cat(Literal(folder), "/", run, ".%p.%n", kSuffix);
-}
 
 // A profile with the name RUN.PROCESS.NUMBER.pb.gz.
 struct Written {
@@ -124,7 +97,7 @@ class OutputFolder {
   // only the last profile of each process. Otherwise each file is from a different process, also if the ids are equal:
   // an id can be used in two containers, or again at a later time.
   std::vector<Written> Profiles(const std::string& run, bool last_only) const {
-    const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kSuffix)));
+    const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kProfileSuffix)));
     std::vector<Written> profiles;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
@@ -364,25 +337,13 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   }
   for (const int process : still_running) {
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
-                       process, ".*", kSuffix, " when it ends\n"));
+                       process, ".*", kProfileSuffix, " when it ends\n"));
   }
   if (written.empty() && still_running.empty()) {
     PrintErrorText(
         Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
             "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
   }
-}
-
-// Returns the value of HBMPROF_RECORD. Each process has its own file.
-std::string RecordPattern(const RunOptions& options, const std::string& folder, const std::string& run) {
-  constexpr char kRecording[] = ".hbmrec";
-  if (options.record == "true") {
-    const std::string profiles = OutputPattern(folder, run);
-    return Cat(profiles.substr(0, profiles.size() - sizeof(kSuffix) + 1), kRecording);
-  }
-  if (fs::path(options.record).is_absolute()) return options.record;
-  std::error_code error;
-  return Cat(Literal(fs::current_path(error)), "/", options.record);
 }
 
 // Makes programs that use NVTX load the library as their NVTX tool, if the environment does not name another tool.
@@ -397,23 +358,8 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
   setup.environment["HBMPROF_NVTX"] = options.nvtx;
 }
 
-// Returns the value of HBMPROF_CUDA_INTERVAL: the seconds as a decimal number.
-absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
-  const std::optional<double> seconds = ParseSeconds(interval);
-  if (!seconds.has_value() || *seconds < 0.001 || *seconds > 1e8) {
-    return absl::InvalidArgumentError(
-        Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"));
-  }
-  char text[64];
-  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), *seconds, std::chars_format::fixed);
-  return std::string(text, end.ptr);
-}
-
 absl::StatusOr<int> RunRun(const RunOptions& options) {
-  std::string interval;
-  if (!options.interval.empty()) {
-    ASSIGN_OR_RETURN(interval, IntervalSeconds(options.interval));
-  }
+  RETURN_IF_ERROR(CheckOutputOptions(options));
   ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   const absl::StatusOr<std::string> program = FindProgram(options.command.front());
   if (!program.ok()) return CannotStart(program.status());
@@ -426,11 +372,10 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     if (!folder.Open(options.output)) {
       return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
     }
-    setup.environment = {{"LD_PRELOAD", PreloadWith(library)}, {kOutputVariable, OutputPattern(folder.path(), run)}};
+    setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
-    if (!interval.empty()) setup.environment["HBMPROF_CUDA_INTERVAL"] = interval;
+    SetOutputVariables(options, folder.path(), run, setup.environment);
     if (!options.nvtx.empty()) AddNvtx(options, library, setup);
-    if (!options.record.empty()) setup.environment["HBMPROF_RECORD"] = RecordPattern(options, folder.path(), run);
   } else {
     PrintErrorText(
         Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
@@ -464,17 +409,11 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
 Command AddRunCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its CUDA allocations");
   auto options = std::make_shared<RunOptions>();
-  arguments->add_option("-o,--output", options->output, "Folder for the profiles, RUN.PROCESS.NUMBER.pb.gz")
-      ->type_name("DIR")
-      ->capture_default_str();
-  arguments->add_option("--interval", options->interval, "Also write profiles at this interval, such as 60s");
-  arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  AddOutputOptions(*arguments, *options);
   arguments
       ->add_flag("--nvtx{innermost}", options->nvtx,
                  "Label allocations with their thread's NVTX range: innermost, outermost or path")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
-  arguments->add_flag("--record{true}", options->record,
-                      "Record every event to FILE (%p: process id), or to RUN.PROCESS.NUMBER.hbmrec");
   arguments->add_option("PROGRAM", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"

@@ -1,0 +1,299 @@
+// `hbmprof attach` and `hbmprof detach`: records the allocations of a process that was started without hbmprof.
+#include "src/tool/attach/attach.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "src/base/attach.h"
+#include "src/base/control_protocol.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/injection.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/commands/output_options.h"
+#include "src/tool/source/control_client.h"
+#include "src/tool/util/status_macros.h"
+#include "src/tool/util/text.h"
+
+extern char** environ;
+
+namespace hbmprof::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+// How long the command waits for the process's answer about its earlier memory.
+constexpr int kBeforeMillis = 1'000;
+
+struct AttachOptions : OutputOptions {
+  std::string process;
+};
+
+// The variables that are not the library's: it gets them from the options, or they are for the command.
+bool IsForLibrary(std::string_view name) {
+  return name.rfind("HBMPROF_", 0) == 0 && name != kOutputVariable && name != "HBMPROF_RECORD" &&
+         name != "HBMPROF_CUDA_INTERVAL" && name != internal::kControlDirectoryVariable;
+}
+
+// Returns the process with this id or name.
+absl::StatusOr<pid_t> FindPid(const std::string& pid_or_name) {
+  pid_t pid = 0;
+  if (absl::SimpleAtoi(pid_or_name, &pid) && pid > 0) return pid;
+  std::vector<pid_t> found;
+  std::string ids;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
+    std::ifstream file(entry.path() / "comm");
+    std::string name;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || !std::getline(file, name)) continue;
+    // The kernel cuts a name to 15 characters.
+    if (name != pid_or_name.substr(0, 15)) continue;
+    found.push_back(pid);
+    ids += Cat(ids.empty() ? "" : ", ", pid);
+  }
+  if (found.empty()) return absl::NotFoundError(Cat("there is no process ", pid_or_name));
+  if (found.size() == 1) return found.front();
+  return absl::InvalidArgumentError(Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ids));
+}
+
+uid_t OwnerOf(const Target& target) {
+  struct stat info = {};
+  stat(target.ProcPath("").c_str(), &info);
+  return info.st_uid;
+}
+
+// Returns whether files that this command makes are where the process sees them, and belong to its user.
+bool SharesFilesAndUser(const Target& target) { return target.SharesFiles() && OwnerOf(target) == geteuid(); }
+
+// The directory of the control socket, as the process sees it.
+std::string InnerDirectory(const Target& target) {
+  const char* const named = std::getenv(internal::kControlDirectoryVariable);
+  if (SharesFilesAndUser(target) || (named != nullptr && *named != '\0')) return ControlDirectory();
+  return Cat("/tmp/hbmprof-", static_cast<int64_t>(OwnerOf(target)));
+}
+
+// The same directory, as this command sees it.
+std::string OuterDirectory(const Target& target) { return target.OutsidePath(InnerDirectory(target)); }
+
+std::string SocketOf(const Target& target) {
+  return Cat(OuterDirectory(target), "/", internal::kControlSocketPrefix, target.inner_pid(),
+             internal::kControlSocketSuffix);
+}
+
+// Makes the folder of the profiles and returns it, as the process sees it.
+absl::StatusOr<std::string> ProfileFolder(const Target& target, const std::string& output, bool is_given) {
+  std::error_code error;
+  if (!target.SharesFiles()) {
+    // This command makes nothing there: a link of the process's could lead it elsewhere.
+    if (!is_given) return "/tmp";
+    if (fs::path(output).is_absolute()) return output;
+    return absl::InvalidArgumentError(
+        Cat("--output ", output, ": write the absolute path of a folder that process ", target.pid(), " sees"));
+  }
+  const std::string folder = fs::absolute(output, error).lexically_normal();
+  if (fs::create_directories(folder, error) && OwnerOf(target) != geteuid()) {
+    if (lchown(folder.c_str(), OwnerOf(target), static_cast<gid_t>(-1)) != 0)
+      error = std::error_code(errno, std::generic_category());
+  }
+  if (error || !fs::is_directory(folder, error)) {
+    return absl::PermissionDeniedError(Cat("--output '", output, "': not a writable folder"));
+  }
+  return folder;
+}
+
+// Returns the variables of the library as lines NAME=VALUE.
+absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOptions& options, bool has_output) {
+  ASSIGN_OR_RETURN(const std::string folder, ProfileFolder(target, options.output, has_output));
+  Environment environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos && IsForLibrary(text.substr(0, equals))) {
+      environment[text.substr(0, equals)] = text.substr(equals + 1);
+    }
+  }
+  environment[internal::kControlDirectoryVariable] = InnerDirectory(target);
+  environment["HBMPROF_ATTACH"] = "borrowed";
+  SetOutputVariables(options, folder, NewRunName(), environment);
+  std::string lines;
+  for (const auto& [name, value] : environment) {
+    if (value.find('\n') != std::string::npos) {
+      return absl::InvalidArgumentError(Cat(name, ": the value has a line feed"));
+    }
+    lines += Cat(name, "=", value, "\n");
+  }
+  return lines;
+}
+
+// What the process says about the attachment (control_protocol.h).
+struct Attachment {
+  bool is_attached = false;
+  bool is_detached = false;  // neither: it was started with the library
+  std::string functions;     // "75 of 75"
+  int64_t references = 0;    // of PyTorch
+  std::string before;        // a line for the user; empty: not known yet
+};
+
+absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
+  ASSIGN_OR_RETURN(const std::string answer, QueryProcess(SocketOf(target), "info"));
+  Attachment attachment;
+  std::istringstream lines(answer);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key;
+    std::string value;
+    words >> key;
+    if (key == "attach" && words >> value) {
+      attachment.is_attached = value == "attached";
+      attachment.is_detached = value == "detached";
+    }
+    int64_t some = 0;
+    int64_t all = 0;
+    if (key == "functions" && words >> some >> all) attachment.functions = Cat(some, " of ", all);
+    if (key == "references") words >> attachment.references;
+    if (key == "before" && words >> some >> all && std::getline(words >> std::ws, value)) {
+      attachment.before +=
+          Cat(attachment.before.empty() ? "before attach: " : "; ", FormatValue(some, "bytes"), " in use on ", value);
+      if (all > 0) attachment.before += Cat(", of which ", FormatValue(all, "bytes"), " are segments of PyTorch");
+    }
+  }
+  return attachment;
+}
+
+// Returns the version of Python in the name of a file of the process; "" if there is none.
+std::string PythonVersion(const Target& target) {
+  constexpr std::string_view kStarts[] = {"libpython", "python"};
+  for (const MappedFile& file : target.files()) {
+    for (const std::string_view start : kStarts) {
+      if (file.name.rfind(start, 0) != 0) continue;
+      const std::string version =
+          file.name.substr(start.size(), file.name.find_first_not_of("0123456789.", start.size()) - start.size());
+      if (version.find('.') != std::string::npos) return version.substr(0, version.find(".so"));
+    }
+  }
+  return "";
+}
+
+// Reads the version of the PyTorch that the process has loaded from its version.py.
+std::string TorchVersion(const Target& target) {
+  const MappedFile* const library = target.Find([](std::string_view name) { return name == "libc10_cuda.so"; });
+  if (library == nullptr) return "";
+  std::ifstream file(target.OutsidePath(Cat(library->path.substr(0, library->path.rfind('/')), "/../version.py")));
+  for (std::string line; std::getline(file, line);) {
+    const size_t quote = line.find('\'');
+    if (line.rfind("__version__", 0) != 0 || quote == std::string::npos) continue;
+    return line.substr(quote + 1, line.find_first_of("'+", quote + 1) - quote - 1);
+  }
+  return "";
+}
+
+absl::Status Report(const Target& target) {
+  ASSIGN_OR_RETURN(Attachment attachment, QueryAttachment(target));
+  // The process asks the driver about earlier memory in a thread of its own.
+  for (int waited = 0; attachment.before.empty() && waited < kBeforeMillis; waited += 50) {
+    usleep(50'000);
+    ASSIGN_OR_RETURN(attachment, QueryAttachment(target));
+  }
+  const auto with_space = [](const std::string& text) { return text.empty() ? "" : Cat(" ", text); };
+  const std::string python = PythonVersion(target);
+  Print(Cat("attached to ", target.pid(), " (", target.Name(), "): CUDA driver", with_space(DriverVersion(target)),
+            ", ", attachment.functions, " functions",
+            attachment.references == 0 ? "" : Cat(", PyTorch", with_space(TorchVersion(target)), " blocks"),
+            python.empty() ? "" : Cat(", Python ", python), "\n"));
+  if (!attachment.before.empty()) Print(Cat(attachment.before, "\n"));
+  const std::string directory = OuterDirectory(target);
+  if (directory != ControlDirectory()) {
+    Print(Cat("the other commands find it with HBMPROF_SOCKET_DIR=", directory, " hbmprof leaks ", target.inner_pid(),
+              "\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output, bool is_any_output_given) {
+  RETURN_IF_ERROR(CheckOutputOptions(options));
+  ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
+  ASSIGN_OR_RETURN(const pid_t pid, FindPid(options.process));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Target> target, Target::Open(pid));
+  if (const std::string reason = WhyNotInjected(target->ProcPath("exe"), ""); !reason.empty()) {
+    return absl::FailedPreconditionError(Cat("process ", pid, ": its program ", reason));
+  }
+  if (!HasInjectedLibrary(*target)) {
+    RETURN_IF_ERROR(CheckCanAttach(*target));
+    ASSIGN_OR_RETURN(const std::string lines, LibraryOptions(*target, options, has_output));
+    ASSIGN_OR_RETURN(const Attached attached, LoadLibrary(*target, library, lines));
+    if (attached.code != internal::kAttached && attached.code != internal::kAttachedAlready) {
+      return absl::FailedPreconditionError(Cat("process ", pid, ": ", internal::AttachText(attached.code)));
+    }
+  } else {
+    ASSIGN_OR_RETURN(const Attachment attachment, QueryAttachment(*target));
+    if (attachment.is_detached) {
+      RETURN_IF_ERROR(QueryProcess(SocketOf(*target), "attach").status());
+    } else if (!attachment.is_attached) {
+      return absl::FailedPreconditionError(
+          Cat("process ", pid, ": ", internal::AttachText(internal::kAttachPreloaded)));
+    }
+    if (is_any_output_given) PrintError("attach", "it was attached before, so the options of that time stay");
+  }
+  RETURN_IF_ERROR(Report(*target));
+  return kSuccess;
+}
+
+absl::StatusOr<int> RunDetach(const std::string& process) {
+  std::string socket;
+  std::string name;
+  if (const absl::StatusOr<LiveProcess> live = FindProcess(ControlDirectory(), process); live.ok()) {
+    socket = live->socket;
+    name = Cat(live->id, " (", live->name, ")");
+  } else {
+    // Its control channel can be in a container.
+    ASSIGN_OR_RETURN(const pid_t pid, FindPid(process));
+    ASSIGN_OR_RETURN(const std::unique_ptr<Target> target, Target::Open(pid));
+    if (!HasInjectedLibrary(*target)) return absl::FailedPreconditionError(Cat("process ", pid, " is not attached"));
+    socket = SocketOf(*target);
+    name = Cat(pid, " (", target->Name(), ")");
+  }
+  RETURN_IF_ERROR(QueryProcess(socket, "detach").status());
+  Print(Cat("detached from ", name, "\n"));
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddAttachCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("attach", "Record the allocations of a process that runs already");
+  auto options = std::make_shared<AttachOptions>();
+  arguments->add_option("PROCESS", options->process, "Process id or name")->required();
+  AddOutputOptions(*arguments, *options);
+  arguments->footer(
+      "The process keeps running. Afterwards it is as if it had been started by hbmprof run, except for the memory\n"
+      "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver from 470 to 555.\n"
+      "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
+      "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");
+  return {arguments, [options, arguments] {
+            const bool has_output = arguments->count("--output") != 0;
+            return RunAttach(*options, has_output,
+                             has_output || !options->interval.empty() || !options->record.empty());
+          }};
+}
+
+Command AddDetachCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("detach", "End the recording that hbmprof attach has begun");
+  auto process = std::make_shared<std::string>();
+  arguments->add_option("PROCESS", *process, "Process id or name")->required();
+  AddProcessOptions(*arguments);
+  return {arguments, [process] { return RunDetach(*process); }};
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,312 @@
+// Attaching to running processes: src/tool/attach with a library and a driver of the test's own. HBMPROF_ATTACH_FULL=1
+// makes the repeated tests long.
+#include "src/tool/attach/attach.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "src/tool/attach/safe_thread.h"
+#include "tests/support/running_program.h"
+#include "tests/tool/tool.h"
+
+// If it is not 0, the process kills itself before as many writes into another one.
+int writes_until_death = 0;
+extern "C" ssize_t pwrite(int fd, const void* bytes, size_t count, off_t offset) {
+  if (writes_until_death != 0 && --writes_until_death == 0) raise(SIGKILL);
+  return syscall(SYS_pwrite64, fd, bytes, count, offset);
+}
+
+namespace hbmprof_test {
+namespace {
+
+using hbmprof::tool::Attached;
+using hbmprof::tool::CheckCanAttach;
+using hbmprof::tool::LoadLibrary;
+using hbmprof::tool::StopSafeThread;
+using hbmprof::tool::Target;
+using hbmprof::tool::WhyNotPermitted;
+using ::testing::HasSubstr;
+
+constexpr char kOptions[] = "NAME=VALUE\n";
+
+int Number(int few, int many) { return std::getenv("HBMPROF_ATTACH_FULL") != nullptr ? many : few; }
+
+// A program that has printed "ready".
+class Ready {
+ public:
+  explicit Ready(const std::vector<std::string>& argv) : program_(argv) { EXPECT_EQ(program_.ReadLine(), "ready"); }
+  ~Ready() {
+    if (program_.pid() > 0) kill(program_.pid(), SIGKILL);
+  }
+  RunningProgram* operator->() { return &program_; }
+
+ private:
+  RunningProgram program_;
+};
+
+absl::StatusOr<Attached> AttachOnce(pid_t pid, const std::string& library = ATTACH_PROBE) {
+  absl::StatusOr<std::unique_ptr<Target>> target = Target::Open(pid);
+  if (!target.ok()) return target.status();
+  if (absl::Status status = CheckCanAttach(**target); !status.ok()) return status;
+  return LoadLibrary(**target, library, kOptions);
+}
+
+std::string Refusal(pid_t pid, const std::string& library = ATTACH_PROBE) {
+  return std::string(AttachOnce(pid, library).status().message());
+}
+
+// --- The borrowed thread goes on as if nothing had happened. ---
+
+class WaitTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(WaitTest, GoesOnUnchanged) {
+  Ready target({ATTACH_TARGET, "wait", GetParam()});
+  const absl::StatusOr<Attached> attached = AttachOnce(target->pid());
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->code, 0);
+  target->WriteLine("go");
+  EXPECT_EQ(target->ReadLine(), "end");
+  EXPECT_EQ(target->Wait(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Waits, WaitTest,
+                         ::testing::Values("poll", "poll_input", "nanosleep", "epoll", "sem", "cond", "read"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// The command dies when it has started the borrowed thread: the thread goes on by itself.
+TEST(AttachTest, ThreadGoesOnAfterTheCommandDied) {
+  std::vector<std::unique_ptr<Ready>> targets;
+  for (const char* const kind : {"poll", "nanosleep", "epoll", "cond", "read"}) {
+    targets.push_back(std::make_unique<Ready>(std::vector<std::string>{ATTACH_TARGET, "wait", kind}));
+  }
+  for (const auto& target : targets) {
+    const pid_t command = fork();
+    if (command == 0) {
+      constexpr int kAfterTheTexts = 5;
+      writes_until_death = kAfterTheTexts;
+      _exit(AttachOnce((*target)->pid()).ok() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(command, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status));
+  }
+  for (const auto& target : targets) {
+    (*target)->WriteLine("go");
+    EXPECT_EQ((*target)->ReadLine(), "end");
+    EXPECT_EQ((*target)->Wait(), 0);
+  }
+}
+
+// --- Many times, beside threads that use the dynamic linker, the allocator, forks and signals. ---
+
+class HammerTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(HammerTest, OneProcessManyTimes) {
+  Ready target({ATTACH_TARGET, "hammer", GetParam()});
+  const int cycles = Number(15, 500);
+  std::vector<double> millis;
+  for (int i = 0; i < cycles; ++i) {
+    const absl::StatusOr<Attached> attached = AttachOnce(target->pid());
+    ASSERT_TRUE(attached.ok()) << i << ": " << attached.status();
+    ASSERT_EQ(attached->code, 0) << i;
+    millis.push_back(attached->millis);
+  }
+  std::sort(millis.begin(), millis.end());
+  std::printf("%d cycles: a thread did not wait for %.1f ms (median), %.1f ms (most)\n", cycles,
+              millis[millis.size() / 2], millis.back());
+  target->WriteLine("end");
+  EXPECT_EQ(target->ReadLine(), "done");
+  EXPECT_EQ(target->Wait(), 0);
+}
+
+TEST_P(HammerTest, ManyProcesses) {
+  const int processes = Number(4, 100);
+  for (int i = 0; i < processes; ++i) {
+    Ready target({ATTACH_TARGET, "hammer", GetParam()});
+    const absl::StatusOr<Attached> attached = AttachOnce(target->pid());
+    ASSERT_TRUE(attached.ok()) << i << ": " << attached.status();
+    EXPECT_EQ(attached->code, 0);
+    target->WriteLine("end");
+    ASSERT_EQ(target->ReadLine(), "done");
+    ASSERT_EQ(target->Wait(), 0);
+  }
+}
+
+TEST_P(HammerTest, KilledCommands) {
+  Ready target({ATTACH_TARGET, "hammer", GetParam()});
+  const int kills = Number(10, 150);
+  std::mt19937 random(1);
+  // How long the whole takes, so that the kills reach all of it.
+  const absl::StatusOr<Attached> first = AttachOnce(target->pid());
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int i = 0; i < kills; ++i) {
+    const pid_t command = fork();
+    if (command == 0) _exit(AttachOnce(target->pid()).ok() ? 0 : 1);
+    usleep(static_cast<useconds_t>(random() % 60'000));
+    kill(command, SIGKILL);
+    waitpid(command, nullptr, 0);
+    ASSERT_EQ(kill(target->pid(), 0), 0) << i;
+  }
+  const absl::StatusOr<Attached> last = AttachOnce(target->pid());
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->code, 0);
+  target->WriteLine("end");
+  EXPECT_EQ(target->ReadLine(), "done");
+  EXPECT_EQ(target->Wait(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, HammerTest, ::testing::Values("4", "100"),
+                         [](const auto& info) { return std::string(info.param) + "_threads"; });
+
+// --- Refusals. ---
+
+TEST(AttachRefusal, NoProcess) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_EQ(Refusal(child), "process " + std::to_string(child) + " has ended");
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(Refusal(child), "there is no process " + std::to_string(child));
+}
+
+TEST(AttachRefusal, KernelThread) {
+  std::ifstream file("/proc/2/comm");
+  std::string name;
+  if (!std::getline(file, name) || name != "kthreadd") GTEST_SKIP() << "no thread of the kernel is visible";
+  EXPECT_EQ(Refusal(2), "2 is a thread of the kernel, not a program");
+}
+
+TEST(AttachRefusal, NoDriver) {
+  Ready target({ATTACH_WAITER});
+  EXPECT_THAT(Refusal(target->pid()), HasSubstr("has not loaded the CUDA driver (libcuda.so.1). Attach after"));
+}
+
+TEST(AttachRefusal, StaticProgram) {
+  Ready target({ATTACH_WAITER_STATIC});
+  EXPECT_THAT(Refusal(target->pid()), HasSubstr("linked statically, so it can load no library"));
+}
+
+#ifdef ATTACH_WAITER_MUSL
+TEST(AttachRefusal, Musl) {
+  Ready target({ATTACH_WAITER_MUSL});
+  EXPECT_THAT(Refusal(target->pid()), HasSubstr("uses musl as its C library"));
+  EXPECT_THAT(RunTool({"attach", "--library", ATTACH_PROBE, std::to_string(target->pid())}).err,
+              HasSubstr("built with another C library than glibc"));
+}
+#endif
+
+TEST(AttachRefusal, OtherFormOfTheDriver) {
+  Ready target({ATTACH_TARGET_OTHER_FORM, "wait", "read"});
+  EXPECT_THAT(Refusal(target->pid()), HasSubstr("has an unknown form of cuMemAlloc_v2. hbmprof can attach with"));
+}
+
+TEST(AttachRefusal, TracedProcess) {
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  ASSERT_EQ(ptrace(PTRACE_SEIZE, target->pid(), nullptr, nullptr), 0);
+  EXPECT_EQ(Refusal(target->pid()), "process " + std::to_string(target->pid()) + " is traced by process " +
+                                        std::to_string(getpid()) + " (a debugger or strace); end that first");
+}
+
+TEST(AttachRefusal, StoppedProcess) {
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  kill(target->pid(), SIGSTOP);
+  siginfo_t info;
+  waitid(P_PID, static_cast<id_t>(target->pid()), &info, WSTOPPED | WNOWAIT);
+  EXPECT_THAT(Refusal(target->pid()), HasSubstr("is stopped; let it go on"));
+}
+
+TEST(AttachRefusal, NoThreadWaits) {
+  Ready target({ATTACH_TARGET, "spin"});
+  const auto opened = Target::Open(target->pid());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_THAT(std::string(StopSafeThread(**opened, 0.1).status().message()),
+              HasSubstr("no thread of the process waited where it can load a library"));
+}
+
+TEST(AttachRefusal, NoRoomForThreadLocalData) {
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  EXPECT_THAT(Refusal(target->pid(), ATTACH_PROBE_LARGE_TLS),
+              HasSubstr("cannot allocate memory in static TLS block; other libraries have taken this memory"));
+  EXPECT_TRUE(AttachOnce(target->pid()).ok());
+}
+
+TEST(AttachRefusal, NoLibrary) {
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  EXPECT_THAT(Refusal(target->pid(), "/no/such/library.so"), HasSubstr("cannot open shared object file"));
+  EXPECT_THAT(Refusal(target->pid(), ATTACH_DRIVER), HasSubstr("has no hbmprof_attach"));
+}
+
+TEST(AttachRefusal, OtherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  const pid_t child = fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(2);
+    _exit(Refusal(target->pid()).find("it belongs to user 0; run the command as root") == std::string::npos ? 1 : 0);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(AttachRefusal, Permission) {
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 1000, 1), HasSubstr("your own child processes only (kernel.yama.ptrace_scope"));
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 1000, 2), HasSubstr("ptrace_scope is 2; run the command as root, or with"));
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 0, 3), HasSubstr("forbids it for everybody"));
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 1001, 0), HasSubstr("it belongs to user 1000"));
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 0, -1), HasSubstr("this root has not the capability CAP_SYS_PTRACE"));
+  EXPECT_THAT(WhyNotPermitted(7, 1000, 1000, -1), HasSubstr("PR_SET_DUMPABLE"));
+}
+
+// --- Containers. ---
+
+pid_t FirstChild(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  pid_t child = -1;
+  file >> child;
+  return child;
+}
+
+// Runs the target in namespaces of its own, where it does not see the folder of the library.
+TEST(AttachContainer, LibraryIsInvisible) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  const std::string folder = std::string(ATTACH_PROBE).substr(0, std::string(ATTACH_PROBE).rfind('/'));
+  const std::string script = "exec 3<&0; mount --make-rprivate / && cd / && { " ATTACH_TARGET
+                             " wait read <&3 & } && sleep 0.3 && mount -t tmpfs none " +
+                             folder + " && echo hidden; wait";
+  RunningProgram shell({"/usr/bin/unshare", "-m", "-p", "-f", "/bin/sh", "-c", script});
+  ASSERT_EQ(shell.ReadLine(), "ready");
+  ASSERT_EQ(shell.ReadLine(), "hidden");
+  const pid_t pid = FirstChild(FirstChild(shell.pid()));
+  const auto target = Target::Open(pid);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_FALSE((*target)->SharesFiles());
+  EXPECT_NE((*target)->inner_pid(), pid);
+  const absl::StatusOr<Attached> attached = AttachOnce(pid);
+  EXPECT_TRUE(attached.ok()) << attached.status();
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(maps), {}), HasSubstr("/memfd:libhbmprof_cuda.so"));
+  shell.WriteLine("go");
+  EXPECT_EQ(shell.ReadLine(), "end");
+}
+
+}  // namespace
+}  // namespace hbmprof_test

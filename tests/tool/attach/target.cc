@@ -1,0 +1,277 @@
+// A process that is attached to. "wait KIND": one thread that waits in a function of the C library, and says whether
+// the wait and its registers were changed. "hammer N": N threads that use what attaching uses too. "spin": no thread
+// that waits.
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" {
+int cuMemAlloc_v2();
+extern char** environ;
+char attach_has_avx = 0;
+// Returns 0 if the registers are unchanged. In xmm15 the mark is the lower, in ymm15 also the upper half.
+int attach_call_with_marks(void* function, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t* result);
+}
+asm(R"(
+    .text
+    .globl attach_call_with_marks
+    .type attach_call_with_marks, @function
+attach_call_with_marks:
+    .cfi_startproc
+    pushq %rbx
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbx, 0
+    pushq %rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset %rbp, 0
+    pushq %r12
+    .cfi_adjust_cfa_offset 8
+    pushq %r13
+    .cfi_adjust_cfa_offset 8
+    pushq %r14
+    .cfi_adjust_cfa_offset 8
+    pushq %r15
+    .cfi_adjust_cfa_offset 8
+    pushq %r9
+    .cfi_adjust_cfa_offset 8
+    movq %rdi, %rax
+    movq %rsi, %rdi
+    movq %rdx, %rsi
+    movq %rcx, %rdx
+    movq %r8, %rcx
+    movabsq $0x0123456789abcdef, %rbx
+    movq %rbx, %rbp
+    movq %rbx, %r12
+    movq %rbx, %r13
+    movq %rbx, %r14
+    movq %rbx, %r15
+    movq %rbx, %xmm15
+    cmpb $0, attach_has_avx(%rip)
+    je 1f
+    vinsertf128 $1, %xmm15, %ymm15, %ymm15
+1:  call *%rax
+    popq %r9
+    movq %rax, (%r9)
+    movabsq $0x0123456789abcdef, %rcx
+    movl $1, %eax
+    cmpq %rcx, %rbx
+    jne 3f
+    cmpq %rcx, %rbp
+    jne 3f
+    cmpq %rcx, %r12
+    jne 3f
+    cmpq %rcx, %r13
+    jne 3f
+    cmpq %rcx, %r14
+    jne 3f
+    cmpq %rcx, %r15
+    jne 3f
+    movq %xmm15, %rdx
+    cmpq %rcx, %rdx
+    jne 3f
+    cmpb $0, attach_has_avx(%rip)
+    je 2f
+    vextractf128 $1, %ymm15, %xmm14
+    vmovq %xmm14, %rdx
+    vzeroupper
+    cmpq %rcx, %rdx
+    jne 3f
+2:  xorl %eax, %eax
+3:  popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbp
+    popq %rbx
+    ret
+    .cfi_endproc
+)");
+
+namespace {
+
+constexpr int kWaitMillis = 1500;
+
+struct Wait {
+  void* function;
+  uint64_t a, b, c, d;
+  uint64_t result;
+  int error;      // errno afterwards; -1: as before
+  bool is_timed;  // else it ends because of the input
+};
+
+// Calls function(a, b, c, d) with marks in the registers that the C library's waits do not use.
+bool CallsWithMarks(const Wait& wait, uint64_t* result) {
+  attach_has_avx = __builtin_cpu_supports("avx") ? 1 : 0;
+  return attach_call_with_marks(wait.function, wait.a, wait.b, wait.c, wait.d, result) == 0;
+}
+
+template <typename F>
+uint64_t Address(F* object) {
+  return reinterpret_cast<uint64_t>(object);
+}
+
+Wait WaitOf(const std::string& kind) {
+  static timespec span = {kWaitMillis / 1000, kWaitMillis % 1000 * 1'000'000};
+  static timespec end;
+  clock_gettime(CLOCK_REALTIME, &end);
+  end.tv_sec += 2;
+  static sem_t semaphore;
+  sem_init(&semaphore, 0, 0);
+  static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+  static epoll_event event;
+  static char byte;
+  static pollfd input = {STDIN_FILENO, POLLIN, 0};
+  const auto f = [](auto* function) { return reinterpret_cast<void*>(function); };
+  const auto minus_one = static_cast<uint64_t>(-1);
+  if (kind == "poll") return {f(&poll), 0, 0, kWaitMillis, 0, 0, -1, true};
+  if (kind == "poll_input") return {f(&poll), Address(&input), 1, uint32_t(-1), 0, 1, -1, false};
+  if (kind == "nanosleep") return {f(&nanosleep), Address(&span), 0, 0, 0, 0, -1, true};
+  if (kind == "epoll") {
+    return {f(&epoll_wait), uint64_t(epoll_create1(0)), Address(&event), 1, kWaitMillis, 0, -1, true};
+  }
+  if (kind == "sem") return {f(&sem_timedwait), Address(&semaphore), Address(&end), 0, 0, minus_one, ETIMEDOUT, true};
+  if (kind == "cond") {
+    pthread_mutex_lock(&mutex);
+    return {f(&pthread_cond_timedwait), Address(&condition), Address(&mutex), Address(&end), 0, ETIMEDOUT, -1, true};
+  }
+  if (kind == "read") return {f(&read), 0, Address(&byte), 1, 0, 1, -1, false};
+  std::fprintf(stderr, "unknown wait\n");
+  std::exit(3);
+}
+
+int RunWait(const std::string& kind) {
+  const Wait wait = WaitOf(kind);
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGUSR2);
+  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  std::printf("ready\n");
+  std::fflush(stdout);
+  constexpr int kError = 77;
+  errno = kError;
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t result = 0;
+  const bool has_marks = CallsWithMarks(wait, &result);
+  const int error = errno;
+  const auto millis =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+  sigset_t after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  bool has_mask = true;
+  for (int signal = 1; signal < 32; ++signal) has_mask = has_mask && sigismember(&after, signal) == (signal == SIGUSR2);
+  if (!has_marks) std::printf("registers changed; ");
+  if (static_cast<int>(result) != static_cast<int>(wait.result)) std::printf("result %d; ", static_cast<int>(result));
+  if (error != (wait.error == -1 ? kError : wait.error)) std::printf("errno %d; ", error);
+  if (!has_mask) std::printf("the mask changed; ");
+  if (wait.is_timed && millis < kWaitMillis - 1) std::printf("only %d ms; ", static_cast<int>(millis));
+  std::printf("end\n");
+  std::fflush(stdout);
+  char rest;
+  while (read(STDIN_FILENO, &rest, 1) == 1) continue;
+  return 0;
+}
+
+std::atomic<bool> is_done{false};
+std::atomic<int64_t> ticks{0};
+
+void Tick(int) { ticks.fetch_add(1, std::memory_order_relaxed); }
+
+// What the threads do in turn.
+void Hammer(unsigned number) {
+  using Task = void (*)();
+  static constexpr Task kTasks[] = {
+      [] {
+        void* blocks[64];
+        for (size_t i = 0; i < 64; ++i) blocks[i] = std::malloc(1 + i * 100);
+        for (void* block : blocks) std::free(block);
+      },
+      [] {
+        if (void* library = dlopen("libm.so.6", RTLD_NOW)) dlclose(library);
+        if (void* library = dlopen(HAMMER_LIBRARY, RTLD_NOW | RTLD_LOCAL)) dlclose(library);
+      },
+      [] {
+        const pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child > 0) waitpid(child, nullptr, 0);
+      },
+      [] { std::thread([] { usleep(10); }).join(); },
+      [] { dl_iterate_phdr([](dl_phdr_info*, size_t, void*) { return 0; }, nullptr); },
+      [] {
+        try {
+          throw std::runtime_error("x");
+        } catch (const std::exception&) {
+        }
+      },
+      [] {
+        for (int i = 0; i < 1000; ++i) cuMemAlloc_v2();
+      },
+      [] {
+        char name[] = "/bin/true";
+        char* arguments[] = {name, nullptr};
+        pid_t child = 0;
+        if (posix_spawn(&child, name, nullptr, nullptr, arguments, environ) == 0) waitpid(child, nullptr, 0);
+      },
+      [] { usleep(2000); },
+  };
+  constexpr unsigned kCount = sizeof(kTasks) / sizeof(kTasks[0]);
+  for (unsigned i = number; !is_done; ++i) {
+    // Of many threads most wait, so that the processor has time for the others.
+    if (number >= 8 && i % 16 != 0) {
+      usleep(20'000);
+      continue;
+    }
+    kTasks[i % kCount]();
+  }
+}
+
+int RunHammer(int count) {
+  signal(SIGALRM, &Tick);
+  const itimerval every = {{0, 2000}, {0, 2000}};
+  setitimer(ITIMER_REAL, &every, nullptr);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(&Hammer, static_cast<unsigned>(i));
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) continue;
+  is_done = true;
+  for (std::thread& thread : threads) thread.join();
+  std::printf("%s\n", ticks > 0 ? "done" : "no signal came");
+  return 0;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const std::string what = count > 1 ? words[1] : "";
+  cuMemAlloc_v2();
+  if (what == "wait" && count > 2) return RunWait(words[2]);
+  if (what == "hammer" && count > 2) return RunHammer(std::atoi(words[2]));
+  if (what == "spin") {
+    std::printf("ready\n");
+    std::fflush(stdout);
+    for (volatile uint64_t i = 0;; i = i + 1) continue;
+  }
+  return 2;
+}
