@@ -104,8 +104,7 @@ class Pickle {
 class MemoryVizWriter {
  public:
   MemoryVizWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
-      : recording_(recording),
-        tables_(recording.tables()),
+      : tables_(recording.tables()),
         stacks_(stacks),
         cursor_(recording, &progress),
         pickle_(output),
@@ -474,7 +473,6 @@ class MemoryVizWriter {
     }
   }
 
-  RecordingReader& recording_;
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
   RecordingCursor cursor_;
