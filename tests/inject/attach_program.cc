@@ -3,7 +3,10 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -19,6 +23,7 @@
 #include "tests/inject/driver_calls.h"
 #include "tests/inject/driver_program.h"
 #include "tests/support/check.h"
+#include "tests/support/fake_cudart/fake_cuda.h"
 
 using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 using driver_program::Allocate;
@@ -76,13 +81,16 @@ void Leak() {
   WaitForLine();
 }
 
-// What a library can break if it is loaded late: each thread does one thing without end.
+// What a library can break if it is loaded late: each thread does one thing without end. Of many threads most wait.
 class Hammer {
  public:
-  Hammer() {
-    for (void (*work)() : kWorks) {
-      threads_.emplace_back([this, work] {
-        while (!ends_.load()) work();
+  explicit Hammer(size_t threads = std::size(kWorks)) {
+    for (size_t i = 0; i < threads; ++i) {
+      threads_.emplace_back([this, i] {
+        while (!ends_.load()) {
+          kWorks[i % std::size(kWorks)]();
+          if (i >= 8) usleep(300'000);
+        }
       });
     }
   }
@@ -187,6 +195,67 @@ void Both() {
   Print("both", 0);
 }
 
+// Waits for another process that attaches, beside threads that hammer. "a" and "b" allocate under different names.
+void Serve(size_t threads) {
+  driver_program::UseDevice(0);
+  const Hammer hammer(threads);
+  signal(SIGALRM, [](int) {});
+  const itimerval every = {{0, 2000}, {0, 2000}};
+  setitimer(ITIMER_REAL, &every, nullptr);
+  Print("ready", 0);
+  for (char byte = 0; read(STDIN_FILENO, &byte, 1) == 1;) {
+    if (byte == '\n') continue;
+    if (byte == 'a') allocate_after(1 << 10);
+    if (byte == 'b') allocate_before(1 << 10);
+    Print("allocated", 0);
+  }
+}
+
+// A forked child of an attached process.
+void Child() {
+  driver_program::UseDevice(0);
+  CHECK_THAT(attach(options) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    Print("child attach", attach(options));
+    Print("child detach", detach());
+    _exit(0);
+  }
+  CHECK_THAT(waitpid(child, nullptr, 0) == child);
+  Print("detach", detach());
+}
+
+// What cannot be taken over changes nothing.
+void Options() {
+  driver_program::UseDevice(0);
+  Print("too long", attach((std::string(17'000, 'x') + "\n").c_str()));
+  const std::string long_options = std::string(options) + "HBMPROF_X=" + std::string(15'000, 'x') + "\n";
+  rlimit limit;
+  CHECK_THAT(getrlimit(RLIMIT_AS, &limit) == 0);
+  const rlimit none = {1, limit.rlim_max};
+  CHECK_THAT(setrlimit(RLIMIT_AS, &none) == 0);
+  // Small blocks are left.
+  static void* volatile taken;
+  while ((taken = std::malloc(8'000)) != nullptr) continue;
+  const int code = attach(long_options.c_str());
+  CHECK_THAT(setrlimit(RLIMIT_AS, &limit) == 0);
+  Print("no memory", code);
+  Print("attach", attach(options));
+}
+
+// The device's memory grows, but not by functions of the driver.
+void Silent() {
+  driver_program::UseDevice(0);
+  Print("attach", attach(options));
+  WaitForLine();
+  CHECK_THAT(fake_cuda_take(0, 32 << 20) == 0);
+  Print("taken", 0);
+  WaitForLine();
+  Free(allocate_after(1 << 20));
+  Print("called", 0);
+  WaitForLine();
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -194,11 +263,15 @@ int main(int, char** argv) {
   pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
                  [] { pthread_mutex_unlock(&program_lock); });
   options = std::getenv("ATTACH_OPTIONS");
-  Load(argv[1]);
   const std::string name = argv[2];
+  if (name != "serve") Load(argv[1]);
   if (name == "leak") Leak();
   if (name == "cycles") Cycles(std::atoi(argv[3]));
   if (name == "both") Both();
   if (name == "copy") Copy(argv[3]);
+  if (name == "serve") Serve(static_cast<size_t>(std::atoi(argv[3])));
+  if (name == "child") Child();
+  if (name == "options") Options();
+  if (name == "silent") Silent();
   return 0;
 }

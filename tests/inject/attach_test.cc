@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "tests/support/control_socket.h"
 #include "tests/support/program_run.h"
 #include "tests/support/running_program.h"
+#include "tests/support/sanitized.h"
 
 namespace {
 
@@ -115,6 +117,47 @@ TEST_F(AttachTest, ForeignSlotRefuses) {
   EXPECT_EQ(program.ReadLine(), "second 0");
   EXPECT_EQ(program.ReadLine(), "first 6");
   EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, ForkedChildRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "child"}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "child attach 8");
+  EXPECT_EQ(program.ReadLine(), "child detach 8");
+  EXPECT_EQ(program.ReadLine(), "detach 0");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, OptionsThatCannotBeTakenRefuse) {
+  if (hbmprof_test::kSanitized) GTEST_SKIP() << "the allocator of a sanitizer ends the program";
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "options"}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "too long 10");
+  EXPECT_EQ(program.ReadLine(), "no memory 7");
+  EXPECT_EQ(program.ReadLine(), "attach 0");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, WarnsIfNoCallIsSeen) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "silent"},
+                         Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
+  EXPECT_EQ(program.ReadLine(), "attach 0");
+  const std::string dump = directory_ + "/dump.pb.gz";
+  const auto has_warning = [&] {
+    std::ofstream(dump, std::ios::binary) << Query(program, "profile");
+    for (const std::string& comment : ViewProfile(dump).comments) {
+      if (comment.find("was%20seen%20since%20hbmprof%20was%20attached,%20but") != std::string::npos) {
+        return true;
+      }
+    }
+    return false;
+  };
+  EXPECT_FALSE(has_warning());
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "taken 0");
+  EXPECT_TRUE(has_warning());
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "called 0");
+  EXPECT_FALSE(has_warning());
+  program.WriteLine("");
 }
 
 TEST_F(AttachTest, UnknownFormRefuses) {

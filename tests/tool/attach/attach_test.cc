@@ -212,6 +212,33 @@ TEST(AttachRefusal, Musl) {
 }
 #endif
 
+#ifdef ATTACH_WAITER_32
+TEST(AttachRefusal, Program32Bit) {
+  Ready target({ATTACH_WAITER_32});
+  EXPECT_THAT(RunTool({"attach", "--library", ATTACH_PROBE, std::to_string(target->pid())}).err,
+              HasSubstr("built for another processor than"));
+}
+#endif
+
+#ifdef ATTACH_GDB
+TEST(AttachRefusal, UnderGdb) {
+  Ready target({ATTACH_TARGET, "wait", "read"});
+  RunningProgram gdb({ATTACH_GDB, "-q", "-nx", "-batch", "-iex", "set auto-load off", "-iex",
+                      "set debuginfod enabled off", "-p", std::to_string(target->pid()), "-ex", "echo traced\\n", "-ex",
+                      "shell read line"});
+  std::string line;
+  while (line.find("traced") == std::string::npos) {
+    line = gdb.ReadLine();
+    if (line.empty() && kill(gdb.pid(), 0) != 0) break;
+  }
+  EXPECT_EQ(Refusal(target->pid()), "process " + std::to_string(target->pid()) + " is traced by process " +
+                                        std::to_string(gdb.pid()) + " (a debugger or strace); end that first");
+  gdb.CloseInput();
+  EXPECT_EQ(gdb.Wait(), 0);
+  EXPECT_TRUE(AttachOnce(target->pid()).ok());
+}
+#endif
+
 TEST(AttachRefusal, OtherFormOfTheDriver) {
   Ready target({ATTACH_TARGET_OTHER_FORM, "wait", "read"});
   EXPECT_THAT(Refusal(target->pid()), HasSubstr("has an unknown form of cuMemAlloc_v2. hbmprof can attach with"));

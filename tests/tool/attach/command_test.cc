@@ -1,11 +1,15 @@
 // `hbmprof attach` and `hbmprof detach` with the injected library, on the fake driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <memory>
+#include <random>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -102,6 +106,115 @@ TEST_F(AttachCommandTest, FindsAProcessByItsName) {
 TEST_F(AttachCommandTest, DetachNeedsAnAttachment) {
   EXPECT_EQ(Run({"detach", id_}).err, "hbmprof detach: process " + id_ + " is not attached\n");
 }
+
+// --- Beside threads that hammer, with each allocator. HBMPROF_ATTACH_FULL=1 makes these tests long. ---
+
+int Number(int few, int many) { return std::getenv("HBMPROF_ATTACH_FULL") != nullptr ? many : few; }
+
+class AttachHammerTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  // tests/inject/attach_program.cc. `threads` hammer.
+  class Server {
+   public:
+    Server(const std::string& threads, const std::string& preload)
+        : program_({ATTACH_PROGRAM, "-", "serve", threads},
+                   {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "LD_PRELOAD=" + preload}) {
+      EXPECT_EQ(program_.ReadLine(), "ready 0");
+    }
+    // Makes the program allocate in allocate_after ("a") or allocate_before ("b").
+    void Allocate(const char* name) {
+      program_.WriteLine(name);
+      ASSERT_EQ(program_.ReadLine(), "allocated 0");
+    }
+    RunningProgram* operator->() { return &program_; }
+
+   private:
+    RunningProgram program_;
+  };
+
+  CommandResult Attach(Server& server) const {
+    return RunTool({"attach", "--library", HBMPROF_INJECTED, "-o", profiles_, std::to_string(server->pid())},
+                   {"HBMPROF_SOCKET_DIR=" + sockets_});
+  }
+  CommandResult Detach(Server& server) const {
+    return RunTool({"detach", std::to_string(server->pid())}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  }
+  // Checks the only profile, which the program has written at its end, and removes it.
+  void ExpectProfile(int64_t allocations) const {
+    const std::filesystem::directory_iterator files(profiles_);
+    ASSERT_NE(files, std::filesystem::directory_iterator());
+    const ProfileView view = ViewProfile(files->path());
+    EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_after"), allocations);
+    EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_before"), 0);
+    std::filesystem::remove(files->path());
+  }
+  // Each allocation while it is attached counts once, and no other one.
+  void RunCycles(int cycles, const std::string& preload) {
+    Server server(GetParam(), preload);
+    for (int i = 0; i < cycles; ++i) {
+      const CommandResult attach = Attach(server);
+      ASSERT_EQ(attach.exit_code, 0) << i << attach.err;
+      server.Allocate("a");
+      const CommandResult detach = Detach(server);
+      ASSERT_EQ(detach.exit_code, 0) << i << detach.err;
+      server.Allocate("b");
+    }
+    ASSERT_EQ(Attach(server).exit_code, 0);
+    EXPECT_EQ(server->Wait(), 0);
+    ExpectProfile(cycles);
+  }
+
+  const std::string sockets_ = NewDirectory();
+  const std::string profiles_ = NewDirectory();
+};
+
+TEST_P(AttachHammerTest, EachMarkedCallCountsOnce) { RunCycles(Number(1, 500), ""); }
+
+TEST_P(AttachHammerTest, OtherAllocators) {
+  if (std::string(GetParam()) != "4") GTEST_SKIP() << "few threads are enough here";
+  for (const char* const allocator : {HBMPROF_JEMALLOC, HBMPROF_TCMALLOC}) {
+    if (*allocator == '\0') continue;
+    SCOPED_TRACE(allocator);
+    RunCycles(Number(1, 50), allocator);
+  }
+}
+
+TEST_P(AttachHammerTest, FreshProcesses) {
+  const int processes = Number(1, 100);
+  for (int i = 0; i < processes; ++i) {
+    Server server(GetParam(), "");
+    server.Allocate("b");
+    const CommandResult attach = Attach(server);
+    ASSERT_EQ(attach.exit_code, 0) << i << attach.err;
+    server.Allocate("a");
+    ASSERT_EQ(server->Wait(), 0) << i;
+    ExpectProfile(1);
+  }
+}
+
+// Each fifth kill meets a fresh process, so that the kills reach the loading.
+TEST_P(AttachHammerTest, KilledCommands) {
+  const int kills = Number(5, 150);
+  std::mt19937 random(1);
+  std::unique_ptr<Server> server;
+  for (int i = 0; i < kills; ++i) {
+    if (i % 5 == 0) server = std::make_unique<Server>(GetParam(), "");
+    RunningProgram command(
+        {ToolPath(), "attach", "--library", HBMPROF_INJECTED, "-o", profiles_, std::to_string((*server)->pid())},
+        {"HBMPROF_SOCKET_DIR=" + sockets_}, "/dev/null");
+    usleep(static_cast<useconds_t>(random() % 150'000));
+    kill(command.pid(), SIGKILL);
+    command.Wait();
+    server->Allocate("b");
+    if (i % 5 != 4) continue;
+    const CommandResult attach = Attach(*server);
+    ASSERT_EQ(attach.exit_code, 0) << i << attach.err;
+    ASSERT_EQ((*server)->Wait(), 0) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, AttachHammerTest, ::testing::Values("4", "100"),
+                         [](const auto& info) { return std::string(info.param) + "_threads"; });
 
 // NVIDIA's own libraries, if they are there. They have no device.
 TEST(AttachRealDriverTest, AllFunctionsOfEachVersion) {
