@@ -114,7 +114,7 @@ absl::StatusOr<Attached> LoadLibrary([[maybe_unused]] const Target& target, [[ma
   if (!loaded.ok()) return loaded.status();
   return Attached{loaded->result, loaded->millis};
 #else
-  return absl::UnimplementedError("hbmprof attaches on x86-64 only; start the program with `hbmprof run`");
+  return absl::UnimplementedError("this hbmprof attaches on x86-64 only; start the program with `hbmprof run`");
 #endif
 }
 
