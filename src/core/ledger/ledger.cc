@@ -172,7 +172,7 @@ Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(sc
     LookAtClock();
     ledger.LockAll();
     ledger.ForEachShard([](Shard& shard) {
-      if (shard.view.bytes != 0) shard.view.Clear();
+      if (shard.view.bytes != 0) shard.view = {};
     });
   } else {
     own_->lock.Lock();

@@ -59,10 +59,11 @@
 #include "src/core/ledger/event_log.h"
 #include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
-#include "src/core/pools/segments.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
+
+struct Segment;  // src/core/pools/segments.h
 
 // Values of one site at one instant.
 struct SiteTotals {
@@ -187,25 +188,14 @@ class Ledger {
 
   // A shard's view of the segment of its last block event: what its next event of a block in that segment needs. A
   // Change of all shards begins by clearing all views, so segments do not change while a view names them.
-  //
-  // The bytes of freed blocks stay reserved for the shard's next blocks, up to a limit, so that threads which use the
-  // same segment do not write to its idle bytes at each event. All bytes count as idle until a block takes them.
   struct SegmentView {
-    // Makes the view empty and returns its reserved bytes to the segment.
-    void Clear() {
-      if (reserved != 0) SegmentMap::Return(*segment, reserved);
-      *this = {};
-    }
-
     uint64_t start;
     uint64_t bytes;    // from `start`: addresses at which no segment lies inside this one; 0: the view is empty
     uint64_t id_bits;  // an address, XOR these, is the id of a block
     Segment* segment;
     Account* account;  // of the segment's site, in the shard
     Cell* cell;        // of the segment's site, in the shard
-    int64_t reserved;  // bytes that the shard took from the segment's idle bytes, and that no block has taken
     SiteId site;       // the segment's
-    uint32_t max_reserved;
   };
   // The fast path for blocks that lie in one segment. Holds the lock of this thread's shard as long as the object
   // exists. Calls nothing.

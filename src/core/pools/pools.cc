@@ -205,7 +205,7 @@ std::optional<Pools::Added> Pools::AddBlockBy(Change& change, const Position& po
       FreeBlock(change, id, stale);
       taken = TakeParts(change, position.address, bytes, position.level, account, &parts);
     }
-    // The missing bytes may be reserved for other shards.
+    // The block of an unrecorded free can be removed only with all shards' locks.
     if (taken == Taken::kNeedsAll || (taken == Taken::kTooFew && !change.holds_all())) return kNeedsAll;
     if (taken == Taken::kTooFew) return Added::kRefused;
   }

@@ -23,8 +23,7 @@
 // Invariants, whenever no Ledger::Change is in progress:
 // 1. A live record of SiteKind::kBlock has taken its bytes, as described above, from the segments of its own account.
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
-//    sites. The bytes that a shard has reserved (Ledger::SegmentView) are also subtracted from the idle bytes of the
-//    segment, but not in the ledger. While a Change of all shards is in progress, no bytes are reserved.
+//    sites.
 // 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 3. A segment inside another has taken its bytes from that one, in the same way.
@@ -233,16 +232,6 @@ class Pools {
   bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
   // The same, for TryAddBlock: if it were inlined there, the common case would have too few registers.
   [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
-  // The same as SegmentMap::Take and Return, for a block in the segment of a shard's view.
-  static bool Take(Ledger::SegmentView& view, int64_t bytes) {
-    if (view.reserved < bytes) return SegmentMap::Take(*view.segment, bytes);
-    view.reserved -= bytes;
-    return true;
-  }
-  static void Return(Ledger::SegmentView& view, int64_t bytes) {
-    if (view.reserved + bytes > view.max_reserved) return SegmentMap::Return(*view.segment, bytes);
-    view.reserved += bytes;
-  }
   // Returns nullopt if a Change of all shards is needed.
   std::optional<Added> AddBlockBy(Change& change, const Position& position, const LiveRecord& record, Event event,
                                   int octave, bool* replaced);
@@ -318,10 +307,8 @@ class Pools {
 };
 
 inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
-  // If a segment has few idle bytes, other shards may soon need those that this shard would reserve.
-  constexpr int64_t kMostReserved = 64;  // the part of the idle bytes
   Ledger::SegmentView& view = own.view();
-  view.Clear();
+  view = {};
   const SegmentMap::Piece* piece = segments_.PieceAt(address);
   if (piece == nullptr || piece->segment->depth >= kMaxLevel) return false;
   view.start = piece->start;
@@ -329,8 +316,6 @@ inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   view.id_bits = IdOf(0, piece->segment->depth + 1);
   view.segment = piece->segment;
   view.site = piece->segment->site;
-  const int64_t idle = piece->segment->idle_bytes.load(std::memory_order_relaxed);
-  view.max_reserved = static_cast<uint32_t>(std::min<int64_t>(idle / kMostReserved, UINT32_MAX));
   own.CompleteView(piece->segment->account);
   return true;
 }
@@ -343,14 +328,14 @@ inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, u
   if (!IsInView(view, address) && !LoadViewOutOfLine(own, address)) return Ledger::kNotEntered;
   const auto cell = own.CellOfBlock(site);
   if (cell == nullptr || view.start + view.bytes - address < static_cast<uint64_t>(bytes) || !own.HasCellOfSegment() ||
-      !Take(view, bytes)) {
+      !SegmentMap::Take(*view.segment, bytes)) {
     return Ledger::kNotEntered;
   }
   const uint64_t id = address ^ view.id_bits;
   const LiveTable::Inserted inserted =
       live_.InsertNew(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, {site, PresentGeneration(), bytes});
   if (inserted != LiveTable::Inserted::kNew) {
-    Return(view, bytes);
+    SegmentMap::Return(*view.segment, bytes);
     return Ledger::kNotEntered;
   }
   return own.EnterBlock(Event::kAlloc, cell, bytes);
@@ -372,7 +357,7 @@ inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* id, uin
     return cell != nullptr && static_cast<uint64_t>(bytes) <= view.start + view.bytes - address;
   });
   if (!is_erased) return Ledger::kNotEntered;
-  Return(view, bytes);
+  SegmentMap::Return(*view.segment, bytes);
   return own.EnterBlock(Event::kFree, cell, bytes);
 }
 

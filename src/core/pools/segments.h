@@ -10,7 +10,7 @@
 //    addresses. Addresses without a segment have no piece.
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
 //    it.
-// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it or reserved (Ledger::SegmentView).
+// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it.
 #ifndef HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
 
