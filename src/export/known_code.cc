@@ -27,7 +27,8 @@ constexpr char kSharedLibraries[] =
     // ONNX Runtime
     "libonnxruntime|libonnxruntime_providers_*|libonnxruntime4j_jni|onnxruntime_pybind11_state%|"
     // XLA
-    "libtpu|xla_extension|xla_cuda_plugin|xla_rocm_plugin|pjrt_c_api_*|pjrt_plugin_*|libtensorflow|libtensorflow_*|"
+    "libtpu|libjax_common|xla_extension|xla_cuda_plugin|xla_rocm_plugin|pjrt_c_api_*|pjrt_plugin_*|libtensorflow|"
+    "libtensorflow_*|"
     "_pywrap_tensorflow*|"
     // CPython and hbmprof
     "libpython#*|libpython#*.#|libffi|libhbmprof*";

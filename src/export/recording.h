@@ -199,8 +199,9 @@ class RecordingState {
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
   // The driver's values of a device are those of `sample`, if the recorded device memory has not changed since then.
   // Otherwise, or if `sample` is null, the driver's values are not known. The counters are those of `sample`. If
-  // `sample_sites` is not null, it is set to the number of the site of each sample. REQUIRES: `time` is not earlier
-  // than the last event.
+  // `sample_sites` is not null, it is set to the number of the site of each sample. Ages count from the start of the
+  // recording: a buffer that is live since before was born then, and one that was freed before was young. REQUIRES:
+  // `time` is not earlier than the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
                       std::vector<uint32_t>* sample_sites = nullptr) const;
 
@@ -220,6 +221,7 @@ class RecordingState {
     int64_t peak_bytes = 0;
     uint64_t peaks = 0;
     uint32_t account = 0;
+    std::vector<int64_t> freed_by_octave;  // as in Snapshot::Sample
   };
   struct Account {
     int64_t in_use = 0;
@@ -234,8 +236,20 @@ class RecordingState {
   Site& Changed(uint32_t site);
   // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
   Account& Change(uint32_t site, const Values& by);
-  // Removes the live buffer of the event. Returns the time of its allocation; 0 if it is not known.
-  int64_t Remove(const RecordedEvent& event);
+  // Removes the live buffer of the event. Returns the time of its allocation, as in Buffer; no value if it is not
+  // known.
+  std::optional<int64_t> Remove(const RecordedEvent& event);
+  // A freed buffer, by the times of its allocation and of its free.
+  struct Freed {
+    uint64_t id = 0;
+    std::optional<int64_t> birth;
+    int64_t time = 0;
+  };
+  // Adds `count` to the counter of the site for the age that the buffer reached, if that is known.
+  void CountFreed(uint32_t site, const Freed& freed, int64_t count);
+  int64_t SecondsAfterStart(int64_t time) const;
+  // Returns for each site the live buffers by time of birth (Snapshot::Sample::born).
+  std::vector<std::vector<Snapshot::Sample::Born>> Births(int64_t uptime_seconds) const;
   void EndChange();
   void BeginPeak(size_t account);
 
@@ -246,6 +260,7 @@ class RecordingState {
   int64_t time_ = 0;
   size_t changed_account_ = SIZE_MAX;  // of the change so far
   Buffer moved_;                       // of the last kMoveFrom
+  std::vector<Freed> freed_;           // by thread: its last kFree, which may be undone
 };
 
 // A Symbolizer with the names in the recording's tables, which must outlive it.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/generations.h"
 #include "src/base/saturating.h"
 #include "src/export/recording.h"
 
@@ -71,7 +72,8 @@ RecordingState::RecordingState(const RecordingTables& tables)
     : tables_(tables),
       sites_(tables.sites.size()),
       accounts_(tables.names.devices.size() * kMemorySpaceCount),
-      time_(tables.start_time) {
+      time_(tables.start_time),
+      freed_(tables.threads.size()) {
   for (size_t account = 0; account < accounts_.size(); ++account) {
     const DeviceStats& stats = tables.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
     Account& totals = accounts_[account];
@@ -119,12 +121,79 @@ void RecordingState::EndChange() {
   changed_account_ = SIZE_MAX;
 }
 
-int64_t RecordingState::Remove(const RecordedEvent& event) {
+std::optional<int64_t> RecordingState::Remove(const RecordedEvent& event) {
   const auto found = live_.find(event.id);
-  if (found == live_.end() || found->second.site != event.site) return 0;
+  if (found == live_.end() || found->second.site != event.site) {
+    return tables_.live_is_complete ? std::nullopt : std::make_optional<int64_t>(0);
+  }
   const int64_t time = found->second.time;
   live_.erase(found);
   return time;
+}
+
+int64_t RecordingState::SecondsAfterStart(int64_t time) const {
+  constexpr int64_t kSecond = 1'000'000'000;
+  if (time <= tables_.start_time) return 0;
+  Subtract(&time, tables_.start_time);
+  return std::max<int64_t>(time, 0) / kSecond;
+}
+
+void RecordingState::CountFreed(uint32_t site, const Freed& freed, int64_t count) {
+  if (!freed.birth.has_value()) return;
+  // The age in whole seconds, which a buffer that was born in the middle of a second reaches in the middle of another.
+  int64_t since_birth = freed.time;
+  Subtract(&since_birth, std::max(*freed.birth, tables_.start_time));
+  Add(&since_birth, tables_.start_time);
+  const int64_t seconds = SecondsAfterStart(since_birth);
+  if (seconds == 0) return;
+  const size_t octave = std::min(63 - __builtin_clzll(static_cast<uint64_t>(seconds)), kAgeOctaves - 1);
+  std::vector<int64_t>& counts = sites_[site].freed_by_octave;
+  if (counts.size() <= octave) counts.resize(octave + 1);
+  Add(&counts[octave], count);
+}
+
+std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t uptime_seconds) const {
+  using Born = Snapshot::Sample::Born;
+  const int log2 = BirthClassLog2(uptime_seconds);
+  const auto class_of = [](const Born& born, uint32_t birth_class) { return born.birth_class < birth_class; };
+  std::vector<std::vector<Born>> births(sites_.size());
+  for (const auto& [id, buffer] : live_) {
+    const auto seconds = std::min(SecondsAfterStart(buffer.time), uptime_seconds);
+    const auto birth_class = static_cast<uint32_t>(seconds >> log2);
+    std::vector<Born>& site = births[buffer.site];
+    auto born = std::lower_bound(site.begin(), site.end(), birth_class, class_of);
+    if (born == site.end() || born->birth_class != birth_class) born = site.insert(born, {birth_class, 0, 0});
+    ++born->objects;
+    Add(&born->bytes, buffer.bytes);
+  }
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    const Values& values = sites_[i].values;
+    std::vector<Born>& site = births[i];
+    int64_t objects = values.inuse_objects;
+    int64_t bytes = values.inuse_bytes;
+    if (tables_.sites[i].kind == MemoryKind::kPool) {
+      // The values are the idle bytes of the segments.
+      int64_t all = 0;
+      for (const Born& born : site) Add(&all, born.bytes);
+      const double share = all > 0 ? static_cast<double>(bytes) / static_cast<double>(all) : 0;
+      for (Born& born : site) born.bytes = static_cast<int64_t>(static_cast<double>(born.bytes) * share);
+    }
+    for (const Born& born : site) {
+      Subtract(&objects, born.objects);
+      Subtract(&bytes, born.bytes);
+    }
+    if (objects == 0 && bytes == 0) continue;
+    // Live buffers that no event names are older than the recording. Others differ only by the order of events.
+    const bool are_old = !tables_.live_is_complete && objects > 0;
+    const auto youngest = static_cast<uint32_t>(uptime_seconds >> log2);
+    if (site.empty() || (are_old && site[0].birth_class != 0)) {
+      site.insert(site.begin(), {are_old ? 0 : youngest, 0, 0});
+    }
+    Born& rest = are_old ? site.front() : site.back();
+    Add(&rest.objects, objects);
+    Add(&rest.bytes, bytes);
+  }
+  return births;
 }
 
 RecordingState::Account& RecordingState::Change(uint32_t number, const Values& by) {
@@ -151,13 +220,17 @@ void RecordingState::Apply(const RecordedEvent& event) {
       live_[event.id] = {event.site, bytes, event.time};
       break;
     }
-    case RecordedKind::kUndoFree:
+    case RecordedKind::kUndoFree: {
       ++Change(event.site, {0, 0, 1, bytes}).num_live;
-      live_[event.id] = {event.site, bytes, event.time};
+      const Freed undone = freed_[event.thread].id == event.id ? freed_[event.thread] : Freed();
+      CountFreed(event.site, undone, -1);
+      live_[event.id] = {event.site, bytes, undone.birth.value_or(event.time)};
       break;
+    }
     case RecordedKind::kFree:
       --Change(event.site, {0, 0, -1, -bytes}).num_live;
-      Remove(event);
+      freed_[event.thread] = {event.id, Remove(event), event.time};
+      CountFreed(event.site, freed_[event.thread], 1);
       break;
     case RecordedKind::kAllocAndFree: {
       Account& account = Change(event.site, {1, bytes, 0, 0});
@@ -170,7 +243,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       break;
     case RecordedKind::kMoveFrom:
       Change(event.site, {-1, -bytes, -1, -bytes});
-      moved_ = {event.site, bytes, Remove(event)};
+      moved_ = {event.site, bytes, Remove(event).value_or(event.time)};
       break;
     case RecordedKind::kMoveTo: {
       Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
@@ -208,6 +281,9 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
   Add(&snapshot.time_unix_nanos, time.value_or(time_));
   Subtract(&snapshot.time_unix_nanos, tables_.start_time);
   if (sample != nullptr) snapshot.counters = sample->counters;
+  snapshot.uptime_seconds = SecondsAfterStart(time.value_or(time_));
+  snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
+  std::vector<std::vector<Snapshot::Sample::Born>> births = Births(*snapshot.uptime_seconds);
 
   for (size_t account = 0; account < accounts_.size(); ++account) {
     DeviceStats& stats = snapshot.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
@@ -230,6 +306,8 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     values.inuse_bytes = site.values.inuse_bytes;
     values.peak_objects = has_changed_since_peak ? site.peak_objects : values.inuse_objects;
     values.peak_bytes = has_changed_since_peak ? site.peak_bytes : values.inuse_bytes;
+    values.born = std::move(births[i]);
+    values.freed_by_octave = site.freed_by_octave;
     DeviceStats& stats = snapshot.devices[site.account / kMemorySpaceCount].spaces[site.account % kMemorySpaceCount];
     const bool is_pool = values.kind == MemoryKind::kPool;
     if (is_pool) Add(&stats.bytes_reserved, values.inuse_bytes);

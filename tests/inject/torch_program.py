@@ -1,8 +1,10 @@
 """Five functions allocate blocks of PyTorch's caching allocator, as tensors do, from the real libc10_cuda.so. argv[1] is
-the library of torch_program.cc, argv[2] is libc10_cuda.so. With argv[3] = "leak", grow_kv_cache keeps three of its blocks.
+the library of torch_program.cc, argv[2] is libc10_cuda.so. With argv[3] = "leak", grow_kv_cache keeps each tenth of
+its blocks. argv[4] are the seconds that the program runs, with twenty requests in a second; without it, it has 30.
 """
 import ctypes
 import sys
+import time
 
 library = ctypes.CDLL(sys.argv[1])
 # torch::empty and torch::release
@@ -31,16 +33,21 @@ def copy_input():
     return empty(64 << 10)
 
 
-def serve(leaks):
-    for request in range(30):
+def serve(leaks, seconds):
+    end = time.monotonic() + seconds
+    request = 0
+    while time.monotonic() < end or request < 30:
         blocks = [make_activation(), take_workspace(), copy_input()]
         page = grow_kv_cache()
         if not leaks or request % 10 != 0:
             blocks.append(page)
         for block in blocks:
             release(block)
+        request += 1
+        if seconds:
+            time.sleep(0.05)
 
 
 library.torch_open(sys.argv[2].encode())
 weights = [load_weights() for _ in range(4)]
-serve(sys.argv[3:] == ["leak"])
+serve(sys.argv[3:4] == ["leak"], float((sys.argv[4:] or [0])[0]))

@@ -1,15 +1,18 @@
 """Programs with the functions and arrays of the two examples in JAX's manual, "Profiling device memory".
 
-usage: manual_programs.py functions|growth FOLDER SHIM
+usage: manual_programs.py functions|growth|leak|bounded FOLDER SHIM
 
 functions  func2 returns two arrays of 40,000,000 bytes; func1, which it calls, makes one of them.
 growth     anotherfunc keeps one array more in each of nine rounds: round i adds i x 40,000 bytes.
+leak       the same list for 24 seconds, five arrays in a second, and one profile at the end.
+bounded    likewise, but the list keeps the last ten arrays only.
 
 Saves profiles into FOLDER: jaxs.N.pb.gz with JAX's own profiler, ours.N.pb.gz with SHIM, libhbmprof_pjrt.so.
 """
 import ctypes
 import os
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +58,25 @@ def growth():
     kept = afunction()
     anotherfunc()
     del kept
+
+
+def grow_list(most):
+    arrays = []
+    end = time.monotonic() + 24
+    while time.monotonic() < end:
+        arrays.append(jax.random.normal(jax.random.key(42), (len(arrays) + 1, 10000)))
+        arrays[-1].block_until_ready()
+        del arrays[:-most]
+        time.sleep(0.2)
+    save(1)
+
+
+def leak():
+    grow_list(1000)
+
+
+def bounded():
+    grow_list(10)
 
 
 globals()[sys.argv[1]]()

@@ -10,6 +10,8 @@
 #include <deque>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "hbmprof/pprof.h"
@@ -550,6 +552,47 @@ TEST_F(LeaksOfExamples, FindsTheLeakingServer) {
     EXPECT_THAT(result.out, HasSubstr("sure: high"));
     EXPECT_THAT(result.out, HasSubstr("llm::KvCache::AllocatePage"));
     EXPECT_THAT(result.out, HasSubstr("FAILED: the leaks grew by 6"));
+  }
+}
+
+// The live buffers of each function by birth class.
+std::map<std::string, std::map<int, int64_t>> BirthsIn(const std::string& source) {
+  std::map<std::string, std::map<int, int64_t>> births;
+  const nlohmann::json top = ToolJson({"top", "--by", "birth,function", "-t", "inuse_objects", source});
+  for (const auto& row : top["rows"]) {
+    const std::string birth = row["labels"]["birth"];
+    if (!birth.empty()) births[row["name"]][std::stoi(birth)] = row["flat"];
+  }
+  return births;
+}
+
+TEST_F(LeaksOfExamples, RecordingHasTheAgesOfItsDumps) {
+  const std::string prompts = dir_ + "/prompts";
+  std::ofstream(prompts) << "A\nbatch:B\nC\n";
+  const std::string recording = dir_ + "/run.hbmrec";
+  const CommandResult run =
+      RunCommand({std::string(HBMPROF_EXAMPLES_DIR) + "/llm_server", "--leak", "--dumps", "30", "--dump-dir", dir_,
+                  "--max-tokens", "40", prompts},
+                 {"HBMPROF_RECORD=" + recording});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  for (const std::string name : {"dump.0010.pb.gz", "dump.0030.pb.gz"}) {
+    const auto taken = BirthsIn(dir_ + "/" + name);
+    const auto replayed = BirthsIn(recording + "@mark:" + name);
+    ASSERT_EQ(taken.count("llm::KvCache::AllocatePage"), 1u) << name;
+    ASSERT_EQ(taken.size(), replayed.size()) << name;
+    for (const auto& [function, births] : taken) {
+      // The number of buffers that were born in the classes up to one.
+      const auto until = [&function = function](const auto& all, int last) {
+        int64_t sum = 0;
+        for (const auto& [birth, count] : all.at(function)) sum += birth <= last ? count : 0;
+        return sum;
+      };
+      EXPECT_EQ(until(taken, 1000), until(replayed, 1000)) << name << " " << function;
+      for (int i = 0; i < 64; ++i) {
+        EXPECT_GE(until(taken, i), until(replayed, i - 1)) << name << " " << function;
+        EXPECT_LE(until(taken, i), until(replayed, i + 1)) << name << " " << function;
+      }
+    }
   }
 }
 

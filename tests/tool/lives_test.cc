@@ -166,6 +166,12 @@ TEST(LifeTable, FindsWhatIsKept) {
   EXPECT_EQ(FindingOf(jumps, {}), Finding::kFewTimes);
 }
 
+TEST(LifeTable, BuffersWithoutBytesAreNoLeak) {
+  const std::vector<double> live(64, 1);
+  EXPECT_EQ(JudgeLives({64, 1, live, live, {}}).finding, LifeJudgement::Finding::kLeak);
+  EXPECT_EQ(JudgeLives({64, 1, live, std::vector<double>(64), {}}).finding, LifeJudgement::Finding::kNoneIsOld);
+}
+
 TEST(LifeTable, HasTheFiguresOfALeak) {
   std::vector<double> live(64, 2);
   live[0] = 500;

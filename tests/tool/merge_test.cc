@@ -138,6 +138,44 @@ TEST(AgesTest, OutsideOfTheLimitsAreRefused) {
   EXPECT_THAT(error_of(uneven), HasSubstr("ages"));
 }
 
+// The dump was 500 s after the start; the classes of 16 s begin at 0, 32, 48 and 256 s.
+TEST(AgesTest, SelectBuffersInTop) {
+  const std::string file = NewDirectory() + "/made.pb.gz";
+  std::vector<int64_t> counts(17);
+  counts[0] = 5;
+  counts[2] = counts[3] = 1;
+  counts[16] = 9;
+  DumpWithAges(4, 0, counts, {3}).Write(file);
+  const auto older = [&](const std::string& limit) {
+    return ToolJson({"top", "--older", limit, file})["selected"].get<int>();
+  };
+  const nlohmann::json top = ToolJson({"top", "--older", "436s", file});
+  EXPECT_EQ(top["total"], 1600) << "percentages are of all live buffers";
+  EXPECT_EQ(top["selected"], 700);
+  EXPECT_EQ(top["rows"][0]["oldest_seconds"], 500);
+  EXPECT_EQ(older("1s"), 1600);
+  EXPECT_EQ(older("228s"), 1600);
+  EXPECT_EQ(older("229s"), 700) << "the limit cuts the class that begins at 256 s";
+  EXPECT_EQ(older("437s"), 600);
+  EXPECT_EQ(older("500s"), 0);
+  EXPECT_THAT(RunTool({"top", "--older", "4m", file}).out, HasSubstr("8.3 min"));
+  const nlohmann::json classes = ToolJson({"top", "--by", "birth", "-t", "inuse_objects", file});
+  ASSERT_EQ(classes["rows"].size(), 4u);
+  EXPECT_EQ(classes["rows"][0]["labels"]["birth"], "256");
+  EXPECT_EQ(classes["rows"][0]["flat"], 9);
+  EXPECT_EQ(classes["rows"][0]["oldest_seconds"], 244);
+
+  Dump({{"a", 100}}).Write(file);
+  for (const std::vector<std::string>& options : {std::vector<std::string>{"--older", "10m"}, {"--by", "birth"}}) {
+    const CommandResult result = RunTool({"top", options[0], options[1], file});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(file + ": has no ages of buffers"));
+  }
+  DumpWithAges(4, 0, {5}, {}).Write(file);
+  EXPECT_THAT(RunTool({"top", "--older", "soon", file}).err, HasSubstr("write a time such as 10m"));
+  EXPECT_THAT(RunTool({"top", "--older", "1m", "-t", "alloc_space", file}).err, HasSubstr("alloc_space"));
+}
+
 // In the real pprof.
 TEST(AgesTest, BecomeALabelForPprof) {
   const std::string directory = NewDirectory();

@@ -15,6 +15,7 @@
 
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
+#include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 
@@ -92,6 +93,49 @@ TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const CommandResult dump = RunTool({"dump", two, "-o", file + ".pb.gz"});
   EXPECT_EQ(dump.exit_code, 0) << dump.err;
   EXPECT_EQ(ToolJson({"top", file + ".pb.gz"})["rows"], ToolJson({"top", two})["rows"]);
+}
+
+// The ages of the only sample at a moment: the logarithm of the class width, the live bytes of each class, and the
+// freed buffers of each octave.
+std::string AgesAt(const std::string& recording, const std::string& moment) {
+  const std::string dump = recording + ".pb.gz";
+  EXPECT_EQ(RunTool({"dump", recording + "@" + moment, "-o", dump}).exit_code, 0);
+  const auto profile = ReadProfile(dump);
+  if (!profile.ok() || profile->sample_size() != 1) return "no profile of one sample";
+  const hbmprof::pprof::Ages& ages = profile->sample(0).ages();
+  std::ostringstream text;
+  text << "2^" << ages.class_width_log2() << " s,";
+  for (int i = 0; i < ages.born_bytes_size(); ++i) {
+    const auto birth_class = static_cast<int>(ages.first_class()) + i;
+    if (ages.born_counts(i) != 0) text << " " << birth_class << ": " << ages.born_bytes(i);
+  }
+  text << ", freed";
+  for (const int64_t count : ages.freed_by_octave()) text << " " << count;
+  return text.str();
+}
+
+TEST(Moment, HasTheAgesOfBuffers) {
+  MadeRecording recording;
+  const auto at = [](int64_t tenths) { return tenths * kSecond / 10; };
+  const uint32_t site = recording.Site({{"Keep"}, {"main"}});
+  recording.Live(0x1000, 1, site);
+  recording.Alloc(at(19), 0x2000, 10, site)
+      .Free(at(25), 0x1000)
+      .Alloc(at(41), 0x3000, 100, site)
+      .Free(at(60), 0x3000)
+      .Add({MadeRecording::kStart + at(62), 0x3000, 100, site, 0, MadeRecording::RecordedKind::kUndoFree})
+      .Alloc(at(1299), 0x4000, 1000, site)
+      .Free(at(1305), 0x4000)
+      .Free(at(1306), 0x2000);
+  const std::string file = ScratchDir() + "/ages.hbmrec";
+  auto writer = RecordingWriter::Create(file);
+  ASSERT_TRUE(writer.ok() && recording.WriteTo(**writer).ok());
+  EXPECT_EQ(AgesAt(file, "2.0s"), "2^0 s, 0: 1 1: 10, freed");
+  EXPECT_EQ(AgesAt(file, "4.5s"), "2^0 s, 1: 10 4: 100, freed 0 1");
+  EXPECT_EQ(AgesAt(file, "6.1s"), "2^0 s, 1: 10, freed 1 1") << "the free that is undone later";
+  EXPECT_EQ(AgesAt(file, "7s"), "2^0 s, 1: 10 4: 100, freed 0 1");
+  EXPECT_EQ(AgesAt(file, "130s"), "2^2 s, 0: 10 1: 100 32: 1000, freed 0 1");
+  EXPECT_EQ(AgesAt(file, "end"), "2^2 s, 1: 100, freed 0 1 0 0 0 0 0 1");
 }
 
 TEST(Moment, ErrorSaysWhatThereIs) {

@@ -304,6 +304,24 @@ TEST_F(Report, VerdictNamesAFunctionOnce) {
             "Memory in use grew by 6.00 KiB to 8.00 KiB: app::Grow leaks 2.00 KiB each second (+6.00 KiB).");
 }
 
+TEST_F(Report, ShowsTheBirthsOfASite) {
+  ProfileMaker maker;
+  hbmprof::pprof::Ages& ages = *maker.Sample({maker.Frame("app::Grow")}, {60, 6000}).mutable_ages();
+  ages.set_first_class(4);
+  for (int i = 0; i < 60; ++i) {
+    ages.add_born_counts(1);
+    ages.add_born_bytes(100);
+  }
+  maker.Comment("hbmprof version=1 pid=7 uptime=63");
+  maker.Write(dir_ + "/one.pb.gz");
+  MakeReport({dir_ + "/one.pb.gz"});
+  const json site = ReportData(ReadAll(page_))["growth"]["sites"][0];
+  EXPECT_EQ(site["verdict"], "leak");
+  std::vector<int> births(64, 100);
+  std::fill(births.begin(), births.begin() + 4, 0);
+  EXPECT_EQ(site["births"], births) << "from the start of the process";
+}
+
 TEST_F(Report, VerdictDoesNotExcludeALeakThatItCannotDecide) {
   // Returns the first sentence for a site with these values.
   const auto verdict = [this](const std::vector<int64_t>& values) {

@@ -123,6 +123,7 @@ TEST(OwnCode, SkipsKnownLibraries) {
       {{"/srv/app", "c10::cuda::CUDACachingAllocator::Native::malloc"}, "static torch"},
       {{"/usr/lib/libonnxruntime_providers_cuda.so", "f"}, "ONNX Runtime"},
       {{"/x/jaxlib/xla_extension.so", "f"}, "XLA"},
+      {{"/x/jaxlib/libjax_common.so", "jax::PyClient::Compile"}, "jaxlib"},
       {{"/x/libtpu.so", "f"}, "XLA"},
       {{"/usr/bin/python3.11", "_PyEval_EvalFrameDefault"}, "CPython"},
       {{"/usr/lib/libpython3.12.so.1.0", "cfunction_call"}, "CPython"},

@@ -2,12 +2,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/live_top.h"
 #include "src/tool/commands/options.h"
+#include "src/tool/growth/growth.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
@@ -52,8 +58,33 @@ void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& su
   PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], size));
 }
 
+// Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the
+// name of the row. Empty without the label of births, or for several files.
+std::map<std::pair<std::vector<std::string>, std::string>, int64_t> OldestBuffers(const SumsQuery& query) {
+  std::map<std::pair<std::vector<std::string>, std::string>, int64_t> oldest;
+  const std::vector<ProfileSet::File>& files = query.profiles.files();
+  const std::optional<int64_t> uptime = files.size() == 1 ? files[0].info.UptimeSeconds() : std::nullopt;
+  if (!uptime.has_value()) return oldest;
+  Grouping grouping = query.grouping;
+  grouping.labels.emplace_back(kBirthLabel);
+  for (Sums::Row& row : Sums(query.profiles, {{0, 1}}, query.type, grouping).Rows(false)) {
+    const std::string birth = std::move(row.labels.back());
+    row.labels.pop_back();
+    int64_t seconds = 0;
+    if (!absl::SimpleAtoi(birth, &seconds)) continue;
+    int64_t& age = oldest[{std::move(row.labels), std::move(row.name)}];
+    age = std::max(age, Minus(*uptime, seconds));
+  }
+  return oldest;
+}
+
 void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
+  const auto oldest = options.NeedsAges() ? OldestBuffers(query) : decltype(OldestBuffers(query))();
+  const auto age_of = [&](const Sums::Row& row) -> std::optional<int64_t> {
+    const auto found = oldest.find({row.labels, row.name});
+    return found == oldest.end() ? std::nullopt : std::make_optional(found->second);
+  };
   if (options.json) {
     Json json = Header(query, sums);
     Json& list = json["rows"] = Json::array();
@@ -61,6 +92,7 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
       Json& entry = list.emplace_back(RowJson(row, query.grouping));
       entry["flat"] = row.flat[1];
       entry["cum"] = row.cum[1];
+      if (const auto age = age_of(row); age.has_value()) entry["oldest_seconds"] = *age;
     }
     Print(ToText(json));
     return;
@@ -75,6 +107,12 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
     columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
     columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum[1], total); }});
   }
+  if (!oldest.empty()) {
+    columns.push_back({"oldest", [&](const Sums::Row& row) {
+                         const std::optional<int64_t> age = age_of(row);
+                         return age.has_value() ? FormatDuration(static_cast<double>(*age)) : "-";
+                       }});
+  }
   PrintVisible(RowTable(rows, options.rows, query.grouping, columns));
 }
 
@@ -83,7 +121,8 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   if (!seconds.has_value() || *seconds < 0.1 || *seconds > 86400) {
     return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 24h"));
   }
-  if (options.files.size() == 1 && !options.json && !options.tree && IsTerminal(STDOUT_FILENO)) {
+  if (options.files.size() == 1 && !options.json && !options.tree && !options.NeedsAges() &&
+      IsTerminal(STDOUT_FILENO)) {
     ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
     if (process.has_value()) return RunLiveTop(*process, options, *seconds);
   }
@@ -108,6 +147,7 @@ Command AddTopCommand(CLI::App& tool) {
       ->required();
   AddSumsOptions(*arguments, *options);
   AddTreeOption(*arguments, *options);
+  arguments->add_option("--older", options->older, "Only live buffers that are older than this time, such as 10m");
   arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();
   return {arguments, [options] { return RunTop(*options); }, true};

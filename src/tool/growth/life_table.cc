@@ -35,6 +35,7 @@ class LifeJudge {
       result.kept_bytes += table_.live_bytes[i];
       result.per_second += table_.live_bytes[i] * Overlap(Begin(i), End(i), all.third_from, end);
     }
+    if (result.kept_bytes <= 0) return {};  // such as handles without memory
     result.per_second /= end - all.third_from;
 
     using Finding = LifeJudgement::Finding;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "src/tool/profile/info.h"
 #include "src/tool/util/arithmetic.h"
 
 namespace hbmprof::tool {
@@ -67,7 +68,20 @@ void Ages::Add(const Ages& other) {
   AddAt(0, added.freed_by_octave, &freed_by_octave);
 }
 
-void LabelBirths(pprof::Profile* profile) {
+absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
+  const auto& all = profile->sample();
+  if (std::none_of(all.begin(), all.end(), [](const auto& sample) { return sample.has_ages(); })) {
+    return absl::InvalidArgumentError(
+        "has no ages of buffers; they are in profiles of this version or later that no other tool has rewritten");
+  }
+  ProfileInfo info;
+  for (const int64_t comment : profile->comment()) info.Add(profile->string_table(static_cast<int>(comment)));
+  if (older != 0 && info.processes.size() > 1) {
+    return absl::InvalidArgumentError(
+        "is of several processes, so the ages of its buffers are not known; name their "
+        "own profiles");
+  }
+  const int64_t latest = older == 0 ? INT64_MAX : info.UptimeSeconds().value_or(0) - older;
   const auto number_of = [&](const std::string& text) {
     const auto& table = profile->string_table();
     return static_cast<int64_t>(std::find(table.begin(), table.end(), text) - table.begin());
@@ -79,12 +93,12 @@ void LabelBirths(pprof::Profile* profile) {
            types.begin();
   };
   const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
-  if (std::max(types[0], types[1]) == profile->sample_type_size()) return;
-  int64_t texts[] = {number_of("birth"), number_of("seconds")};
+  if (std::max(types[0], types[1]) == profile->sample_type_size()) return absl::OkStatus();
+  int64_t texts[] = {number_of(kBirthLabel), number_of("seconds")};
   for (int64_t& text : texts) {
     if (text < profile->string_table_size()) continue;
     text = profile->string_table_size();
-    profile->add_string_table(&text == &texts[0] ? "birth" : "seconds");
+    profile->add_string_table(&text == &texts[0] ? kBirthLabel : "seconds");
   }
   const int samples = profile->sample_size();
   for (int s = 0; s < samples; ++s) {
@@ -92,7 +106,8 @@ void LabelBirths(pprof::Profile* profile) {
     profile->mutable_sample(s)->clear_ages();
     for (size_t i = 0; i < ages.born_counts.size(); ++i) {
       const int64_t born[] = {ages.born_counts[i], ages.born_bytes[i]};
-      if (born[0] == 0 && born[1] == 0) continue;
+      const int64_t begin = (ages.first_class + static_cast<int64_t>(i)) << ages.class_width_log2;
+      if ((born[0] == 0 && born[1] == 0) || begin + (int64_t{1} << ages.class_width_log2) > latest) continue;
       pprof::Sample& added = *profile->add_sample();
       pprof::Sample& rest = *profile->mutable_sample(s);
       added = rest;
@@ -104,10 +119,11 @@ void LabelBirths(pprof::Profile* profile) {
       }
       pprof::Label& label = *added.add_label();
       label.set_key(texts[0]);
-      label.set_num((ages.first_class + static_cast<int64_t>(i)) << ages.class_width_log2);
+      label.set_num(begin);
       label.set_num_unit(texts[1]);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace hbmprof::tool

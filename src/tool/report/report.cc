@@ -154,12 +154,23 @@ class LabelSets {
   Json sets_ = Json::array();
 };
 
+// Returns the live bytes of the last dump by time of birth, from the start of the process, for at least `classes`
+// classes.
+std::vector<int64_t> BirthsOf(const SiteGrowth& site, size_t classes = 0) {
+  std::vector<int64_t> births(static_cast<size_t>(site.ages.first_class));
+  births.insert(births.end(), site.ages.born_bytes.begin(), site.ages.born_bytes.end());
+  births.resize(std::max(births.size(), classes));
+  return births;
+}
+
 Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per,
                 const std::vector<SiteGrowth>& growth) {
   constexpr size_t kMostSites = 40;
   constexpr size_t kShownCallers = 3;
   Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
   if (!per.empty()) json["counter"] = OneOf(per);
+  size_t classes = 0;
+  for (const SiteGrowth& site : growth) classes = std::max(classes, BirthsOf(site).size());
   Json& sites = json["sites"] = Json::array();
   for (const SiteGrowth& site : growth) {
     if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
@@ -170,8 +181,8 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
                   {"growth", Shown(site.growth)},
                   {"per_second", site.per_second},
                   {"per_count", site.per_count},
-                  // With one dump: the live bytes by time of birth.
-                  {"values", site.values.size() > 1 ? site.values : site.ages.born_bytes}};
+                  {"values", site.values}};
+    if (series.has_ages) entry["births"] = BirthsOf(site, classes);
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
     entry["position"] = stack.empty() ? "" : stack[0].Position();
     std::string callers;

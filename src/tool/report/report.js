@@ -479,13 +479,16 @@ function drawGrowth() {
   if (at && at.isSpan) { fill($("growth"), growthInSpan(at)); return; }
   if (!data.growth) return;
   const counter = data.growth.counter;
+  const hasCourse = data.growth.sites.some(site => site.values.length > 1);
+  const hasBirths = data.growth.sites.some(site => site.births);
   // Each table needs its own header elements.
-  const head = () => [th(null, ""), th(null, "course"), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
+  const head = () => [th(null, ""), ...(hasCourse ? [th(null, "course")] : []), ...(hasBirths ? [th(null, "births")] : []), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
                       ...(data.growth.has_time ? [th("number", "per second")] : []), th(null, "where")];
   const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) ? change(value, data.growth.unit) : "");
   const row = site => {
     const cells = [td(null, element("span", {class: "tag " + site.verdict.split(" ")[0]}, site.verdict)),
-                   td(null, course(site.values, site.verdict)), td("number", change(site.growth, data.growth.unit))];
+                   ...(hasCourse ? [td(null, course(site.values, site.verdict))] : []),
+                   ...(hasBirths ? [td(null, course(site.births, site.verdict))] : []), td("number", change(site.growth, data.growth.unit))];
     if (counter) cells.push(rate(site, site.per_count, counter));
     if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
     const position = [site.position, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");

@@ -1,6 +1,8 @@
 // See read_profiles.h.
 #include "src/tool/source/read_profiles.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -17,7 +19,8 @@ absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<st
   return ParseProfile(bytes, source);
 }
 
-absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources) {
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
+                                        const std::function<absl::Status(pprof::Profile&)>& change) {
   Progress progress(sources.size(), "files read");
   size_t i = 0;
   return ProfileSet::ReadEach([&]() -> absl::StatusOr<std::optional<ProfileSet::Named>> {
@@ -26,6 +29,9 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources)
     absl::StatusOr<RawProfile> raw = ReadProfile(source);
     progress.Advance(1);
     if (!raw.ok()) return raw.status();
+    if (const absl::Status status = change ? change(raw->message()) : absl::OkStatus(); !status.ok()) {
+      return absl::Status(status.code(), Cat(source, ": ", std::string(status.message())));
+    }
     return ProfileSet::Named{source, *std::move(raw)};
   });
 }
@@ -39,9 +45,31 @@ absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vecto
 
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first) {
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources));
+  const std::optional<double> older = ParseSeconds(options.older);
+  if (!options.older.empty() && (!older.has_value() || *older < 1 || *older > 1e9)) {
+    return absl::InvalidArgumentError(Cat("--older ", options.older, ": write a time such as 10m, from 1s to 1e9s"));
+  }
+  std::function<absl::Status(pprof::Profile&)> label;
+  if (options.NeedsAges()) {
+    label = [&](pprof::Profile& profile) {
+      const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
+      const auto& texts = profile.string_table();
+      // `hbmprof convert` may have replaced the ages.
+      const bool may_have_label = std::find(texts.begin(), texts.end(), kBirthLabel) != texts.end();
+      return may_have_label && !older.has_value() ? absl::OkStatus() : status;
+    };
+  }
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
   KeepLastOfEachProcess(command, first, profiles);
-  return MakeQuery(command, std::move(profiles), options);
+  if (!older.has_value()) return MakeQuery(command, std::move(profiles), options);
+  profiles.FilterLabels(ProfileSet::Removed::kInTotal,
+                        [&](uint32_t labels) { return !profiles.LabelText(labels, kBirthLabel).empty(); });
+  SumsOptions live = options;
+  if (live.type.empty()) live.type = "inuse_space";
+  ASSIGN_OR_RETURN(SumsQuery query, MakeQuery(command, std::move(profiles), live));
+  if (query.type_name.rfind("inuse_", 0) == 0) return query;
+  return absl::InvalidArgumentError(
+      Cat("--older selects live buffers, not ", query.type_name, "; --type can be inuse_space or inuse_objects"));
 }
 
 }  // namespace hbmprof::tool

@@ -3,6 +3,7 @@
 #define HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,16 +19,18 @@ namespace hbmprof::tool {
 // ReadSource and ParseProfile.
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps = nullptr);
 
-// Reads the profiles and combines them. Shows progress on stderr if that is a terminal. Errors: those of ReadProfile
-// and of ProfileSet::ReadEach.
-absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources);
+// Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress
+// on stderr if that is a terminal. Errors: those of ReadProfile, of `change`, and of ProfileSet::ReadEach.
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
+                                        const std::function<absl::Status(pprof::Profile&)>& change = nullptr);
 
 // Reads the profiles and applies the options. Errors: those of ReadProfiles and ApplyView.
 absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
                                     const ViewOptions& options, bool* trimmed = nullptr);
 
 // Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
-// the options. Errors: those of ReadProfiles and MakeQuery.
+// the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
+// LabelBirths and MakeQuery.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first = 0);
 

@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -27,6 +28,7 @@ struct SumsOptions : ViewOptions {
   std::vector<std::string> files;
   std::string type;
   std::vector<std::string> by;
+  std::string older;  // only live buffers older than this time; empty: all
   size_t rows = 20;
   bool by_cum = false;
   bool exact = false;
@@ -34,6 +36,8 @@ struct SumsOptions : ViewOptions {
   bool tree = false;
   bool has_rows = false;  // `rows` was given
 
+  // Whether an option selects or shows the births of buffers.
+  bool NeedsAges() const { return !older.empty() || std::count(by.begin(), by.end(), kBirthLabel) > 0; }
   // The number of nodes of a tree to show; 0: all.
   size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
 };
