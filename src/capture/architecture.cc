@@ -1,14 +1,9 @@
 #include "src/capture/architecture.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <ucontext.h>
 
 #include <cstddef>
 #include <cstring>
-
-#include "src/capture/cfi.h"
-#include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
 
@@ -27,28 +22,6 @@ CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t p
   call.is_indirect = (instruction & 0xfffffc1f) == 0xd63f0000 ||  // blr
                      (instruction & 0xfefff800) == 0xd63f0800;    // blraa and its variants
   return call;
-}
-
-FrameRule SignalTrampolineRule(uintptr_t pc) {
-  FrameRule rule;
-  // mov x8, #139 (rt_sigreturn); svc #0. The unwind information of older kernels leads to the caller of the interrupted
-  // function, and newer kernels have none.
-  constexpr uint64_t kTrampoline = 0xd4000001d2801168;
-  // The bytes are read like words of a foreign stack: the kernel confirms that they can be read.
-  const uintptr_t first = pc & ~(sizeof(uintptr_t) - 1);
-  uintptr_t words[2] = {0, 0};
-  StackMemory code(first);
-  if (pc % 4 != 0 || !code.Load(first, &words[0])) return rule;
-  if (pc != first && !code.Load(first + sizeof(uintptr_t), &words[1])) return rule;
-  uint64_t instructions;
-  std::memcpy(&instructions, reinterpret_cast<const char*>(words) + (pc - first), sizeof(instructions));
-  if (instructions != kTrampoline) return rule;
-  rule.kind = FrameRule::kSignal;
-  rule.fp_saved = true;
-  constexpr size_t kContext = sizeof(siginfo_t) + offsetof(ucontext_t, uc_mcontext);
-  rule.cfa_offset = kContext + offsetof(mcontext_t, sp);
-  rule.fp_offset = kContext + offsetof(mcontext_t, regs) + kFpRegister * sizeof(uint64_t);
-  return rule;
 }
 
 DescriptorRange ThreadDescriptor() {
@@ -87,8 +60,6 @@ CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t p
   }
   return call;
 }
-
-FrameRule SignalTrampolineRule(uintptr_t) { return {}; }
 
 DescriptorRange ThreadDescriptor() {
   // The descriptor begins at the thread pointer. The ABI fixes the contents before offset 0x200. The descriptor has

@@ -30,8 +30,6 @@ using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), ma
 
 namespace hbmprof::internal {
 
-struct FrameRule;
-
 // Returns a stored return address without its signature.
 inline uintptr_t StripReturnAddress(uintptr_t stored) { return stored & ReturnAddressMask(); }
 
@@ -44,10 +42,6 @@ struct CallInstruction {
 };
 // Decodes the kCallBytes bytes that end at `pc`.
 CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t pc);
-
-// If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
-// information for it, returns its rule. Otherwise returns a rule of kind kNone.
-FrameRule SignalTrampolineRule(uintptr_t pc);
 
 // The part of the C library's thread descriptor that can contain the words that describe the thread's stack. See
 // stack_memory.cc.

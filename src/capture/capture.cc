@@ -73,8 +73,8 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
     }
     case Method::kLibunwind: {
       if (AvailableStackBytes() >= kLibunwindStackBytes) {
-        const CapturedStack stack = CaptureWithLibunwind(caller, buffer, max_depth);
-        if (stack.depth > 0) return stack;
+        const WalkResult walk = CaptureWithLibunwind(caller, buffer, max_depth);
+        if (walk.depth > 0) return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
       }
       return CaptureByRules(caller, buffer, max_depth);
     }

@@ -106,8 +106,8 @@ const char* LibunwindProblem() {
   return text != nullptr ? text : "";
 }
 
-[[gnu::noinline]] CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
-  if (!IsLoaded()) return {pcs, 0, false};
+[[gnu::noinline]] WalkResult StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
+  if (!IsLoaded()) return {0, WalkEnd::kUnknown, {}};
   const int saved_errno = errno;
   const NoCancellation no_cancellation;  // libunwind writes to a pipe, to find out whether memory can be read
   Context context;
@@ -115,7 +115,7 @@ const char* LibunwindProblem() {
   // Invalidates libunwind's cache of procedure information.
   functions.flush_cache(*functions.local_address_space, 0, 0);
   int depth = 0;
-  bool truncated = false;
+  WalkEnd end = WalkEnd::kOutermost;
   if (functions.get_context(&context) == 0 && functions.init_local(&cursor, &context) == 0) {
     ObjectCheck objects;
     bool is_interrupted = false;
@@ -126,7 +126,7 @@ const char* LibunwindProblem() {
       if (functions.get_register(&cursor, kLibunwindSp, &sp) != 0) break;
       if (depth == 0 && (pc != caller.pc || sp != caller.sp)) continue;
       if (depth == max_depth) {
-        truncated = true;
+        end = WalkEnd::kDepth;
         break;
       }
       const uintptr_t address = is_interrupted ? pc : pc - 1;
@@ -135,17 +135,17 @@ const char* LibunwindProblem() {
     } while (functions.step(&cursor) > 0);
   }
   errno = saved_errno;
-  return {pcs, depth, truncated};
+  return {depth, end, {}};
 }
 
 // unw_backtrace is about 100 times faster than stepping (0.4 us instead of 46 us for 23 frames), because each thread
 // caches the frame layout of each code address for ever. So it would use the layout of an unloaded library for another
 // library that is loaded at the same addresses. Therefore stacks are walked by stepping if a library was ever unloaded.
 // A signal handler that interrupts unw_backtrace also walks by stepping, because unw_backtrace is not reentrant.
-[[gnu::noinline]] CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
+[[gnu::noinline]] WalkResult CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth) {
   constexpr int kOwnFrames = 16;  // between here and the caller
   // libunwind lists the loaded objects under the dynamic linker's lock, which may be held for ever in a forked child.
-  if (!IsLoaded() || IsForkedChild()) return {pcs, 0, false};
+  if (!IsLoaded() || IsForkedChild()) return {0, WalkEnd::kUnknown, {}};
   if (!kMayUseBacktrace || in_libunwind || UnloadCount() != 0) return StepWithLibunwind(caller, pcs, max_depth);
   uintptr_t found[kMaxStackDepth + kOwnFrames + 1];
   const int capacity = max_depth + kOwnFrames + 1;
@@ -166,20 +166,20 @@ const char* LibunwindProblem() {
   int depth = 0;
   bool is_interrupted = false;
   for (uintptr_t* pc = first; pc != end; ++pc) {
-    if (depth == max_depth) return {pcs, depth, true};
+    if (depth == max_depth) return {depth, WalkEnd::kDepth, {}};
     const uintptr_t address = is_interrupted ? *pc : *pc - 1;
     pcs[depth++] = address + 1;
     is_interrupted = FindRule(address, &objects).kind() == FrameRule::kSignal;
   }
-  return {pcs, depth, false};
+  return {depth, WalkEnd::kOutermost, {}};
 }
 
 #else
 
 bool LoadLibunwind() { return false; }
 const char* LibunwindProblem() { return "it is used on x86-64 only"; }
-CapturedStack StepWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
-CapturedStack CaptureWithLibunwind(const Caller&, uintptr_t* pcs, int) { return {pcs, 0, false}; }
+WalkResult StepWithLibunwind(const Caller&, uintptr_t*, int) { return {0, WalkEnd::kUnknown, {}}; }
+WalkResult CaptureWithLibunwind(const Caller&, uintptr_t*, int) { return {0, WalkEnd::kUnknown, {}}; }
 
 #endif
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "hbmprof/caller.h"
-#include "src/capture/capture.h"
+#include "src/capture/walk.h"
 
 namespace hbmprof::internal {
 
@@ -21,14 +21,15 @@ bool LoadLibunwind();
 // Returns why LoadLibunwind returned false, as a clause without a full stop.
 const char* LibunwindProblem();
 
-// Like StackCapture::Capture. The result is exact even if a library was unloaded and another one was loaded at its
-// addresses. (libunwind itself would use the frame layout of the old library; see the definition.) Returns depth 0 if
-// libunwind is not loaded, must not be used (in a forked child), or does not find the caller's frame.
-CapturedStack CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
+// Like WalkByRules, but does not set the hash. The result is exact even if a library was unloaded and another one was
+// loaded at its addresses. (libunwind itself would use the frame layout of the old library; see the definition.)
+// Returns depth 0 if libunwind is not loaded, must not be used (in a forked child), or does not find the caller's
+// frame.
+WalkResult CaptureWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 // Like CaptureWithLibunwind, but walks one frame at a time, without the caches of libunwind. It is much slower; see the
 // definition of CaptureWithLibunwind.
-CapturedStack StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
+WalkResult StepWithLibunwind(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 }  // namespace hbmprof::internal
 

@@ -1,9 +1,14 @@
 #include "src/capture/rules.h"
 
+#include <signal.h>
+#include <ucontext.h>
+
 #include <atomic>
+#include <cstring>
 
 #include "src/base/forked_child.h"
 #include "src/base/pages.h"
+#include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
 
@@ -50,6 +55,34 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
 
 #if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
+
+// If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
+// information for it, returns its rule. Otherwise returns a rule of kind kNone.
+#if defined(__aarch64__)
+FrameRule SignalTrampolineRule(uintptr_t pc) {
+  FrameRule rule;
+  // mov x8, #139 (rt_sigreturn); svc #0. The unwind information of older kernels leads to the caller of the interrupted
+  // function, and newer kernels have none.
+  constexpr uint64_t kTrampoline = 0xd4000001d2801168;
+  // The bytes are read like words of a foreign stack: the kernel confirms that they can be read.
+  const uintptr_t first = pc & ~(sizeof(uintptr_t) - 1);
+  uintptr_t words[2] = {0, 0};
+  StackMemory code(first);
+  if (pc % 4 != 0 || !code.Load(first, &words[0])) return rule;
+  if (pc != first && !code.Load(first + sizeof(uintptr_t), &words[1])) return rule;
+  uint64_t instructions;
+  std::memcpy(&instructions, reinterpret_cast<const char*>(words) + (pc - first), sizeof(instructions));
+  if (instructions != kTrampoline) return rule;
+  rule.kind = FrameRule::kSignal;
+  rule.fp_saved = true;
+  constexpr size_t kContext = sizeof(siginfo_t) + offsetof(ucontext_t, uc_mcontext);
+  rule.cfa_offset = kContext + offsetof(mcontext_t, sp);
+  rule.fp_offset = kContext + offsetof(mcontext_t, regs) + kFpRegister * sizeof(uint64_t);
+  return rule;
+}
+#else
+FrameRule SignalTrampolineRule(uintptr_t) { return {}; }
+#endif
 
 // Returns whether the code at `address`, which has no rule, is the start of the process: the dynamic linker's code
 // without unwind information that begins at its entry point. It calls the constructors of the libraries that are loaded

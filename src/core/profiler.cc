@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "src/core/all_profilers.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 
@@ -19,7 +20,9 @@ using internal::ProfilerImpl;
 }  // namespace
 
 Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {}
+    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {
+  internal::AddProfiler(impl_.get());
+}
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
@@ -34,7 +37,9 @@ Profiler& Profiler::Off() {
   return *reinterpret_cast<Profiler*>(memory);
 }
 
-Profiler::~Profiler() = default;
+Profiler::~Profiler() {
+  if (impl_ != nullptr) internal::RemoveProfiler(impl_.get());
+}
 
 // A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.
 

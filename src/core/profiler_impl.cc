@@ -12,8 +12,6 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/named_frames.h"
 #include "src/capture/stack_memory.h"
-#include "src/core/all_profilers.h"
-#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -44,10 +42,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       pools_(sites_, live_, ledger_) {
   LookAtClock();  // the first profiler's begin is the start of all ages
   if (options.unwinder != Unwinder::kNone) WatchForPython();
-  AddProfiler(this);
 }
-
-ProfilerImpl::~ProfilerImpl() { RemoveProfiler(this); }
 
 uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   Attributes attributes = UnpackAttributes(packed);
@@ -494,13 +489,6 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
 
 // --- Totals and snapshots ---
 
-DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
-  if (static_cast<int>(device) >= kMaxDevices) return {};
-  const ReentryGuard guard;
-  const DeviceProbe probe = probes.Ask(device, space);
-  return StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
-}
-
 TrackerStats ProfilerImpl::GetTrackerStats() const {
   const ReentryGuard guard;
   TrackerStats stats;
@@ -517,14 +505,6 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.host_bytes = HostBytes();
   stats.max_host_bytes = MaxHostBytes();
   return stats;
-}
-
-Snapshot ProfilerImpl::TakeSnapshot() const {
-  // A profiler that also records the host's allocator must not record the memory allocated here.
-  const ReentryGuard guard;
-  Snapshot snapshot = BuildSnapshot(*this);
-  if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
-  return snapshot;
 }
 
 void ProfilerImpl::ResetPeak(DeviceId device) {

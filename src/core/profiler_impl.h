@@ -48,7 +48,6 @@ class ProfilerImpl {
  public:
   // `is_enabled`: the switch of the Profiler that owns this object.
   ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled);
-  ~ProfilerImpl();
 
   // For the list of all profilers (all_profilers.h).
   std::atomic<ProfilerImpl*> next{nullptr};

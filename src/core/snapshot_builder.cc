@@ -145,25 +145,35 @@ void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
   }
 }
 
-Snapshot BuildSnapshot(const ProfilerImpl& profiler) {
+DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
+  if (static_cast<int>(device) >= kMaxDevices) return {};
+  const ReentryGuard guard;
+  const DeviceProbe probe = probes.Ask(device, space);
+  return StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
+}
+
+Snapshot ProfilerImpl::TakeSnapshot() const {
+  // A profiler that also records the host's allocator must not record the memory allocated here.
+  const ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
-  profiler.ledger().Snapshot(&sites, &accounts);
+  ledger_.Snapshot(&sites, &accounts);
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
-  const Births births(profiler.live(), static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
+  const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  DescribeProcess(profiler, &snapshot);
-  snapshot.allocators = profiler.names.allocators.All();
-  snapshot.counters = profiler.names.counters.All();
+  DescribeProcess(*this, &snapshot);
+  snapshot.allocators = names.allocators.All();
+  snapshot.counters = names.counters.All();
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
   // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
-  AddSamples(profiler, sites, births, AddDevices(profiler, accounts, &snapshot), &snapshot);
-  AddPython(profiler, &snapshot);
+  AddSamples(*this, sites, births, AddDevices(*this, accounts, &snapshot), &snapshot);
+  AddPython(*this, &snapshot);
+  if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }
 

@@ -1,4 +1,5 @@
-// Makes snapshots, and the numbers of a device, from what a profiler has recorded.
+// Makes snapshots, and the numbers of a device, from what a profiler has recorded: ProfilerImpl::TakeSnapshot and
+// Stats, which snapshot_builder.cc defines, and their parts.
 #ifndef HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
 #define HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
 
@@ -8,8 +9,6 @@
 
 namespace hbmprof::internal {
 
-// REQUIRES: the thread has entered the tracker.
-hbmprof::Snapshot BuildSnapshot(const ProfilerImpl& profiler);
 // Sets process, host and tracker of a snapshot.
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
 // Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not

@@ -85,9 +85,9 @@ Stack GlibcStack(const Caller& caller) {
 
 Stack LibunwindStack(const Caller& caller) {
   Stack stack;
-  const CapturedStack result = hbmprof::internal::StepWithLibunwind(caller, stack.pcs, kMaxStackDepth);
-  stack.depth = result.depth;
-  stack.truncated = result.truncated;
+  const auto walk = hbmprof::internal::StepWithLibunwind(caller, stack.pcs, kMaxStackDepth);
+  stack.depth = walk.depth;
+  stack.truncated = walk.end == hbmprof::internal::WalkEnd::kDepth;
   return stack;
 }
 

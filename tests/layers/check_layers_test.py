@@ -84,6 +84,11 @@ class CheckLayers(unittest.TestCase):
     self.expect_refused("src/tool/util/c.cc", '#include "src/tool/util/a.h"\n',
                         "a cycle of includes: src/tool/util/a -> src/tool/util/b -> src/tool/util/c -> src/tool/util/a")
 
+  def test_a_cycle_of_includes_in_the_core_is_refused(self):
+    self.write("src/core/ledger/a.h", '#include "src/core/ledger/b.h"\n')
+    self.expect_refused("src/core/ledger/b.cc", '#include "src/core/ledger/a.h"\n',
+                        "a cycle of includes: src/core/ledger/a -> src/core/ledger/b -> src/core/ledger/a")
+
   def test_the_library_may_not_see_the_tests(self):
     self.write("tests/support/fake.h", "")
     self.expect_refused("src/core/bad.cc", '#include "tests/support/fake.h"\n', "tests/support/fake.h (in no module)")
