@@ -570,29 +570,34 @@ TEST_F(LeaksOfExamples, RecordingHasTheAgesOfItsDumps) {
   const std::string prompts = dir_ + "/prompts";
   std::ofstream(prompts) << "A\nbatch:B\nC\n";
   const std::string recording = dir_ + "/run.hbmrec";
-  const CommandResult run =
-      RunCommand({std::string(HBMPROF_EXAMPLES_DIR) + "/llm_server", "--leak", "--dumps", "30", "--dump-dir", dir_,
-                  "--max-tokens", "40", prompts},
-                 {"HBMPROF_RECORD=" + recording});
+  const CommandResult run = RunCommand({std::string(HBMPROF_EXAMPLES_DIR) + "/llm_server", "--leak", "--dumps", "30",
+                                        "--dump-dir", dir_, "--max-tokens", "40", prompts},
+                                       {"HBMPROF_RECORD=" + recording});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const std::string name : {"dump.0010.pb.gz", "dump.0030.pb.gz"}) {
     const auto taken = BirthsIn(dir_ + "/" + name);
     const auto replayed = BirthsIn(recording + "@mark:" + name);
     ASSERT_EQ(taken.count("llm::KvCache::AllocatePage"), 1u) << name;
     ASSERT_EQ(taken.size(), replayed.size()) << name;
-    for (const auto& [function, births] : taken) {
-      // The number of buffers that were born in the classes up to one.
-      const auto until = [&function = function](const auto& all, int last) {
-        int64_t sum = 0;
-        for (const auto& [birth, count] : all.at(function)) sum += birth <= last ? count : 0;
-        return sum;
-      };
-      EXPECT_EQ(until(taken, 1000), until(replayed, 1000)) << name << " " << function;
-      for (int i = 0; i < 64; ++i) {
-        EXPECT_GE(until(taken, i), until(replayed, i - 1)) << name << " " << function;
-        EXPECT_LE(until(taken, i), until(replayed, i + 1)) << name << " " << function;
+    // The births of the recording count from its start, which on a busy machine is seconds after that of the process.
+    const auto is_same = [&](int later) {
+      for (const auto& [function, births] : taken) {
+        // The number of buffers that were born until a second.
+        const auto until = [&function = function](const auto& all, int last) {
+          int64_t sum = 0;
+          for (const auto& [birth, count] : all.at(function)) sum += birth <= last ? count : 0;
+          return sum;
+        };
+        for (int i = 0; i < 1000; ++i) {
+          const int64_t count = until(taken, i + later);
+          if (count < until(replayed, i - 1) || count > until(replayed, i + 1)) return false;
+        }
       }
-    }
+      return true;
+    };
+    bool is_any_same = false;
+    for (int later = 0; later <= 20; ++later) is_any_same = is_any_same || is_same(later);
+    EXPECT_TRUE(is_any_same) << name;
   }
 }
 
