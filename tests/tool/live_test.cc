@@ -151,6 +151,7 @@ TEST_F(LiveTest, MissingProcessIsNamedInTheError) {
 
 TEST_F(LiveTest, StoppedProcessDelaysOthersByTwoSeconds) {
   kill(program_.pid(), SIGSTOP);
+  waitpid(program_.pid(), nullptr, WUNTRACED);  // all of its threads have stopped
   for (const char* command : {"top", "leaks", "report"}) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::string> arguments = {command, "typo.pb.gz"};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -190,8 +191,9 @@ TEST_F(ServeTest, MetricsHaveEveryProcess) {
 TEST_F(ServeTest, StoppedProcessDoesNotBlockOthers) {
   const RunningProgram& stopped = Start();
   const RunningProgram& other = Start();
-  const Server server(sockets_, {});
   kill(stopped.pid(), SIGSTOP);
+  waitpid(stopped.pid(), nullptr, WUNTRACED);  // all of its threads have stopped
+  const Server server(sockets_, {});
   const std::string metrics = HttpGet(server.port(), "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up{pid=\"" + std::to_string(other.pid()) +
                                  "\",name=\"control_program\"} 1\n"));
