@@ -17,6 +17,7 @@
 #include "tests/support/make_recording.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -222,6 +223,29 @@ TEST(Leaks, JudgesTheStatesOfARecording) {
   EXPECT_EQ(RunTool({"top", json["files"][1].get<std::string>()}).exit_code, 0);
   EXPECT_THAT(RunTool({"leaks", file, "--dumps", "5"}).err,
               HasSubstr("--dumps is for the dumps of one running process"));
+}
+
+TEST(Leaks, ReportAndAdviseGiveTheSameVerdict) {
+  for (const bool leak : {false, true}) {
+    const std::string file = ScratchDir() + "/verdict.hbmrec";
+    MadeLoad load;
+    load.events = 20000;
+    load.leak = leak;
+    load.burst = true;  // it is the peak, so the leak is a small part of it
+    ASSERT_TRUE(MakeRecording(file, load).ok());
+    const std::string words = leak ? "llm::KvCache::LeakPage leaks" : "leaks";
+    const CommandResult leaks = RunTool({"leaks", file});
+    const std::string rest = Between(leaks.out, words, "\n");
+    ASSERT_EQ(!rest.empty(), leak) << leaks.out;
+    const std::string report = ReportData(RunTool({"report", file, "-o", "-"}).out)["verdict"].dump();
+    std::string advice;
+    const nlohmann::json advised = ToolJson({"advise", file});
+    for (const nlohmann::json& one : advised["advice"]) {
+      if (one["kind"] == "never_freed") advice += one["text"];
+    }
+    EXPECT_EQ(advice, leak ? words + rest : "");
+    EXPECT_EQ(report.find(words + rest) != std::string::npos, leak) << report;
+  }
 }
 
 TEST(Who, FindsTheBufferOfAnInteriorAddress) {

@@ -2,7 +2,7 @@
 // thresholds and its computation.
 //
 // Buffers are those that the program takes from the driver: allocations and segments of pools. Blocks of pools count
-// only for kNeverFreed.
+// only for kNeverFreed, which judges the states of the recording as `hbmprof leaks` does.
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 
@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "src/export/recording.h"
+#include "src/tool/profile/profile.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/progress.h"
 
@@ -31,13 +33,7 @@ inline constexpr int kAdviceKinds = 7;
 const char* AdviceKindName(AdviceKind kind);
 
 struct Advice {
-  // A function of the program's own code.
-  struct Site {
-    std::string function;
-    std::string position;  // in the source, or the binary in brackets; may be empty
-    int64_t bytes = 0;
-    int64_t count = 0;  // of buffers, or of pairs of buffers for kReuse and kReallocated
-  };
+  using Site = FunctionSum;  // for kReuse and kReallocated, the count is of pairs of buffers
   AdviceKind kind = AdviceKind::kChurn;
   std::string account;      // the device, with its memory space if it is not device memory
   std::string text;         // what to do, in a sentence
@@ -60,9 +56,11 @@ struct AdviceReport {
   std::vector<Advice> advice;  // in the order of AdviceKind
 };
 
-// Reads the events up to three times. Needs memory for the live buffers, and 2 bits for each event. `progress` counts
-// the events of two of these passes.
-AdviceReport Advise(internal::RecordingReader& recording, const RecordedStacks& stacks, Progress& progress);
+// `states` are those of ReadRecorded, with the view of own code. Reads the events up to three times. Needs memory for
+// the live buffers, and 2 bits for each event. `progress` counts the events of two of these passes. Errors: those of
+// OrderDumps.
+absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                                    const ProfileSet& states, Progress& progress);
 
 }  // namespace hbmprof::tool
 

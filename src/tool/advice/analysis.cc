@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "src/tool/util/status_macros.h"
+
 namespace hbmprof::tool::advise {
 
 int64_t PercentOf(int64_t percent, int64_t value) { return value / 100 * percent + value % 100 * percent / 100; }
@@ -40,14 +42,12 @@ Analysis::Analysis(RecordingReader& recording, const RecordedStacks& stacks, Pro
   FindGroups();
 }
 
-AdviceReport Analysis::Run() {
+void Analysis::Run(AdviceReport& report) {
   ReadDriverSamples();
   Survey();
   PlanReplays();
   Replay();
-  AdviceReport report;
   report.seconds = static_cast<double>(duration) / 1e9;
-  AdviseNeverFreed(*this, report);
   for (const Fragmentation& device : fragmentation) AdviseFragmentation(*this, device, report);
   AdvisePeaks(*this, recording_, report);
   for (size_t a = 0; a < accounts.size(); ++a) {
@@ -62,7 +62,6 @@ AdviceReport Analysis::Run() {
   }
   std::stable_sort(report.advice.begin(), report.advice.end(),
                    [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
-  return report;
 }
 
 void Analysis::FindGroups() {
@@ -100,22 +99,14 @@ Advice Findings::AdviceOn(AdviceKind kind, size_t account) const {
   return advice;
 }
 
-std::string OtherNames(size_t count, const char* what) {
-  return count == 0 ? "" : Cat(" and ", count, " other ", what, count == 1 ? "" : "s");
-}
-
-std::string Shorten(std::vector<Advice::Site>& sites, const char* what) {
-  std::stable_sort(sites.begin(), sites.end(), [](const Advice::Site& a, const Advice::Site& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.count > b.count;
+std::string Shorten(std::vector<Advice::Site>& sites, const char* what, bool by_count) {
+  std::stable_sort(sites.begin(), sites.end(), [by_count](const Advice::Site& a, const Advice::Site& b) {
+    return by_count || a.bytes == b.bytes ? a.count > b.count : a.bytes > b.bytes;
   });
-  std::string text = sites.empty() ? "" : sites[0].function + OtherNames(sites.size() - 1, what);
+  std::string text = sites.empty() ? "" : sites[0].function;
+  if (sites.size() > 1) text += Cat(" and ", sites.size() - 1, " other ", what, sites.size() == 2 ? "" : "s");
   if (sites.size() > kShownSites) sites.resize(kShownSites);
   return text;
-}
-
-std::optional<int64_t> Findings::LimitOf(size_t device, const DriverSample::Device* sample) const {
-  if (sample != nullptr && sample->bytes_limit.has_value()) return sample->bytes_limit;
-  return tables.names.devices[device].spaces[static_cast<int>(MemorySpace::kDevice)].bytes_limit;
 }
 
 }  // namespace hbmprof::tool::advise
@@ -128,8 +119,12 @@ const char* AdviceKindName(AdviceKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-AdviceReport Advise(internal::RecordingReader& recording, const RecordedStacks& stacks, Progress& progress) {
-  return advise::Analysis(recording, stacks, progress).Run();
+absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
+                                    const ProfileSet& states, Progress& progress) {
+  AdviceReport report;
+  RETURN_IF_ERROR(advise::AdviseNeverFreed(states, report));
+  advise::Analysis(recording, stacks, progress).Run(report);
+  return report;
 }
 
 }  // namespace hbmprof::tool

@@ -1,8 +1,8 @@
 // Computes the advice of advice.h. survey.cc and replay.cc have the two passes over the recording. Each kind of advice
-// has its source file, with a function of what the passes found: never_freed.cc, fragmentation.cc, peak.cc, reuse.cc,
-// and calls.cc for churn, reallocated and pool.
+// has its source file, with a function of what the passes found: fragmentation.cc, peak.cc, reuse.cc, and calls.cc for
+// churn, reallocated and pool. never_freed.cc judges the states of the recording.
 //
-// The first pass surveys the recording: lifetimes, sizes, growth, peaks, buffers between free pieces. The second pass
+// The first pass surveys the recording: lifetimes, sizes, peaks, buffers between free pieces. The second pass
 // replays it with each change that the survey suggests. If a peak was short, another pass replays the recording without
 // the buffers that are freed after the peak.
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
@@ -24,7 +24,6 @@
 #include "src/export/recording.h"
 #include "src/tool/advice/advice.h"
 #include "src/tool/advice/pool.h"
-#include "src/tool/growth/life_table.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
@@ -46,7 +45,6 @@ inline constexpr int64_t kMinCallPercent = 10;        // of all calls of the dri
 inline constexpr double kMinPerSecond = 10;           // short-lived buffers
 inline constexpr int64_t kShortLivedPart = 100;       // short-lived: up to this part of the recording
 inline constexpr int64_t kMinPeakPercent = 5;         // bytes saved, of the peak
-inline constexpr int64_t kMinLeakPercent = 1;         // growth, of the peak
 inline constexpr int64_t kPoolPeakPercent = 10;       // that a pool may add to the peak
 inline constexpr int64_t kPoolPeakBytes = 8 << 20;    // likewise, if it is more
 inline constexpr int64_t kFragmentedPercent = 50;     // of the free memory that is not in the largest free block
@@ -57,12 +55,8 @@ inline constexpr int64_t kShortPeakPercent = 5;       // of the recording: how l
 inline constexpr int64_t kMinFallPercent = 10;        // of the peak, if buffers are freed earlier
 // Maximum number of the thread's events from an allocation to the free of the old buffer.
 inline constexpr uint32_t kReuseWindow = 4;
-inline constexpr int64_t kMinCourseNanos = 1000000;  // growth is not judged in a shorter recording
 inline constexpr size_t kShownSites = 5;
 inline constexpr size_t kMaxCandidates = 16;
-// Times of life tables, which have whole seconds, are in parts of the recording.
-inline constexpr double kLifeTimeParts = 4096;
-inline constexpr size_t kLifeClasses = 64;
 
 // Returns `percent` hundredths of `value`.
 int64_t PercentOf(int64_t percent, int64_t value);
@@ -92,8 +86,6 @@ struct Group {
   // `idle` and `live` at the instant at which the bytes in use minus the idle bytes of pools are highest.
   int64_t idle_at_peak = 0;
   int64_t live_at_peak = 0;
-  int64_t kept_count = 0;  // allocated in the recording and live at its end; blocks of pools included
-  int64_t kept_bytes = 0;
   std::array<int64_t, 63> lifetimes{};  // of freed buffers, by power of two of nanoseconds
 };
 
@@ -191,7 +183,6 @@ struct Findings {
 
   bool IsBlock(uint32_t site) const { return tables.site_kinds[site] == RecordingTables::SiteKind::kBlock; }
   std::string At(int64_t time) const { return Nanos(time - start); }
-  std::optional<int64_t> LimitOf(size_t device, const DriverSample::Device* sample = nullptr) const;
   Advice::Site SiteOf(uint32_t group, int64_t bytes, int64_t count) const;
   Advice::Site SiteOfPair(const GroupPair& pair, int64_t bytes, int64_t count) const;  // "f, then g"
   // Returns advice without text.
@@ -205,7 +196,6 @@ struct Findings {
   std::vector<Group> groups;
   std::vector<Account> accounts;
   std::vector<Fragmentation> fragmentation;  // by device
-  std::vector<LifeTable> life_tables;        // by group; in units of the recording's length / kLifeTimeParts
   std::vector<bool> churns;                  // by group
   std::map<GroupPair, int64_t> reallocated;
   std::map<GroupPair, std::pair<int64_t, int64_t>> reused;               // bytes and count at the peak
@@ -213,14 +203,12 @@ struct Findings {
   absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys;  // by account and id: time of the free
 };
 
-// Keeps the sites with the most bytes, or with the highest counts if there are no bytes. Returns the name of the first
-// one and the number of all others: "f", "f and 3 other functions". `what`: "function" or "pair".
-std::string Shorten(std::vector<Advice::Site>& sites, const char* what = "function");
-// Returns "" for 0, " and 1 other function" for 1.
-std::string OtherNames(size_t count, const char* what);
+// Keeps the sites with the most bytes, or with the highest counts if there are no bytes or `by_count` is true. Returns
+// the name of the first one and the number of all others: "f", "f and 3 other functions". `what`: "function" or "pair".
+std::string Shorten(std::vector<Advice::Site>& sites, const char* what = "function", bool by_count = false);
 
 // These functions add the advice of one kind, of all accounts, of a device or of an account.
-void AdviseNeverFreed(const Findings& found, AdviceReport& report);
+absl::Status AdviseNeverFreed(const ProfileSet& states, AdviceReport& report);
 void AdviseFragmentation(const Findings& found, const Fragmentation& device, AdviceReport& report);
 // Reads the events once more if an account has a short peak.
 void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport& report);
@@ -234,7 +222,7 @@ class Analysis : private Findings {
  public:
   Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress);
 
-  AdviceReport Run();
+  void Run(AdviceReport& report);
 
  private:
   using Live = absl::flat_hash_map<uint64_t, Buffer>;
@@ -273,15 +261,14 @@ class Analysis : private Findings {
   }
 
   // survey.cc
-  bool IsReallocation(const ThreadState& thread, const Buffer& buffer) const;
-  // Returns the allocation that replaces the buffer `old`, which the thread frees at `time`, for kReuse. Both passes
-  // call this function for the same events, so they find the same pairs.
+  // Enters an allocation of the thread. Returns whether the thread has just freed a buffer of the same size.
+  bool ReallocatesAtBegin(uint64_t id, const Buffer& buffer, ThreadState& thread);
+  // Enters the free of the buffer `old` by the thread at `time`. Returns the allocation that replaces it, for kReuse.
+  // Both passes call this function for the same events, so they find the same pairs.
   std::optional<ThreadState::Recent> PairAtEnd(uint64_t id, const Buffer& old, int64_t time, ThreadState& thread);
   void SurveyBegin(const Buffer& buffer, const RecordedEvent& event);
   void SurveyEnd(const Buffer& buffer, const RecordedEvent& event);
   void CountLifetime(Group& group, int64_t bytes, int64_t nanos);
-  // Adds a buffer to the table of its group: one that was freed at the time `end`, or one that is live at the end.
-  void CountLife(const Buffer& buffer, int64_t end, bool is_freed);
   void Survey();
 
   // replay.cc

@@ -32,15 +32,11 @@ void AdviseChurn(const Findings& found, size_t a, AdviceReport& report) {
     advice.bytes = Plus(advice.bytes, found.groups[g].short_bytes);
     advice.sites.push_back(found.SiteOf(g, found.groups[g].short_bytes, found.groups[g].short_lived));
   }
-  std::stable_sort(advice.sites.begin(), advice.sites.end(),
-                   [](const Advice::Site& x, const Advice::Site& y) { return x.count > y.count; });
-  const size_t others = advice.sites.size() - 1;
-  if (advice.sites.size() > kShownSites) advice.sites.resize(kShownSites);
-  const std::string& first = advice.sites[0].function;
-  advice.text =
-      Cat("Keep the buffers of ", first, OtherNames(others, "function"), " instead of freeing them: ", buffers,
-          " buffers are short-lived; half of ", others == 0 ? "them" : "those of " + first, " live for up to ",
-          Nanos(MedianLifetime(found.groups[most])), ".");
+  const bool is_one = advice.sites.size() == 1;
+  const std::string names = Shorten(advice.sites, "function", true);
+  advice.text = Cat("Keep the buffers of ", names, " instead of freeing them: ", buffers,
+                    " buffers are short-lived; half of ", is_one ? "them" : "those of " + advice.sites[0].function,
+                    " live for up to ", Nanos(MedianLifetime(found.groups[most])), ".");
   advice.how = Cat("Short-lived: freed within 1/", kShortLivedPart,
                    " of the recording's length. The recording is replayed with a list of free buffers of each size for "
                    "each of these functions.");

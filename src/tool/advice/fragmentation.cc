@@ -16,7 +16,8 @@ void Analysis::ReadDriverSamples() {
       ++result.samples;
       const int64_t free = *device.bytes_free;
       const int64_t largest = *device.largest_free_block_bytes;
-      const int64_t limit = LimitOf(device.device, &device).value_or(free);
+      const auto& space = tables.names.devices[device.device].spaces[static_cast<int>(MemorySpace::kDevice)];
+      const int64_t limit = device.bytes_limit.value_or(space.bytes_limit.value_or(free));
       const bool is_fragmented =
           free - largest > PercentOf(kFragmentedPercent, free) && free >= PercentOf(kMinFreePercent, limit);
       if (!is_fragmented) continue;

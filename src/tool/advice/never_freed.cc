@@ -1,38 +1,38 @@
-// kNeverFreed: functions whose memory grows until the end.
-#include <cmath>
-
+// kNeverFreed: the leaks that `hbmprof leaks` finds in the recording, in its words.
 #include "src/tool/advice/analysis.h"
+#include "src/tool/growth/verdict.h"
+#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool::advise {
 
-void AdviseNeverFreed(const Findings& found, AdviceReport& report) {
-  if (found.duration < kMinCourseNanos) return;
-  for (size_t a = 0; a < found.accounts.size(); ++a) {
-    Advice advice = found.AdviceOn(AdviceKind::kNeverFreed, a);
-    double per_second = 0;
-    for (uint32_t g = 0; g < found.groups.size(); ++g) {
-      const Group& group = found.groups[g];
-      if (group.account != a || group.kept_bytes < PercentOf(kMinLeakPercent, found.accounts[a].peak)) continue;
-      const LifeJudgement judgement = JudgeLives(found.life_tables[g]);
-      if (judgement.finding != LifeJudgement::Finding::kLeak) continue;
-      per_second += judgement.per_second * kLifeTimeParts * 1e9 / static_cast<double>(found.duration);
-      advice.bytes = Plus(advice.bytes, group.kept_bytes);
-      advice.sites.push_back(found.SiteOf(g, group.kept_bytes, group.kept_count));
+absl::Status AdviseNeverFreed(const ProfileSet& states, AdviceReport& report) {
+  ASSIGN_OR_RETURN(const size_t type, states.TypeNamed(""));
+  ASSIGN_OR_RETURN(const size_t objects, states.TypeNamed("inuse_objects"));
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(states, ""));
+  const ProfileSet::File& now = states.files()[series.files.back()];
+  std::map<std::string, std::vector<SiteGrowth>> leaks;  // by device
+  for (SiteGrowth& site : RankGrowth(states, series, type)) {
+    if (site.verdict == Verdict::kLeak) leaks[DeviceOf(states, now, type, site.stack)].push_back(std::move(site));
+  }
+  for (const auto& [device, sites] : leaks) {
+    Advice advice;
+    advice.kind = AdviceKind::kNeverFreed;
+    advice.account = device;
+    advice.text = LeakSentence(states, now, type, sites);
+    advice.how = "It is judged as in hbmprof leaks. Bytes are the growth; counts are the live buffers at the end.";
+    std::map<std::pair<std::string, std::string>, Advice::Site> functions;
+    for (const SiteGrowth& site : sites) {
+      const std::vector<ProfileSet::ShownFrame> stack = states.ShownStack(site.stack);
+      Advice::Site& function = functions[{NameOf(states, site), stack.empty() ? "" : stack[0].Position()}];
+      function.bytes = Plus(function.bytes, site.growth);
+      function.count = Plus(function.count, SumOf(states, now, objects, site.stack));
+      advice.bytes = Plus(advice.bytes, site.growth);
     }
-    if (advice.sites.empty()) continue;
-    advice.text = Cat("Memory of ", Shorten(advice.sites), " grows until the end: +", Bytes(advice.bytes), ", ",
-                      Bytes(static_cast<int64_t>(per_second)), " each second.");
-    const std::optional<int64_t> limit = found.LimitOf(a / kMemorySpaceCount);
-    if (a % kMemorySpaceCount == static_cast<size_t>(MemorySpace::kDevice) && limit.has_value() && *limit > 0) {
-      const double left = static_cast<double>(Minus(*limit, found.accounts[a].in_use)) / per_second;
-      if (left > 0 && left < 1e9)
-        advice.text += Cat(" At this rate the limit is reached in ", Nanos(std::llround(left * 1e9)), ".");
-    }
-    advice.how =
-        "The ages of the buffers of each function are judged as hbmprof leaks does. Counts are buffers that were "
-        "allocated in the recording and are live at its end.";
+    for (const auto& [key, sum] : functions) advice.sites.push_back({key.first, key.second, sum.bytes, sum.count});
+    Shorten(advice.sites);
     report.advice.push_back(std::move(advice));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace hbmprof::tool::advise

@@ -64,13 +64,10 @@ void Analysis::ReplayBegin(const Buffer& buffer, const RecordedEvent& event) {
     }
   }
   ThreadState& thread = threads_[event.thread];
-  ++thread.events;
-  if (IsReallocation(thread, buffer) && held_[static_cast<size_t>(thread.freed_ordinal)]) {
+  if (ReallocatesAtBegin(event.id, buffer, thread) && held_[static_cast<size_t>(thread.freed_ordinal)]) {
     account.held.extra = Minus(account.held.extra, buffer.bytes);
     account.held.calls_saved += 2;
   }
-  thread.is_free = false;
-  thread.recent.push_back({event.id, buffer, thread.events});
   if (overlaps_[static_cast<size_t>(ordinal_)]) account.in_place.extra = Minus(account.in_place.extra, buffer.bytes);
 }
 
@@ -105,9 +102,7 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
     account.kept.extra = Plus(account.kept.extra, buffer.bytes);
     ++account.kept.calls_saved;
   }
-  ThreadState& thread = threads_[event.thread];
-  ++thread.events;
-  if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
+  if (const auto pair = PairAtEnd(event.id, buffer, event.time, threads_[event.thread]); pair.has_value()) {
     account.in_place.extra = Plus(account.in_place.extra, pair->buffer.bytes);
     if (account.peak_seen && pair->buffer.ordinal <= account.peak_ordinal) {
       auto& [bytes, count] = reused[{group, group_of[pair->buffer.site]}];
@@ -115,9 +110,6 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
       ++count;
     }
   }
-  thread.is_free = true;
-  thread.freed = buffer;
-  thread.freed_ordinal = ordinal_;
   if (held_[static_cast<size_t>(ordinal_)]) account.held.extra = Plus(account.held.extra, buffer.bytes);
 }
 

@@ -1,12 +1,11 @@
 // The first pass: lifetimes, sizes and the peak of each account.
-#include <cmath>
-
 #include "src/tool/advice/analysis.h"
 
 namespace hbmprof::tool::advise {
 
-bool Analysis::IsReallocation(const ThreadState& thread, const Buffer& buffer) const {
-  return thread.is_free && thread.freed.bytes == buffer.bytes &&
+bool Analysis::ReallocatesAtBegin(uint64_t id, const Buffer& buffer, ThreadState& thread) {
+  thread.recent.push_back({id, buffer, ++thread.events});
+  return std::exchange(thread.is_free, false) && thread.freed.bytes == buffer.bytes &&
          groups[group_of[thread.freed.site]].account == groups[group_of[buffer.site]].account;
 }
 
@@ -14,6 +13,7 @@ std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t id, const Buffer
                                                        ThreadState& thread) {
   std::optional<ThreadState::Recent> pair;
   auto& recent = thread.recent;
+  ++thread.events;
   while (!recent.empty() && thread.events - recent.front().event > kReuseWindow) recent.pop_front();
   for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
     if (entry->id == id) {
@@ -32,6 +32,9 @@ std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t id, const Buffer
     recent.erase(entry);
     break;
   }
+  thread.is_free = true;
+  thread.freed = old;
+  thread.freed_ordinal = ordinal_;
   return pair;
 }
 
@@ -47,18 +50,14 @@ void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
   ++account.calls;
   AddAddresses(event.id, buffer.bytes, buffer.site);
   ThreadState& thread = threads_[event.thread];
-  ++thread.events;
-  if (IsReallocation(thread, buffer)) {
+  if (ReallocatesAtBegin(event.id, buffer, thread)) {
     held_[static_cast<size_t>(thread.freed_ordinal)] = true;
     ++account.reallocated;
     ++reallocated[{group_of[thread.freed.site], group_of[buffer.site]}];
   }
-  thread.is_free = false;
-  thread.recent.push_back({event.id, buffer, thread.events});
 }
 
 void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
-  if (event.kind == RecordedKind::kFree) CountLife(buffer, event.time, true);
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   Group& group = GroupOf(buffer.site);
   Account& account = accounts[group.account];
@@ -68,15 +67,10 @@ void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
   }
   if (event.kind != RecordedKind::kFree) return;
   ++account.calls;
-  ThreadState& thread = threads_[event.thread];
-  ++thread.events;
-  if (const auto pair = PairAtEnd(event.id, buffer, event.time, thread); pair.has_value()) {
+  if (const auto pair = PairAtEnd(event.id, buffer, event.time, threads_[event.thread]); pair.has_value()) {
     overlaps_[static_cast<size_t>(pair->buffer.ordinal)] = true;
     ++account.overlaps;
   }
-  thread.is_free = true;
-  thread.freed = buffer;
-  thread.freed_ordinal = ordinal_;
   if (buffer.ordinal >= 0) CountLifetime(group, buffer.bytes, event.time - buffer.time);
 }
 
@@ -92,33 +86,10 @@ void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
   if (account.size_counts.size() < kMaxSizes || account.size_counts.count(bytes) > 0) ++account.size_counts[bytes];
 }
 
-void Analysis::CountLife(const Buffer& buffer, int64_t end, bool is_freed) {
-  if (tables.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) return;
-  LifeTable& table = life_tables[group_of[buffer.site]];
-  const auto parts = [this](int64_t nanos) {
-    return static_cast<double>(nanos) * kLifeTimeParts / static_cast<double>(std::max<int64_t>(duration, 1));
-  };
-  if (is_freed) {
-    const double age = parts(end - buffer.time);
-    const size_t octave = age < 1 ? 0 : static_cast<size_t>(std::log2(age)) + 1;
-    table.freed.resize(std::max(table.freed.size(), octave + 1));
-    ++table.freed[octave];
-    return;
-  }
-  table.now = kLifeTimeParts;
-  table.class_seconds = kLifeTimeParts / kLifeClasses;
-  table.live.resize(kLifeClasses);
-  table.live_bytes.resize(kLifeClasses);
-  const auto birth = static_cast<size_t>(std::max(0.0, parts(buffer.time - start) / table.class_seconds));
-  ++table.live[std::min(birth, kLifeClasses - 1)];
-  table.live_bytes[std::min(birth, kLifeClasses - 1)] += static_cast<double>(buffer.bytes);
-}
-
 void Analysis::Survey() {
   held_.assign(static_cast<size_t>(recording_.event_count()), false);
   overlaps_.assign(static_cast<size_t>(recording_.event_count()), false);
   threads_.assign(std::max<size_t>(tables.threads.size(), 1), {});
-  life_tables.assign(groups.size(), {});
   SiteTotals totals(tables);
   for (const RecordingTables::Live& buffer : tables.live) AddAddresses(buffer.id, buffer.bytes, buffer.site);
   Live live;
@@ -126,8 +97,6 @@ void Analysis::Survey() {
       live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
       [this, &totals](const RecordedEvent& event) {
-        if (event.kind == RecordedKind::kAllocAndFree)
-          CountLife({event.site, event.bytes, event.time}, event.time, true);
         if (event.kind == RecordedKind::kAllocAndFree && !IsBlock(event.site) && event.bytes > 0) {
           GroupOf(event.site).calls += 1;
           AccountOf(event.site).calls += 2;
@@ -141,12 +110,6 @@ void Analysis::Survey() {
     accounts[a].peak = totals.account(a).peak;
     accounts[a].peak_time = totals.account(a).peak_time;
     accounts[a].peak_ordinal = totals.account(a).peak_event;
-  }
-  for (const auto& [key, buffer] : live) {
-    CountLife(buffer, 0, false);
-    if (buffer.ordinal < 0 || tables.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment) continue;
-    ++GroupOf(buffer.site).kept_count;
-    GroupOf(buffer.site).kept_bytes = Plus(GroupOf(buffer.site).kept_bytes, buffer.bytes);
   }
 }
 

@@ -1,13 +1,13 @@
 // `hbmprof advise`: what to change in a program to need less memory or fewer calls of the driver.
-#include <sys/stat.h>
-
+#include <map>
 #include <memory>
 
 #include "src/tool/advice/advice.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/profile/view.h"
+#include "src/tool/recording/states.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
@@ -19,12 +19,6 @@ struct AdviseOptions {
   std::vector<std::string> known;
   bool json = false;
 };
-
-std::string AdviceSeconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3f s", seconds);
-  return text;
-}
 
 Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Json json = {{"version", kJsonVersion},
@@ -60,9 +54,9 @@ Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& 
 }
 
 void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
-  Print(Cat(Visible(file), ": ", AdviceSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
+  Print(Cat(Visible(file), ": ", FormatSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
   for (const AdviceReport::Account& account : report.accounts) {
-    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", AdviceSeconds(account.peak_seconds),
+    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", FormatSeconds(account.peak_seconds),
               ", ", account.driver_calls, " calls of the driver\n"));
   }
   if (report.advice.empty()) Print("\nNo advice: nothing exceeds the thresholds.\n");
@@ -78,37 +72,32 @@ void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport&
       PrintVisible(table.Text());
     }
     Print(Cat("   ", advice.how, "\n"));
-    const auto value = [&advice](const std::string& name) -> const int64_t* {
-      for (const auto& [key, figure] : advice.replay) {
-        if (key == name) return &figure;
-      }
-      return nullptr;
+    const std::map<std::string, int64_t> replay(advice.replay.begin(), advice.replay.end());
+    const auto print = [&](const std::string& name, const char* text, const char* unit) {
+      const auto before = replay.find(name + "_before");
+      if (before == replay.end()) return;
+      Print(Cat("   ", text, ": ", FormatValue(before->second, unit), " -> ",
+                FormatValue(replay.at(name + "_after"), unit), "\n"));
     };
-    if (const int64_t* calls = value("driver_calls_before"); calls != nullptr) {
-      Print(Cat("   calls of the driver: ", *calls, " -> ", *value("driver_calls_after"), "\n"));
-    }
-    if (const int64_t* peak = value("peak_before"); peak != nullptr) {
-      Print(Cat("   peak: ", FormatValue(*peak, "bytes"), " -> ", FormatValue(*value("peak_after"), "bytes"), "\n"));
-    }
-    if (const int64_t* largest = value("largest_free_before"); largest != nullptr) {
-      Print(Cat("   largest free block: ", FormatValue(*largest, "bytes"), " -> ",
-                FormatValue(*value("largest_free_after"), "bytes"), "\n"));
-    }
+    print("driver_calls", "calls of the driver", "count");
+    print("peak", "peak", "bytes");
+    print("largest_free", "largest free block", "bytes");
   }
 }
 
 absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
-  struct stat info;
-  if (stat(options.file.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known));
-  Progress progress(2 * static_cast<size_t>(recording.reader->event_count()), "events read");
-  const AdviceReport report = Advise(*recording.reader, recording.stacks, progress);
+  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("advise", options.file, kJudgedStates));
+  internal::RecordingReader& recording = *recorded->reader;
+  ASSIGN_OR_RETURN(const RecordedStacks stacks, RecordedStacks::Make(recording.tables(), options.known, true));
+  ViewOptions view(true);
+  view.known = options.known;
+  RETURN_IF_ERROR(ApplyView("advise", view, recorded->states));
+  ASSIGN_OR_RETURN(const AdviceReport report, Advise(recording, stacks, recorded->states, recorded->progress));
   if (options.json) {
-    Print(ToText(AdviceJson(*recording.reader, report, options.file)));
+    Print(ToText(AdviceJson(recording, report, options.file)));
   } else {
-    PrintAdvice(*recording.reader, report, options.file);
+    PrintAdvice(recording, report, options.file);
   }
-  WarnOfGaps("advise", options.file, *recording.reader);
   return kSuccess;
 }
 
@@ -119,8 +108,7 @@ Command AddAdviseCommand(CLI::App& tool) {
       tool.add_subcommand("advise", "Say how a program can use less memory or call the driver less often");
   auto options = std::make_shared<AdviseOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
-  arguments->add_option("--known", options->known,
-                        "REGEX of further known libraries: binaries, files, functions; can be repeated");
+  AddKnownOption(*arguments, options->known);
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   return {arguments, [options] { return RunAdvise(*options); }, true};
 }

@@ -14,7 +14,6 @@
 #include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/read_profiles.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

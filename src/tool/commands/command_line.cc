@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
@@ -116,14 +117,11 @@ bool PrintOldName(const std::string& command, const std::vector<std::string>& ar
 // Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
 int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
   std::vector<std::string> candidates;
-  std::string names;
-  for (const Command& command : commands) {
-    candidates.push_back(command.arguments->get_name());
-    names += (names.empty() ? "" : ", ") + candidates.back();
-  }
+  for (const Command& command : commands) candidates.push_back(command.arguments->get_name());
   PrintError("", name.empty() ? "a command is missing"
                               : Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
-  PrintErrorText(Cat("The commands are: ", names, ". Run hbmprof --help for more information.\n"));
+  PrintErrorText(
+      Cat("The commands are: ", absl::StrJoin(candidates, ", "), ". Run hbmprof --help for more information.\n"));
   return kUnusable;
 }
 

@@ -64,9 +64,7 @@ absl::Status RewriteProfile(const ConvertOptions& options, const Format& format)
         Cat("--to ", format.name, " takes one profile, and no option that selects samples"));
   }
   ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(options.files[0]));
-  if (const absl::Status status = format.rewrite(profile.message()); !status.ok()) {
-    return absl::Status(status.code(), Cat(options.files[0], ": ", std::string(status.message())));
-  }
+  RETURN_IF_ERROR(In(options.files[0], format.rewrite(profile.message())));
   ASSIGN_OR_RETURN(const std::string bytes, internal::Gzip(profile.message().SerializeAsString()));
   return WriteOutput(options.output, bytes);
 }
@@ -86,7 +84,8 @@ absl::Status CombineProfiles(const ConvertOptions& options, const Format& format
 }
 
 absl::Status Convert(const ConvertOptions& options) {
-  const Format& format = *FormatNamed(options.to);
+  const Format& format =
+      **std::find_if(Formats().begin(), Formats().end(), [&](const Format* one) { return options.to == one->name; });
   if (IsOfRecordings(format) || (format.write_recording != nullptr && IsRecordingFile(options.files[0]))) {
     return ConvertRecording(options, format);
   }
@@ -116,14 +115,12 @@ Command AddConvertCommand(CLI::App& tool) {
                    "Profiles, combined into one (csv, ndjson: one after the other); or a recording")
       ->required();
   std::vector<std::string> names;
-  std::string of_profiles;
   std::string of_recordings;
   for (const Format* format : Formats()) {
     names.emplace_back(format->name);
-    std::string& list = IsOfRecordings(*format) ? of_recordings : of_profiles;
-    list += Cat(list.empty() ? "" : ", ", format->name);
+    if (IsOfRecordings(*format)) of_recordings += Cat(of_recordings.empty() ? "" : ", ", format->name);
   }
-  arguments->add_option("--to", options->to, Cat(of_profiles, "; of a recording also ", of_recordings))
+  arguments->add_option("--to", options->to, Cat("The format; of recordings only: ", of_recordings))
       ->required()
       ->check(CLI::IsMember(names));
   arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");

@@ -1,8 +1,6 @@
 // `hbmprof diff`: shows what changed between two profiles.
-#include <algorithm>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -25,11 +23,8 @@ struct DiffOptions : SumsOptions {
 
 // Reads the base, and the other profiles after the time of --after.
 absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
-  const std::optional<double> seconds = ParseSeconds(options.after);
-  constexpr double kLongest = 24 * 3600;
-  if (!seconds.has_value() || *seconds > kLongest) {
-    return absl::InvalidArgumentError(Cat("--after ", options.after, ": write a time such as 60s or 5m, up to 24h"));
-  }
+  ASSIGN_OR_RETURN(const double seconds,
+                   SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
   std::vector<ProfileBytes> profiles;
   const auto read = [&](const std::string& source) {
     ASSIGN_OR_RETURN(std::string bytes, ReadSource(source));
@@ -38,7 +33,7 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(read(options.base));
-  std::this_thread::sleep_for(std::chrono::duration<double>(*seconds));
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   for (const std::string& source : options.files) {
     RETURN_IF_ERROR(read(source));
   }

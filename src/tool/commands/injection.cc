@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "src/tool/util/text.h"
 
@@ -103,7 +104,6 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
       candidates.push_back((here / folder / "libhbmprof_cuda.so").lexically_normal());
     }
   }
-  std::string tried;
   for (const std::string& candidate : candidates) {
     if (IsFile(candidate)) {
       const std::string path = fs::canonical(candidate, error);
@@ -113,9 +113,8 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
           " cannot be preloaded: the dynamic linker treats a space or a colon as the end of a path and a "
           "dollar sign as a variable; copy the library to a path without these characters and name it with --library"));
     }
-    tried += Cat(tried.empty() ? "" : ", ", candidate);
   }
-  return absl::NotFoundError(Cat("libhbmprof_cuda.so was not found. Tried: ", tried,
+  return absl::NotFoundError(Cat("libhbmprof_cuda.so was not found. Tried: ", absl::StrJoin(candidates, ", "),
                                  ". It is built for x86-64 and aarch64 Linux; --library FILE names another file"));
 }
 

@@ -1,16 +1,16 @@
 // `hbmprof leaks`: shows which call stacks grow, how fast, and where.
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
 
+#include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
-#include "src/tool/report/report.h"
-#include "src/tool/report/verdict.h"
+#include "src/tool/growth/verdict.h"
+#include "src/tool/recording/states.h"
 #include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
@@ -198,10 +198,8 @@ std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t 
   std::string text = table.Text(TerminalColumns());
   if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
   if (stack.empty()) text += "       [no stack]\n";
-  std::string labels;
-  for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
-  if (!labels.empty()) text += Cat("       ", Visible(labels), "\n");
-  return text;
+  if (site.labels.empty()) return text;
+  return Cat(text, "       ", Visible(absl::StrJoin(site.labels, " ", absl::PairFormatter("="))), "\n");
 }
 
 // Prints the sites that are or may be leaks, and the rest if it is a leak or --fail-over counts it.
@@ -239,8 +237,7 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
   if (options.rows != 0 && all > options.rows) others.resize(options.rows);
   Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
   for (const SiteGrowth* site : others) {
-    const std::vector<ProfileSet::ShownFrame> stack = result.profiles.ShownStack(site->stack);
-    table.Add({" ", FormatValue(site->values.back(), result.type.unit), stack.empty() ? "[no stack]" : stack[0].name,
+    table.Add({" ", FormatValue(site->values.back(), result.type.unit), NameOf(result.profiles, *site),
                Cat(site->why, "; more dumps: ", site->more_dumps)});
   }
   PrintVisible("\nno leaks:\n" + table.Text() + MoreRows(others.size(), all));
@@ -268,12 +265,8 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
 // Takes dumps of a process: one if that can be judged, or a series, also if one of its options was given. Reports wrong
 // options before the series or after its first dump, as far as possible.
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
-  const std::optional<double> seconds = ParseSeconds(options.interval);
-  constexpr double kLongest = 24 * 3600;
-  if (!seconds.has_value() || *seconds > kLongest) {
-    return absl::InvalidArgumentError(
-        Cat("--interval ", options.interval, ": write a time such as 10s or 5m, up to 24h"));
-  }
+  ASSIGN_OR_RETURN(const double seconds,
+                   SecondsOf("--interval", options.interval, 0, 86400, "a time such as 10s or 5m, up to 24h"));
   const bool is_series = std::any_of(options.live_options.begin(), options.live_options.end(),
                                      [](const CLI::Option* option) { return option->count() > 0; });
   if (options.dumps < kLeastDumps) {
@@ -290,7 +283,7 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
                    options.dumps, " dumps, one every ", options.interval));
     return false;
   };
-  return TakeDumps("leaks", process, {*seconds, options.dumps, options.output}, is_enough);
+  return TakeDumps("leaks", process, {seconds, options.dumps, options.output}, is_enough);
 }
 
 // Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
@@ -305,7 +298,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
         Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
-    ASSIGN_OR_RETURN(std::unique_ptr<RecordedReport> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
+    ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
     return std::move(recorded->states);
   }
   return ReadProfiles(options.files);

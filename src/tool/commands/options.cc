@@ -26,17 +26,19 @@ void AddProcessOptions(CLI::App& arguments, bool is_hidden) {
       ->group(is_hidden ? "" : kProcessGroup);
 }
 
+CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known) {
+  return arguments
+      .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; can be repeated")
+      ->allow_extra_args(false);
+}
+
 void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
   arguments.add_option("-w,--where", options.where, "Only samples with this label, KEY=VALUE; can be repeated")
       ->allow_extra_args(false);
   arguments.add_flag("--own,!--no-own", options.own,
                      options.own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");
   // kFilterHelp lists these.
-  arguments
-      .add_option("--known", options.known,
-                  "REGEX of further known libraries: binaries, files, functions; can be repeated")
-      ->allow_extra_args(false)
-      ->group("");
+  AddKnownOption(arguments, options.known)->group("");
   AddProcessOptions(arguments, true);
   arguments.add_option("--focus", options.focus, "Only samples with a frame that matches")->group("");
   arguments.add_option("--ignore", options.ignore, "No samples with a frame that matches")->group("");

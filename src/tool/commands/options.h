@@ -24,6 +24,7 @@ void AddProcessOptions(CLI::App& arguments, bool is_hidden = false);
 
 // These functions add the options to the command line of a subcommand. `options` must exist until it has run. They
 // include those of AddProcessOptions.
+CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known);
 void AddViewOptions(CLI::App& arguments, ViewOptions& options);
 // All options except the files and --tree.
 void AddSumsOptions(CLI::App& arguments, SumsOptions& options);

@@ -2,7 +2,6 @@
 
 #include <charconv>
 #include <filesystem>
-#include <optional>
 #include <random>
 #include <system_error>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -40,13 +40,10 @@ std::string RecordPattern(const OutputOptions& options, const std::string& folde
 
 // Returns the value of HBMPROF_CUDA_INTERVAL: the seconds as a decimal number.
 absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
-  const std::optional<double> seconds = ParseSeconds(interval);
-  if (!seconds.has_value() || *seconds < 0.001 || *seconds > 1e8) {
-    return absl::InvalidArgumentError(
-        Cat("--interval ", interval, ": write a time such as 60s or 5m, from 1ms to 1e8 seconds"));
-  }
+  ASSIGN_OR_RETURN(const double seconds,
+                   SecondsOf("--interval", interval, 0.001, 1e8, "a time such as 60s or 5m, from 1ms to 1e8 seconds"));
   char text[64];
-  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), *seconds, std::chars_format::fixed);
+  const std::to_chars_result end = std::to_chars(text, text + sizeof(text), seconds, std::chars_format::fixed);
   return std::string(text, end.ptr);
 }
 

@@ -50,7 +50,7 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   if (has_base) paths.insert(paths.begin(), options.base);
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(paths)));
   RETURN_IF_ERROR(CheckIsNoInput(options.output, recordings));
-  std::unique_ptr<RecordedReport> recorded;
+  std::unique_ptr<RecordedStates> recorded;
   if (!recordings.empty()) {
     ASSIGN_OR_RETURN(recorded, ReadRecorded("report", recordings[0], paths.empty() ? kJudgedStates : 1));
   }

@@ -6,10 +6,8 @@
 
 #include <cstdio>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
@@ -146,11 +144,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 }
 
 absl::Status Complete(ServeOptions& options) {
-  const std::optional<double> interval = ParseSeconds(options.interval);
-  if (!interval.has_value() || *interval < 0.1 || *interval > 3600) {
-    return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 1h"));
-  }
-  options.fleet.interval_s = *interval;
+  ASSIGN_OR_RETURN(options.fleet.interval_s,
+                   SecondsOf("--interval", options.interval, 0.1, 3600, "a time from 100ms to 1h"));
   options.fleet.directory = ControlDirectory();
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
     return absl::InvalidArgumentError(

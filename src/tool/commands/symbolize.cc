@@ -1,6 +1,5 @@
 // `hbmprof symbolize`: adds functions, files, lines and inlined calls to a profile's addresses.
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <filesystem>
 #include <map>
@@ -179,15 +178,11 @@ void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& 
   for (const Module* module : work) addresses += module->frames.size();
   const SymbolCache cache(!options.no_cache);
   Progress progress(addresses, "addresses");
-  std::atomic<size_t> next{0};
-  const auto run = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < work.size();) {
-      SymbolizeModule(debug_files, cache, *work[i]);
-      progress.Advance(work[i]->frames.size());
-    }
-  };
   const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
-  RunOnThreads(std::min<size_t>(jobs, work.size()), run);
+  RunOnThreads(work.size(), jobs, [&](size_t i) {
+    SymbolizeModule(debug_files, cache, *work[i]);
+    progress.Advance(work[i]->frames.size());
+  });
 }
 
 void PrintSummary(const std::vector<Module*>& modules) {

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,7 +13,6 @@
 #include "src/tool/recording/gaps.h"
 #include "src/tool/recording/timeline_data.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/progress.h"
 #include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
@@ -37,12 +35,8 @@ constexpr size_t kMaxRows = 100000;
 constexpr size_t kGroups = 4;
 constexpr size_t kChartHeight = 10;
 
-// Returns a time since the start as text in seconds: "12.345 s".
-std::string Seconds(int64_t nanos) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3f s", static_cast<double>(nanos) / 1e9);
-  return text;
-}
+// Returns a time since the start as text in seconds.
+std::string Seconds(int64_t nanos) { return FormatSeconds(static_cast<double>(nanos) / 1e9); }
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
@@ -69,9 +63,9 @@ std::string HolderTable(const Timeline::Memory& memory, bool exact) {
   if (memory.holders.empty()) return "";
   Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
   table.Add({"at the peak", "share", "function", "where"});
-  for (const Timeline::Holder& holder : memory.holders) {
-    table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.name,
-               holder.where});
+  for (const FunctionSum& holder : memory.holders) {
+    table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.function,
+               holder.position});
   }
   return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
@@ -234,9 +228,11 @@ Json ToJson(const Timeline& timeline) {
     entry["end_bytes"] = memory.end_in_use;
     entry["limit_bytes"] = value_or_null(memory.limit);
     entry["at_peak"] = Json::array();
-    for (const Timeline::Holder& holder : memory.holders) {
-      entry["at_peak"].push_back(
-          {{"function", holder.name}, {"where", holder.where}, {"bytes", holder.bytes}, {"objects", holder.objects}});
+    for (const FunctionSum& holder : memory.holders) {
+      entry["at_peak"].push_back({{"function", holder.function},
+                                  {"where", holder.position},
+                                  {"bytes", holder.bytes},
+                                  {"objects", holder.count}});
     }
     if (!memory.groups.empty()) entry["groups"] = memory.groups;
     entry["intervals"] = Json::array();
@@ -278,11 +274,7 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
   wanted.max_groups = kGroups;
   wanted.max_holders = options.sites;
   wanted.memory = options.device;
-  ASSIGN_OR_RETURN(Timeline timeline, [&] {
-    const auto events = static_cast<size_t>(std::max<int64_t>(recording.reader->event_count(), 0));
-    Progress progress(options.by.empty() ? events : 2 * events, "events read");
-    return MakeTimeline(*recording.reader, recording.stacks, wanted, progress);
-  }());
+  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, wanted));
   WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
     Print(ToText(ToJson(timeline)));
@@ -319,10 +311,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
   arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
-  arguments
-      ->add_option("--known", options->known,
-                   "REGEX of further known libraries: binaries, files, functions; can be repeated")
-      ->allow_extra_args(false);
+  AddKnownOption(*arguments, options->known);
   arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");
   return {arguments, [options] { return RunTimeline(*options); }, true};
 }

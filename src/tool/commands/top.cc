@@ -117,14 +117,12 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
 }
 
 absl::StatusOr<int> RunTop(const TopOptions& options) {
-  const std::optional<double> seconds = ParseSeconds(options.interval);
-  if (!seconds.has_value() || *seconds < 0.1 || *seconds > 86400) {
-    return absl::InvalidArgumentError(Cat("--interval ", options.interval, ": write a time from 100ms to 24h"));
-  }
+  ASSIGN_OR_RETURN(const double seconds,
+                   SecondsOf("--interval", options.interval, 0.1, 86400, "a time from 100ms to 24h"));
   if (options.files.size() == 1 && !options.json && !options.tree && !options.NeedsAges() &&
       IsTerminal(STDOUT_FILENO)) {
     ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
-    if (process.has_value()) return RunLiveTop(*process, options, *seconds);
+    if (process.has_value()) return RunLiveTop(*process, options, seconds);
   }
   ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("top", options.files, options));
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping);

@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/cursor.h"
@@ -17,7 +16,6 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
@@ -216,11 +214,8 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
   RecordingReader& recording = *opened.reader;
   std::optional<int64_t> time;
   if (source.moment.has_value()) {
-    const absl::StatusOr<RecordedInstant> instant = InstantNamed(recording, *source.moment);
-    if (!instant.ok()) {
-      return absl::Status(instant.status().code(), Cat(source.file, ": ", std::string(instant.status().message())));
-    }
-    time = instant->time;
+    ASSIGN_OR_RETURN(const RecordedInstant instant, In(source.file, InstantNamed(recording, *source.moment)));
+    time = instant.time;
   }
 
   const Owners found = OwnersOf(recording, *address, time);

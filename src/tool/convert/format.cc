@@ -1,8 +1,6 @@
 // See format.h.
 #include "src/tool/convert/format.h"
 
-#include <algorithm>
-
 namespace hbmprof::tool {
 
 const std::vector<const Format*>& Formats() {
@@ -12,13 +10,6 @@ const std::vector<const Format*>& Formats() {
   };
 #undef HBMPROF_FORMAT
   return formats;
-}
-
-const Format* FormatNamed(const std::string& name) {
-  const std::vector<const Format*>& formats = Formats();
-  const auto found =
-      std::find_if(formats.begin(), formats.end(), [&name](const Format* format) { return name == format->name; });
-  return found == formats.end() ? nullptr : *found;
 }
 
 }  // namespace hbmprof::tool

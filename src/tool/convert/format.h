@@ -29,7 +29,7 @@ struct Format {
   size_t (*passes)(const internal::RecordingTables& tables) = nullptr;
   bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
 
-  // Writes the samples of profiles, one profile after the other. Errors: those of ReadView and `output`.
+  // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
   absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
                                  internal::FileOutput& output) = nullptr;
   // Returns the text for combined profiles. `by`: labels that become the outermost frames.
@@ -39,10 +39,15 @@ struct Format {
   absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
 };
 
+// A write_recording that constructs a `Writer` of its arguments and calls Write().
+template <typename Writer>
+absl::Status WriteWith(internal::RecordingReader& recording, const RecordedStacks& stacks, internal::FileOutput& output,
+                       Progress& progress) {
+  return Writer(recording, stacks, output, progress).Write();
+}
+
 // The formats in the order of the help.
 const std::vector<const Format*>& Formats();
-// Returns the format with this name; null if there is none.
-const Format* FormatNamed(const std::string& name);
 
 #define HBMPROF_FORMAT(name) extern const Format k##name##Format;
 #include "src/tool/convert/formats.inc"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
@@ -347,16 +347,14 @@ class MemoryVizWriter {
 
   void WriteEntry(const char* action, uint64_t address, int64_t size, std::optional<uint32_t> site) {
     BeginEntry(action);
-    pickle_.Text("addr");
-    pickle_.Integer(static_cast<int64_t>(address));
+    Add("addr", static_cast<int64_t>(address));
     EndEntry(size, site);
   }
   void WriteFailed(const RecordedEvent& event) {
     BeginEntry("oom");
-    pickle_.Text("device_free");
     const auto& space = tables_.names.devices[account_ / kMemorySpaceCount].spaces[account_ % kMemorySpaceCount];
     const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(in_use_), in_use_));
-    pickle_.Integer(device_free_.value_or(left));
+    Add("device_free", device_free_.value_or(left));
     EndEntry(event.bytes, event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt);
   }
   void BeginEntry(const char* action) {
@@ -365,19 +363,14 @@ class MemoryVizWriter {
     pickle_.Text(action);
   }
   void EndEntry(int64_t size, std::optional<uint32_t> site) {
-    pickle_.Text("size");
-    pickle_.Integer(size);
-    pickle_.Text("stream");
-    pickle_.Integer(0);
-    pickle_.Text("time_us");
-    pickle_.Integer(time_us_);
+    Add("size", size);
+    Add("stream", 0);
+    Add("time_us", time_us_);
     pickle_.Text("frames");
     WriteFrames(site);
     if (site.has_value() && !tables_.sites[*site].tags.empty()) {
       pickle_.Text("user_metadata");
-      std::string tags;
-      for (const auto& [key, value] : tables_.sites[*site].tags) tags += Cat(tags.empty() ? "" : " ", key, "=", value);
-      pickle_.Text(tags);
+      pickle_.Text(absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
     }
     pickle_.EndDict();
     pickle_.NextElement(entries_++);
@@ -401,17 +394,17 @@ class MemoryVizWriter {
     pickle_.Dict();
     pickle_.Text("filename");
     pickle_.Text(text.file);
-    pickle_.Text("line");
-    pickle_.Integer(text.line);
+    Add("line", text.line);
     pickle_.Text("name");
     pickle_.Text(text.name);
     pickle_.EndDict();
     number = pickle_.Put();
   }
 
-  void Size(const char* name, int64_t bytes) {
+  // Adds an element to a dictionary.
+  void Add(const char* name, int64_t value) {
     pickle_.Text(name);
-    pickle_.Integer(bytes);
+    pickle_.Integer(value);
   }
 
   void WriteSegment(size_t device, uint64_t address, const Segment& segment, const Blocks& blocks) {
@@ -421,11 +414,11 @@ class MemoryVizWriter {
     int64_t active = 0;
     for (auto block = first; block != last; ++block) active += block->second.size;
     pickle_.Dict();
-    Size("device", static_cast<int64_t>(device));
-    Size("address", static_cast<int64_t>(address));
-    Size("total_size", segment.size);
-    for (const char* name : {"allocated_size", "active_size", "requested_size"}) Size(name, active);
-    Size("stream", 0);
+    Add("device", static_cast<int64_t>(device));
+    Add("address", static_cast<int64_t>(address));
+    Add("total_size", segment.size);
+    for (const char* name : {"allocated_size", "active_size", "requested_size"}) Add(name, active);
+    Add("stream", 0);
     pickle_.Text("segment_type");
     pickle_.Text("large");
     pickle_.Text("segment_pool_id");
@@ -451,9 +444,9 @@ class MemoryVizWriter {
   }
   void WriteBlock(uint64_t address, uint64_t size, std::optional<uint32_t> site, size_t* count) {
     pickle_.Dict();
-    Size("address", static_cast<int64_t>(address));
-    Size("size", static_cast<int64_t>(size));
-    Size("requested_size", site.has_value() ? static_cast<int64_t>(size) : 0);
+    Add("address", static_cast<int64_t>(address));
+    Add("size", static_cast<int64_t>(size));
+    Add("requested_size", site.has_value() ? static_cast<int64_t>(size) : 0);
     pickle_.Text("state");
     pickle_.Text(site.has_value() ? "active_allocated" : "inactive");
     pickle_.Text("frames");
@@ -494,11 +487,6 @@ class MemoryVizWriter {
   size_t entries_ = 0;
 };
 
-absl::Status WriteMemoryViz(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                            Progress& progress) {
-  return MemoryVizWriter(recording, stacks, output, progress).Write();
-}
-
 // The events are read once for each account.
 size_t UsedAccounts(const RecordingTables& tables) {
   const SiteTotals totals(tables);
@@ -509,6 +497,6 @@ size_t UsedAccounts(const RecordingTables& tables) {
 
 }  // namespace
 
-const Format kMemoryVizFormat = {"memory-viz", &WriteMemoryViz, &UsedAccounts};
+const Format kMemoryVizFormat = {"memory-viz", &WriteWith<MemoryVizWriter>, &UsedAccounts};
 
 }  // namespace hbmprof::tool

@@ -463,13 +463,9 @@ class PerfettoWriter {
   std::string bytes_;
 };
 
-absl::Status WritePerfetto(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                           Progress& progress) {
-  return PerfettoWriter(recording, stacks, output, progress).Write();
-}
-
 }  // namespace
 
-const Format kPerfettoFormat = {"perfetto", &WritePerfetto, [](const RecordingTables&) { return size_t{2}; }};
+const Format kPerfettoFormat = {"perfetto", &WriteWith<PerfettoWriter>,
+                                [](const RecordingTables&) { return size_t{2}; }};
 
 }  // namespace hbmprof::tool

@@ -1,6 +1,5 @@
 // Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV or NDJSON: the events of a
 // recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -310,7 +309,7 @@ class SampleTable {
       RETURN_IF_ERROR(WriteHeader(profiles));
     }
     std::vector<std::optional<size_t>> types;
-    for (const std::string& type : types_) types.push_back(TypeIndex(profiles, type));
+    for (const std::string& type : types_) types.push_back(profiles.FindType(type));
     const ProfileSet::File& file = profiles.files()[0];
     if (std::none_of(types.begin(), types.end(), [](const auto& type) { return type.has_value(); })) {
       return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
@@ -340,13 +339,6 @@ class SampleTable {
       columns_.push_back(format_ == TableFormat::kNdjson ? quoted.substr(1, quoted.size() - 2) : type.type);
     }
     return WriteColumnNames(format_, columns_, output_);
-  }
-
-  static std::optional<size_t> TypeIndex(const ProfileSet& profiles, const std::string& name) {
-    for (size_t i = 0; i < profiles.types().size(); ++i) {
-      if (profiles.types()[i].type == name) return i;
-    }
-    return std::nullopt;
   }
 
   std::string FileCells(const ProfileSet::File& file) const {
@@ -434,7 +426,8 @@ template <TableFormat format>
 absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewOptions& options, FileOutput& output) {
   SampleTable table(format, output);
   for (const std::string& file : files) {
-    ASSIGN_OR_RETURN(const ProfileSet profiles, ReadView("convert", {file}, options));
+    ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles({file}));
+    RETURN_IF_ERROR(ApplyView("convert", options, profiles));
     RETURN_IF_ERROR(profiles.CheckTextOfStacks());
     RETURN_IF_ERROR(table.WriteFile(profiles));
   }

@@ -338,13 +338,8 @@ class XplaneWriter {
   std::string stat_;   // one stat
 };
 
-absl::Status WriteXplane(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                         Progress& progress) {
-  return XplaneWriter(recording, stacks, output, progress).Write();
-}
-
 }  // namespace
 
-const Format kXplaneFormat = {"xplane", &WriteXplane, nullptr, true};
+const Format kXplaneFormat = {"xplane", &WriteWith<XplaneWriter>, nullptr, true};
 
 }  // namespace hbmprof::tool

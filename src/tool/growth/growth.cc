@@ -24,19 +24,12 @@ std::string Percent(double share) {
   return text;
 }
 
-std::optional<size_t> TypeNamed(const ProfileSet& profiles, const std::string& name) {
-  for (size_t t = 0; t < profiles.types().size(); ++t) {
-    if (profiles.types()[t].type == name) return t;
-  }
-  return std::nullopt;
-}
-
 // Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
 std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
   const std::string in_use = "inuse_";
   const std::string& name = profiles.types()[type].type;
   if (name.rfind(in_use, 0) != 0) return std::nullopt;
-  return TypeNamed(profiles, "alloc_" + name.substr(in_use.size()));
+  return profiles.FindType("alloc_" + name.substr(in_use.size()));
 }
 
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
@@ -52,7 +45,7 @@ bool HasAges(const ProfileSet::File& file) {
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
   series.end = dumps;
-  const std::optional<size_t> total_type = TypeNamed(profiles, "alloc_space");
+  const std::optional<size_t> total_type = profiles.FindType("alloc_space");
   std::vector<size_t> starts = {0};
   int64_t total_before = 0;
   std::string process_before;
@@ -417,8 +410,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
                                    const std::vector<std::string>& by) {
   const std::vector<bool> from_before = StacksFromBefore(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
-  const std::optional<size_t> born = TypeNamed(profiles, "alloc_objects");
-  const std::optional<size_t> live = TypeNamed(profiles, "inuse_objects");
+  const std::optional<size_t> born = profiles.FindType("alloc_objects");
+  const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
   std::vector<SiteGrowth> sites;

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/util/arithmetic.h"
@@ -397,9 +398,7 @@ absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::Status
     if (filter == nullptr) {
       filter = std::make_unique<FrameFilter>(raw.text(message.drop_frames()), raw.text(message.keep_frames()));
     }
-    if (const absl::Status status = Adder(set, raw, *filter).Add(name); !status.ok()) {
-      return absl::Status(status.code(), Cat(name, ": ", std::string(status.message())));
-    }
+    RETURN_IF_ERROR(In(name, Adder(set, raw, *filter).Add(name)));
     std::vector<SampleType>& own = types.emplace_back();
     for (const pprof::ValueType& type : message.sample_type()) {
       own.push_back({std::string(raw.text(type.type())), std::string(raw.text(type.unit()))});
@@ -414,12 +413,7 @@ absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::Status
 }
 
 absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
-  if (name.empty()) {
-    for (size_t i = 0; i < types_.size(); ++i) {
-      if (types_[i].type == default_type_) return i;
-    }
-    return types_.size() - 1;
-  }
+  if (name.empty()) return FindType(default_type_).value_or(types_.size() - 1);
   size_t index = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
   if (error == std::errc() && end == name.data() + name.size() && index < types_.size()) return index;
@@ -433,6 +427,13 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
   return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
 }
 
+std::optional<size_t> ProfileSet::FindType(std::string_view name) const {
+  for (size_t i = 0; i < types_.size(); ++i) {
+    if (types_[i].type == name) return i;
+  }
+  return std::nullopt;
+}
+
 absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::string& key) const {
   std::set<std::string> known;
   for (const std::vector<Label>& labels : label_sets_) {
@@ -441,10 +442,8 @@ absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::str
   const bool has_samples =
       std::any_of(files_.begin(), files_.end(), [](const File& file) { return !file.samples.empty(); });
   if (!has_samples || known.count(key) > 0) return absl::OkStatus();
-  std::string names;
-  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-  return absl::InvalidArgumentError(
-      Cat(option, " ", key, ": no sample has the label '", key, "'; the labels are: ", names.empty() ? "none" : names));
+  return absl::InvalidArgumentError(Cat(option, " ", key, ": no sample has the label '", key,
+                                        "'; the labels are: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
 }
 
 std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {

@@ -125,6 +125,9 @@ class ProfileSet {
   // Follows pprof's rules. Error: kInvalidArgument, with the names that exist.
   absl::StatusOr<size_t> TypeNamed(const std::string& name) const;
 
+  // Returns the index of the sample type with exactly this name; nullopt if there is none.
+  std::optional<size_t> FindType(std::string_view name) const;
+
   const std::vector<File>& files() const { return files_; }
   // Returns the paths of the files from `first` on.
   std::vector<std::string> PathsFrom(size_t first) const;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"

@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/util/status_macros.h"
@@ -337,11 +336,9 @@ struct Filters {
   // Error: kInvalidArgument for a wrong expression or label.
   absl::Status Set(const ViewOptions& options) {
     ASSIGN_OR_RETURN(where, ParseWhere(options.where));
-    for (const absl::Status& status : {frames.Set(options), tag_focus.Set("--tagfocus", options.tag_focus),
-                                       tag_ignore.Set("--tagignore", options.tag_ignore)}) {
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
+    RETURN_IF_ERROR(frames.Set(options));
+    RETURN_IF_ERROR(tag_focus.Set("--tagfocus", options.tag_focus));
+    return tag_ignore.Set("--tagignore", options.tag_ignore);
   }
 };
 
@@ -358,10 +355,9 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   TagFilter& tag_focus = filters.tag_focus;
   TagFilter& tag_ignore = filters.tag_ignore;
   bool where_matches = true;
-  for (const absl::Status& status :
-       {ApplyWhere(filters.where, profiles, &where_matches), tag_focus.Bind(profiles), tag_ignore.Bind(profiles)}) {
-    if (!status.ok()) return status;
-  }
+  RETURN_IF_ERROR(ApplyWhere(filters.where, profiles, &where_matches));
+  RETURN_IF_ERROR(tag_focus.Bind(profiles));
+  RETURN_IF_ERROR(tag_ignore.Bind(profiles));
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
   if (!where_matches) warn("--where");
   filters.frames.Apply(profiles, warn);

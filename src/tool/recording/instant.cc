@@ -45,15 +45,6 @@ RecordedInstant LastAfter(RecordingReader& recording, const IsWanted& is_wanted)
   return instant;
 }
 
-// Returns the names of the memories that the recording's events use: "GPU:0, GPU:0 pinned_host".
-std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) {
-  std::string names;
-  for (size_t account = 0; account < totals.account_count(); ++account) {
-    if (totals.account(account).is_used) names += (names.empty() ? "" : ", ") + AccountName(tables, account);
-  }
-  return names.empty() ? "none" : names;
-}
-
 absl::StatusOr<size_t> AccountNamed(const SiteTotals& totals, const RecordingTables& tables,
                                     const std::string& memory) {
   for (size_t account = 0; account < totals.account_count(); ++account) {

@@ -27,6 +27,14 @@ int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use
   return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
 }
 
+std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) {
+  std::string names;
+  for (size_t account = 0; account < totals.account_count(); ++account) {
+    if (totals.account(account).is_used) names += (names.empty() ? "" : ", ") + AccountName(tables, account);
+  }
+  return names.empty() ? "none" : names;
+}
+
 SiteTotals::SiteTotals(const RecordingTables& tables)
     : sites_(tables.sites.size()), accounts_(tables.names.devices.size() * kMemorySpaceCount) {
   for (size_t i = 0; i < sites_.size(); ++i) {

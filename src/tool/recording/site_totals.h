@@ -91,6 +91,9 @@ class SiteTotals {
   int64_t events_ = 0;
 };
 
+// Returns the names of the accounts that have a site: "GPU:0, GPU:0 pinned_host"; "none" if there is none.
+std::string MemoriesOf(const SiteTotals& totals, const internal::RecordingTables& tables);
+
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_

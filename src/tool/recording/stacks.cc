@@ -4,14 +4,12 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -14,6 +14,14 @@
 
 namespace hbmprof::tool {
 
+// The buffers of one function of the program's own code.
+struct FunctionSum {
+  std::string function;
+  std::string position;  // in the source, or the binary in brackets; may be empty
+  int64_t bytes = 0;
+  int64_t count = 0;  // of buffers
+};
+
 class RecordedStacks {
  public:
   using Frame = ProfileSet::ShownFrame;

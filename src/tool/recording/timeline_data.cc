@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
+#include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -22,13 +23,13 @@ using internal::RecordingTables;
 
 class TimelineMaker {
  public:
-  TimelineMaker(RecordingReader& recording, const RecordedStacks& stacks, const TimelineOptions& options,
-                Progress& progress)
+  TimelineMaker(RecordingReader& recording, const RecordedStacks& stacks, const TimelineOptions& options)
       : recording_(recording),
         tables_(recording.tables()),
         stacks_(stacks),
         options_(options),
-        cursor_(recording, &progress),
+        progress_(static_cast<size_t>(recording.event_count()) * (options.by.empty() ? 1u : 2u), "events read"),
+        cursor_(recording, &progress_),
         duration_(std::max<int64_t>(Minus(recording.end_time(), tables_.start_time), 0)) {}
 
   absl::StatusOr<Timeline> Make() {
@@ -36,10 +37,15 @@ class TimelineMaker {
     timeline_.duration = duration_;
     timeline_.events = recording_.event_count();
     SiteTotals totals(tables_);
-    absl::Status status = AddMemories(totals);
-    if (status.ok() && !options_.by.empty()) status = CheckTag();
-    if (!status.ok()) return status;
-    ReadEvents(totals, true);
+    RETURN_IF_ERROR(AddMemories(totals));
+    if (!options_.by.empty()) {
+      RETURN_IF_ERROR(CheckTag());
+      SiteTotals survey(tables_);
+      RecordedEvent event;
+      while (cursor_.Next(&event)) survey.Apply(event);
+      MakeGroups(survey);
+    }
+    ReadEvents(totals);
     for (size_t account = 0; account < memories_.size(); ++account) {
       if (memories_[account] == kNone) continue;
       Timeline::Memory& memory = timeline_.memories[memories_[account]];
@@ -47,11 +53,6 @@ class TimelineMaker {
       memory.peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
       memory.end_in_use = totals.account(account).in_use;
       AddHolders(totals, account, &memory);
-    }
-    if (!options_.by.empty()) {
-      MakeGroups(totals);
-      SiteTotals again(tables_);
-      ReadEvents(again, false);
     }
     return std::move(timeline_);
   }
@@ -61,11 +62,9 @@ class TimelineMaker {
 
   absl::Status AddMemories(const SiteTotals& totals) {
     memories_.assign(totals.account_count(), kNone);
-    std::string names;
     for (size_t account = 0; account < totals.account_count(); ++account) {
       if (!totals.account(account).is_used) continue;
       const std::string name = AccountName(tables_, account);
-      names += (names.empty() ? "" : ", ") + name;
       if (!options_.memory.empty() && options_.memory != name) continue;
       memories_[account] = timeline_.memories.size();
       Timeline::Memory& memory = timeline_.memories.emplace_back();
@@ -74,8 +73,8 @@ class TimelineMaker {
       memory.limit = tables_.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount].bytes_limit;
     }
     if (!options_.memory.empty() && timeline_.memories.empty()) {
-      return absl::InvalidArgumentError(Cat("--device: the recording has no memory '", options_.memory, "'; it has ",
-                                            names.empty() ? "none" : names));
+      return absl::InvalidArgumentError(
+          Cat("--device: the recording has no memory '", options_.memory, "'; it has ", MemoriesOf(totals, tables_)));
     }
     return absl::OkStatus();
   }
@@ -105,22 +104,22 @@ class TimelineMaker {
   }
 
   void AddHolders(const SiteTotals& totals, size_t account, Timeline::Memory* memory) const {
-    std::map<std::pair<std::string, std::string>, Timeline::Holder> holders;
+    std::map<std::pair<std::string, std::string>, FunctionSum> holders;
     for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
       if (totals.account_of(i) != account || totals.peak_bytes(i) == 0) continue;
       const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[i].stack);
-      Timeline::Holder& holder = holders[{frame.name, frame.Position()}];
+      FunctionSum& holder = holders[{frame.name, frame.Position()}];
       holder.bytes = Plus(holder.bytes, totals.peak_bytes(i));
-      holder.objects = Plus(holder.objects, totals.peak_objects(i));
+      holder.count = Plus(holder.count, totals.peak_objects(i));
     }
     memory->holder_count = holders.size();
     for (auto& [key, holder] : holders) {
-      holder.name = key.first;
-      holder.where = key.second;
+      holder.function = key.first;
+      holder.position = key.second;
       memory->holders.push_back(std::move(holder));
     }
     std::stable_sort(memory->holders.begin(), memory->holders.end(),
-                     [](const Timeline::Holder& a, const Timeline::Holder& b) { return a.bytes > b.bytes; });
+                     [](const FunctionSum& a, const FunctionSum& b) { return a.bytes > b.bytes; });
     if (options_.max_holders != 0 && memory->holders.size() > options_.max_holders) {
       memory->holders.resize(options_.max_holders);
     }
@@ -156,22 +155,17 @@ class TimelineMaker {
     }
   }
 
-  // Reads the events into the intervals. If `is_first` is true, also finds the marks. Otherwise also sums up the
-  // groups.
-  void ReadEvents(SiteTotals& totals, bool is_first) {
-    interval_ = 0;
-    group_bytes_.clear();
+  // Reads the events into the intervals and the groups, and finds the marks.
+  void ReadEvents(SiteTotals& totals) {
     for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
-    if (!is_first) {
-      for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
-    }
+    for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
     BeginInterval(totals);
     cursor_.Rewind();
     RecordedEvent event;
     while (cursor_.Next(&event)) {
       AdvanceTo(event.time, totals);
-      if (is_first) AddMark(event);
-      if (event.site < tables_.sites.size() && !is_first) AddToGroup(totals, event.site, SiteTotals::ChangeOf(event));
+      AddMark(event);
+      if (event.site < tables_.sites.size()) AddToGroup(totals, event.site, SiteTotals::ChangeOf(event));
       if (!totals.Apply(event)) continue;
       for (const size_t account : totals.changed_accounts()) SetHighest(totals, account, false);
     }
@@ -180,7 +174,7 @@ class TimelineMaker {
 
   void AddToGroup(const SiteTotals& totals, uint32_t site, int64_t change) {
     const size_t memory = memories_[totals.account_of(site)];
-    if (memory == kNone) return;
+    if (memory == kNone || group_of_site_.empty()) return;
     int64_t& bytes = group_bytes_[memory][group_of_site_[site]];
     bytes = Plus(bytes, change);
   }
@@ -259,6 +253,7 @@ class TimelineMaker {
   const RecordingTables& tables_;
   const RecordedStacks& stacks_;
   const TimelineOptions& options_;
+  Progress progress_;
   RecordingCursor cursor_;
   const int64_t duration_;
   Timeline timeline_;
@@ -278,8 +273,8 @@ size_t Timeline::IntervalOf(int64_t time) const {
 }
 
 absl::StatusOr<Timeline> MakeTimeline(RecordingReader& recording, const RecordedStacks& stacks,
-                                      const TimelineOptions& options, Progress& progress) {
-  return TimelineMaker(recording, stacks, options, progress).Make();
+                                      const TimelineOptions& options) {
+  return TimelineMaker(recording, stacks, options).Make();
 }
 
 }  // namespace hbmprof::tool

@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {
 
@@ -39,12 +38,6 @@ struct Timeline {
     std::optional<int64_t> unaccounted;
     std::vector<int64_t> groups;  // as Memory::groups; their sum is in_use
   };
-  struct Holder {
-    std::string name;   // of the program's own function
-    std::string where;  // its location; may be empty
-    int64_t bytes = 0;
-    int64_t objects = 0;
-  };
   struct Memory {
     std::string name;
     std::vector<Interval> intervals;
@@ -53,8 +46,8 @@ struct Timeline {
     int64_t end_in_use = 0;  // at the end
     std::optional<int64_t> limit;
     std::vector<std::string> groups;
-    std::vector<Holder> holders;  // at the peak, largest first
-    size_t holder_count = 0;      // the number of all holders, including those that max_holders leaves out
+    std::vector<FunctionSum> holders;  // at the peak, largest first
+    size_t holder_count = 0;           // the number of all holders, including those that max_holders leaves out
   };
   // kReport: the report of a failed allocation, which follows its kFailed.
   enum class MarkKind { kProfile, kFailed, kReport };
@@ -77,7 +70,7 @@ struct Timeline {
 
 // Reads all events, twice if there are groups. Error: kInvalidArgument if there is no such memory or tag.
 absl::StatusOr<Timeline> MakeTimeline(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                      const TimelineOptions& options, Progress& progress);
+                                      const TimelineOptions& options);
 
 }  // namespace hbmprof::tool
 

@@ -1,10 +1,7 @@
 // See report.h. This file makes the data of the page, which report.js describes and shows.
 #include "src/tool/report/report.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,18 +9,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/allocation.h"
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
+#include "src/tool/growth/verdict.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/recording/gaps.h"
 #include "src/tool/report/page.h"
 #include "src/tool/report/timeline.h"
-#include "src/tool/report/verdict.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
@@ -188,9 +184,7 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
     std::string callers;
     for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
     entry["callers"] = callers;
-    std::string labels;
-    for (const auto& [key, value] : site.labels) labels += Cat(labels.empty() ? "" : " ", key, "=", value);
-    entry["labels"] = labels;
+    entry["labels"] = absl::StrJoin(site.labels, " ", absl::PairFormatter("="));
     sites.push_back(std::move(entry));
   }
   return json;
@@ -242,8 +236,8 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
   }
 }
 
-// Returns the timeline of the recording. `states` has the profiles of StatesOf; the last one names all sites.
-Json TimelineOf(RecordedReport& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
+// Returns the timeline of the recording. `states` has the states; the last one names all sites.
+Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
                 LabelSets& labels) {
   const internal::RecordingTables& tables = recorded.reader->tables();
   std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
@@ -266,7 +260,7 @@ Json TimelineOf(RecordedReport& recorded, const ProfileSet& states, KnownLibrari
 }
 
 // Adds the times of dumps that were written during the recording.
-void AddDumpTimes(const RecordedReport& recorded, const ProfileSet& profiles, Json& timeline) {
+void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Json& timeline) {
   const internal::RecordingTables& tables = recorded.reader->tables();
   Json& dumps = timeline["dumps"] = Json::array();
   for (const ProfileSet::File& file : profiles.files()) {
@@ -283,23 +277,7 @@ std::string PageOf(const Json& data) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RecordedReport>> ReadRecorded(const std::string& command, const std::string& path,
-                                                             size_t states) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
-  absl::StatusOr<std::vector<ProfileBytes>> bytes;
-  {
-    Progress progress(static_cast<size_t>(reader->event_count()), "events read");
-    bytes = StatesOf(*reader, path, states, progress);
-  }
-  if (!bytes.ok()) return bytes.status();
-  WarnOfGaps(command, path, *reader);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(*bytes));
-  return std::make_unique<RecordedReport>(std::move(reader), std::move(profiles));
-}
-
-absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedReport* recorded,
+absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedStates* recorded,
                                        const ViewOptions& options, const std::string& per) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
   ASSIGN_OR_RETURN(KnownLibraries libraries_of_states, KnownLibraries::Make(options.known));

@@ -2,17 +2,14 @@
 #include "src/tool/report/timeline.h"
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
-#include "hbmprof/pprof.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -22,64 +19,13 @@ using internal::DriverSample;
 using internal::RecordedEvent;
 using internal::RecordedKind;
 using internal::RecordingReader;
-using internal::RecordingState;
 using internal::RecordingTables;
 
 constexpr size_t kInstants = 1000;  // with equal distances
 constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
 
-// Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
-void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
-  for (size_t i = 0; i < sites.size(); ++i) {
-    std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
-    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
-    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
-  }
-}
-
 }  // namespace
-
-const char kRecordedSiteLabel[] = "\x01recorded_site";
-
-absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, const std::string& name, size_t count,
-                                                   Progress& progress) {
-  const RecordingTables& tables = recording.tables();
-  const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
-  const int64_t nanos = Minus(recording.end_time(), tables.start_time);
-  RecordingState state(tables);
-  std::vector<ProfileBytes> states;
-  const auto time_of = [&](size_t i) {
-    return count == 1 ? recording.end_time()
-                      : tables.start_time + static_cast<int64_t>(static_cast<double>(nanos) * static_cast<double>(i) /
-                                                                 static_cast<double>(count - 1));
-  };
-  const auto add = [&](int64_t time) -> absl::Status {
-    std::vector<uint32_t> sites;
-    Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
-    AddSiteLabels(sites, snapshot);
-    ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
-    const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
-    char at[32];
-    std::snprintf(at, sizeof(at), "@%.3fs", seconds);
-    states.push_back({states.size() + 1 == count ? name : name + at, std::move(bytes)});
-    return absl::OkStatus();
-  };
-  RecordingCursor cursor(recording, &progress);
-  RecordedEvent event;
-  while (cursor.Next(&event)) {
-    while (states.size() + 1 < count && time_of(states.size()) < event.time) {
-      RETURN_IF_ERROR(add(time_of(states.size())));
-    }
-    state.Apply(event);
-  }
-  while (states.size() < count) {
-    const int64_t time = states.size() + 1 == count ? std::max(recording.end_time(), state.time())
-                                                    : std::max(time_of(states.size()), state.time());
-    RETURN_IF_ERROR(add(time));
-  }
-  return states;
-}
 
 std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -233,9 +179,8 @@ class TimelineMaker {
     }
     Json& rows = json["rows"] = Json::array();
     for (const Row& row : rows_) {
-      int64_t unit = 1;
-      std::string text = EncodeSeries(row.values, &unit);
-      rows.push_back({row.row.node, row.row.labels, unit, std::move(text)});
+      const Json series = SeriesJson(row.values);
+      rows.push_back({row.row.node, row.row.labels, series[0], series[1]});
     }
     if (has_host_) json["host"] = SeriesJson(host_);
     Json& marks = json["marks"] = Json::array();

@@ -13,21 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {
-
-// The label that holds the number of a sample's site in the profiles of StatesOf.
-extern const char kRecordedSiteLabel[];
-
-// Returns profiles of the recording at `count` instants with equal distances; the last is its end. Each sample has the
-// label kRecordedSiteLabel. `name` is the name of the recording. Reads all events. Errors: those of SerializePprof.
-absl::StatusOr<std::vector<ProfileBytes>> StatesOf(internal::RecordingReader& recording, const std::string& name,
-                                                   size_t count, Progress& progress);
 
 // A row of the page: a node of its tree, and a set of labels.
 struct TimelineRow {

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -287,11 +286,7 @@ int OpenProcess([[maybe_unused]] const std::string& path) {
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
                                                         const QueryLimits& limits) {
   std::vector<absl::StatusOr<std::string>> answers(paths.size());
-  std::atomic<size_t> next{0};
-  const auto query = [&] {
-    for (size_t i; (i = next++) < paths.size();) answers[i] = QueryProcess(paths[i], request, limits);
-  };
-  RunOnThreads(std::min(paths.size(), kMaxThreads), query);
+  RunOnThreads(paths.size(), kMaxThreads, [&](size_t i) { answers[i] = QueryProcess(paths[i], request, limits); });
   return answers;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -42,16 +43,14 @@ bool MayBeProcess(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
-  const auto recording = internal::RecordingReader::Open(parts.file);
-  if (!recording.ok()) return recording.status();
-  const absl::StatusOr<RecordedInstant> instant = InstantNamed(**recording, parts.moment.value_or("end"));
-  if (!instant.ok()) {
-    return absl::Status(instant.status().code(), Cat(parts.file, ": ", std::string(instant.status().message())));
-  }
-  absl::StatusOr<std::string> bytes = ProfileAt(**recording, *instant);
+  ASSIGN_OR_RETURN(const std::unique_ptr<internal::RecordingReader> recording,
+                   internal::RecordingReader::Open(parts.file));
+  ASSIGN_OR_RETURN(const RecordedInstant instant,
+                   In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
+  ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
   // Some damage is found only while the events are read.
-  if (bytes.ok() && gaps != nullptr) *gaps = GapsOf(**recording);
-  if (bytes.ok() && gaps == nullptr) WarnOfGaps("", parts.file, **recording);
+  if (gaps != nullptr) *gaps = GapsOf(*recording);
+  if (gaps == nullptr) WarnOfGaps("", parts.file, *recording);
   return bytes;
 }
 

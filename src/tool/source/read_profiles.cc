@@ -29,25 +29,16 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
     absl::StatusOr<RawProfile> raw = ReadProfile(source);
     progress.Advance(1);
     if (!raw.ok()) return raw.status();
-    if (const absl::Status status = change ? change(raw->message()) : absl::OkStatus(); !status.ok()) {
-      return absl::Status(status.code(), Cat(source, ": ", std::string(status.message())));
-    }
+    if (change) RETURN_IF_ERROR(In(source, change(raw->message())));
     return ProfileSet::Named{source, *std::move(raw)};
   });
 }
 
-absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
-                                    const ViewOptions& options, bool* trimmed) {
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources));
-  RETURN_IF_ERROR(ApplyView(command, options, profiles, trimmed));
-  return profiles;
-}
-
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first) {
-  const std::optional<double> older = ParseSeconds(options.older);
-  if (!options.older.empty() && (!older.has_value() || *older < 1 || *older > 1e9)) {
-    return absl::InvalidArgumentError(Cat("--older ", options.older, ": write a time such as 10m, from 1s to 1e9s"));
+  std::optional<double> older;
+  if (!options.older.empty()) {
+    ASSIGN_OR_RETURN(older, SecondsOf("--older", options.older, 1, 1e9, "a time such as 10m, from 1s to 1e9s"));
   }
   std::function<absl::Status(pprof::Profile&)> label;
   if (options.NeedsAges()) {

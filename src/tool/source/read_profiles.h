@@ -24,10 +24,6 @@ absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<st
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
                                         const std::function<absl::Status(pprof::Profile&)>& change = nullptr);
 
-// Reads the profiles and applies the options. Errors: those of ReadProfiles and ApplyView.
-absl::StatusOr<ProfileSet> ReadView(const std::string& command, const std::vector<std::string>& sources,
-                                    const ViewOptions& options, bool* trimmed = nullptr);
-
 // Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
 // the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
 // LabelBirths and MakeQuery.

@@ -2,7 +2,6 @@
 #include "src/tool/sums/sums.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -164,17 +163,14 @@ class Sums::Builder {
   }
 
  private:
-  struct Weight {
-    Values value = {0, 0};
-  };
   // The part of a row's values that comes from one position. Positions are compared by `flat` first.
   struct PositionWeight {
     int64_t flat = 0;
     int64_t cum = 0;
   };
 
-  static void Add(const Weight& weight, Values& to) {
-    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight.value[i]);
+  static void Add(const Values& weight, Values& to) {
+    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight[i]);
   }
 
   // Sums the samples with the same stack and group, because the rows depend only on these two.
@@ -190,7 +186,7 @@ class Sums::Builder {
           if (value == 0) continue;
           sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
           sums_.sum_[column] = Plus(sums_.sum_[column], value);
-          int64_t& sum = weights_[{sample.stack, groups_.of_set[sample.labels]}].value[column];
+          int64_t& sum = weights_[{sample.stack, groups_.of_set[sample.labels]}][column];
           sum = Plus(sum, value);
         }
       }
@@ -209,8 +205,8 @@ class Sums::Builder {
     return entry->second;
   }
 
-  void AddStack(uint32_t stack, uint32_t group, const Weight& weight) {
-    const int64_t magnitude = Plus(Magnitude(weight.value[0]), Magnitude(weight.value[1]));
+  void AddStack(uint32_t stack, uint32_t group, const Values& weight) {
+    const int64_t magnitude = Plus(Magnitude(weight[0]), Magnitude(weight[1]));
     std::optional<uint32_t> caller;
     uint32_t last_position = 0;
     const uint64_t* begin = profiles_.stacks().begin(stack);
@@ -242,7 +238,7 @@ class Sums::Builder {
     }
   }
 
-  void AddEdge(uint32_t caller, uint32_t callee, const Weight& weight, bool inlined) {
+  void AddEdge(uint32_t caller, uint32_t callee, const Values& weight, bool inlined) {
     std::vector<Edge>& edges = sums_.edges_;
     const auto [entry, is_new] = edge_numbers_.try_emplace({caller, callee}, static_cast<uint32_t>(edges.size()));
     if (is_new) {
@@ -287,7 +283,7 @@ class Sums::Builder {
   const bool with_edges_;
   Sums& sums_;
   const ProfileSet::LabelGroups groups_;
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Weight> weights_;            // by (stack, group)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Values> weights_;            // by (stack, group)
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
   std::vector<uint32_t> row_nodes_;                                               // by row
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PositionWeight> positions_;  // by (row, position)

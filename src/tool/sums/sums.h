@@ -3,6 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,7 +33,7 @@ struct Column {
 };
 
 // The values of two columns; an unused column is zero.
-using Values = std::int64_t[2];
+using Values = std::array<int64_t, 2>;
 
 class Sums {
  public:

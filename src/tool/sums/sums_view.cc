@@ -83,22 +83,6 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   return text;
 }
 
-std::vector<std::string> RowHeadings(const Grouping& grouping) {
-  std::vector<std::string> headings = grouping.labels;
-  if (grouping.frames == Grouping::Frames::kFunctions) headings.insert(headings.end(), {"function", "where"});
-  if (grouping.frames == Grouping::Frames::kLines) headings.push_back("line");
-  if (grouping.frames == Grouping::Frames::kFiles) headings.push_back("file");
-  return headings;
-}
-
-std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping) {
-  std::vector<std::string> cells;
-  for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
-  if (grouping.frames != Grouping::Frames::kNone) cells.push_back(row.name);
-  if (grouping.frames == Grouping::Frames::kFunctions) cells.push_back(row.position == row.name ? "" : row.position);
-  return cells;
-}
-
 Json RowJson(const Sums::Row& row, const Grouping& grouping) {
   Json json = Json::object();
   if (!grouping.labels.empty()) {
@@ -117,17 +101,21 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
   std::vector<Table::Align> align(columns.size(), Table::Align::kRight);
   std::vector<std::string> head;
   for (const ValueColumn& column : columns) head.push_back(column.heading);
-  for (const std::string& heading : RowHeadings(grouping)) {
-    align.push_back(Table::Align::kLeft);
-    head.push_back(heading);
-  }
+  const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
+  head.insert(head.end(), grouping.labels.begin(), grouping.labels.end());
+  if (are_functions) head.insert(head.end(), {"function", "where"});
+  if (grouping.frames == Grouping::Frames::kLines) head.push_back("line");
+  if (grouping.frames == Grouping::Frames::kFiles) head.push_back("file");
+  align.resize(head.size(), Table::Align::kLeft);
   Table table(align);
   table.Add(head);
   shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
   for (size_t i = 0; i < shown; ++i) {
     std::vector<std::string> cells;
     for (const ValueColumn& column : columns) cells.push_back(column.cell(rows[i]));
-    for (std::string& cell : RowCells(rows[i], grouping)) cells.push_back(std::move(cell));
+    for (const std::string& label : rows[i].labels) cells.push_back(label.empty() ? "-" : label);
+    if (grouping.frames != Grouping::Frames::kNone) cells.push_back(rows[i].name);
+    if (are_functions) cells.push_back(rows[i].position == rows[i].name ? "" : rows[i].position);
     table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
   }
   return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());

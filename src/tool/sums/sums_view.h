@@ -71,9 +71,7 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
 // allocations were dropped. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
 
-// The cells and fields that identify a row: the values of the labels, then the frame and its position.
-std::vector<std::string> RowHeadings(const Grouping& grouping);
-std::vector<std::string> RowCells(const Sums::Row& row, const Grouping& grouping);
+// The fields that identify a row: the values of the labels, then the frame and its position.
 Json RowJson(const Sums::Row& row, const Grouping& grouping);
 
 // A column of values in a table of rows.
@@ -81,8 +79,8 @@ struct ValueColumn {
   std::string heading;
   std::function<std::string(const Sums::Row&)> cell;
 };
-// Returns a table of the first `shown` rows (0: all), with the value columns and then RowCells, and the line MoreRows.
-// `tone` gives the colour of a row; it may be null. For PrintVisible.
+// Returns a table of the first `shown` rows (0: all), with the value columns, then the labels, the frame and its
+// position, and the line MoreRows. `tone` gives the colour of a row; it may be null. For PrintVisible.
 std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
                      const std::vector<ValueColumn>& columns,
                      const std::function<Tone(const Sums::Row&)>& tone = nullptr);

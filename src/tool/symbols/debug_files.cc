@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <libelf.h>
 #include <linux/magic.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -45,6 +44,12 @@ bool IsKernelFileSystem(const fs::path& dir) {
 
 }  // namespace
 
+std::string CacheFolder() {
+  if (std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) return cache;
+  const std::string home = Environment("HOME");
+  return home.empty() ? "" : home + "/.cache";
+}
+
 std::string BuildIdOf(const std::string& path) {
   elf_version(EV_CURRENT);
   const internal::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -64,11 +69,7 @@ std::string BuildIdOf(const std::string& path) {
 DebugFiles::DebugFiles(std::vector<std::string> directories, size_t max_entries)
     : directories_(std::move(directories)), max_entries_(max_entries) {
   if (const std::string cache = Environment("DEBUGINFOD_CACHE_PATH"); !cache.empty()) caches_.push_back(cache);
-  if (const std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) {
-    caches_.push_back(cache + "/debuginfod_client");
-  } else if (const std::string home = Environment("HOME"); !home.empty()) {
-    caches_.push_back(home + "/.cache/debuginfod_client");
-  }
+  if (const std::string cache = CacheFolder(); !cache.empty()) caches_.push_back(cache + "/debuginfod_client");
   caches_.push_back("/usr/lib/debug");
 }
 

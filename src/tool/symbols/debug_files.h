@@ -12,6 +12,9 @@
 
 namespace hbmprof::tool {
 
+// Returns the folder of the user's caches: $XDG_CACHE_HOME, else $HOME/.cache; "" if neither variable is set.
+std::string CacheFolder();
+
 class DebugFiles {
  public:
   // Searches `directories` first. Each of them may contain files by build id (.build-id/ab/cdef.debug, or debuginfod's

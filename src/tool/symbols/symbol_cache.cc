@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -11,6 +10,7 @@
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
 #include "src/tool/profile/profile_reader.h"
+#include "src/tool/symbols/debug_files.h"
 #include "src/tool/symbols/rewrite.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/read_file.h"
@@ -18,14 +18,7 @@
 namespace hbmprof::tool {
 
 SymbolCache::SymbolCache(bool enabled) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (!enabled) return;
-  if (cache != nullptr && *cache != '\0') {
-    folder_ = std::string(cache) + "/hbmprof";
-  } else if (home != nullptr && *home != '\0') {
-    folder_ = std::string(home) + "/.cache/hbmprof";
-  }
+  if (const std::string cache = CacheFolder(); enabled && !cache.empty()) folder_ = cache + "/hbmprof";
 }
 
 std::string SymbolCache::PathOf(const std::string& build_id) const {

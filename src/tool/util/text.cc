@@ -137,6 +137,10 @@ std::string Escaped(std::string_view text, Escapes how) {
 
 }  // namespace
 
+absl::Status In(std::string_view where, const absl::Status& status) {
+  return status.ok() ? status : absl::Status(status.code(), Cat(where, ": ", std::string(status.message())));
+}
+
 std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
 
 std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
@@ -206,6 +210,12 @@ std::string FormatPercent(int64_t part, int64_t whole) {
   return text;
 }
 
+std::string FormatSeconds(double seconds) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.3f s", seconds);
+  return text;
+}
+
 std::string FormatTime(int64_t unix_nanos) {
   if (unix_nanos == 0) return "";
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_nanos / 1000000000), absl::UTCTimeZone());
@@ -219,6 +229,13 @@ std::optional<double> ParseSeconds(std::string_view text) {
   if (text == "m") return *value * 60;
   if (text == "h") return *value * 3600;
   return std::nullopt;
+}
+
+absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text, double least, double most,
+                                 std::string_view range) {
+  const std::optional<double> seconds = ParseSeconds(text);
+  if (seconds.has_value() && *seconds >= least && *seconds <= most) return *seconds;
+  return absl::InvalidArgumentError(Cat(option, " ", text, ": write ", range));
 }
 
 bool ParseBytes(std::string_view text, int64_t* bytes) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
@@ -31,6 +32,14 @@ std::string Cat(const Parts&... parts) {
   };
   (add(parts), ...);
   return text;
+}
+
+// Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
+absl::Status In(std::string_view where, const absl::Status& status);
+template <typename Value>
+absl::StatusOr<Value> In(std::string_view where, absl::StatusOr<Value> result) {
+  if (!result.ok()) return In(where, result.status());
+  return result;
 }
 
 // Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
@@ -60,6 +69,8 @@ absl::Status CloseOutput();
 std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
 // The same, with a plus sign before a positive value.
 std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
+// Returns text such as "12.345 s".
+std::string FormatSeconds(double seconds);
 // Returns text such as "12.34%"; "-" if `whole` is 0.
 std::string FormatPercent(int64_t part, int64_t whole);
 // Returns text such as "2026-11-21T11:53:53Z"; "" for 0.
@@ -70,6 +81,10 @@ bool ParseBytes(std::string_view text, int64_t* bytes);
 
 // Reads a time such as "60s", "500ms", "5m", "1h" or "60" (seconds). Returns the seconds, or nullopt for anything else.
 std::optional<double> ParseSeconds(std::string_view text);
+// Returns the seconds that `text` names, the value of the option `option`. Error: kInvalidArgument if it is not a time
+// from `least` to `most` seconds; the message says what to write: `range`, such as "a time from 1s to 1h".
+absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text, double least, double most,
+                                 std::string_view range);
 
 // Formats rows of cells with aligned columns. The text of each cell goes through Visible.
 class Table {

@@ -1,9 +1,8 @@
 // See verdict.h.
-#include "src/tool/report/verdict.h"
+#include "src/tool/growth/verdict.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,30 +20,6 @@ constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that gro
 using Device = ProfileInfo::Device;
 
 std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
-
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
-  int64_t sum = 0;
-  for (size_t s = 0; s < file.samples.size(); ++s) sum = Plus(sum, profiles.Value(file, s, type));
-  return sum;
-}
-
-std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
-  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
-  return stack.empty() ? "[no stack]" : stack[0].name;
-}
-
-// Returns the device with most of the bytes of these stacks.
-std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
-  std::map<std::string, int64_t> sums;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack != stack) continue;
-    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
-    sum = Plus(sum, profiles.Value(file, s, type));
-  }
-  const auto most =
-      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == sums.end() ? "" : most->first;
-}
 
 // The sites with one verdict.
 struct Sites {
@@ -124,6 +99,31 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
 }
 
 }  // namespace
+
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
+  int64_t sum = 0;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  return sum;
+}
+
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  return stack.empty() ? "[no stack]" : stack[0].name;
+}
+
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
+  std::map<std::string, int64_t> sums;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack != stack) continue;
+    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
+    sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  const auto most =
+      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == sums.end() ? "" : most->first;
+}
 
 std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
                          const std::vector<SiteGrowth>& sites) {

@@ -1,8 +1,10 @@
 // The verdict at the top of the report: one or two sentences on the state of the memory.
-#ifndef HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
-#define HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+#ifndef HBMPROF_SRC_TOOL_GROWTH_VERDICT_H_
+#define HBMPROF_SRC_TOOL_GROWTH_VERDICT_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,14 @@
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {
+
+// Returns the sum of the samples of a file, or of those with this stack.
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
+              std::optional<uint32_t> stack = std::nullopt);
+// Returns the function that a site is named by.
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site);
+// Returns the device with most of the bytes of a stack.
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack);
 
 // Returns the sentence on the sites with the verdict kLeak: which functions leak, how fast, and when the first device
 // reaches its limit; "" if there is none. `now` is the last dump. `type` is the sample type of `sites`.
@@ -26,4 +36,4 @@ std::vector<std::string> ReportVerdict(const ProfileSet& profiles, const Profile
 
 }  // namespace hbmprof::tool
 
-#endif  // HBMPROF_SRC_TOOL_REPORT_VERDICT_H_
+#endif  // HBMPROF_SRC_TOOL_GROWTH_VERDICT_H_

@@ -1,0 +1,89 @@
+// See states.h.
+#include "src/tool/recording/states.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "hbmprof/pprof.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/recording/gaps.h"
+#include "src/tool/util/arithmetic.h"
+#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/status_macros.h"
+
+namespace hbmprof::tool {
+
+const char kRecordedSiteLabel[] = "\x01recorded_site";
+
+namespace {
+
+using internal::RecordedEvent;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
+
+// Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
+void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
+  for (size_t i = 0; i < sites.size(); ++i) {
+    std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
+    const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
+    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
+  }
+}
+
+absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, const std::string& name, size_t count) {
+  const RecordingTables& tables = recording.tables();
+  const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
+  const int64_t nanos = Minus(recording.end_time(), tables.start_time);
+  RecordingState state(tables);
+  std::vector<ProfileBytes> states;
+  const auto time_of = [&](size_t i) {
+    return count == 1 ? recording.end_time()
+                      : tables.start_time + static_cast<int64_t>(static_cast<double>(nanos) * static_cast<double>(i) /
+                                                                 static_cast<double>(count - 1));
+  };
+  const auto add = [&](int64_t time) -> absl::Status {
+    std::vector<uint32_t> sites;
+    Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
+    AddSiteLabels(sites, snapshot);
+    ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
+    const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
+    char at[32];
+    std::snprintf(at, sizeof(at), "@%.3fs", seconds);
+    states.push_back({states.size() + 1 == count ? name : name + at, std::move(bytes)});
+    return absl::OkStatus();
+  };
+  Progress progress(static_cast<size_t>(recording.event_count()), "events read");
+  RecordingCursor cursor(recording, &progress);
+  RecordedEvent event;
+  while (cursor.Next(&event)) {
+    while (states.size() + 1 < count && time_of(states.size()) < event.time) {
+      RETURN_IF_ERROR(add(time_of(states.size())));
+    }
+    state.Apply(event);
+  }
+  while (states.size() < count) {
+    const int64_t time = states.size() + 1 == count ? std::max(recording.end_time(), state.time())
+                                                    : std::max(time_of(states.size()), state.time());
+    RETURN_IF_ERROR(add(time));
+  }
+  return states;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& command, const std::string& path,
+                                                             size_t states) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
+  ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
+  WarnOfGaps(command, path, *reader);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));
+  return std::make_unique<RecordedStates>(std::move(reader), std::move(profiles));
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,41 @@
+// The states of a recording at a few instants, as profiles: what the commands judge of it.
+#ifndef HBMPROF_SRC_TOOL_RECORDING_STATES_H_
+#define HBMPROF_SRC_TOOL_RECORDING_STATES_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "src/export/recording.h"
+#include "src/tool/profile/profile.h"
+#include "src/tool/util/progress.h"
+
+namespace hbmprof::tool {
+
+// The label of a state's samples that holds the number of their site.
+extern const char kRecordedSiteLabel[];
+
+struct RecordedStates {
+  RecordedStates(std::unique_ptr<internal::RecordingReader> of, ProfileSet profiles)
+      : reader(std::move(of)),
+        states(std::move(profiles)),
+        progress(2 * static_cast<size_t>(reader->event_count()), "events aggregated") {}
+
+  std::unique_ptr<internal::RecordingReader> reader;
+  ProfileSet states;  // at equal distances; the last is the end of the recording
+  Progress progress;  // of two further passes over the events
+};
+
+// The number of states that are judged: enough for `hbmprof leaks` to be sure.
+inline constexpr size_t kJudgedStates = 12;
+// Opens a recording and reads all its events, for its states at `states` instants. Prints what it lacks as warnings of
+// the subcommand `command`. Its size counts for the memory limit. Errors: those of RecordingReader::Open and
+// SerializePprof.
+absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& command, const std::string& path,
+                                                             size_t states);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_RECORDING_STATES_H_
