@@ -1,7 +1,6 @@
 #include "src/capture/cfi.h"
 
 #include <cstring>
-#include <optional>
 
 #include "src/capture/stack_memory.h"
 
@@ -213,122 +212,62 @@ struct Term {
   }
 };
 
-// Operations of DWARF expressions (DW_OP_*).
+// Operations of DWARF expressions (DW_OP_*): those that compilers, linkers and the C library use for frames.
 enum Op : uint8_t {
   kOpDeref = 0x06,
-  kOpConst1u = 0x08,  // then 1s, 2u, 2s, 4u, 4s, 8u
-  kOpConst8s = 0x0f,
-  kOpConstu,
-  kOpConsts,
   kOpAnd = 0x1a,
-  kOpMinus = 0x1c,
-  kOpOr = 0x21,
   kOpPlus = 0x22,
   kOpPlusUconst = 0x23,
   kOpShl = 0x24,
-  kOpShr = 0x25,
-  kOpEq = 0x29,
-  kOpGe,
-  kOpGt,
-  kOpLe,
-  kOpLt,
-  kOpNe,
+  kOpGe = 0x2a,
   kOpLit0 = 0x30,
   kOpLit31 = 0x4f,
   kOpBreg0 = 0x70,
   kOpBreg31 = 0x8f,
-  kOpBregx = 0x92,
-  kOpNop = 0x96,
 };
 
-// Returns the term that operation `op` pushes, or nullopt if it pushes none. The operands of `op` follow in `in`. `pc`
-// is the value of the program counter.
-std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
-  Term pushed;
-  if (op >= kOpLit0 && op <= kOpLit31) {
-    pushed.offset = op - kOpLit0;
-  } else if (op >= kOpConst1u && op <= kOpConst8s) {
-    const unsigned form = op - unsigned{kOpConst1u};
-    pushed.offset = static_cast<int64_t>(in->Integer(size_t{1} << form / 2, /*is_signed=*/form % 2 != 0));
-  } else if (op == kOpConstu) {
-    pushed.offset = static_cast<int64_t>(in->Uleb());
-  } else if (op == kOpConsts) {
-    pushed.offset = in->Sleb();
-  } else if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
-    const uint64_t reg = op == kOpBregx ? in->Uleb() : op - uint64_t{kOpBreg0};
-    pushed.offset = in->Sleb();
-    if (reg == kPcRegister) {
-      pushed.Add(static_cast<int64_t>(pc));
-    } else {
-      pushed.base = Term::kRegister;
-      pushed.reg = reg;
-    }
-  } else {
-    return std::nullopt;
-  }
-  return pushed;
-}
-
-// Sets `*left` to the result of operation `op` on `*left` and `right`. Returns false if the result is not a Term, or if
-// the operation is not supported.
-bool Combine(uint8_t op, const Term& right, Term* left) {
+// Sets `*left` to the result of operation `op` on `*left` and the number `right`. Returns false if the operation is not
+// supported.
+bool Combine(uint8_t op, int64_t right, Term* left) {
   if (op == kOpPlus) {
-    if (left->base != Term::kNumber && right.base != Term::kNumber) return false;
-    const Term number = left->base == Term::kNumber ? *left : right;
-    if (left->base == Term::kNumber) *left = right;
-    left->Add(number.offset);
+    left->Add(right);
     return true;
   }
-  if (op == kOpMinus && right.base == Term::kNumber) {
-    left->Add(Difference(0, right.offset));
-    return true;
+  if (left->base != Term::kNumber) return false;
+  if (op == kOpAnd) {
+    left->offset &= right;
+  } else if (op == kOpGe) {
+    left->offset = left->offset >= right;
+  } else if (op == kOpShl && right >= 0 && right < 64) {
+    left->offset = static_cast<int64_t>(static_cast<uint64_t>(left->offset) << right);
+  } else {
+    return false;
   }
-  if (left->base != Term::kNumber || right.base != Term::kNumber) return false;
-  const int64_t a = left->offset;
-  const int64_t b = right.offset;
-  const auto set = [left](int64_t value) {
-    left->offset = value;
-    return true;
-  };
-  const bool is_shift = b >= 0 && b < 64;
-  switch (op) {
-    case kOpAnd:
-      return set(a & b);
-    case kOpOr:
-      return set(a | b);
-    case kOpShl:
-      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0);
-    case kOpShr:
-      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0);
-    case kOpEq:
-      return set(a == b);
-    case kOpGe:
-      return set(a >= b);
-    case kOpGt:
-      return set(a > b);
-    case kOpLe:
-      return set(a <= b);
-    case kOpLt:
-      return set(a < b);
-    case kOpNe:
-      return set(a != b);
-    default:
-      return false;
-  }
+  return true;
 }
 
 // Evaluates a DWARF expression. `pc` is the value of the program counter. If `cfa` is not null, it is pushed first.
 // Returns false if the expression is damaged, or if its value is not a Term.
 bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
-  constexpr int kMaxDepth = 16;
+  constexpr int kMaxDepth = 8;
   Term stack[kMaxDepth];
   int depth = 0;
   if (cfa != nullptr) stack[depth++] = *cfa;
   while (!in.AtEnd()) {
     const auto op = in.Byte();
-    if (const std::optional<Term> pushed = ReadPushed(op, pc, &in)) {
+    const bool is_register = op >= kOpBreg0 && op <= kOpBreg31;
+    if (is_register || (op >= kOpLit0 && op <= kOpLit31)) {
       if (depth == kMaxDepth) return false;
-      stack[depth++] = *pushed;
+      Term& pushed = stack[depth++];
+      pushed = {};
+      pushed.offset = is_register ? in.Sleb() : op - kOpLit0;
+      if (!is_register) continue;
+      pushed.reg = op - uint64_t{kOpBreg0};
+      if (pushed.reg == kPcRegister) {
+        pushed.Add(static_cast<int64_t>(pc));
+      } else {
+        pushed.base = Term::kRegister;
+      }
       continue;
     }
     if (depth == 0) return false;
@@ -338,8 +277,8 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       top.base = Term::kWordAt;
     } else if (op == kOpPlusUconst) {
       top.Add(static_cast<int64_t>(in.Uleb()));
-    } else if (op != kOpNop) {
-      if (depth < 2 || !Combine(op, top, &stack[depth - 2])) return false;
+    } else {
+      if (depth < 2 || top.base != Term::kNumber || !Combine(op, top.offset, &stack[depth - 2])) return false;
       --depth;
     }
   }
