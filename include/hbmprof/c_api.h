@@ -76,7 +76,6 @@ const char* hbmprof_last_error(void);
 enum hbmprof_unwinder {
   HBMPROF_UNWINDER_AUTO = 0,
   HBMPROF_UNWINDER_FRAME_POINTER = 1,
-  HBMPROF_UNWINDER_LIBUNWIND = 2,
   HBMPROF_UNWINDER_NONE = 3
 };
 
@@ -124,8 +123,8 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  * environment.
  *
  * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
- * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
- * is requested but cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+ * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already;
+ * HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_init(const hbmprof_options* options);
 
 /* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay
