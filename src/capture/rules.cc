@@ -53,7 +53,6 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
 }
 
-#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
 // If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
@@ -99,13 +98,9 @@ bool IsProcessStart(uintptr_t address, const LoadedObject& object) {
 
 }  // namespace
 
-bool PrepareRules() {
+void PrepareRules() {
   static std::atomic<bool> is_first{true};
-  if (is_first.exchange(false)) {
-    PrepareObjects();
-    CountHostBytes(sizeof(rule_table));
-  }
-  return true;
+  if (is_first.exchange(false)) CountHostBytes(static_cast<int64_t>(sizeof(rule_table) + BytesOfObjects()));
 }
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
@@ -127,12 +122,5 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   if (object.id != kUnidentifiedObject && is_certain) RuleBucketOf(address).Store(MixAddress(address), rule.word());
   return rule;
 }
-
-#else
-
-bool PrepareRules() { return false; }
-PackedRule LearnRule(uintptr_t, ObjectCheck*) { return PackedRule(); }
-
-#endif
 
 }  // namespace hbmprof::internal

@@ -16,9 +16,8 @@
 
 namespace hbmprof::internal {
 
-// Returns whether this system supports the rules (x86-64 or aarch64, with _dl_find_object of glibc 2.35). Must be
-// called before the first walk. Takes no lock that dlopen holds.
-bool PrepareRules();
+// Counts the host memory of the rules. Must be called before the first walk.
+void PrepareRules();
 
 // A FrameRule and the id of the object that it was read from, in one word. 0 means that no rule was read.
 class PackedRule {
