@@ -319,8 +319,7 @@ enum CfaOp : uint8_t {
   kCfaRestore = 0xc0,
   // In all bits.
   kCfaNop = 0x00,
-  kCfaSetLoc,
-  kCfaAdvanceLoc1,
+  kCfaAdvanceLoc1 = 0x02,
   kCfaAdvanceLoc2,
   kCfaAdvanceLoc4,
   kCfaOffsetExtended,
@@ -343,7 +342,6 @@ enum CfaOp : uint8_t {
   kCfaValExpression,
   kCfaAarch64NegateRaState = 0x2d,  // switches between signed and unsigned return addresses
   kCfaGnuArgsSize = 0x2e,
-  kCfaGnuNegativeOffsetExtended,
 };
 constexpr uint8_t kCfaHighBits = 0xc0;
 
@@ -384,9 +382,6 @@ class CfaProgram {
       case kCfaAdvanceLoc4:
         location_ += in->Integer(size_t{1} << (op - kCfaAdvanceLoc1)) * cie_.code_alignment;
         break;
-      case kCfaSetLoc:
-        location_ = in->Encoded(cie_.pointer_encoding, 0);
-        break;
       case kCfaDefCfa:
       case kCfaDefCfaSf:
         row_->cfa_register = in->Uleb();
@@ -408,11 +403,10 @@ class CfaProgram {
         SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
         break;
       case kCfaOffsetExtended:
-      case kCfaOffsetExtendedSf:
-      case kCfaGnuNegativeOffsetExtended: {
+      case kCfaOffsetExtendedSf: {
         const uint64_t reg = in->Uleb();
-        const int64_t at = Factored(op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb()));
-        SetRule(reg, RegisterRule::kAtCfa, op == kCfaGnuNegativeOffsetExtended ? Difference(0, at) : at);
+        const int64_t at = op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb());
+        SetRule(reg, RegisterRule::kAtCfa, Factored(at));
         break;
       }
       case kCfaRestore:

@@ -123,20 +123,15 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t* next = pcs + depth;
   uintptr_t* const end = pcs + max_depth;
   while (next < end) {
-    PackedRule rule = StoredRule(pc_now - 1);
+    const PackedRule rule = FindRule(pc_now - 1, &objects);
     uintptr_t cfa;
-    if (__builtin_expect(rule.is_permanent(FrameRule::kCfaFromSp), 1) != 0) {
+    if (rule.kind() == FrameRule::kCfaFromSp) {
       cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());  // above sp_now, see PackedRule::Of
+    } else if (rule.kind() == FrameRule::kCfaFromFp) {
+      cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
+      if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
     } else {
-      rule = CheckedRule(rule, pc_now - 1, &objects);
-      if (rule.kind() == FrameRule::kCfaFromSp) {
-        cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());
-      } else if (rule.kind() == FrameRule::kCfaFromFp) {
-        cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
-        if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
-      } else {
-        break;
-      }
+      break;
     }
     if (cfa > high) break;
     const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());

@@ -41,10 +41,6 @@ struct ThreadCache {
 };
 __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
 
-// Makes later captures use `cache`, unless it is paused. In a build with HBMPROF_CHECK_CAPTURE captures never use it,
-// so that WalkAndCache can compare each cached stack with a walk.
-void Activate(PathCache& cache) { active_path_cache = kIsChecked || cache.is_paused() ? nullptr : &cache; }
-
 // The key calls ReleasePages at the exit of each thread that has pages.
 std::atomic<bool> has_key{false};
 pthread_key_t key;
@@ -93,6 +89,9 @@ void ReleasePages(void* pages) {
     pages->cache.Start(ThreadStackBounds());
   }
   mine.pages = pages;
+  // In a build with HBMPROF_CHECK_CAPTURE captures never use the cache, so that WalkAndCache can compare each cached
+  // stack with a walk.
+  if (!kIsChecked && pages != nullptr) active_path_cache = &pages->cache;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.must_not_obtain = false;
   return pages;
@@ -105,11 +104,9 @@ const Path* Learn(const Caller& caller, int max_depth, CachePages* pages) {
   if (mine.is_learning) return nullptr;
   mine.is_learning = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  bool is_busy = false;
-  const Path* path = LearnPath(caller, max_depth, &pages->scratch, &is_busy);
+  const Path* path = LearnPath(caller, max_depth, &pages->scratch);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_learning = false;
-  if (!is_busy) pages->cache.CountLearning();
   return path;
 }
 
@@ -152,22 +149,15 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
 
 bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
   if (kIsChecked) return true;
-  if (pause_ > 0) {
-    --pause_;
-    return false;
-  }
-  if (++misses_ + hits_ > kTrialCaptures) {
-    const bool is_useful = hits_ >= learnings_;
-    last_pause_ = is_useful ? 0 : std::clamp(last_pause_ * 2, kMinPause, kMaxPause);
-    pause_ = last_pause_;
+  if (++walks_ + hits_ > kCounted) {
     hits_ = 0;
-    misses_ = 0;
+    walks_ = 0;
     learnings_ = 0;
   }
   const uint64_t key = hash.low ^ MixAddress(caller.sp);
   uint16_t& seen = seen_[key >> (64 - kSeenBits)];
   const auto tag = static_cast<uint16_t>(key >> 16);
-  if (seen == tag) return true;
+  if (seen == tag) return learnings_++ <= hits_ + kFreeLearnings;
   seen = tag;
   return false;
 }
@@ -220,9 +210,7 @@ WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, con
   if (pages == nullptr) pages = ObtainPages();
   if (pages == nullptr) return walk;
   PathCache& cache = pages->cache;
-  const bool should_learn = cache.ShouldLearn(caller, walk.hash);
-  Activate(cache);
-  if (!should_learn) return walk;
+  if (!cache.ShouldLearn(caller, walk.hash)) return walk;
   *path = Learn(caller, max_depth, pages);
   if (*path != nullptr) cache.Insert(caller, *path);
   return walk;

@@ -146,8 +146,8 @@ struct alignas(16) LearningScratch {
 // Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
 // address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
 // has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
-// paths is full. Returns null and sets `*is_busy` if another thread is adding a path.
-const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy);
+// paths is full.
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch);
 
 }  // namespace hbmprof::internal
 
