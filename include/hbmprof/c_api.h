@@ -73,11 +73,7 @@ const char* hbmprof_last_error(void);
 
 /* ---- Setup ------------------------------------------------------------------------------------------------------- */
 
-enum hbmprof_unwinder {
-  HBMPROF_UNWINDER_AUTO = 0,
-  HBMPROF_UNWINDER_FRAME_POINTER = 1,
-  HBMPROF_UNWINDER_NONE = 3
-};
+enum hbmprof_unwinder { HBMPROF_UNWINDER_AUTO = 0, HBMPROF_UNWINDER_FRAME_POINTER = 1, HBMPROF_UNWINDER_NONE = 3 };
 
 /* The options of the process's profiler. hbmprof/options.h describes each field, with its range. */
 typedef struct hbmprof_options {

@@ -8,18 +8,6 @@
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
-namespace {
-
-// If the rules do not find the caller of a frame, walks again with guesses.
-CapturedStack CaptureByRules(const Caller& caller, uintptr_t* buffer, int max_depth) {
-  const Path* path;
-  WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
-  if (walk.end == WalkEnd::kUnknown) walk = WalkByRules(caller, buffer, max_depth, /*guess=*/true);
-  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, walk.hash, path};
-}
-
-}  // namespace
-
 StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kRules) {
   if (unwinder == Unwinder::kNone) method_ = Method::kNone;
   if (unwinder == Unwinder::kFramePointer) method_ = Method::kFramePointer;
@@ -34,9 +22,13 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
   if (const int given = GivenFrames(caller); given > 0) {
     return {GivenStack(caller), std::min(given, max_depth), given > max_depth};
   }
-  if (method_ == Method::kRules) return CaptureByRules(caller, buffer, max_depth);
-  const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);
-  return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
+  if (method_ == Method::kFramePointer) {
+    const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);
+    return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
+  }
+  const Path* path;
+  const WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
+  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, walk.hash, path};
 }
 
 const char* StackCapture::name() const {

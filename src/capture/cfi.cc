@@ -8,10 +8,7 @@ namespace hbmprof::internal {
 namespace {
 
 // Pointer encodings (DW_EH_PE_*).
-constexpr uint8_t kPeOmit = 0xff;
-constexpr uint8_t kPeIndirect = 0x80;
 constexpr uint8_t kPePcRelative = 0x10;
-constexpr uint8_t kPeDataRelative = 0x30;
 
 // Reads forward through an object's unwind information. A read fails if it goes beyond `end` or finds an unknown
 // encoding. After a failure, ok() returns false for ever, and all reads return 0.
@@ -58,47 +55,16 @@ class Cursor {
     return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(value << unused_bits) >> unused_bits) : value;
   }
 
-  uint64_t Uleb() {
-    uint64_t value = 0;
-    for (unsigned shift = 0;; shift += 7) {
-      const uint8_t byte = Byte();
-      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if ((byte & 0x80) == 0 || !ok()) return value;
-    }
-  }
+  uint64_t Uleb() { return Leb(/*is_signed=*/false); }
+  int64_t Sleb() { return static_cast<int64_t>(Leb(/*is_signed=*/true)); }
 
-  int64_t Sleb() {
-    uint64_t value = 0;
-    unsigned shift = 0;
-    uint8_t byte;
-    do {
-      byte = Byte();
-      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      shift += 7;
-    } while ((byte & 0x80) != 0 && ok());
-    if (shift < 64 && (byte & 0x40) != 0) value |= ~uint64_t{0} << shift;
-    return static_cast<int64_t>(value);
-  }
-
-  // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`; if it is 0,
-  // the read fails. Does not dereference an indirect pointer: returns the address at which the pointer is stored.
-  uint64_t Encoded(uint8_t encoding, uintptr_t data_base) {
+  // Reads a pointer in one of the DW_EH_PE encodings: a number, or a distance from the place where it is stored.
+  uint64_t Encoded(uint8_t encoding) {
     const auto here = reinterpret_cast<uintptr_t>(at_);
-    uint64_t value = EncodedValue(encoding);
-    switch (encoding & 0x70) {
-      case 0:
-        break;
-      case kPePcRelative:
-        value += here;
-        break;
-      case kPeDataRelative:
-        if (data_base == 0) end_ = 0;
-        value += data_base;
-        break;
-      default:
-        end_ = 0;
-    }
-    return value;
+    const uint64_t value = EncodedValue(encoding);
+    const uint8_t base = encoding & 0xf0;
+    if (base != 0 && base != kPePcRelative) end_ = 0;
+    return base == kPePcRelative ? value + here : value;
   }
 
   // Reads the stored number of a pointer, without adding a base.
@@ -113,6 +79,17 @@ class Cursor {
   }
 
  private:
+  uint64_t Leb(bool is_signed) {
+    uint64_t value = 0;
+    unsigned shift = 0;
+    uint8_t byte;
+    do {
+      byte = Byte();
+      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      shift += 7;
+    } while ((byte & 0x80) != 0 && ok());
+    return is_signed && shift < 64 && (byte & 0x40) != 0 ? value | ~uint64_t{0} << shift : value;
+  }
   const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
 
   // Two words, because several cursors are on the stack of an event at a time.
@@ -585,19 +562,17 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
 // Returns the FDE with the greatest start that is not above `address`, from the sorted table of the object. Returns
 // null if there is none, or if the table is damaged or has another format.
 const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address) {
-  constexpr uint8_t kSortedTable = 0x3b;  // pairs of signed offsets from the header, 4 bytes each
+  // The first four bytes, as all linkers write them: version 1; the address of .eh_frame and the number of entries have
+  // 4 bytes each; the entries are pairs of signed offsets from the header, 4 bytes each.
+  constexpr uint64_t kFormat = 0x3b031b01;
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
   Cursor in(header, reinterpret_cast<const uint8_t*>(limit), readable.may_be_unmapped());
-  const auto version = in.Byte();
-  const auto eh_frame_encoding = in.Byte();
-  const auto count_encoding = in.Byte();
-  const auto table_encoding = in.Byte();
-  if (version != 1 || count_encoding == kPeOmit || table_encoding != kSortedTable) return nullptr;
-  in.EncodedValue(eh_frame_encoding);
-  const uint64_t count = in.Encoded(count_encoding, base);
-  if (!in.ok() || count == 0) return nullptr;
+  const uint64_t format = in.Integer(4);
+  in.Skip(4);
+  const uint64_t count = in.Integer(4);
+  if (!in.ok() || format != kFormat || count == 0) return nullptr;
   if (count > (limit - reinterpret_cast<uintptr_t>(in.at())) / kPairBytes) return nullptr;
   const auto entry = [&in](uint64_t i, int field) {
     Cursor at = in;
@@ -637,8 +612,7 @@ bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t ad
       !ReadCie(reinterpret_cast<const uint8_t*>(cie_field - cie_distance), readable, &fde->cie)) {
     return false;
   }
-  if ((fde->cie.pointer_encoding & kPeIndirect) != 0) return false;
-  fde->start = in.Encoded(fde->cie.pointer_encoding, 0);
+  fde->start = in.Encoded(fde->cie.pointer_encoding);
   const uint64_t bytes = in.EncodedValue(fde->cie.pointer_encoding);
   if (fde->cie.has_augmentation_data) in.Skip(in.Uleb());
   fde->program = in;

@@ -121,7 +121,8 @@ bool IsKnownCode(uintptr_t address);
 // object but not in its readable code.
 bool ReadCode(uintptr_t address, void* code, size_t bytes);
 
-// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false if they cannot be read.
+// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false if they cannot be
+// read.
 bool CopyOfObject(uintptr_t from, void* to, size_t bytes, bool may_be_unmapped);
 
 // The program headers of the object that is loaded at `start`, which must be mapped for a page, unless it

@@ -76,8 +76,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 // Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.
 inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
   const PackedRule stored(RuleBucketOf(address).Find(MixAddress(address)));
-  const bool is_valid =
-      stored.word() != 0 && (stored.object() == 0 || objects->IsLoaded(stored.object(), address));
+  const bool is_valid = stored.word() != 0 && (stored.object() == 0 || objects->IsLoaded(stored.object(), address));
   return is_valid ? stored : LearnRule(address, objects);
 }
 

@@ -166,9 +166,10 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);
-    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value()};
-    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value()};
-    if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value()};
+    const bool is_guessed = walk.objects.is_guessed();
+    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value(), is_guessed};
+    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value(), is_guessed};
+    if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value(), is_guessed};
     pcs[depth] = walk.address + 1;
     hash.Add(walk.address + 1);
   }

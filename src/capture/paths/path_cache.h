@@ -130,7 +130,7 @@ extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-e
 void PreparePathCaches();
 
 // Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,
-// /*guess=*/false). Sets `*path` to the path that is now in the cache, or to null.
+// /*guess=*/true). Sets `*path` to the path that is now in the cache, or to null.
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path);
 
 }  // namespace hbmprof::internal
