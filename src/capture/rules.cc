@@ -86,14 +86,10 @@ FrameRule SignalTrampolineRule(uintptr_t) { return {}; }
 // Returns whether the code at `address`, which has no rule, is the start of the process: the dynamic linker's code
 // without unwind information that begins at its entry point. It calls the constructors of the libraries that are loaded
 // at program start, and nothing has called it.
-bool IsProcessStart(uintptr_t address, const LoadedObject& object) {
+bool IsProcessStart(uintptr_t address) {
   constexpr uintptr_t kMostBytes = 256;  // glibc's has 61 bytes on x86-64
   const uintptr_t entry = LinkerEntry();
-  if (entry == 0 || address - entry >= kMostBytes) return false;
-  for (uintptr_t at = entry; at < address; ++at) {
-    if (ReadFrameRule(object.eh_frame_hdr, object.readable, at).kind != FrameRule::kNone) return false;
-  }
-  return true;
+  return entry != 0 && address - entry < kMostBytes;
 }
 
 }  // namespace
@@ -110,7 +106,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   LoadedObject object;
   if (!objects->Find(address, &object)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   FrameRule read = ReadFrameRule(object.eh_frame_hdr, object.readable, address);
-  if (read.kind == FrameRule::kNone && IsProcessStart(address, object)) read.kind = FrameRule::kOutermost;
+  if (read.kind == FrameRule::kNone && IsProcessStart(address)) read.kind = FrameRule::kOutermost;
   if (read.kind == FrameRule::kNone || read.kind == FrameRule::kInexpressible) {
     const FrameRule trampoline = SignalTrampolineRule(address + 1);
     if (trampoline.kind == FrameRule::kSignal) read = trampoline;

@@ -8,6 +8,14 @@ constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 // The DWARF number of the link register; 0 if the architecture has none.
 constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
 
+// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
+bool ReadCall(uintptr_t pc, CallInstruction* call) {
+  unsigned char bytes[kCallBytes];
+  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
+  *call = DecodeCall(bytes, pc);
+  return true;
+}
+
 }  // namespace
 
 RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
@@ -62,18 +70,6 @@ bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const 
   *value = LoadStackWord(interrupted_sp_at_ - SignalWordsBelowSp(dwarf_register) * sizeof(uintptr_t));
   return true;
 }
-
-namespace {
-
-// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
-bool ReadCall(uintptr_t pc, CallInstruction* call) {
-  unsigned char bytes[kCallBytes];
-  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
-  *call = DecodeCall(bytes, pc);
-  return true;
-}
-
-}  // namespace
 
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
   CallInstruction call;
