@@ -11,9 +11,8 @@ namespace hbmprof::internal {
 StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kRules) {
   if (unwinder == Unwinder::kNone) method_ = Method::kNone;
   if (unwinder == Unwinder::kFramePointer) method_ = Method::kFramePointer;
-  if (method_ != Method::kRules) return;
-  PrepareRules();
-  PreparePathCaches();
+  if (is_on()) PrepareRules();  // with frame pointers, the merge of Python functions uses rules
+  if (method_ == Method::kRules) PreparePathCaches();
 }
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {

@@ -271,7 +271,7 @@ TEST(DamagedTablesTest, TruncateTheStack) {
     ASSERT_NE(WEXITSTATUS(status), 1) << "seed " << seed;
     truncated += WEXITSTATUS(status) == 2;
   }
-  EXPECT_GT(truncated, 10);
+  EXPECT_GT(truncated, 5);  // on aarch64 most of the frames are still found, by guesses
 }
 
 TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
