@@ -21,9 +21,10 @@ using hbmprof::internal::StackCapture;
 constexpr int kDepth = 128;
 
 const StackCapture& CaptureOf(Unwinder unwinder) {
-  static const StackCapture captures[] = {StackCapture(Unwinder::kAuto), StackCapture(Unwinder::kFramePointer),
-                                          StackCapture(Unwinder::kLibunwind), StackCapture(Unwinder::kNone)};
-  return captures[static_cast<int>(unwinder)];
+  static const StackCapture by_rules(Unwinder::kAuto);
+  static const StackCapture by_frame_pointers(Unwinder::kFramePointer);
+  static const StackCapture none(Unwinder::kNone);
+  return unwinder == Unwinder::kAuto ? by_rules : unwinder == Unwinder::kFramePointer ? by_frame_pointers : none;
 }
 
 [[gnu::noinline]] int CaptureHere(const StackCapture& capture) {
@@ -101,7 +102,6 @@ void NewThread(benchmark::State& state, Unwinder unwinder) {
 
 CAPTURE_BENCHMARKS(auto, Unwinder::kAuto);
 CAPTURE_BENCHMARKS(frame_pointer, Unwinder::kFramePointer);
-CAPTURE_BENCHMARKS(libunwind, Unwinder::kLibunwind);
 CAPTURE_BENCHMARKS(none, Unwinder::kNone);
 
 }  // namespace

@@ -249,7 +249,6 @@ void Register(const char* program, int64_t pairs) {
       {"nofp_random10000", without_frame_pointers::Descend, Unwinder::kAuto, 23, 10000, 10000},
       {"nofp_1M_live", without_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 1000000},
       {"fp_chain_only", with_frame_pointers::Descend, Unwinder::kFramePointer, 23, 256, 10000},
-      {"libunwind", without_frame_pointers::Descend, Unwinder::kLibunwind, 23, 256, 10000},
       {"no_stack", without_frame_pointers::Descend, Unwinder::kNone, 23, 256, 10000},
       {"fp_random256_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 256, 10000, 1},
       {"fp_repeating_block", with_frame_pointers::Descend, Unwinder::kAuto, 23, 1, 10000, 1},

@@ -37,7 +37,6 @@ ADDED = [
     ("10,000 stacks, without frame pointers", "nofp_random10000", 230),
     ("1M live, random frees", "nofp_1M_live", 220),
     ("frame-pointer chain only", "fp_chain_only", None),
-    ("libunwind on every capture", "libunwind", None),
     ("no stacks", "no_stack", 20),
 ]
 

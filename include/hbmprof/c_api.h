@@ -73,12 +73,7 @@ const char* hbmprof_last_error(void);
 
 /* ---- Setup ------------------------------------------------------------------------------------------------------- */
 
-enum hbmprof_unwinder {
-  HBMPROF_UNWINDER_AUTO = 0,
-  HBMPROF_UNWINDER_FRAME_POINTER = 1,
-  HBMPROF_UNWINDER_LIBUNWIND = 2,
-  HBMPROF_UNWINDER_NONE = 3
-};
+enum hbmprof_unwinder { HBMPROF_UNWINDER_AUTO = 0, HBMPROF_UNWINDER_FRAME_POINTER = 1, HBMPROF_UNWINDER_NONE = 3 };
 
 /* The options of the process's profiler. hbmprof/options.h describes each field, with its range. */
 typedef struct hbmprof_options {
@@ -124,8 +119,8 @@ int hbmprof_options_from_environment(hbmprof_options* options);
  * environment.
  *
  * After an error the profiler is not changed. Errors: HBMPROF_INVALID_ARGUMENT if `options` is null, its struct_size is
- * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already, or if libunwind
- * is requested but cannot be used; HBMPROF_RESOURCE_EXHAUSTED. */
+ * not set, or a field is outside its range; HBMPROF_FAILED_PRECONDITION if the profiler exists already;
+ * HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_init(const hbmprof_options* options);
 
 /* Turns recording on (1) or off (0). Events are ignored while it is off: buffers that are allocated meanwhile stay

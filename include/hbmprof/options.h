@@ -16,8 +16,7 @@ namespace hbmprof {
 enum class Unwinder : uint8_t {
   kAuto,          // exact with and without frame pointers; the default
   kFramePointer,  // follows frame pointers: the cheapest; stops at code that was built without them
-  kLibunwind,     // libunwind for every stack, for comparison; x86-64 only, not in static programs (docs/limits.md)
-  kNone,          // no stacks: only totals, labels and peaks
+  kNone = 3,      // no stacks: only totals, labels and peaks
 };
 
 // The options of a Profiler. For a number outside its range, the constructor of Profiler takes the nearest number in
@@ -30,7 +29,7 @@ struct Options {
   int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
   // Whether stacks contain the running Python functions in place of the frames of the CPython interpreter that evaluate
-  // them (docs/python.md). It has an effect only with kAuto and kLibunwind.
+  // them (docs/python.md). It has an effect only with kAuto.
   bool python = true;
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.
@@ -162,7 +161,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_DUMP_KEEP_BYTES=N          dump_keep_bytes
 //   HBMPROF_DUMP_SIGNAL=USR1|USR2|N    dump_signal; N: the number of a signal from SIGRTMIN to SIGRTMAX
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
-//   HBMPROF_UNWINDER=auto|fp|libunwind|none
+//   HBMPROF_UNWINDER=auto|fp|none
 //   HBMPROF_PYTHON=0|1                 python
 //   HBMPROF_MAX_LIVE=N                 max_live_buffers
 //   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes

@@ -164,8 +164,8 @@ class Profiler {
   // unwinder, the stack depth and the limits; the other options take effect as usual.
   //
   // After an error nothing is changed. A path of the options that cannot be written is no error: a line on stderr says
-  // so. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition if the profiler exists already,
-  // or if libunwind is requested but cannot be used; kResourceExhausted if the host has no memory.
+  // so. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition if the profiler exists already;
+  // kResourceExhausted if the host has no memory.
   static absl::Status InitDefault(const DefaultOptions& options);
 
   // Returns the options that Default() was made with; makes it first if it does not exist.

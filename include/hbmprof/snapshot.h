@@ -66,7 +66,7 @@ struct TrackerStats {
   int64_t sites = 0;               // different call sites so far
   int64_t host_bytes = 0;      // bytes of host memory that the tables of all profilers take (Options::max_host_bytes)
   int64_t max_host_bytes = 0;  // bytes that they may take
-  // How stacks are captured: "cached_rules" or "frame_pointer" or "libunwind" or "backtrace" or "none".
+  // How stacks are captured: "cached_rules" or "frame_pointer" or "none".
   std::string unwinder;
 };
 

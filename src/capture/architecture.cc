@@ -64,10 +64,8 @@ CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t p
 DescriptorRange ThreadDescriptor() {
   // The descriptor begins at the thread pointer. The ABI fixes the contents before offset 0x200. The descriptor has
   // 0x900 bytes in glibc 2.36, and can be aligned to a page.
-  uintptr_t self = 0;
-#if defined(__x86_64__)
+  uintptr_t self;
   asm("movq %%fs:0, %0" : "=r"(self));
-#endif
   return {self, self + 0x200, self + 0x1000, 0x11000};
 }
 

@@ -15,17 +15,13 @@ using WordPair = uintptr_t __attribute__((vector_size(2 * sizeof(uintptr_t)), ma
 
 #if defined(__aarch64__)
 #include "src/capture/architecture_aarch64.h"
-#else
+#elif defined(__x86_64__)
 #include "src/capture/architecture_x86_64.h"
+#else
+#error "call stacks can be captured on x86-64 and aarch64 only"
 #endif
-
-// HBMPROF_CALLER_HAS_REGISTERS: hbmprof::Caller contains registers, and stacks are captured with them.
-// HBMPROF_HAS_FRAME_RULES: frame rules (rules.h) can be used.
-#if defined(__x86_64__) || defined(__aarch64__)
-#define HBMPROF_CALLER_HAS_REGISTERS 1
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
-#define HBMPROF_HAS_FRAME_RULES 1
-#endif
+#if !defined(__GLIBC__) || !__GLIBC_PREREQ(2, 35)
+#error "hbmprof must be compiled with glibc 2.35 or later, which has _dl_find_object"
 #endif
 
 namespace hbmprof::internal {

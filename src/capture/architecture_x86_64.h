@@ -1,5 +1,4 @@
-// x86-64 with the System V calling convention. See architecture.h, which includes this file. The library is
-// also compiled with these definitions for other processors, where stacks are captured by backtrace() instead.
+// x86-64 with the System V calling convention. See architecture.h, which includes this file.
 #ifndef HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
 #define HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_
 
@@ -35,37 +34,24 @@ inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) {
 // Loads a word. Sanitizers do not instrument this load. They would report it, because frames of other functions contain
 // poisoned words, and words that other threads change.
 inline uintptr_t LoadStackWord(uintptr_t address) {
-#if defined(__x86_64__)
   uintptr_t word;
   asm volatile("movq %1, %0" : "=r"(word) : "m"(*reinterpret_cast<const char(*)[sizeof(word)]>(address)));
   return word;
-#else
-  return *reinterpret_cast<const volatile uintptr_t*>(address);
-#endif
 }
 
 // Loads the two words at the given offsets from `base`, in words.
 inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t second_offset) {
-#if defined(__x86_64__)
   WordPair words;
   asm volatile("movq (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(first_offset));
   asm volatile("movhps (%1,%2,8), %0" : "+x"(words) : "r"(base), "r"(second_offset));
   return words;
-#else
-  const auto at = [base](intptr_t offset) { return base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t); };
-  return WordPair{LoadStackWord(at(first_offset)), LoadStackWord(at(second_offset))};
-#endif
 }
 
 // Loads the two adjacent words at `offset` from `base`, in words.
 inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
-#if defined(__x86_64__)
   WordPair words;
   asm volatile("movdqu (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(offset));
   return words;
-#else
-  return LoadStackWords(base, offset, offset + 1);
-#endif
 }
 
 }  // namespace hbmprof::internal

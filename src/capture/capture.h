@@ -1,6 +1,6 @@
 // StackCapture: captures the call stack at a program point, as return addresses.
 //
-// Not in this file: the ways to find a stack (path_cache.h, walk.h, libunwind_backend.h), loaded modules (modules.h).
+// Not in this file: the ways to find a stack (path_cache.h, walk.h), loaded modules (modules.h).
 #ifndef HBMPROF_SRC_CAPTURE_CAPTURE_H_
 #define HBMPROF_SRC_CAPTURE_CAPTURE_H_
 
@@ -39,7 +39,6 @@ struct CapturedStack {
 // every stored pc, the address before it is inside the call instruction or the interrupted instruction.
 class StackCapture {
  public:
-  // Unwinder::kLibunwind loads libunwind, under the dynamic linker's lock. If that fails, the rules are used instead.
   explicit StackCapture(Unwinder unwinder);
 
   // Returns the stack that begins at `caller`; pcs[0] is caller.pc. It has at most min(`max_depth`, kMaxStackDepth)
@@ -47,9 +46,8 @@ class StackCapture {
   // pointer if possible. Otherwise the stack ends at that frame and counts as truncated. The stack of `Caller{}` is
   // empty.
   //
-  // Does not call malloc, but libunwind may call it when a thread first uses libunwind. Takes no lock that dlopen holds
-  // while dlopen runs other code. Calls no function of the traced program. Does not change errno. Needs less than 4 KiB
-  // of stack.
+  // Does not call malloc. Takes no lock that dlopen holds while dlopen runs other code. Calls no function of the traced
+  // program. Does not change errno. Needs less than 4 KiB of stack.
   CapturedStack Capture(const Caller& caller, uintptr_t* buffer, int max_depth) const {
     const Path* path = FindPath(caller, max_depth);
     return path != nullptr ? CapturedStack(*path) : CaptureAfresh(caller, buffer, max_depth);
@@ -58,7 +56,7 @@ class StackCapture {
   // The two steps of Capture. FindPath returns the path of the stack if it is in the thread's cache, kEmptyPath if
   // stacks are not captured, and null otherwise.
   [[gnu::always_inline]] const Path* FindPath(const Caller& caller, int max_depth) const {
-    if (__builtin_expect(method_ != Method::kRules, 0) != 0) return method_ == Method::kNone ? &kEmptyPath : nullptr;
+    if (__builtin_expect(method_ != Method::kRules, 0) != 0) return is_on() ? nullptr : &kEmptyPath;
     PathCache* cache = active_path_cache;
     return cache == nullptr ? nullptr : cache->Find(caller, max_depth);
   }
@@ -67,12 +65,11 @@ class StackCapture {
 
   // Whether stacks are captured.
   bool is_on() const { return method_ != Method::kNone; }
-  // The method that captures really use: "cached_rules", "frame_pointer", "libunwind", "backtrace" or "none". It
-  // differs from the requested unwinder if this system does not support that.
+  // The method that captures use: "cached_rules", "frame_pointer" or "none".
   const char* name() const;
 
  private:
-  enum class Method : uint8_t { kRules, kFramePointer, kLibunwind, kBacktrace, kNone };  // in the order of name()
+  enum class Method : uint8_t { kRules, kFramePointer, kNone };  // in the order of name()
 
   Method method_;
 };

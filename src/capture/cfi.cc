@@ -1,7 +1,6 @@
 #include "src/capture/cfi.h"
 
 #include <cstring>
-#include <optional>
 
 #include "src/capture/stack_memory.h"
 
@@ -9,10 +8,7 @@ namespace hbmprof::internal {
 namespace {
 
 // Pointer encodings (DW_EH_PE_*).
-constexpr uint8_t kPeOmit = 0xff;
-constexpr uint8_t kPeIndirect = 0x80;
 constexpr uint8_t kPePcRelative = 0x10;
-constexpr uint8_t kPeDataRelative = 0x30;
 
 // Reads forward through an object's unwind information. A read fails if it goes beyond `end` or finds an unknown
 // encoding. After a failure, ok() returns false for ever, and all reads return 0.
@@ -59,47 +55,16 @@ class Cursor {
     return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(value << unused_bits) >> unused_bits) : value;
   }
 
-  uint64_t Uleb() {
-    uint64_t value = 0;
-    for (unsigned shift = 0;; shift += 7) {
-      const uint8_t byte = Byte();
-      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if ((byte & 0x80) == 0 || !ok()) return value;
-    }
-  }
+  uint64_t Uleb() { return Leb(/*is_signed=*/false); }
+  int64_t Sleb() { return static_cast<int64_t>(Leb(/*is_signed=*/true)); }
 
-  int64_t Sleb() {
-    uint64_t value = 0;
-    unsigned shift = 0;
-    uint8_t byte;
-    do {
-      byte = Byte();
-      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      shift += 7;
-    } while ((byte & 0x80) != 0 && ok());
-    if (shift < 64 && (byte & 0x40) != 0) value |= ~uint64_t{0} << shift;
-    return static_cast<int64_t>(value);
-  }
-
-  // Reads a pointer in one of the DW_EH_PE encodings. Data-relative pointers are relative to `data_base`; if it is 0,
-  // the read fails. Does not dereference an indirect pointer: returns the address at which the pointer is stored.
-  uint64_t Encoded(uint8_t encoding, uintptr_t data_base) {
+  // Reads a pointer in one of the DW_EH_PE encodings: a number, or a distance from the place where it is stored.
+  uint64_t Encoded(uint8_t encoding) {
     const auto here = reinterpret_cast<uintptr_t>(at_);
-    uint64_t value = EncodedValue(encoding);
-    switch (encoding & 0x70) {
-      case 0:
-        break;
-      case kPePcRelative:
-        value += here;
-        break;
-      case kPeDataRelative:
-        if (data_base == 0) end_ = 0;
-        value += data_base;
-        break;
-      default:
-        end_ = 0;
-    }
-    return value;
+    const uint64_t value = EncodedValue(encoding);
+    const uint8_t base = encoding & 0xf0;
+    if (base != 0 && base != kPePcRelative) end_ = 0;
+    return base == kPePcRelative ? value + here : value;
   }
 
   // Reads the stored number of a pointer, without adding a base.
@@ -114,6 +79,17 @@ class Cursor {
   }
 
  private:
+  uint64_t Leb(bool is_signed) {
+    uint64_t value = 0;
+    unsigned shift = 0;
+    uint8_t byte;
+    do {
+      byte = Byte();
+      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      shift += 7;
+    } while ((byte & 0x80) != 0 && ok());
+    return is_signed && shift < 64 && (byte & 0x40) != 0 ? value | ~uint64_t{0} << shift : value;
+  }
   const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
 
   // Two words, because several cursors are on the stack of an event at a time.
@@ -213,122 +189,62 @@ struct Term {
   }
 };
 
-// Operations of DWARF expressions (DW_OP_*).
+// Operations of DWARF expressions (DW_OP_*): those that compilers, linkers and the C library use for frames.
 enum Op : uint8_t {
   kOpDeref = 0x06,
-  kOpConst1u = 0x08,  // then 1s, 2u, 2s, 4u, 4s, 8u
-  kOpConst8s = 0x0f,
-  kOpConstu,
-  kOpConsts,
   kOpAnd = 0x1a,
-  kOpMinus = 0x1c,
-  kOpOr = 0x21,
   kOpPlus = 0x22,
   kOpPlusUconst = 0x23,
   kOpShl = 0x24,
-  kOpShr = 0x25,
-  kOpEq = 0x29,
-  kOpGe,
-  kOpGt,
-  kOpLe,
-  kOpLt,
-  kOpNe,
+  kOpGe = 0x2a,
   kOpLit0 = 0x30,
   kOpLit31 = 0x4f,
   kOpBreg0 = 0x70,
   kOpBreg31 = 0x8f,
-  kOpBregx = 0x92,
-  kOpNop = 0x96,
 };
 
-// Returns the term that operation `op` pushes, or nullopt if it pushes none. The operands of `op` follow in `in`. `pc`
-// is the value of the program counter.
-std::optional<Term> ReadPushed(uint8_t op, uintptr_t pc, Cursor* in) {
-  Term pushed;
-  if (op >= kOpLit0 && op <= kOpLit31) {
-    pushed.offset = op - kOpLit0;
-  } else if (op >= kOpConst1u && op <= kOpConst8s) {
-    const unsigned form = op - unsigned{kOpConst1u};
-    pushed.offset = static_cast<int64_t>(in->Integer(size_t{1} << form / 2, /*is_signed=*/form % 2 != 0));
-  } else if (op == kOpConstu) {
-    pushed.offset = static_cast<int64_t>(in->Uleb());
-  } else if (op == kOpConsts) {
-    pushed.offset = in->Sleb();
-  } else if ((op >= kOpBreg0 && op <= kOpBreg31) || op == kOpBregx) {
-    const uint64_t reg = op == kOpBregx ? in->Uleb() : op - uint64_t{kOpBreg0};
-    pushed.offset = in->Sleb();
-    if (reg == kPcRegister) {
-      pushed.Add(static_cast<int64_t>(pc));
-    } else {
-      pushed.base = Term::kRegister;
-      pushed.reg = reg;
-    }
-  } else {
-    return std::nullopt;
-  }
-  return pushed;
-}
-
-// Sets `*left` to the result of operation `op` on `*left` and `right`. Returns false if the result is not a Term, or if
-// the operation is not supported.
-bool Combine(uint8_t op, const Term& right, Term* left) {
+// Sets `*left` to the result of operation `op` on `*left` and the number `right`. Returns false if the operation is not
+// supported.
+bool Combine(uint8_t op, int64_t right, Term* left) {
   if (op == kOpPlus) {
-    if (left->base != Term::kNumber && right.base != Term::kNumber) return false;
-    const Term number = left->base == Term::kNumber ? *left : right;
-    if (left->base == Term::kNumber) *left = right;
-    left->Add(number.offset);
+    left->Add(right);
     return true;
   }
-  if (op == kOpMinus && right.base == Term::kNumber) {
-    left->Add(Difference(0, right.offset));
-    return true;
+  if (left->base != Term::kNumber) return false;
+  if (op == kOpAnd) {
+    left->offset &= right;
+  } else if (op == kOpGe) {
+    left->offset = left->offset >= right;
+  } else if (op == kOpShl && right >= 0 && right < 64) {
+    left->offset = static_cast<int64_t>(static_cast<uint64_t>(left->offset) << right);
+  } else {
+    return false;
   }
-  if (left->base != Term::kNumber || right.base != Term::kNumber) return false;
-  const int64_t a = left->offset;
-  const int64_t b = right.offset;
-  const auto set = [left](int64_t value) {
-    left->offset = value;
-    return true;
-  };
-  const bool is_shift = b >= 0 && b < 64;
-  switch (op) {
-    case kOpAnd:
-      return set(a & b);
-    case kOpOr:
-      return set(a | b);
-    case kOpShl:
-      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) << b) : 0);
-    case kOpShr:
-      return set(is_shift ? static_cast<int64_t>(static_cast<uint64_t>(a) >> b) : 0);
-    case kOpEq:
-      return set(a == b);
-    case kOpGe:
-      return set(a >= b);
-    case kOpGt:
-      return set(a > b);
-    case kOpLe:
-      return set(a <= b);
-    case kOpLt:
-      return set(a < b);
-    case kOpNe:
-      return set(a != b);
-    default:
-      return false;
-  }
+  return true;
 }
 
 // Evaluates a DWARF expression. `pc` is the value of the program counter. If `cfa` is not null, it is pushed first.
 // Returns false if the expression is damaged, or if its value is not a Term.
 bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
-  constexpr int kMaxDepth = 16;
+  constexpr int kMaxDepth = 8;
   Term stack[kMaxDepth];
   int depth = 0;
   if (cfa != nullptr) stack[depth++] = *cfa;
   while (!in.AtEnd()) {
     const auto op = in.Byte();
-    if (const std::optional<Term> pushed = ReadPushed(op, pc, &in)) {
+    const bool is_register = op >= kOpBreg0 && op <= kOpBreg31;
+    if (is_register || (op >= kOpLit0 && op <= kOpLit31)) {
       if (depth == kMaxDepth) return false;
-      stack[depth++] = *pushed;
+      Term& pushed = stack[depth++];
+      pushed = {};
+      pushed.offset = is_register ? in.Sleb() : op - kOpLit0;
+      if (!is_register) continue;
+      pushed.reg = op - uint64_t{kOpBreg0};
+      if (pushed.reg == kPcRegister) {
+        pushed.Add(static_cast<int64_t>(pc));
+      } else {
+        pushed.base = Term::kRegister;
+      }
       continue;
     }
     if (depth == 0) return false;
@@ -338,8 +254,8 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       top.base = Term::kWordAt;
     } else if (op == kOpPlusUconst) {
       top.Add(static_cast<int64_t>(in.Uleb()));
-    } else if (op != kOpNop) {
-      if (depth < 2 || !Combine(op, top, &stack[depth - 2])) return false;
+    } else {
+      if (depth < 2 || top.base != Term::kNumber || !Combine(op, top.offset, &stack[depth - 2])) return false;
       --depth;
     }
   }
@@ -380,8 +296,7 @@ enum CfaOp : uint8_t {
   kCfaRestore = 0xc0,
   // In all bits.
   kCfaNop = 0x00,
-  kCfaSetLoc,
-  kCfaAdvanceLoc1,
+  kCfaAdvanceLoc1 = 0x02,
   kCfaAdvanceLoc2,
   kCfaAdvanceLoc4,
   kCfaOffsetExtended,
@@ -404,7 +319,6 @@ enum CfaOp : uint8_t {
   kCfaValExpression,
   kCfaAarch64NegateRaState = 0x2d,  // switches between signed and unsigned return addresses
   kCfaGnuArgsSize = 0x2e,
-  kCfaGnuNegativeOffsetExtended,
 };
 constexpr uint8_t kCfaHighBits = 0xc0;
 
@@ -445,9 +359,6 @@ class CfaProgram {
       case kCfaAdvanceLoc4:
         location_ += in->Integer(size_t{1} << (op - kCfaAdvanceLoc1)) * cie_.code_alignment;
         break;
-      case kCfaSetLoc:
-        location_ = in->Encoded(cie_.pointer_encoding, 0);
-        break;
       case kCfaDefCfa:
       case kCfaDefCfaSf:
         row_->cfa_register = in->Uleb();
@@ -469,11 +380,10 @@ class CfaProgram {
         SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
         break;
       case kCfaOffsetExtended:
-      case kCfaOffsetExtendedSf:
-      case kCfaGnuNegativeOffsetExtended: {
+      case kCfaOffsetExtendedSf: {
         const uint64_t reg = in->Uleb();
-        const int64_t at = Factored(op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb()));
-        SetRule(reg, RegisterRule::kAtCfa, op == kCfaGnuNegativeOffsetExtended ? Difference(0, at) : at);
+        const int64_t at = op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb());
+        SetRule(reg, RegisterRule::kAtCfa, Factored(at));
         break;
       }
       case kCfaRestore:
@@ -652,19 +562,17 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
 // Returns the FDE with the greatest start that is not above `address`, from the sorted table of the object. Returns
 // null if there is none, or if the table is damaged or has another format.
 const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t address) {
-  constexpr uint8_t kSortedTable = 0x3b;  // pairs of signed offsets from the header, 4 bytes each
+  // The first four bytes, as all linkers write them: version 1; the address of .eh_frame and the number of entries have
+  // 4 bytes each; the entries are pairs of signed offsets from the header, 4 bytes each.
+  constexpr uint64_t kFormat = 0x3b031b01;
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
   Cursor in(header, reinterpret_cast<const uint8_t*>(limit), readable.may_be_unmapped());
-  const auto version = in.Byte();
-  const auto eh_frame_encoding = in.Byte();
-  const auto count_encoding = in.Byte();
-  const auto table_encoding = in.Byte();
-  if (version != 1 || count_encoding == kPeOmit || table_encoding != kSortedTable) return nullptr;
-  in.EncodedValue(eh_frame_encoding);
-  const uint64_t count = in.Encoded(count_encoding, base);
-  if (!in.ok() || count == 0) return nullptr;
+  const uint64_t format = in.Integer(4);
+  in.Skip(4);
+  const uint64_t count = in.Integer(4);
+  if (!in.ok() || format != kFormat || count == 0) return nullptr;
   if (count > (limit - reinterpret_cast<uintptr_t>(in.at())) / kPairBytes) return nullptr;
   const auto entry = [&in](uint64_t i, int field) {
     Cursor at = in;
@@ -704,8 +612,7 @@ bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t ad
       !ReadCie(reinterpret_cast<const uint8_t*>(cie_field - cie_distance), readable, &fde->cie)) {
     return false;
   }
-  if ((fde->cie.pointer_encoding & kPeIndirect) != 0) return false;
-  fde->start = in.Encoded(fde->cie.pointer_encoding, 0);
+  fde->start = in.Encoded(fde->cie.pointer_encoding);
   const uint64_t bytes = in.EncodedValue(fde->cie.pointer_encoding);
   if (fde->cie.has_augmentation_data) in.Skip(in.Uleb());
   fde->program = in;

@@ -9,7 +9,6 @@
 #include <climits>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -30,8 +29,8 @@ struct Listing {
   std::vector<Snapshot::Module> modules;
   bool seen_main = false;
   // The notes of the next object are read only if they lie in this range.
-  uintptr_t notes_from = 0;
-  uintptr_t notes_limit = UINTPTR_MAX;
+  uintptr_t notes_at = 0;
+  size_t notes_bytes = SIZE_MAX;
 };
 
 // dl_iterate_phdr calls this function under the dynamic linker's lock. So it only copies data.
@@ -42,25 +41,12 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
   const std::string path = is_main || info->dlpi_name == nullptr ? "" : info->dlpi_name;
   listing->seen_main = true;
 
+  const BuildId read = ReadBuildId(info->dlpi_phdr, info->dlpi_phdr + info->dlpi_phnum, info->dlpi_addr,
+                                   listing->notes_at, listing->notes_bytes, /*may_be_unmapped=*/false);
   std::string build_id;
-  for (int i = 0; i < info->dlpi_phnum && build_id.empty(); ++i) {
-    const ElfW(Phdr)& header = info->dlpi_phdr[i];
-    const uintptr_t notes = info->dlpi_addr + header.p_vaddr;
-    if (header.p_type != PT_NOTE || notes < listing->notes_from || notes > listing->notes_limit ||
-        header.p_memsz > listing->notes_limit - notes) {
-      continue;
-    }
-    const uintptr_t limit = notes + header.p_memsz;
-    const BuildIdAt found = FindBuildId(notes, limit, header.p_align == 8 ? 8 : 4, [](uintptr_t at, auto* note) {
-      std::memcpy(note, reinterpret_cast<const void*>(at), sizeof(*note));
-      return true;
-    });
-    if (found.address > limit || found.bytes > limit - found.address) continue;
-    for (uint32_t n = 0; n < found.bytes; ++n) {
-      const auto byte = reinterpret_cast<const unsigned char*>(found.address)[n];
-      build_id += "0123456789abcdef"[byte >> 4];
-      build_id += "0123456789abcdef"[byte & 15];
-    }
+  for (uint32_t n = 0; n < read.bytes; ++n) {
+    build_id += "0123456789abcdef"[read.id[n] >> 4];
+    build_id += "0123456789abcdef"[read.id[n] & 15];
   }
   const unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -108,7 +94,7 @@ void AddMappedObjects(Listing* listing) {
     }
     const std::string path = line.substr(static_cast<size_t>(path_at));
     if (path.empty() || (path[0] != '/' && path != "[vdso]")) return;
-    if (offset == 0 && limit - start >= sizeof(ElfW(Ehdr))) objects.push_back({path, start, limit - start});
+    if (offset == 0) objects.push_back({path, start, limit - start});
     if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
   });
   // The main program comes first.
@@ -116,22 +102,14 @@ void AddMappedObjects(Listing* listing) {
                         [](const Object& object) { return object.path == main_program_path; });
   for (const Object& object : objects) {
     if (!object.has_code) continue;
-    ElfW(Ehdr) header;
-    std::memcpy(&header, reinterpret_cast<const void*>(object.start), sizeof(header));
-    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) continue;
-    // A program may map a damaged file.
-    if (header.e_phoff > object.bytes || object.bytes - header.e_phoff < header.e_phnum * sizeof(ElfW(Phdr))) continue;
+    const Headers headers(object.start, /*may_be_unmapped=*/false);
     dl_phdr_info info = {};
     info.dlpi_name = object.path.c_str();
-    info.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(object.start + header.e_phoff);
-    info.dlpi_phnum = header.e_phnum;
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-      if (info.dlpi_phdr[i].p_type != PT_LOAD) continue;
-      info.dlpi_addr = object.start - info.dlpi_phdr[i].p_vaddr;
-      break;
-    }
-    listing->notes_from = object.start;
-    listing->notes_limit = object.start + object.bytes;
+    info.dlpi_addr = headers.bias();
+    info.dlpi_phdr = headers.begin();
+    info.dlpi_phnum = static_cast<ElfW(Half)>(headers.end() - headers.begin());
+    listing->notes_at = object.start;
+    listing->notes_bytes = object.bytes;
     AddObject(&info, sizeof(info), listing);
   }
 }

@@ -14,7 +14,6 @@
 
 namespace hbmprof::internal {
 
-#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
 constexpr uintptr_t kFirstPageBytes = 4096;
@@ -47,102 +46,12 @@ void ForEachStartObject(const Visit& visit) {
   }
 }
 
-// The addresses of the objects loaded at program start.
-class StartObjects {
- public:
-  // To be called once.
-  void Find() {
-    ForEachStartObject([this](const link_map* map) {
-      dl_find_object object;
-      if (count_ == kCapacity || !FindObject(reinterpret_cast<uintptr_t>(map->l_ld), &object)) return;
-      if (object.dlfo_link_map == map) starts_[count_++] = StartOf(object);
-    });
-    dl_find_object object;
-    const uintptr_t linker = getauxval(AT_BASE);
-    if (linker != 0 && FindObject(linker, &object) && StartOf(object) == linker) {
-      linker_entry_ = linker + reinterpret_cast<const ElfW(Ehdr)*>(linker)->e_entry;
-    }
-    is_known_.store(true, std::memory_order_release);
-  }
-
-  bool Contain(const dl_find_object& object) const {
-    if (!is_known_.load(std::memory_order_acquire)) return false;
-    for (int i = 0; i < count_; ++i) {
-      if (starts_[i] == StartOf(object)) return true;
-    }
-    return false;
-  }
-
-  uintptr_t linker_entry() const { return is_known_.load(std::memory_order_acquire) ? linker_entry_ : 0; }
-
- private:
-  static constexpr int kCapacity = 256;
-
-  std::atomic<bool> is_known_{false};
-  int count_ = 0;
-  uintptr_t starts_[kCapacity] = {};
-  uintptr_t linker_entry_ = 0;
-};
-
-StartObjects start_objects;
-
-// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false if it cannot be read.
-bool CopyOfObject(uintptr_t from, void* to, size_t bytes, bool may_be_unmapped) {
-  if (may_be_unmapped) return CopyMapped(from, to, bytes);
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-  return true;
+// Whether the object was loaded at program start, so that it is never unloaded.
+bool IsPermanent(const dl_find_object& object) {
+  bool is_found = false;
+  ForEachStartObject([&](const link_map* map) { is_found = is_found || map == object.dlfo_link_map; });
+  return is_found;
 }
-
-// The program headers of the object that is loaded at `start`. They are read from its first page, which is mapped,
-// unless another thread is unloading the object.
-class Headers {
- public:
-  Headers(uintptr_t start, bool may_be_unmapped) : start_(start), may_be_unmapped_(may_be_unmapped) {
-    ElfW(Ehdr) header;
-    if (may_be_unmapped && !CopyMapped(start, copy_, sizeof(copy_))) return;
-    std::memcpy(&header, may_be_unmapped ? copy_ : reinterpret_cast<const char*>(start), sizeof(header));
-    if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
-        header.e_phoff > kFirstPageBytes || header.e_phnum > (kFirstPageBytes - header.e_phoff) / sizeof(ElfW(Phdr))) {
-      return;
-    }
-    at_ = header.e_phoff;
-    for (unsigned i = 0; i < header.e_phnum; ++i) {
-      const ElfW(Phdr) segment = Get(i);
-      if (segment.p_type != PT_LOAD) continue;
-      if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) return;  // these bytes are not the object's headers
-      bias_ = start - (segment.p_vaddr & ~(kFirstPageBytes - 1));
-      count_ = header.e_phnum;
-      return;
-    }
-  }
-
-  // 0 if the headers are not in the first page.
-  unsigned count() const { return count_; }
-  // Has the type PT_NULL if it cannot be read.
-  ElfW(Phdr) Get(unsigned i) const {
-    ElfW(Phdr) segment = {};
-    const uintptr_t at = at_ + i * sizeof(segment);
-    if (may_be_unmapped_ && at + sizeof(segment) <= sizeof(copy_)) {
-      std::memcpy(&segment, copy_ + at, sizeof(segment));
-    } else if (!CopyOfObject(start_ + at, &segment, sizeof(segment), may_be_unmapped_)) {
-      return {};
-    }
-    return segment;
-  }
-  // An address in memory minus the address in the headers.
-  uintptr_t bias() const { return bias_; }
-
- private:
-  // Enough for the headers of most objects, so that one system call copies them.
-  static constexpr size_t kCopied = sizeof(ElfW(Ehdr)) + 14 * sizeof(ElfW(Phdr));
-
-  const uintptr_t start_;
-  const bool may_be_unmapped_;
-  uintptr_t at_ = 0;
-  uintptr_t bias_ = 0;
-  unsigned count_ = 0;
-  char copy_[kCopied];  // set only if the object may be unmapped
-};
 
 // Returns the segments of an object that have all of `flags`. Returns the whole object if its program headers cannot be
 // found. Not inlined, because of its large frame.
@@ -153,8 +62,8 @@ class Headers {
     ranges.Add(bias + segment.p_vaddr, bias + segment.p_vaddr + segment.p_memsz);
   };
   const Headers headers(StartOf(object), may_be_unmapped);
-  for (unsigned i = 0; i < headers.count(); ++i) add(headers.Get(i), headers.bias());
-  if (headers.count() != 0) return ranges;
+  for (const ElfW(Phdr) & segment : headers) add(segment, headers.bias());
+  if (!headers.empty()) return ranges;
   // In a static program, the C library reports the start of the code as the start of the main program.
   const auto* main_headers = reinterpret_cast<const ElfW(Phdr)*>(getauxval(AT_PHDR));
   dl_find_object main;
@@ -219,13 +128,13 @@ class Objects {
       entry.unload_count.store(count, std::memory_order_relaxed);
       return true;
     }
-    unsigned char loaded[BuildId::kCapacity];
+    unsigned char loaded[StoredBuildId::kCapacity];
     return CopyOfObject(entry.start + entry.build_id.offset, loaded, entry.build_id.bytes, may_be_unmapped) &&
            std::memcmp(loaded, entry.build_id.id, entry.build_id.bytes) == 0;
   }
 
  private:
-  struct BuildId {
+  struct StoredBuildId {
     static constexpr uint32_t kCapacity = 32;
     uint32_t bytes;   // 0: the object has none in its first page
     uint32_t offset;  // in the object
@@ -235,7 +144,7 @@ class Objects {
     uintptr_t start;
     uintptr_t limit;
     uintptr_t eh_frame_hdr;
-    BuildId build_id;
+    StoredBuildId build_id;
     uint64_t unwind_hash;  // used only if there is no build id
     uint32_t next;
     std::atomic<bool> is_watched;  // the watcher has returned
@@ -250,7 +159,7 @@ class Objects {
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
       if (Matches(id, object, may_be_unmapped)) return id;
     }
-    const BuildId build_id = BuildIdOf(StartOf(object), may_be_unmapped);
+    const StoredBuildId build_id = BuildIdOf(StartOf(object), may_be_unmapped);
     unsigned long long unload_count = 0;
     uint64_t unwind_hash = 0;
     if (build_id.bytes == 0) {
@@ -275,28 +184,17 @@ class Objects {
     return id;
   }
 
-  // Reads the build id of the object at `start`, if it is in the first page. (If another object is found at the same
+  // Returns the build id of the object at `start`, if it is in the first page. (If another object is found at the same
   // address later, only its first page is certain to be mapped.) Not inlined, because of its large frame.
-  [[gnu::noinline]] static BuildId BuildIdOf(uintptr_t start, bool may_be_unmapped) {
-    BuildId result = {};
+  [[gnu::noinline]] static StoredBuildId BuildIdOf(uintptr_t start, bool may_be_unmapped) {
+    StoredBuildId result = {};
     const Headers headers(start, may_be_unmapped);
-    for (unsigned i = 0; i < headers.count(); ++i) {
-      const ElfW(Phdr) segment = headers.Get(i);
-      const uintptr_t notes = headers.bias() + segment.p_vaddr;
-      if (segment.p_type != PT_NOTE || notes - start > kFirstPageBytes || segment.p_memsz > kFirstPageBytes) continue;
-      const uintptr_t limit = std::min(notes + segment.p_memsz, start + kFirstPageBytes);
-      const BuildIdAt found = FindBuildId(notes, limit, segment.p_align == 8 ? 8 : 4, [&](uintptr_t at, auto* note) {
-        return CopyOfObject(at, note, sizeof(*note), may_be_unmapped);
-      });
-      if (found.bytes < 8 || found.bytes > BuildId::kCapacity ||
-          found.address + found.bytes > start + kFirstPageBytes ||
-          !CopyOfObject(found.address, result.id, found.bytes, may_be_unmapped)) {
-        continue;
-      }
-      result.bytes = found.bytes;
-      result.offset = static_cast<uint32_t>(found.address - start);
-      break;
-    }
+    const BuildId found =
+        ReadBuildId(headers.begin(), headers.end(), headers.bias(), start, kFirstPageBytes, may_be_unmapped);
+    if (found.bytes < 8 || found.bytes > result.kCapacity) return result;
+    result.bytes = found.bytes;
+    result.offset = static_cast<uint32_t>(found.address - start);
+    std::memcpy(result.id, found.id, found.bytes);
     return result;
   }
 
@@ -309,10 +207,59 @@ Objects known_objects;
 
 }  // namespace
 
-void PrepareObjects() {
-  start_objects.Find();
-  CountHostBytes(sizeof(known_objects));
+bool CopyOfObject(uintptr_t from, void* to, size_t bytes, bool may_be_unmapped) {
+  if (may_be_unmapped) return CopyMapped(from, to, bytes);
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return true;
 }
+
+Headers::Headers(uintptr_t start, bool may_be_unmapped) {
+  if (!CopyOfObject(start, &file_, sizeof(file_), may_be_unmapped)) return;
+  const ElfW(Ehdr)& header = file_.header;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(ElfW(Phdr)) ||
+      header.e_phoff != sizeof(header) || header.e_phnum > kMost) {
+    return;
+  }
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    const ElfW(Phdr)& segment = file_.headers[i];
+    if (segment.p_type != PT_LOAD) continue;
+    if (segment.p_offset != 0 || (segment.p_flags & PF_R) == 0) return;  // these bytes are not the object's headers
+    bias_ = start - (segment.p_vaddr & ~(kFirstPageBytes - 1));
+    count_ = header.e_phnum;
+    return;
+  }
+}
+
+BuildId ReadBuildId(const ElfW(Phdr) * begin, const ElfW(Phdr) * end, uintptr_t bias, uintptr_t start, size_t bytes,
+                    bool may_be_unmapped) {
+  struct {
+    ElfW(Nhdr) header;
+    char name[4];
+  } note;
+  for (const ElfW(Phdr)* segment = begin; segment != end; ++segment) {
+    uintptr_t at = bias + segment->p_vaddr;
+    if (segment->p_type != PT_NOTE || at - start >= bytes || segment->p_memsz > bytes - (at - start)) continue;
+    const uintptr_t limit = at + segment->p_memsz;
+    const uintptr_t alignment = segment->p_align == 8 ? 8 : 4;
+    const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
+    while (at < limit && limit - at >= sizeof(note) && CopyOfObject(at, &note, sizeof(note), may_be_unmapped)) {
+      BuildId found;
+      found.address = at + sizeof(note.header) + padded(note.header.n_namesz);
+      at = found.address + padded(note.header.n_descsz);
+      if (note.header.n_type != NT_GNU_BUILD_ID || note.header.n_namesz != sizeof(note.name) ||
+          std::memcmp(note.name, "GNU", sizeof(note.name)) != 0 || note.header.n_descsz > BuildId::kCapacity ||
+          found.address + note.header.n_descsz > limit ||
+          !CopyOfObject(found.address, found.id, note.header.n_descsz, may_be_unmapped)) {
+        continue;
+      }
+      found.bytes = note.header.n_descsz;
+      return found;
+    }
+  }
+  return {};
+}
+
+size_t BytesOfObjects() { return sizeof(known_objects); }
 
 void WatchObjects(ObjectWatcher* watcher) {
   object_watcher.store(watcher, std::memory_order_release);
@@ -322,7 +269,7 @@ void WatchObjects(ObjectWatcher* watcher) {
 bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
   dl_find_object found;
   if (!FindObject(address, &found)) return false;
-  const bool is_permanent = start_objects.Contain(found);
+  const bool is_permanent = IsPermanent(found);
   const bool may_be_unmapped = !is_permanent && is_guessed_;
   object->id = is_permanent ? 0 : known_objects.IdOf(found, may_be_unmapped);
   if (object->id != 0 && object->id != kUnidentifiedObject) SetLoaded(object->id);
@@ -349,7 +296,12 @@ unsigned long long UnloadCount() {
   return count;
 }
 
-uintptr_t LinkerEntry() { return start_objects.linker_entry(); }
+uintptr_t LinkerEntry() {
+  dl_find_object object;
+  const uintptr_t linker = getauxval(AT_BASE);
+  if (linker == 0 || !FindObject(linker, &object) || StartOf(object) != linker) return 0;
+  return linker + reinterpret_cast<const ElfW(Ehdr)*>(linker)->e_entry;
+}
 
 bool IsKnownCode(uintptr_t address) {
   dl_find_object found;
@@ -359,7 +311,7 @@ bool IsKnownCode(uintptr_t address) {
 bool ReadCode(uintptr_t address, void* code, size_t bytes) {
   dl_find_object found;
   if (FindObject(address + bytes - 1, &found)) {
-    const bool is_permanent = start_objects.Contain(found);
+    const bool is_permanent = IsPermanent(found);
     const uintptr_t limit = SegmentsOf(found, PF_R | PF_X, !is_permanent).LimitAt(address);
     if (limit == 0 || limit - address < bytes) return false;
     if (is_permanent) {
@@ -369,18 +321,5 @@ bool ReadCode(uintptr_t address, void* code, size_t bytes) {
   }
   return CopyMapped(address, code, bytes);
 }
-
-#else
-
-void PrepareObjects() {}
-void WatchObjects(ObjectWatcher*) {}
-bool ObjectCheck::Find(uintptr_t, LoadedObject*) { return false; }
-bool ObjectCheck::IsLoadedSlow(uint32_t, uintptr_t) { return false; }
-unsigned long long UnloadCount() { return 0; }
-uintptr_t LinkerEntry() { return 0; }
-bool IsKnownCode(uintptr_t) { return false; }
-bool ReadCode(uintptr_t, void*, size_t) { return false; }
-
-#endif
 
 }  // namespace hbmprof::internal

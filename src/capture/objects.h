@@ -27,7 +27,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 namespace hbmprof::internal {
 
@@ -35,9 +34,8 @@ inline constexpr uint32_t kObjectIds = 1 << 14;
 // The id of all objects that cannot be identified. No result that depends on them may be kept.
 inline constexpr uint32_t kUnidentifiedObject = kObjectIds - 1;
 
-// Finds the objects that were loaded at program start. Must be called before the first walk. Takes no lock that dlopen
-// holds.
-void PrepareObjects();
+// The host memory of the identities of objects, in bytes.
+size_t BytesOfObjects();
 
 // A function that is called with each object in which a walk may find code: with those that were loaded at program
 // start, and with others before anything about their code is kept. It may be called more than once with an object, and
@@ -123,30 +121,43 @@ bool IsKnownCode(uintptr_t address);
 // object but not in its readable code.
 bool ReadCode(uintptr_t address, void* code, size_t bytes);
 
-// A GNU build id in memory.
-struct BuildIdAt {
-  uintptr_t address = 0;
-  uint32_t bytes = 0;  // 0: there is none
-};
-// Finds the build id in the notes in [at, limit), which are aligned to `alignment`. `read(address, &value)` reads the
-// value, or returns false. The build id may end above `limit`.
-template <typename Read>
-BuildIdAt FindBuildId(uintptr_t at, uintptr_t limit, uintptr_t alignment, const Read& read) {
-  const auto padded = [alignment](uintptr_t n) { return (n + alignment - 1) & ~(alignment - 1); };
+// Copies bytes of an object. `may_be_unmapped`: another thread may be unloading it. Returns false if they cannot be
+// read.
+bool CopyOfObject(uintptr_t from, void* to, size_t bytes, bool may_be_unmapped);
+
+// The program headers of the object that is loaded at `start`, which must be mapped for a page, unless it
+// `may_be_unmapped`. There are none if they do not directly follow the ELF header, where linkers place them.
+class Headers {
+ public:
+  Headers(uintptr_t start, bool may_be_unmapped);
+
+  const ElfW(Phdr) * begin() const { return file_.headers; }
+  const ElfW(Phdr) * end() const { return file_.headers + count_; }
+  bool empty() const { return count_ == 0; }
+  // An address in memory minus the address in the headers.
+  uintptr_t bias() const { return bias_; }
+
+ private:
+  static constexpr unsigned kMost = 16;  // objects have 4 to 14
+
+  uintptr_t bias_ = 0;
+  unsigned count_ = 0;
   struct {
-    ElfW(Nhdr) header;
-    char name[4];
-  } note;
-  while (at < limit && limit - at >= sizeof(note) && read(at, &note)) {
-    const uintptr_t description = at + sizeof(note.header) + padded(note.header.n_namesz);
-    if (note.header.n_type == NT_GNU_BUILD_ID && note.header.n_namesz == sizeof(note.name) &&
-        std::memcmp(note.name, "GNU", sizeof(note.name)) == 0) {
-      return {description, note.header.n_descsz};
-    }
-    at = description + padded(note.header.n_descsz);
-  }
-  return {};
-}
+    ElfW(Ehdr) header;
+    ElfW(Phdr) headers[kMost];
+  } file_;
+};
+
+// A GNU build id.
+struct BuildId {
+  static constexpr uint32_t kCapacity = 64;  // there are 20 bytes, unless the build chooses another kind of id
+  uintptr_t address = 0;                     // in memory
+  uint32_t bytes = 0;                        // 0: there is none
+  unsigned char id[kCapacity];
+};
+// Reads the build id from those notes of an object that lie in the `bytes` bytes from `start`.
+BuildId ReadBuildId(const ElfW(Phdr) * begin, const ElfW(Phdr) * end, uintptr_t bias, uintptr_t start, size_t bytes,
+                    bool may_be_unmapped);
 
 }  // namespace hbmprof::internal
 

@@ -53,7 +53,6 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
 }
 
-#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
 // If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
@@ -87,25 +86,17 @@ FrameRule SignalTrampolineRule(uintptr_t) { return {}; }
 // Returns whether the code at `address`, which has no rule, is the start of the process: the dynamic linker's code
 // without unwind information that begins at its entry point. It calls the constructors of the libraries that are loaded
 // at program start, and nothing has called it.
-bool IsProcessStart(uintptr_t address, const LoadedObject& object) {
+bool IsProcessStart(uintptr_t address) {
   constexpr uintptr_t kMostBytes = 256;  // glibc's has 61 bytes on x86-64
   const uintptr_t entry = LinkerEntry();
-  if (entry == 0 || address - entry >= kMostBytes) return false;
-  for (uintptr_t at = entry; at < address; ++at) {
-    if (ReadFrameRule(object.eh_frame_hdr, object.readable, at).kind != FrameRule::kNone) return false;
-  }
-  return true;
+  return entry != 0 && address - entry < kMostBytes;
 }
 
 }  // namespace
 
-bool PrepareRules() {
+void PrepareRules() {
   static std::atomic<bool> is_first{true};
-  if (is_first.exchange(false)) {
-    PrepareObjects();
-    CountHostBytes(sizeof(rule_table));
-  }
-  return true;
+  if (is_first.exchange(false)) CountHostBytes(static_cast<int64_t>(sizeof(rule_table) + BytesOfObjects()));
 }
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
@@ -115,7 +106,7 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   LoadedObject object;
   if (!objects->Find(address, &object)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);
   FrameRule read = ReadFrameRule(object.eh_frame_hdr, object.readable, address);
-  if (read.kind == FrameRule::kNone && IsProcessStart(address, object)) read.kind = FrameRule::kOutermost;
+  if (read.kind == FrameRule::kNone && IsProcessStart(address)) read.kind = FrameRule::kOutermost;
   if (read.kind == FrameRule::kNone || read.kind == FrameRule::kInexpressible) {
     const FrameRule trampoline = SignalTrampolineRule(address + 1);
     if (trampoline.kind == FrameRule::kSignal) read = trampoline;
@@ -127,12 +118,5 @@ PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   if (object.id != kUnidentifiedObject && is_certain) RuleBucketOf(address).Store(MixAddress(address), rule.word());
   return rule;
 }
-
-#else
-
-bool PrepareRules() { return false; }
-PackedRule LearnRule(uintptr_t, ObjectCheck*) { return PackedRule(); }
-
-#endif
 
 }  // namespace hbmprof::internal

@@ -16,9 +16,8 @@
 
 namespace hbmprof::internal {
 
-// Returns whether this system supports the rules (x86-64 or aarch64, with _dl_find_object of glibc 2.35). Must be
-// called before the first walk. Takes no lock that dlopen holds.
-bool PrepareRules();
+// Counts the host memory of the rules. Must be called before the first walk.
+void PrepareRules();
 
 // A FrameRule and the id of the object that it was read from, in one word. 0 means that no rule was read.
 class PackedRule {
@@ -32,8 +31,6 @@ class PackedRule {
 
   uint64_t word() const { return word_; }
   FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
-  // Whether the kind is `kind`, and the object of the rule is never unloaded.
-  bool is_permanent(FrameRule::Kind kind) const { return (word_ & (15 | uint64_t{kObjectIds - 1} << 5)) == kind; }
   bool fp_saved() const { return (word_ & kFpSaved) != 0; }
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
@@ -76,20 +73,11 @@ inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7
 // Reads the rule of the instruction at `address` from its object, and adds it to the table.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
-// Returns the rule that the table has for `address`, or PackedRule(). The object of the rule may not be loaded any
-// more.
-inline PackedRule StoredRule(uintptr_t address) { return PackedRule(RuleBucketOf(address).Find(MixAddress(address))); }
-
-// Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one. `stored`
-// is StoredRule(address).
-inline PackedRule CheckedRule(PackedRule stored, uintptr_t address, ObjectCheck* objects) {
-  if (stored.word() != 0) {
-    if (stored.object() == 0 || objects->IsLoaded(stored.object(), address)) return stored;
-  }
-  return LearnRule(address, objects);
-}
+// Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.
 inline PackedRule FindRule(uintptr_t address, ObjectCheck* objects) {
-  return CheckedRule(StoredRule(address), address, objects);
+  const PackedRule stored(RuleBucketOf(address).Find(MixAddress(address)));
+  const bool is_valid = stored.word() != 0 && (stored.object() == 0 || objects->IsLoaded(stored.object(), address));
+  return is_valid ? stored : LearnRule(address, objects);
 }
 
 }  // namespace hbmprof::internal

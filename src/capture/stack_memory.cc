@@ -58,7 +58,6 @@ StackBounds MainStackBounds() {
 // a possible stack, contain these words, and end shortly after them. In the main thread the block is null. If the words
 // are not found, captures query the kernel for each page, as on other stacks.
 StackBounds BoundsFromDescriptor() {
-#if defined(HBMPROF_CALLER_HAS_REGISTERS) && defined(__GLIBC__)
   constexpr uintptr_t kSmallest = 0x4000;  // PTHREAD_STACK_MIN
   const DescriptorRange range = ThreadDescriptor();
   uintptr_t readable = 0;
@@ -79,7 +78,6 @@ StackBounds BoundsFromDescriptor() {
     if (LoadStackWord(last) > bytes) continue;
     return {block + guard, high & ~uintptr_t{7}};
   }
-#endif
   return kUnknownBounds;
 }
 

@@ -8,6 +8,14 @@ constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 // The DWARF number of the link register; 0 if the architecture has none.
 constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
 
+// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
+bool ReadCall(uintptr_t pc, CallInstruction* call) {
+  unsigned char bytes[kCallBytes];
+  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
+  *call = DecodeCall(bytes, pc);
+  return true;
+}
+
 }  // namespace
 
 RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
@@ -63,18 +71,6 @@ bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const 
   return true;
 }
 
-namespace {
-
-// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
-bool ReadCall(uintptr_t pc, CallInstruction* call) {
-  unsigned char bytes[kCallBytes];
-  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
-  *call = DecodeCall(bytes, pc);
-  return true;
-}
-
-}  // namespace
-
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
   CallInstruction call;
   if (!ReadCall(pc, &call)) return false;
@@ -123,20 +119,15 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t* next = pcs + depth;
   uintptr_t* const end = pcs + max_depth;
   while (next < end) {
-    PackedRule rule = StoredRule(pc_now - 1);
+    const PackedRule rule = FindRule(pc_now - 1, &objects);
     uintptr_t cfa;
-    if (__builtin_expect(rule.is_permanent(FrameRule::kCfaFromSp), 1) != 0) {
+    if (rule.kind() == FrameRule::kCfaFromSp) {
       cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());  // above sp_now, see PackedRule::Of
+    } else if (rule.kind() == FrameRule::kCfaFromFp) {
+      cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
+      if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
     } else {
-      rule = CheckedRule(rule, pc_now - 1, &objects);
-      if (rule.kind() == FrameRule::kCfaFromSp) {
-        cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());
-      } else if (rule.kind() == FrameRule::kCfaFromFp) {
-        cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
-        if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
-      } else {
-        break;
-      }
+      break;
     }
     if (cfa > high) break;
     const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());
@@ -171,9 +162,10 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);
-    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value()};
-    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value()};
-    if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value()};
+    const bool is_guessed = walk.objects.is_guessed();
+    if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value(), is_guessed};
+    if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value(), is_guessed};
+    if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value(), is_guessed};
     pcs[depth] = walk.address + 1;
     hash.Add(walk.address + 1);
   }

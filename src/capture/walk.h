@@ -25,7 +25,9 @@ enum class WalkEnd : uint8_t {
 struct WalkResult {
   int depth;
   WalkEnd end;
-  Hash128 hash;  // HashWords128 of the frames; set by WalkByRules
+  // Set by WalkByRules.
+  Hash128 hash;             // HashWords128 of the frames
+  bool is_guessed = false;  // a frame was found by a guess
 };
 
 // A walk, one step outwards at a time. The public members describe the current frame.

@@ -270,7 +270,7 @@ static void init(const char* path) {
   options.record_max_bytes = 1;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
   options.record_max_bytes = 0;
-  options.unwinder = 4;
+  options.unwinder = 2; /* not a value of hbmprof_unwinder */
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
   options.unwinder = HBMPROF_UNWINDER_AUTO;
   options.output = path;

@@ -113,7 +113,6 @@ TEST(CApi, EnumsHaveTheValuesOfCxx) {
   EXPECT_EQ(static_cast<int>(hbmprof::MemorySpace::kManaged), HBMPROF_SPACE_MANAGED);
   EXPECT_EQ(static_cast<int>(hbmprof::MemorySpace::kPinnedHost), HBMPROF_SPACE_PINNED_HOST);
   EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kFramePointer), HBMPROF_UNWINDER_FRAME_POINTER);
-  EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kLibunwind), HBMPROF_UNWINDER_LIBUNWIND);
   EXPECT_EQ(static_cast<int>(hbmprof::Unwinder::kNone), HBMPROF_UNWINDER_NONE);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kInvalidArgument), HBMPROF_INVALID_ARGUMENT);
   EXPECT_EQ(static_cast<int>(absl::StatusCode::kDeadlineExceeded), HBMPROF_DEADLINE_EXCEEDED);

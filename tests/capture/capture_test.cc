@@ -23,7 +23,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/capture/libunwind_backend.h"
 #include "src/capture/paths/path_cache.h"
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
@@ -49,15 +48,11 @@ const StackCapture& Auto() {
   static const StackCapture capture(Unwinder::kAuto);
   return capture;
 }
-const StackCapture& Libunwind() {
-  static const StackCapture capture(Unwinder::kLibunwind);
-  return capture;
-}
 const StackCapture& FramePointers() {
   static const StackCapture capture(Unwinder::kFramePointer);
   return capture;
 }
-const bool has_libunwind = hbmprof::internal::LoadLibunwind();
+const bool has_libunwind = HasLibunwind();
 
 // The results of probes. Probes may run in signal handlers, so this needs no memory from malloc.
 struct Found {
@@ -90,10 +85,7 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   EXPECT_NE(walk.end, WalkEnd::kUnknown);
   alone.depth = walk.depth;
   Compare(rules, "auto", alone, "rules alone");
-  if (has_libunwind) {
-    Compare(LibunwindStack(caller), "libunwind, stepping", rules, "rules");
-    Compare(Capture(Libunwind(), caller), "libunwind", rules, "rules");
-  }
+  if (has_libunwind) Compare(LibunwindStack(caller), "libunwind", rules, "rules");
 }
 
 // glibc's stack ends at code without unwind information. On aarch64, the linker's stubs are such code, and a signal can
@@ -126,7 +118,6 @@ void CompleteAtStub(const Stack& longer, Stack* stack) {
 struct StartStacks {
   Stack rules;
   Stack glibc;
-  Stack stepping;
   Stack libunwind;
 };
 StartStacks* at_start = nullptr;  // set before the constructors of this program run
@@ -145,9 +136,7 @@ extern "C" [[gnu::visibility("default"), gnu::noinline]] void capture_at_start()
   at_start = new StartStacks;  // never deleted
   at_start->rules = Capture(Auto(), caller);
   at_start->glibc = GlibcStack(caller);
-  if (!hbmprof::internal::LoadLibunwind()) return;
-  at_start->stepping = LibunwindStack(caller);
-  at_start->libunwind = Capture(Libunwind(), caller);
+  if (HasLibunwind()) at_start->libunwind = LibunwindStack(caller);
 }
 
 TEST(CaptureTest, StackOfAConstructorAtProgramStartIsComplete) {
@@ -158,7 +147,6 @@ TEST(CaptureTest, StackOfAConstructorAtProgramStartIsComplete) {
   EXPECT_FALSE(rules.truncated) << Describe(rules);
   EXPECT_TRUE(rules == at_start->glibc) << Describe(rules) << "glibc:\n" << Describe(at_start->glibc);
   if (!has_libunwind) return;
-  EXPECT_TRUE(rules == at_start->stepping) << Describe(rules) << "libunwind:\n" << Describe(at_start->stepping);
   EXPECT_TRUE(rules == at_start->libunwind) << Describe(rules) << "libunwind:\n" << Describe(at_start->libunwind);
 }
 
@@ -447,7 +435,7 @@ MixedChain* mixed;
   if (mixed->next == mixed->count) {
     ProbeRulesRepeatedly();
     const Caller caller = Caller::OfThisFunction();
-    if (has_libunwind) Compare(Capture(Libunwind(), caller), "libunwind", Capture(Auto(), caller), "rules");
+    if (has_libunwind) Compare(LibunwindStack(caller), "libunwind", Capture(Auto(), caller), "rules");
     return;
   }
   const MixedChain::Hop& hop = mixed->hops[mixed->next++];
@@ -600,10 +588,6 @@ void CheckDepths() {
   }
 }
 TEST(DepthTest, RulesTruncateAtMaxDepth) { CheckDepths<Auto>(); }
-TEST(DepthTest, LibunwindTruncatesAtMaxDepth) {
-  if (!has_libunwind) GTEST_SKIP() << "libunwind: " << hbmprof::internal::LibunwindProblem();
-  CheckDepths<Libunwind>();
-}
 TEST(DepthTest, IsAtMostMaxStackDepth) {
   depth_probe.max_depth = kMaxStackDepth;
   ScenarioSets()[0].random_chain(5, 2 * kMaxStackDepth, ProbeDepth<Auto>);
@@ -687,7 +671,6 @@ TEST(PathCacheTest, ThreadExitUnmapsItsPages) {
 TEST(CaptureTest, NameIsTheMethodInUse) {
   EXPECT_STREQ(Auto().name(), "cached_rules");
   EXPECT_STREQ(FramePointers().name(), "frame_pointer");
-  EXPECT_STREQ(Libunwind().name(), has_libunwind ? "libunwind" : "cached_rules");
   EXPECT_STREQ(StackCapture(Unwinder::kNone).name(), "none");
 }
 

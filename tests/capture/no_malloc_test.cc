@@ -1,5 +1,4 @@
-// Captures do not call malloc. With libunwind this holds after the first capture of a thread. This is a program of its
-// own because it replaces malloc to count its calls.
+// Captures do not call malloc. This is a program of its own because it replaces malloc to count its calls.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -76,10 +75,6 @@ TEST_P(NoMallocTest, CapturesDoNotCallMalloc) {
   captures = 0;
   changed_errno = 0;
   std::thread([&sets] {
-    if (GetParam() == Unwinder::kLibunwind) {
-      CountingProbe();
-      during_captures = 0;
-    }
     // Includes code in which no capture was made before.
     for (uint64_t seed = 1; seed < 2000; ++seed) sets[seed % sets.size()].random_chain(seed, 30, CountingProbe);
     for (size_t i = 0; i < sets[0].scenarios.size(); ++i) {
@@ -90,13 +85,8 @@ TEST_P(NoMallocTest, CapturesDoNotCallMalloc) {
   EXPECT_EQ(during_captures, 0);
   EXPECT_EQ(changed_errno, 0);
 }
-INSTANTIATE_TEST_SUITE_P(Unwinders, NoMallocTest,
-                         testing::Values(Unwinder::kAuto, Unwinder::kFramePointer, Unwinder::kLibunwind),
-                         [](const auto& info) {
-                           return std::string(info.param == Unwinder::kAuto           ? "Auto"
-                                              : info.param == Unwinder::kFramePointer ? "FramePointer"
-                                                                                      : "Libunwind");
-                         });
+INSTANTIATE_TEST_SUITE_P(Unwinders, NoMallocTest, testing::Values(Unwinder::kAuto, Unwinder::kFramePointer),
+                         [](const auto& info) { return info.param == Unwinder::kAuto ? "Auto" : "FramePointer"; });
 #else
 TEST(NoMallocTest, CapturesDoNotCallMalloc) { GTEST_SKIP() << "a sanitizer replaces malloc in this build"; }
 #endif

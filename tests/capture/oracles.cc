@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <sstream>
-
-#include "src/capture/libunwind_backend.h"
+#include <type_traits>
 
 namespace capture_test {
 
@@ -83,13 +83,81 @@ Stack GlibcStack(const Caller& caller) {
   return stack;
 }
 
-Stack LibunwindStack(const Caller& caller) {
+// Not used on aarch64: with libunwind 1.6.2, a test crashed there inside libunwind. The cause is not known.
+#if defined(__x86_64__)
+namespace {
+
+// libunwind's binary interface, version 8. The library is loaded into its own scope, because it exports `backtrace` and
+// `_Unwind_*`, which must not replace those of glibc.
+constexpr int kLibunwindPc = 16;
+constexpr int kLibunwindSp = 7;
+struct alignas(16) Context {
+  unsigned char bytes[1024];  // at least a ucontext_t
+};
+struct alignas(16) UnwindCursor {
+  uint64_t words[127];
+};
+struct Libunwind {
+  int (*get_context)(Context* context);
+  int (*init_local)(UnwindCursor* cursor, Context* context);
+  int (*step)(UnwindCursor* cursor);
+  int (*get_register)(UnwindCursor* cursor, int reg, uintptr_t* value);
+  void (*flush_cache)(void* address_space, uintptr_t low, uintptr_t high);
+  void** local_address_space;
+};
+Libunwind libunwind;
+std::atomic<bool> is_libunwind_loaded{false};
+
+bool LoadLibunwind() {
+  void* library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return false;
+  const auto find = [library](const char* symbol, auto* function) {
+    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
+    return *function != nullptr;
+  };
+  return find("_Ux86_64_getcontext", &libunwind.get_context) && find("_ULx86_64_init_local", &libunwind.init_local) &&
+         find("_ULx86_64_step", &libunwind.step) && find("_ULx86_64_get_reg", &libunwind.get_register) &&
+         find("_Ux86_64_flush_cache", &libunwind.flush_cache) &&
+         find("_ULx86_64_local_addr_space", &libunwind.local_address_space);
+}
+
+}  // namespace
+
+bool HasLibunwind() {
+  static const bool is_loaded = LoadLibunwind();
+  if (is_loaded) is_libunwind_loaded.store(true);
+  return is_loaded;
+}
+
+[[gnu::noinline]] Stack LibunwindStack(const Caller& caller) {
   Stack stack;
-  const auto walk = hbmprof::internal::StepWithLibunwind(caller, stack.pcs, kMaxStackDepth);
-  stack.depth = walk.depth;
-  stack.truncated = walk.end == hbmprof::internal::WalkEnd::kDepth;
+  if (!is_libunwind_loaded.load()) return stack;
+  Context context;
+  UnwindCursor cursor;
+  libunwind.flush_cache(*libunwind.local_address_space, 0, 0);
+  if (libunwind.get_context(&context) != 0 || libunwind.init_local(&cursor, &context) != 0) return stack;
+  do {
+    uintptr_t pc = 0;
+    uintptr_t sp = 0;
+    if (libunwind.get_register(&cursor, kLibunwindPc, &pc) != 0 || pc == 0) break;
+    if (libunwind.get_register(&cursor, kLibunwindSp, &sp) != 0) break;
+    if (stack.depth == 0 && (pc != caller.pc || sp != caller.sp)) continue;
+    if (stack.depth == kMaxStackDepth) {
+      stack.truncated = true;
+      break;
+    }
+    const bool is_interrupted = stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1]);
+    stack.pcs[stack.depth++] = is_interrupted ? pc + 1 : pc;
+  } while (libunwind.step(&cursor) > 0);
   return stack;
 }
+
+#else
+
+bool HasLibunwind() { return false; }
+Stack LibunwindStack(const Caller&) { return {}; }
+
+#endif
 
 std::string Describe(const Stack& stack) {
   std::ostringstream out;

@@ -24,7 +24,10 @@ Stack Capture(const hbmprof::internal::StackCapture& capture, const hbmprof::Cal
 // The stack that glibc's backtrace() finds, from the caller on. Interrupted frames are stored as by StackCapture.
 Stack GlibcStack(const hbmprof::Caller& caller);
 
-// The stack that libunwind finds by stepping, without its caches. Empty if libunwind is not installed.
+// Loads libunwind.so.8 at the first call, and returns whether it can be used. Must not be called in a signal handler.
+bool HasLibunwind();
+// The stack that libunwind finds. Empty unless HasLibunwind has returned true. Interrupted frames are stored as by
+// StackCapture.
 Stack LibunwindStack(const hbmprof::Caller& caller);
 
 // The addresses with the names of their functions, for messages of failures.

@@ -26,7 +26,6 @@
 
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
-#include "src/capture/libunwind_backend.h"
 #include "src/capture/modules.h"
 #include "src/capture/objects.h"
 #include "tests/capture/oracles.h"
@@ -44,10 +43,6 @@ using hbmprof::internal::WatchObjects;
 
 const StackCapture& Auto() {
   static const StackCapture capture(Unwinder::kAuto);
-  return capture;
-}
-const StackCapture& Libunwind() {
-  static const StackCapture capture(Unwinder::kLibunwind);
   return capture;
 }
 
@@ -114,8 +109,6 @@ TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
   for (int i = 0; i < 20; ++i) {
     const Stack rules = Capture(Auto(), caller);
     ASSERT_TRUE(rules == expected) << "rules:\n" << Describe(rules) << "glibc:\n" << Describe(expected);
-    const Stack libunwind = Capture(Libunwind(), caller);
-    ASSERT_TRUE(libunwind == expected) << "libunwind:\n" << Describe(libunwind) << "glibc:\n" << Describe(expected);
   }
 }
 
@@ -278,7 +271,7 @@ TEST(DamagedTablesTest, TruncateTheStack) {
     ASSERT_NE(WEXITSTATUS(status), 1) << "seed " << seed;
     truncated += WEXITSTATUS(status) == 2;
   }
-  EXPECT_GT(truncated, 10);
+  EXPECT_GT(truncated, 5);  // on aarch64 most of the frames are still found, by guesses
 }
 
 TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
@@ -360,13 +353,11 @@ std::atomic<int> runs;
   const Caller caller = Caller::OfThisFunction();
   uintptr_t pcs[64];
   EXPECT_GT(Auto().Capture(caller, pcs, 64).depth, 2);
-  EXPECT_GT(Libunwind().Capture(caller, pcs, 64).depth, 2);
   runs.fetch_add(1);
 }
 // The captures of the other thread are in code without known rules.
 const Library* unseen;
 TEST(UnloadingTest, CapturesDoNotWaitForDlopen) {
-  Libunwind();  // a process that uses it loads it before main
   const Library other(FRAME_LIBRARY_LARGE);
   unseen = &other;
   runs = 0;

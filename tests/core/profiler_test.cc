@@ -1111,18 +1111,17 @@ bool IsKnownFrame(uint64_t return_address) {
   return start < return_address && return_address <= stop;
 }
 
-class UnwinderTest : public ::testing::TestWithParam<Unwinder> {
+class StackTest : public ::testing::Test {
  protected:
   static Options TheOptions() {
     Options options;
-    options.unwinder = GetParam();
     options.max_stack_depth = 16;
     return options;
   }
   Profiler profiler_{TheOptions()};
 };
 
-TEST_P(UnwinderTest, FirstFrameIsTheFunctionThatRecorded) {
+TEST_F(StackTest, FirstFrameIsTheFunctionThatRecorded) {
   ASSERT_TRUE(KnownCaller(profiler_, 1, 1));
   ASSERT_TRUE(KnownSegmentCaller(profiler_, 2));
   ASSERT_TRUE(KnownBlockCaller(profiler_, 2));
@@ -1136,7 +1135,7 @@ TEST_P(UnwinderTest, FirstFrameIsTheFunctionThatRecorded) {
   }
 }
 
-TEST_P(UnwinderTest, DeepStackIsTruncatedAndMarked) {
+TEST_F(StackTest, DeepStackIsTruncatedAndMarked) {
   ASSERT_TRUE(Recurse(profiler_, 1, 40));
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.stacks, SizeIs(1));
@@ -1149,11 +1148,6 @@ TEST_P(UnwinderTest, DeepStackIsTruncatedAndMarked) {
   }
   EXPECT_EQ(snapshot.tracker.truncated_stacks, 1);
 }
-
-std::string UnwinderName(const ::testing::TestParamInfo<Unwinder>& unwinder) {
-  return unwinder.param == Unwinder::kAuto ? "Auto" : "Libunwind";
-}
-INSTANTIATE_TEST_SUITE_P(Exact, UnwinderTest, ::testing::Values(Unwinder::kAuto, Unwinder::kLibunwind), UnwinderName);
 
 TEST(ProfilerStacks, AreCompleteWithinTheLimit) {
   Options options;

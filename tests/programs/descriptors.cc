@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,7 +59,5 @@ int main() {
     CHECK_THAT(status.st_size == 0);  // nothing was written
     CHECK_THAT(close(file.fd) == 0);
   }
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) Check(line.find("libunwind") == line.npos, line.c_str());
   std::puts("done");
 }

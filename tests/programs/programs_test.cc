@@ -140,7 +140,7 @@ TEST(Programs, LibraryConstructorCanAllocateDuringDump) {
 TEST(Programs, ClosedDescriptorsAreNotWrittenTo) { ExpectDone(RunProgram("descriptors")); }
 
 class UnwinderTest : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Every, UnwinderTest, ::testing::Values("auto", "fp", "libunwind", "none"),
+INSTANTIATE_TEST_SUITE_P(Every, UnwinderTest, ::testing::Values("auto", "fp", "none"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(UnwinderTest, RecordingIsNoCancellationPoint) {
@@ -155,7 +155,6 @@ TEST_P(UnwinderTest, StaticProgramIsTracked) {
   programs.insert(programs.end(), {"static", "static-pie"});
 #endif
   for (const std::string& program : programs) {
-    const bool is_static = program != "static_program";
     const std::string file = NewDirectory() + "/profile.pb.gz";
     const CommandResult run = RunProgram(program, {file}, {"HBMPROF_UNWINDER=" + unwinder});
     ASSERT_EQ(run.exit_code, 0) << program << ": " << run.err;
@@ -164,14 +163,8 @@ TEST_P(UnwinderTest, StaticProgramIsTracked) {
     if (unwinder == "auto") {
       EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 1) << program;
     }
-    if (unwinder != "libunwind" || is_static) {
-      EXPECT_EQ(run.out, own + "\n") << program;
-    }
-    if (unwinder == "libunwind" && is_static) {
-      EXPECT_EQ(run.err, "hbmprof: HBMPROF_UNWINDER=libunwind: a static program cannot load it; using auto\n");
-    } else if (unwinder != "libunwind") {
-      EXPECT_EQ(run.err, "");
-    }
+    EXPECT_EQ(run.out, own + "\n") << program;
+    EXPECT_EQ(run.err, "");
   }
 }
 

@@ -256,8 +256,9 @@ int hbmprof_init(const hbmprof_options* options) try {
     return InvalidArgument(__func__, "options is null or its struct_size is not set");
   }
   const hbmprof_options all = Overlay(FromEnvironment(), options);
-  if (all.unwinder < 0 || all.unwinder > HBMPROF_UNWINDER_NONE) {
-    return InvalidArgument(__func__, "unwinder is " + std::to_string(all.unwinder) + ", not 0 to 3");
+  if (all.unwinder != HBMPROF_UNWINDER_AUTO && all.unwinder != HBMPROF_UNWINDER_FRAME_POINTER &&
+      all.unwinder != HBMPROF_UNWINDER_NONE) {
+    return InvalidArgument(__func__, "unwinder is " + std::to_string(all.unwinder) + ", not 0, 1 or 3");
   }
   // The options that the struct does not have are those of the environment. FromEnvironment has printed the problems.
   std::vector<std::string> problems;

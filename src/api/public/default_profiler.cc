@@ -32,7 +32,6 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
-#include "src/capture/libunwind_backend.h"
 #include "src/core/joined/joined.h"
 
 namespace hbmprof {
@@ -219,12 +218,8 @@ DefaultProfiler* MakeFromEnvironment() {
     }
     if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
   }
-  const bool lacks_libunwind = options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind();
   if (!Make(options)) return default_profiler.load(std::memory_order_acquire);
   internal::PrintOptionProblems(problems);
-  if (lacks_libunwind && internal::JoinedProfiler() == nullptr) {
-    PrintMessage("hbmprof: HBMPROF_UNWINDER=libunwind: ", internal::LibunwindProblem(), "; using auto");
-  }
   return default_profiler.load(std::memory_order_acquire);
 }
 
@@ -239,12 +234,6 @@ absl::Status MadeAlready() {
       "Profiler::InitDefault: the process's profiler exists already. Call InitDefault before anything else of hbmprof, "
       "at the start of main(): the first use of Profiler::Default(), of hbmprof.h, of c_api.h or of a wrapper makes "
       "the profiler, also in the constructor of a static variable");
-}
-
-// Runs before main, so that no thread waits for the dynamic linker's lock during an event.
-[[gnu::constructor]] void LoadLibunwindEarly() {
-  std::vector<std::string> problems;
-  if (OptionsFromEnvironment(&problems).unwinder == Unwinder::kLibunwind) internal::LoadLibunwind();
 }
 
 }  // namespace
@@ -316,10 +305,6 @@ absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
     return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");
   }
   if (default_profiler.load(std::memory_order_acquire) != nullptr) return MadeAlready();
-  if (options.unwinder == Unwinder::kLibunwind && !internal::LoadLibunwind()) {
-    return absl::FailedPreconditionError(std::string("Profiler::InitDefault: Unwinder::kLibunwind: ") +
-                                         internal::LibunwindProblem());
-  }
   return Make(options) ? absl::OkStatus() : MadeAlready();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("Profiler::InitDefault: the host has no memory for the profiler");

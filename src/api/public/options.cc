@@ -190,12 +190,10 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
   if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;
-  } else if (unwinder == "libunwind") {
-    options.unwinder = Unwinder::kLibunwind;
   } else if (unwinder == "none") {
     options.unwinder = Unwinder::kNone;
   } else if (!unwinder.empty() && unwinder != "auto") {
-    environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp, libunwind or none", "auto");
+    environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp or none", "auto");
   }
   return options;
 }
@@ -243,7 +241,8 @@ absl::Status internal::ValidateOptions(const DefaultOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",
                                                    absl::Hex(options.output_mode)));
   }
-  if (options.unwinder > Unwinder::kNone) {
+  if (options.unwinder != Unwinder::kAuto && options.unwinder != Unwinder::kFramePointer &&
+      options.unwinder != Unwinder::kNone) {
     return absl::InvalidArgumentError(absl::StrCat(
         "hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is not a value of Unwinder"));
   }

@@ -35,15 +35,12 @@ static_assert(sizeof(CachePages) <= kCachePagesBytes);
 // Plain data in the static TLS block, like active_path_cache.
 struct ThreadCache {
   CachePages* pages;
-  uint32_t captures;     // before the thread got its pages
-  bool must_not_obtain;  // the pages are being obtained, or the thread is ending
-  bool is_learning;      // `pages->scratch` is in use
+  uint32_t captures;  // before the thread got its pages
+  // The pages are being obtained, or their scratch memory is in use, or the thread is ending. A signal handler that
+  // finds this set neither obtains pages nor learns a path.
+  bool is_busy;
 };
-__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false, false};
-
-// Makes later captures use `cache`, unless it is paused. In a build with HBMPROF_CHECK_CAPTURE captures never use it,
-// so that WalkAndCache can compare each cached stack with a walk.
-void Activate(PathCache& cache) { active_path_cache = kIsChecked || cache.is_paused() ? nullptr : &cache; }
+__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
 
 // The key calls ReleasePages at the exit of each thread that has pages.
 std::atomic<bool> has_key{false};
@@ -63,24 +60,24 @@ pthread_key_t key;
 }
 
 void ReleasePages(void* pages) {
-  thread_cache.must_not_obtain = true;
+  thread_cache.is_busy = true;
   thread_cache.pages = nullptr;
   active_path_cache = nullptr;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   UnmapPages(pages, kCachePagesBytes);
 }
 
+// REQUIRES: the thread is not busy.
 [[gnu::noinline]] CachePages* ObtainPages() {
   // For a thread that makes few captures, the pages cost more than they save.
   constexpr uint32_t kCapturesBefore = 16;
   ThreadCache& mine = thread_cache;
-  if (mine.must_not_obtain) return nullptr;
   if (mine.captures < kCapturesBefore) {
     ++mine.captures;
     return nullptr;
   }
   if (!has_key.load(std::memory_order_acquire)) return nullptr;
-  mine.must_not_obtain = true;
+  mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   auto* pages = static_cast<CachePages*>(MapPages(kCachePagesBytes));
   if (pages != nullptr && pthread_setspecific(key, pages) != 0) {
@@ -93,30 +90,18 @@ void ReleasePages(void* pages) {
     pages->cache.Start(ThreadStackBounds());
   }
   mine.pages = pages;
+  // In a build with HBMPROF_CHECK_CAPTURE captures never use the cache, so that WalkAndCache can compare each cached
+  // stack with a walk.
+  if (!kIsChecked && pages != nullptr) active_path_cache = &pages->cache;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  mine.must_not_obtain = false;
+  mine.is_busy = false;
   return pages;
 }
 
-// Calls LearnPath with the thread's scratch memory. Also returns null in a signal handler that interrupted a call of
-// this function.
-const Path* Learn(const Caller& caller, int max_depth, CachePages* pages) {
-  ThreadCache& mine = thread_cache;
-  if (mine.is_learning) return nullptr;
-  mine.is_learning = true;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  bool is_busy = false;
-  const Path* path = LearnPath(caller, max_depth, &pages->scratch, &is_busy);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  mine.is_learning = false;
-  if (!is_busy) pages->cache.CountLearning();
-  return path;
-}
-
 void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
-  if (walk.end != WalkEnd::kUnknown && walk.depth == path.depth && path.truncated == (walk.end == WalkEnd::kDepth) &&
-      std::equal(pcs, pcs + walk.depth, path.pcs()) && walk.hash.low == path.hash.low &&
-      walk.hash.high == path.hash.high) {
+  if (walk.end != WalkEnd::kUnknown && !walk.is_guessed && walk.depth == path.depth &&
+      path.truncated == (walk.end == WalkEnd::kDepth) && std::equal(pcs, pcs + walk.depth, path.pcs()) &&
+      walk.hash.low == path.hash.low && walk.hash.high == path.hash.high) {
     return;
   }
   std::fprintf(stderr, "hbmprof: a cached stack of %d frames differs from the walked stack of %d frames\n", path.depth,
@@ -152,22 +137,15 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
 
 bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
   if (kIsChecked) return true;
-  if (pause_ > 0) {
-    --pause_;
-    return false;
-  }
-  if (++misses_ + hits_ > kTrialCaptures) {
-    const bool is_useful = hits_ >= learnings_;
-    last_pause_ = is_useful ? 0 : std::clamp(last_pause_ * 2, kMinPause, kMaxPause);
-    pause_ = last_pause_;
+  if (++walks_ + hits_ > kCounted) {
     hits_ = 0;
-    misses_ = 0;
+    walks_ = 0;
     learnings_ = 0;
   }
   const uint64_t key = hash.low ^ MixAddress(caller.sp);
   uint16_t& seen = seen_[key >> (64 - kSeenBits)];
   const auto tag = static_cast<uint16_t>(key >> 16);
-  if (seen == tag) return true;
+  if (seen == tag) return learnings_++ <= hits_ + kFreeLearnings;
   seen = tag;
   return false;
 }
@@ -207,24 +185,24 @@ void PreparePathCaches() {
 
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {
   *path = nullptr;
-  const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/false);
-  if (kIsChecked && thread_cache.pages != nullptr) {
-    *path = thread_cache.pages->cache.Find(caller, max_depth);
+  const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true);
+  ThreadCache& mine = thread_cache;
+  if (kIsChecked && mine.pages != nullptr) {
+    *path = mine.pages->cache.Find(caller, max_depth);
     if (*path != nullptr) {
       CheckAgainstWalk(**path, pcs, walk);
       return walk;
     }
   }
-  if (walk.end == WalkEnd::kUnknown || !IsOnOwnStack(caller.sp)) return walk;
-  CachePages* pages = thread_cache.pages;
-  if (pages == nullptr) pages = ObtainPages();
-  if (pages == nullptr) return walk;
-  PathCache& cache = pages->cache;
-  const bool should_learn = cache.ShouldLearn(caller, walk.hash);
-  Activate(cache);
-  if (!should_learn) return walk;
-  *path = Learn(caller, max_depth, pages);
-  if (*path != nullptr) cache.Insert(caller, *path);
+  if (walk.end == WalkEnd::kUnknown || walk.is_guessed || mine.is_busy || !IsOnOwnStack(caller.sp)) return walk;
+  CachePages* const pages = mine.pages != nullptr ? mine.pages : ObtainPages();
+  if (pages == nullptr || !pages->cache.ShouldLearn(caller, walk.hash)) return walk;
+  mine.is_busy = true;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  *path = LearnPath(caller, max_depth, &pages->scratch);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  mine.is_busy = false;
+  if (*path != nullptr) pages->cache.Insert(caller, *path);
   return walk;
 }
 

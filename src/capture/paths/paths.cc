@@ -9,6 +9,7 @@
 #include "src/base/intern_table.h"
 #include "src/base/never_destroyed.h"
 #include "src/base/pages.h"
+#include "src/base/spin_lock.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
@@ -209,9 +210,8 @@ class PathTable {
   // Maps the block that holds the paths. Returns null if the kernel has no memory for it; then no path is added.
   const char* Reserve() { return memory_ = static_cast<char*>(ReservePages(kMaxBytes)); }
 
-  // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory, or if another
-  // thread is adding a path; in the latter case sets `*is_busy`.
-  const Path* Intern(const char* bytes, size_t size, bool* is_busy) {
+  // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory.
+  const Path* Intern(const char* bytes, size_t size) {
     const uint64_t hash = HashBytes(bytes, size, 0);
     const auto equal = [&](uint64_t payload) {
       const Entry* entry = EntryOf(payload);
@@ -219,16 +219,11 @@ class PathTable {
     };
     uint64_t found = table_.Find(hash, equal);
     if (found == 0) {
-      if (!table_.lock().TryLock()) {
-        *is_busy = true;
-        return nullptr;
-      }
+      const SpinLockHolder hold(table_.lock());
       found = table_.Find(hash, equal);
       if (found == 0) found = Add(hash, bytes, size);
-      table_.lock().Unlock();
-      if (found == 0) return nullptr;
     }
-    return reinterpret_cast<const Path*>(EntryOf(found) + 1);
+    return found == 0 ? nullptr : reinterpret_cast<const Path*>(EntryOf(found) + 1);
   }
 
  private:
@@ -300,7 +295,7 @@ const char* path_memory = nullptr;
 
 void PreparePaths() { path_memory = path_table->Reserve(); }
 
-const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy) {
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch) {
   RuleWalk walk(caller);
   if (!walk.memory.is_own()) return nullptr;
   PathBuilder& builder = *new (scratch) PathBuilder(caller, max_depth);
@@ -313,7 +308,7 @@ const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scra
     const bool is_outermost = step == RuleWalk::Step::kOutermost;
     if (!is_outermost && depth < max_depth) continue;
     const size_t size = builder.Build(depth, /*truncated=*/!is_outermost);
-    return path_table->Intern(builder.bytes(), size, is_busy);
+    return path_table->Intern(builder.bytes(), size);
   }
 }
 

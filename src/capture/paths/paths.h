@@ -58,15 +58,6 @@ struct alignas(16) Path {
 
   const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
 
-  // Returns the stack pointer in frame `frame` of a stack with this path that begins at `sp`: the address after the
-  // frame's return slot. Returns UINTPTR_MAX if the path has no return address of that frame. REQUIRES: the
-  // architecture has no link register (architecture.h).
-  uintptr_t StackPointerOf(uintptr_t sp, int frame) const {
-    if (frame == 0) return sp;
-    if (frame > all_returns) return UINTPTR_MAX;
-    return sp + (At<uint16_t>(return_offsets_at)[frame - 1] + uintptr_t{1}) * sizeof(uintptr_t);
-  }
-
   // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
   // frames. The stack ends `bytes` bytes above caller.sp.
   bool Matches(const Caller& caller, uintptr_t bytes, int max) const {
@@ -155,8 +146,8 @@ struct alignas(16) LearningScratch {
 // Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
 // address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
 // has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
-// paths is full. Returns null and sets `*is_busy` if another thread is adding a path.
-const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch, bool* is_busy);
+// paths is full.
+const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch);
 
 }  // namespace hbmprof::internal
 

@@ -19,7 +19,6 @@ namespace hbmprof::internal {
 
 std::atomic<const PythonInterpreter*> readable_python{nullptr};
 
-#if defined(HBMPROF_HAS_FRAME_RULES)
 namespace {
 
 // Until 3.11, two mutexes of the C library are before the key of the thread states in _PyRuntime. They have 40 bytes on
@@ -194,13 +193,5 @@ void RejectPython(const char* problem) {
   found_python.load(std::memory_order_acquire)->problem.store(problem);
   readable_python.store(nullptr);
 }
-
-#else
-
-void WatchForPython() {}
-const PythonInterpreter* FoundPython() { return nullptr; }
-void RejectPython(const char*) {}
-
-#endif
 
 }  // namespace hbmprof::internal

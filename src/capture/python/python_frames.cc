@@ -196,15 +196,11 @@ int32_t LineOf(const PythonInterpreter& python, uintptr_t code, int64_t instruct
 
 // Returns whether the object with the interpreter is still loaded at its addresses.
 bool IsLoaded(const PythonInterpreter& python) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
   dl_find_object found;
   return _dl_find_object(reinterpret_cast<void*>(python.runtime), &found) == 0 &&
          reinterpret_cast<uintptr_t>(found.dlfo_map_start) == python.object_start &&
          reinterpret_cast<uintptr_t>(found.dlfo_map_end) == python.object_limit &&
          found.dlfo_eh_frame == python.object_tables;
-#else
-  return false;
-#endif
 }
 
 enum class PythonRead : uint8_t {
@@ -292,17 +288,17 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
-template <PythonFrameChain kChain, typename Visitor>
-PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
-  constexpr bool kHasShims = kChain == PythonFrameChain::kShims;
-  constexpr bool kHasEntries = kChain == PythonFrameChain::kEntryFrames;
-  constexpr bool kHasCframes = kHasEntries || kChain == PythonFrameChain::kOnePerActivationWithCframe;
-  constexpr bool kHasOwners = kHasShims || kHasEntries;
+template <typename Visitor>
+PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
   constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
   constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
   const PythonLayout layout = python.layout;
+  const bool has_shims = layout.chain == PythonFrameChain::kShims;
+  const bool has_entries = layout.chain == PythonFrameChain::kEntryFrames;
+  const bool has_cframes = has_entries || layout.chain == PythonFrameChain::kOnePerActivationWithCframe;
+  const bool has_owners = has_shims || has_entries;
   const uintptr_t code_type = python.code_type;
   uintptr_t cframe = 0;
   if (layout.thread_cframe != 0) {
@@ -315,8 +311,8 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
   int visited = 0;
   for (int step = 0; frame != 0; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
     if (!IsObjectAddress(frame) || step == kMaxSteps) return PythonRead::kUnfit;
-    const uint8_t owner = kHasOwners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
-    if (kHasShims && owner >= kFirstShimOwner) {
+    const uint8_t owner = has_owners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
+    if (has_shims && owner >= kFirstShimOwner) {
       visitor->EndActivation(frame);
       if (visited >= max_frames) break;
       continue;
@@ -327,7 +323,7 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
       if (!IsOfType(code, code_type)) return PythonRead::kUnfit;
       int64_t instruction;
       bool has_begun = true;
-      if constexpr (kHasOwners) {
+      if (has_owners) {
         const auto at = Load<uintptr_t>(frame + layout.frame_instruction);
         instruction = static_cast<int64_t>(at - (code + layout.code_adaptive)) >> 1;
         has_begun = instruction >= Load<int32_t>(code + layout.code_first_traceable) || owner == kOwnedByGenerator;
@@ -341,10 +337,10 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
       }
     }
     // The marker of an activation is in its shim, or known from its first frame on.
-    const bool is_enough = !kHasShims && visited >= max_frames;
-    if (kHasShims || (kHasEntries && !is_enough && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
+    const bool is_enough = !has_shims && visited >= max_frames;
+    if (has_shims || (has_entries && !is_enough && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
     uintptr_t marker = 0;
-    if constexpr (kHasCframes) {
+    if (has_cframes) {
       if (cframe == root_cframe || !IsObjectAddress(cframe)) return PythonRead::kUnfit;
       marker = cframe;
       cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
@@ -353,21 +349,6 @@ PythonRead WalkChain(const PythonInterpreter& python, uintptr_t state, int max_f
     if (is_enough) break;
   }
   return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
-}
-
-template <typename Visitor>
-PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
-  switch (python.layout.chain) {
-    case PythonFrameChain::kOnePerActivation:
-      return WalkChain<PythonFrameChain::kOnePerActivation>(python, state, max_frames, visitor);
-    case PythonFrameChain::kOnePerActivationWithCframe:
-      return WalkChain<PythonFrameChain::kOnePerActivationWithCframe>(python, state, max_frames, visitor);
-    case PythonFrameChain::kEntryFrames:
-      return WalkChain<PythonFrameChain::kEntryFrames>(python, state, max_frames, visitor);
-    case PythonFrameChain::kShims:
-      return WalkChain<PythonFrameChain::kShims>(python, state, max_frames, visitor);
-  }
-  return PythonRead::kNothing;
 }
 
 // Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
@@ -462,10 +443,6 @@ class Collector {
 // Finds the stack pointer of each frame of `native`, and where the last frame ends. Returns false if a walk by rules
 // does not lead to these frames.
 bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintptr_t* stack_pointer) {
-  if (native.path != nullptr && !kHasLinkRegister) {
-    for (int i = 0; i <= native.depth; ++i) stack_pointer[i] = native.path->StackPointerOf(caller.sp, i);
-    return true;
-  }
   RuleWalk walk(caller);
   NoRecorder recorder;
   stack_pointer[0] = caller.sp;
@@ -480,9 +457,8 @@ bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintpt
   return true;
 }
 
-// A few workspaces that are not in use.
-constexpr int kSpareWorkspaces = 8;
-std::atomic<PythonWorkspace*> spare_workspaces[kSpareWorkspaces] = {};
+// A workspace that is not in use, or null. One is enough, because one thread at a time runs Python code.
+std::atomic<PythonWorkspace*> spare_workspace{nullptr};
 
 }  // namespace
 
@@ -494,19 +470,12 @@ uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
 }
 
 PythonWorkspace* AcquirePythonWorkspace() {
-  for (auto& spare : spare_workspaces) {
-    if (spare.load(std::memory_order_relaxed) == nullptr) continue;
-    if (PythonWorkspace* workspace = spare.exchange(nullptr, std::memory_order_acquire)) return workspace;
-  }
-  return static_cast<PythonWorkspace*>(MapPages(sizeof(PythonWorkspace)));
+  PythonWorkspace* const spare = spare_workspace.exchange(nullptr, std::memory_order_acquire);
+  return spare != nullptr ? spare : static_cast<PythonWorkspace*>(MapPages(sizeof(PythonWorkspace)));
 }
 
 void ReleasePythonWorkspace(PythonWorkspace* workspace) {
-  for (auto& spare : spare_workspaces) {
-    PythonWorkspace* none = nullptr;
-    if (spare.compare_exchange_strong(none, workspace, std::memory_order_release, std::memory_order_relaxed)) return;
-  }
-  UnmapPages(workspace, sizeof(PythonWorkspace));
+  UnmapPages(spare_workspace.exchange(workspace, std::memory_order_acq_rel), sizeof(PythonWorkspace));
 }
 
 uintptr_t* NativeFramesOf(PythonWorkspace* workspace) { return workspace->native; }
