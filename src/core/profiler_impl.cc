@@ -64,63 +64,58 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
   // The removal of a buffer whose free was not recorded may make space.
-  if (!HasCapacity(bytes) && !(RemoveStaleRecord(id) && HasCapacity(bytes))) return Drop(bytes);
+  const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id.value()).has_value()); };
+  if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, attributes);
   if (site != kNoSite) return Enter(id, site, size);
-  RemoveStaleRecord(id);
+  remove_stale();
   return Drop(bytes);
 }
 
-// Flattened, because an event whose bucket of the live table has an overflow bucket takes this way, and every event
-// while the event log is on.
+// Flattened, because an event whose bucket of the live table is full takes this way, and every event while the event
+// log is on.
 [[gnu::noinline, gnu::flatten]] bool ProfilerImpl::FinishAlloc(BufferId id, SiteId site, int64_t bytes,
-                                                               Done done) noexcept {
+                                                               Ledger::Entered entered) noexcept {
   const TrackerSection section(TrackerSection::kPassedOn);
-  if (done == Done::kSite) return Enter(id, site, bytes);
-  if (done == Done::kLiveTable) return EnterLedger(id, site, bytes);
-  ledger_.CountRecords();
-  Resize();
+  if (entered == Ledger::kNotEntered) entered = pools_.TryAdd(nullptr, id.value(), site, bytes);
+  if (entered == Ledger::kNotEntered) return Enter(id, site, bytes);
+  if (entered == Ledger::kEnteredAndCounted) {
+    ledger_.CountRecords();
+    Resize();
+  }
   return true;
 }
 
 bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
-  if (!Insert(id, {site, PresentGeneration(), bytes})) return Drop(static_cast<uint64_t>(bytes));
-  return EnterLedger(id, site, bytes);
+  bool replaced = false;
+  const Pools::Added added = pools_.Add(Pools::Position::OfBuffer(id.value()), {site, PresentGeneration(), bytes},
+                                        Ledger::Event::kAlloc, -1, &replaced);
+  return Complete(added, replaced, bytes);
 }
 
-bool ProfilerImpl::Insert(BufferId id, const LiveRecord& record) {
-  LiveTable::Inserted inserted;
-  while ((inserted = live_.Insert(id.value(), record, nullptr)) == LiveTable::Inserted::kReplaced) {
-    RemoveStaleRecord(id);
-  }
-  return inserted == LiveTable::Inserted::kNew;
+bool ProfilerImpl::Complete(Pools::Added added, bool replaced, int64_t bytes) {
+  CountReplaced(replaced);
+  Resize();
+  return added == Pools::Added::kAdded || Drop(static_cast<uint64_t>(bytes));
 }
 
-bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
-  const Ledger::Entered entered = ledger_.Enter(Ledger::Event::kAlloc, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) {
-    live_.EraseExactly(id.value(), {site, 0, bytes});
-    return Drop(static_cast<uint64_t>(bytes));
-  }
-  Resize(entered);
+bool ProfilerImpl::CountReplaced(bool is_removed) {
+  if (!is_removed) return false;
+  replaced_records_.fetch_add(1, std::memory_order_relaxed);
+  Resize();
   return true;
 }
 
 [[gnu::flatten]] FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (!thread_state.inside && IsBuffer(id)) {
     TrackerSection section;
-    uint64_t packed = 0;  // g++ warns otherwise
-    Ledger::CellRef cell;
-    const bool is_erased = live_.TryErase(id.value(), &packed, [&] {
-      cell = ledger_.RefOf(LiveTable::Unpack(packed).site);
-      return cell && cell.IsPlain();
-    });
-    if (is_erased) {
-      const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kFree, cell, LiveTable::Unpack(packed).bytes);
-      if (entered == Ledger::kEntered) return Freed(id, packed);
+    uint64_t packed = 0;
+    const Ledger::Entered entered = pools_.TryRemove(id.value(), &packed);
+    if (entered == Ledger::kEntered) return Freed(id, packed);
+    if (entered == Ledger::kEnteredAndCounted) {
       section.PassOn();
-      return FinishFree(id, packed, entered);
+      return FinishFree(id, packed);
     }
   }
   return RecordFreeUncommon(id);
@@ -129,51 +124,20 @@ bool ProfilerImpl::EnterLedger(BufferId id, SiteId site, int64_t bytes) {
 [[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return {};
-  const std::optional<Pools::Block> removed = IsBuffer(id) ? Remove(id) : std::nullopt;
+  const std::optional<Pools::Block> removed = IsBuffer(id) ? pools_.Remove(id.value()) : std::nullopt;
   if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
+  Resize();
   return Freed(id, removed->record, removed->octave);
 }
 
-// Flattened, because every free takes this way while the event log is on.
-[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record,
-                                                                     Ledger::Entered entered) noexcept {
+[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record) noexcept {
   const TrackerSection section(TrackerSection::kPassedOn);
-  if (entered == Ledger::kNotEntered) {
-    const LiveRecord record = LiveTable::Unpack(packed_record);
-    entered = ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes);
-  } else {
-    ledger_.CountRecords();
-  }
-  Resize(entered);
+  ledger_.CountRecords();
+  Resize();
   return Freed(id, packed_record);
-}
-
-std::optional<Pools::Block> ProfilerImpl::Remove(BufferId id) {
-  for (;;) {
-    LiveRecord record;
-    const auto is_no_segment = [&] { return sites_.At(record.site).kind != SiteKind::kSegment; };
-    if (live_.EraseWhere(id.value(), &record, is_no_segment)) {
-      const int octave = OctaveNow(record.birth);
-      Resize(ledger_.Enter(Ledger::Event::kFree, id.value(), record.site, record.bytes, octave));
-      return Pools::Block{id.value(), record, octave};
-    }
-    if (record.site == kNoSite) return std::nullopt;
-    TraceStep(EventStep::kSegmentFreed);
-    if (std::optional<Pools::Block> segment = pools_.RemoveSegment(id.value()); segment.has_value()) {
-      Resize();
-      return segment;
-    }
-    // Another thread has removed the segment, or made it a plain record again.
-  }
-}
-
-[[gnu::noinline]] bool ProfilerImpl::RemoveStaleRecord(BufferId id) {
-  if (!Remove(id).has_value()) return false;
-  replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  return true;
 }
 
 void ProfilerImpl::RecordDropped(uint64_t bytes) {
@@ -195,7 +159,13 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
-  if (site == kNoSite || !ledger_.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size)) {
+  bool is_entered = false;
+  ledger_.InChange([&](Ledger::Change& change) {
+    is_entered = site != kNoSite && change.is_usable() && change.Prepare(site);
+    if (is_entered) change.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size);
+    return is_entered;
+  });
+  if (!is_entered) {
     Drop(bytes);
     return prepared;
   }
@@ -212,26 +182,11 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
   const bool is_last = (freed.record_ & kHasAge) != 0 && thread_state.freed_id == freed.id_.value();
   const auto birth = static_cast<Generation>(is_last ? thread_state.freed_age : PresentGeneration());
-  LiveRecord record = LiveTable::Unpack(packed, birth);
+  const LiveRecord record = LiveTable::Unpack(packed, birth);
   const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
-  if (Pools::IsBlockId(freed.id_.value())) return RestoreBlock(freed.id_.value(), record, octave);
-  if (sites_.At(record.site).kind == SiteKind::kSegment) {
-    if (RestoreSegment(freed.id_, record, octave)) return;
-    // Another segment has its addresses now. The record is counted, but not as a segment.
-    SiteKey key = sites_.Key(record.site);
-    key.in_pool = false;
-    record.site = sites_.InternSite(key);
-  }
-  // In a forked child, the ledger may not have the site of the parent's record yet.
-  if (record.site == kNoSite || !ledger_.MakeCells(record.site)) {
-    Drop(static_cast<uint64_t>(record.bytes));
-    return;
-  }
-  if (!Insert(freed.id_, record)) {
-    Drop(static_cast<uint64_t>(record.bytes));
-    return;
-  }
-  Resize(ledger_.Enter(Ledger::Event::kUndoFree, freed.id_.value(), record.site, record.bytes, octave));
+  bool replaced = false;
+  const Pools::Added added = pools_.Restore(freed.id_.value(), record, octave, &replaced);
+  Complete(added, replaced, record.bytes);
 }
 
 // --- Segments and blocks ---
@@ -268,7 +223,8 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   if (!Pools::IsBlockAddress(start)) return Drop(bytes);
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   // The removal of a block whose free was not recorded may make space.
-  if (!HasCapacity(bytes) && !(RemoveStaleBlock(start) && HasCapacity(bytes))) return Drop(bytes);
+  const auto remove_stale = [&] { return CountReplaced(pools_.RemoveBlock(start).has_value()); };
+  if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   bool replaced = false;
   Pools::Added added;
@@ -287,17 +243,12 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
       TraceStep(EventStep::kBlockPlaced);
       added = site == kNoSite
                   ? Pools::Added::kNoMemory
-                  : pools_.AddBlock(position, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, -1, &replaced);
+                  : pools_.Add(position, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, -1, &replaced);
       in_pool = false;
     } while (added == Pools::Added::kRefused);
   } while (added == Pools::Added::kMoved);
-  if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  if (added == Pools::Added::kNoMemory) {
-    RemoveStaleBlock(start);
-    return Drop(static_cast<uint64_t>(size));
-  }
-  Resize();
-  return true;
+  if (added == Pools::Added::kNoMemory) remove_stale();
+  return Complete(added, replaced, size);
 }
 
 [[gnu::flatten]] FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
@@ -310,7 +261,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
     if (entered == Ledger::kEntered) return Freed(BufferId(id), packed);
     if (entered == Ledger::kEnteredAndCounted) {
       section.PassOn();
-      return FinishFree(BufferId(id), packed, entered);
+      return FinishFree(BufferId(id), packed);
     }
   }
   return RecordBlockFreeUncommon(address);
@@ -327,41 +278,6 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   }
   Resize();
   return Freed(BufferId(removed->id), removed->record, removed->octave);
-}
-
-bool ProfilerImpl::RemoveStaleBlock(uint64_t address) {
-  if (!pools_.RemoveBlock(address).has_value()) return false;
-  replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize();
-  return true;
-}
-
-bool ProfilerImpl::RestoreSegment(BufferId id, const LiveRecord& record, int octave) {
-  const auto restore = [&] { return pools_.RestoreSegment(id.value(), record, octave); };
-  Pools::Added added = restore();
-  if (added == Pools::Added::kRefused && RemoveStaleRecord(id)) added = restore();
-  if (added == Pools::Added::kNoMemory) Drop(static_cast<uint64_t>(record.bytes));
-  Resize();
-  return added != Pools::Added::kRefused;
-}
-
-void ProfilerImpl::RestoreBlock(uint64_t id, const LiveRecord& record, int octave) {
-  const Site& site = sites_.At(record.site);
-  bool replaced = false;
-  Pools::Added added;
-  if (site.kind == SiteKind::kSegment) {
-    added = pools_.RestoreSegment(id, record, octave);
-  } else {
-    do {
-      const Pools::Position position = pools_.PositionOfBlock(Pools::AddressOf(id), record.bytes);
-      // If the block's segment was removed meanwhile, the block would have been removed with it, so it is not restored.
-      if (site.kind == SiteKind::kBlock && (position.id() != id || !position.in_pool)) return;
-      added = pools_.AddBlock(position, record, Ledger::Event::kUndoFree, octave, &replaced);
-    } while (added == Pools::Added::kMoved);
-  }
-  if (replaced) replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  if (added != Pools::Added::kAdded) Drop(static_cast<uint64_t>(record.bytes));
-  Resize();
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
@@ -418,24 +334,12 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
   const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
   if (site == kNoSite || site == live.site) return true;
-  for (const auto scope : {Ledger::Change::Scope::kOwnShard, Ledger::Change::Scope::kAllShards}) {
-    Ledger::Change change(ledger_, scope);
-    if (!change.is_usable() || !change.Prepare(live.site) || !change.Prepare(site)) continue;
-    if (!live_.Replace(id.value(), live, {site, live.birth, live.bytes})) return false;
-    change.Move(id.value(), live.site, site, live.bytes, live.bytes);
-    break;
-  }
-  return true;
+  return pools_.ChangeSite(id.value(), live, site);
 }
 
 bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
   const UncommonEvent event(*this);
-  LiveRecord record;
-  if (!event.is_recorded() || !live_.Find(id.value(), &record)) return false;
-  if (!live_.Rename(id.value(), record, new_id.value(), record)) return false;
-  Ledger::Change change(ledger_, Ledger::Change::Scope::kOwnShard);
-  if (change.is_usable()) change.Rename(id.value(), new_id.value(), record.site, record.bytes);
-  return true;
+  return event.is_recorded() && pools_.Rename(id.value(), new_id.value());
 }
 
 SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space) {
@@ -520,20 +424,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   dropped.kept.reserve(kept.size());
   for (const BufferId id : kept) dropped.kept.push_back(id.value());
   std::sort(dropped.kept.begin(), dropped.kept.end());
-  bool has_pools = pools_.has_segments();
-  live_.EraseIf(
-      [&](uint64_t id, const LiveRecord& record) {
-        const SiteKey key = sites_.Key(record.site);
-        if (Pools::IsBlockId(id) || key.in_pool) {
-          has_pools = true;
-          return false;
-        }
-        return dropped.HasKind(key.attributes) && !dropped.Keeps(id);
-      },
-      [&](uint64_t id, const LiveRecord& record) {
-        ledger_.Enter(Ledger::Event::kFree, id, record.site, record.bytes, OctaveNow(record.birth));
-      });
-  if (has_pools) pools_.DropDevice(dropped);
+  pools_.DropDevice(dropped);
   Resize();
 }
 

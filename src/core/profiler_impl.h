@@ -1,16 +1,14 @@
 // ProfilerImpl: the implementation of Profiler. Records events: connects the site finder, the live table, the ledger
 // and the pools, each of which has one small interface.
 //
-// An allocation finds its site (site_finder.h), and enters the record into the live table, then into the ledger. A free
-// removes the record from the live table, then enters the free into the ledger. So the ledger gets the events of a
-// buffer in the order in which they happened. Snapshots read the ledger only.
+// An allocation finds its site (site_finder.h). Then one call of Pools enters it into the live table and into the
+// ledger, under a lock of the ledger. A free is one such call. Snapshots read the ledger only.
 //
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
-// and so on. Otherwise it ends with one of two calls:
-// - If nothing has changed yet, with RecordAllocUncommon, RecordFreeUncommon, RecordBlockUncommon or
-//   RecordBlockFreeUncommon. These begin anew, and record any event.
-// - Otherwise with FinishAlloc or FinishFree, which does the steps that are left.
+// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordFreeUncommon,
+// RecordBlockUncommon or RecordBlockFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left
+// after the ledger has taken the event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -154,39 +152,26 @@ class ProfilerImpl {
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // The steps of an allocation that are done.
-  enum class Done : uint8_t {
-    kSite,
-    kLiveTable,
-    kLedger,  // but Ledger::CountRecords is due
-  };
   // Record any event.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
   FreedRecord RecordBlockFreeUncommon(BufferId address) noexcept;
-  // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: kEnteredAndCounted if
-  // Ledger::CountRecords is due. FinishFree counts no age: the buffer was born in the present generation.
-  bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Done done) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record, Ledger::Entered entered) noexcept;
+  // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: what the fast path returned;
+  // FinishFree follows kEnteredAndCounted.
+  bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
+  FreedRecord FinishFree(BufferId id, uint64_t packed_record) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
     return finder_.SiteOf(caller, SiteWords(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool));
   }
-  // These two enter a new record into the ledger; Enter also enters it into the live table before. They return false if
-  // the record was dropped.
+  // Enters a buffer that is recorded now. Returns false if the record was dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes);
-  bool EnterLedger(BufferId id, SiteId site, int64_t bytes);
-  // Inserts a record into the live table, after it has removed another one of that id. Returns false if the host has no
-  // memory.
-  bool Insert(BufferId id, const LiveRecord& record);
-  // Removes the record of a buffer, or that of a segment with its contents, and enters its free. Returns the record.
-  std::optional<Pools::Block> Remove(BufferId id);
-  // Removes the record of a buffer or of a block whose free was not recorded: a new one has its id or its address now.
-  // Returns whether there was such a record.
-  [[gnu::cold]] bool RemoveStaleRecord(BufferId id);
-  [[gnu::cold]] bool RemoveStaleBlock(uint64_t address);
+  // Completes an addition, of which Pools has returned `added` and `replaced`. Returns false if the record was dropped.
+  bool Complete(Pools::Added added, bool replaced, int64_t bytes);
+  // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
+  bool CountReplaced(bool is_removed);
   // RecordDropped, for a function that returns whether it has recorded the event. Returns false.
   bool Drop(uint64_t bytes) {
     RecordDropped(bytes);
@@ -200,10 +185,6 @@ class ProfilerImpl {
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
-  }
-  // After an event.
-  void Resize(Ledger::Entered entered) {
-    if (entered == Ledger::kEnteredAndCounted) Resize();
   }
   // Returns whether a block in a pool may be of this kind.
   static bool IsForBlocks(MemoryKind kind) {
@@ -220,9 +201,6 @@ class ProfilerImpl {
     attributes.device = pools_.ProbableDevice(attributes.device);
     return {bytes, Clamp(attributes), current_tags, /*in_pool=*/true};
   }
-  // Returns false if another segment has its addresses now.
-  bool RestoreSegment(BufferId id, const LiveRecord& record, int octave);
-  void RestoreBlock(uint64_t id, const LiveRecord& record, int octave);
   static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made.
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
@@ -267,16 +245,10 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
       const SiteId site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, /*in_pool=*/false});
       if (site != kNoSite) {
         const auto size = static_cast<int64_t>(bytes);
-        const Ledger::CellRef cell = ledger_.RefOf(site);
-        Ledger::Prefetch(cell);
-        Done done = Done::kSite;
-        if (cell && live_.TryInsert(position, id.value(), {site, PresentGeneration(), size})) {
-          const Ledger::Entered entered = ledger_.TryEnter(Ledger::Event::kAlloc, cell, size);
-          if (entered == Ledger::kEntered) return true;
-          done = entered == Ledger::kNotEntered ? Done::kLiveTable : Done::kLedger;
-        }
+        const Ledger::Entered entered = pools_.TryAdd(&position, id.value(), site, size);
+        if (entered == Ledger::kEntered) return true;
         section.PassOn();
-        return FinishAlloc(id, site, size, done);
+        return FinishAlloc(id, site, size, entered);
       }
     }
   }
@@ -297,7 +269,7 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
         if (entered == Ledger::kEntered) return true;
         if (entered == Ledger::kEnteredAndCounted) {
           section.PassOn();
-          return FinishAlloc(address, site, size, Done::kLedger);
+          return FinishAlloc(address, site, size, entered);
         }
       }
     }

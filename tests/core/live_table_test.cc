@@ -48,15 +48,9 @@ void ExpectSame(const LiveTable& table, const std::unordered_map<uint64_t, LiveR
   }
 }
 
-// Returns the number of the table's records. Counts them with EraseIf, which keeps all of them.
-size_t Count(LiveTable& table) {
+size_t Count(const LiveTable& table) {
   size_t count = 0;
-  table.EraseIf(
-      [&](uint64_t, const LiveRecord&) {
-        ++count;
-        return false;
-      },
-      [](uint64_t, const LiveRecord&) { FAIL() << "erased what did not match"; });
+  table.ForEach([&](uint64_t, const LiveRecord&) { ++count; });
   return count;
 }
 
@@ -65,8 +59,16 @@ void ResizeFully(LiveTable& table, int64_t records) {
 }
 
 // Inserts and erases as the profiler does.
-Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record, LiveRecord* replaced) {
-  return table.TryInsert(table.Prefetch(id), id, record) ? Inserted::kNew : table.Insert(id, record, replaced);
+Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record) {
+  return table.TryInsert(table.Prefetch(id), id, record) ? Inserted::kNew : table.Insert(id, record);
+}
+// Inserts `id`, or updates its record. Returns the record that it has then. `known`: the record before, null if there
+// is none.
+LiveRecord InsertOrUpdate(LiveTable& table, uint64_t id, const LiveRecord& fresh, const LiveRecord* known) {
+  EXPECT_EQ(InsertInSteps(table, id, fresh), known == nullptr ? Inserted::kNew : Inserted::kTaken);
+  if (known == nullptr) return fresh;
+  table.Update(id, fresh.site, fresh.bytes);
+  return {fresh.site, known->birth, fresh.bytes};
 }
 bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
   uint64_t packed;
@@ -78,8 +80,8 @@ bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
 TEST(LiveTable, TryEraseLeavesRecordsOfOtherGenerationsAndThoseThatDoNotAgree) {
   LiveTable table;
   const auto other = static_cast<Generation>(PresentGeneration() + 1);
-  ASSERT_EQ(table.InsertNew(Address(1), {1, other, 8}), Inserted::kNew);
-  ASSERT_EQ(table.InsertNew(Address(2), {2, PresentGeneration(), 8}), Inserted::kNew);
+  ASSERT_EQ(table.Insert(Address(1), {1, other, 8}), Inserted::kNew);
+  ASSERT_EQ(table.Insert(Address(2), {2, PresentGeneration(), 8}), Inserted::kNew);
   uint64_t packed = 0;
   EXPECT_FALSE(table.TryErase(Address(1), &packed, [] { return true; }));
   EXPECT_FALSE(table.TryErase(Address(2), &packed, [] { return false; }));
@@ -104,7 +106,7 @@ TEST(LiveTable, AcceptsANegativeNumberOfRecords) {
   LiveTable table;
   ResizeFully(table, -64);
   LiveRecord record;
-  ASSERT_EQ(InsertInSteps(table, Address(1), RecordOf(Address(1)), &record), Inserted::kNew);
+  ASSERT_EQ(InsertInSteps(table, Address(1), RecordOf(Address(1))), Inserted::kNew);
   ResizeFully(table, -64);
   ASSERT_TRUE(table.Find(Address(1), &record));
   EXPECT_EQ(Count(table), 1u);
@@ -118,8 +120,7 @@ TEST(LiveTable, KeepsTheLargestAndSmallestRecordsWhole) {
                                 {LiveTable::kMaxSites - 1, 0xffff, LiveTable::kMaxBytes}};
   const uint64_t ids[] = {1, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{127} << 57};
   for (int i = 0; i < 4; ++i) {
-    LiveRecord replaced;
-    ASSERT_EQ(InsertInSteps(table, ids[i], records[i], &replaced), Inserted::kNew);
+    ASSERT_EQ(InsertInSteps(table, ids[i], records[i]), Inserted::kNew);
   }
   for (int i = 0; i < 4; ++i) {
     LiveRecord found;
@@ -146,12 +147,7 @@ TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
       LiveRecord record;
       if (random() % 100 < insert_percent) {
         const LiveRecord fresh = RecordOf(id, random() % 4);
-        const Inserted result = InsertInSteps(table, id, fresh, &record);
-        ASSERT_EQ(result, known == model.end() ? Inserted::kNew : Inserted::kReplaced);
-        if (known != model.end()) {
-          ASSERT_TRUE(record == known->second);
-        }
-        model[id] = fresh;
+        model[id] = InsertOrUpdate(table, id, fresh, known == model.end() ? nullptr : &known->second);
       } else {
         ASSERT_EQ(EraseInSteps(table, id, &record), known != model.end());
         if (known != model.end()) {
@@ -170,9 +166,8 @@ TEST(LiveTable, KeepsEveryRecordAtAnySize) {
   LiveTable table;
   std::unordered_map<uint64_t, LiveRecord> model;
   for (uint64_t i = 0; i < 3000; ++i) {
-    LiveRecord replaced;
     model[Address(i)] = RecordOf(Address(i));
-    ASSERT_EQ(InsertInSteps(table, Address(i), RecordOf(Address(i)), &replaced), Inserted::kNew);
+    ASSERT_EQ(InsertInSteps(table, Address(i), RecordOf(Address(i))), Inserted::kNew);
   }
   // 64 buckets for 3,000 records: chains of overflow buckets; then 100,000 buckets; and back.
   ExpectSame(table, model);
@@ -192,9 +187,8 @@ int64_t InsertGrowing(LiveTable& table, const std::vector<uint64_t>& ids) {
   int64_t records = 0;
   for (const uint64_t id : ids) {
     while (!table.Resize(++records)) --records;
-    LiveRecord replaced;
     if (table.TryInsert(table.Prefetch(id), id, RecordOf(id))) continue;
-    EXPECT_EQ(table.Insert(id, RecordOf(id), &replaced), Inserted::kNew);
+    EXPECT_EQ(table.Insert(id, RecordOf(id)), Inserted::kNew);
     ++crowded;
   }
   return crowded;
@@ -228,57 +222,27 @@ TEST(LiveTable, HandlesOfManyNameSpacesFillBucketsEvenly) {
   EXPECT_LT(InsertGrowing(table, ids), static_cast<int64_t>(ids.size() / 4));
 }
 
-TEST(LiveTable, EraseIfErasesOnlyMatches) {
-  LiveTable table;
-  for (uint64_t i = 0; i < 10000; ++i) {
-    LiveRecord replaced;
-    table.Insert(Address(i), {static_cast<SiteId>(i % 10), 0, static_cast<int64_t>(i)}, &replaced);
-    if (i > 5000) table.Resize(static_cast<int64_t>(i));  // buckets with and without overflow buckets
-  }
-  int64_t erased_bytes = 0;
-  int erased = 0;
-  table.EraseIf([](uint64_t id, const LiveRecord& record) { return record.site == 3 && id < Address(5000); },
-                [&](uint64_t, const LiveRecord& record) {
-                  erased_bytes += record.bytes;
-                  ++erased;
-                });
-  EXPECT_EQ(erased, 500);
-  int64_t expected_bytes = 0;
-  for (uint64_t i = 0; i < 10000; ++i) {
-    const bool gone = i % 10 == 3 && i < 5000;
-    LiveRecord found;
-    EXPECT_EQ(table.Find(Address(i), &found), !gone) << i;
-    if (gone) expected_bytes += static_cast<int64_t>(i);
-  }
-  EXPECT_EQ(erased_bytes, expected_bytes);
-}
-
 TEST(LiveTable, RenameMovesOneRecord) {
   LiveTable table;
-  LiveRecord replaced;
   const LiveRecord first = RecordOf(1);
   const LiveRecord second = RecordOf(2);
-  const LiveRecord changed = RecordOf(3);
-  table.Insert(Address(1), first, &replaced);
-  table.Insert(Address(2), second, &replaced);
-  EXPECT_FALSE(table.Rename(Address(1), second, Address(3), changed)) << "another record";
-  EXPECT_FALSE(table.Rename(Address(4), first, Address(3), changed)) << "no record";
-  EXPECT_FALSE(table.Rename(Address(1), first, Address(2), changed)) << "the id is taken";
+  table.Insert(Address(1), first);
+  table.Insert(Address(2), second);
+  EXPECT_FALSE(table.Rename(Address(4), Address(3))) << "no record";
+  EXPECT_FALSE(table.Rename(Address(1), Address(2))) << "the id is taken";
   ExpectSame(table, {{Address(1), first}, {Address(2), second}});
   EXPECT_EQ(Count(table), 2u);
-  EXPECT_TRUE(table.Rename(Address(1), first, Address(3), changed));
-  ExpectSame(table, {{Address(2), second}, {Address(3), changed}});
+  EXPECT_TRUE(table.Rename(Address(1), Address(3)));
+  ExpectSame(table, {{Address(2), second}, {Address(3), first}});
   EXPECT_EQ(Count(table), 2u);
 }
 
 TEST(LiveTable, ForEachVisitsARecordThatMovesOnce) {
   LiveTable table;
-  LiveRecord replaced;
-  const LiveRecord record = RecordOf(1);
-  table.Insert(Address(1), record, &replaced);
+  table.Insert(Address(1), RecordOf(1));
   std::atomic<bool> ends{false};
   std::thread mover([&] {
-    for (uint64_t i = 1; !ends; ++i) EXPECT_TRUE(table.Rename(Address(i), record, Address(i + 1), record));
+    for (uint64_t i = 1; !ends; ++i) EXPECT_TRUE(table.Rename(Address(i), Address(i + 1)));
   });
   for (int i = 0; i < 20'000; ++i) {
     int visits = 0;
@@ -300,8 +264,7 @@ TEST(LiveTable, MemoryFollowsNumberOfRecords) {
   LiveTable table;
   const int64_t before = ResidentBytes();
   for (uint64_t i = 0; i < kRecords; ++i) {
-    LiveRecord replaced;
-    InsertInSteps(table, Address(i), RecordOf(Address(i)), &replaced);
+    InsertInSteps(table, Address(i), RecordOf(Address(i)));
     table.Resize(static_cast<int64_t>(i));
   }
   const int64_t full = ResidentBytes() - before;
@@ -369,12 +332,7 @@ TEST(LiveTable, ThreadsWithOwnKeysLoseNothingDuringResize) {
           switch (random() % 3) {
             case 0: {
               const LiveRecord fresh = RecordOf(id, random());
-              const Inserted expected = known == model.end() ? Inserted::kNew : Inserted::kReplaced;
-              ASSERT_EQ(InsertInSteps(table, id, fresh, &record), expected);
-              if (known != model.end()) {
-                ASSERT_TRUE(record == known->second);
-              }
-              model[id] = fresh;
+              model[id] = InsertOrUpdate(table, id, fresh, known == model.end() ? nullptr : &known->second);
               break;
             }
             case 1:
@@ -420,10 +378,8 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
           switch (random() % 4) {
             case 0:
             case 1:
-              ++entered;
-              if (InsertInSteps(table, id, RecordOf(id), &record) != Inserted::kReplaced) continue;
-              ++left;
-              break;
+              if (InsertInSteps(table, id, RecordOf(id)) == Inserted::kNew) ++entered;
+              continue;
             case 2:
               if (!EraseInSteps(table, id, &record)) continue;
               ++left;
@@ -435,10 +391,10 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
         }
       });
     }
-    // Records also leave by EraseIf meanwhile.
-    for (int i = 0; i < 200; ++i) {
-      table.EraseIf([i](uint64_t id, const LiveRecord&) { return id == Address(static_cast<uint64_t>(i) % kKeys); },
-                    [&](uint64_t, const LiveRecord&) { ++left; });
+    // Records also leave by EraseWhere meanwhile.
+    for (uint64_t i = 0; i < 10000; ++i) {
+      LiveRecord record;
+      if (table.EraseWhere(Address(i % kKeys), &record, [&] { return record.site % 2 == 0; })) ++left;
     }
     for (std::thread& thread : threads) thread.join();
   }
@@ -450,7 +406,7 @@ TEST(LiveTable, VisitInStepsFindsEachLastingRecordOnce) {
   constexpr uint64_t kLasting = 20000;
   LiveTable table;
   for (uint64_t i = 0; i < kLasting; ++i) {
-    ASSERT_EQ(table.InsertNew(Address(i), {static_cast<SiteId>(i), static_cast<Generation>(i), 1}), Inserted::kNew);
+    ASSERT_EQ(table.Insert(Address(i), {static_cast<SiteId>(i), static_cast<Generation>(i), 1}), Inserted::kNew);
     table.Resize(static_cast<int64_t>(i));
   }
   std::mt19937_64 random(1);
@@ -461,14 +417,14 @@ TEST(LiveTable, VisitInStepsFindsEachLastingRecordOnce) {
     uint64_t passing = kLasting;
     for (bool more = true; more;) {
       size_t count = 0;
-      more = table.VisitSome(&next, [&](const LiveRecord& record) {
+      more = table.VisitSome(&next, [&](uint64_t, const LiveRecord& record) {
         ++count;
         if (record.site >= kLasting) return;
         ++visits[record.site];
         ASSERT_EQ(record.birth, static_cast<Generation>(record.site));
       });
       most = std::max(most, count);
-      for (int i = 0; i < 20; ++i) table.InsertNew(Address(passing++), {LiveTable::kMaxSites - 1, 0, 1});
+      for (int i = 0; i < 20; ++i) table.Insert(Address(passing++), {LiveTable::kMaxSites - 1, 0, 1});
       LiveRecord erased;
       if (passing > kLasting + 5000) {
         for (int i = 0; i < 30; ++i) table.Erase(Address(kLasting + random() % (passing - kLasting)), &erased);

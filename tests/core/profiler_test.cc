@@ -1555,7 +1555,11 @@ TEST_F(ProfilerTest, BytesEverAllocatedStayAtTheLargestNumber) {
   internal::Ledger& ledger = internal::ProfilerAccess::ImplOf(profiler_).ledger();
   const auto add = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      EXPECT_TRUE(ledger.Enter(internal::Ledger::Event::kAllocAndFree, 1, /*site=*/0, kHalf));
+      {
+        internal::Ledger::Change change(ledger, internal::Ledger::Change::Scope::kOwnShard);
+        ASSERT_TRUE(change.is_usable() && change.Prepare(/*site=*/0));
+        change.Enter(internal::Ledger::Event::kAllocAndFree, 1, /*site=*/0, kHalf);
+      }
       const Snapshot snapshot = profiler_.TakeSnapshot();
       EXPECT_EQ(snapshot.samples.at(0).inuse_bytes, 100);
       EXPECT_GE(snapshot.samples.at(0).alloc_bytes, kHalf);

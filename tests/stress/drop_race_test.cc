@@ -135,29 +135,6 @@ TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
   for (const bool is_freed : {false, true}) {
     profiler_.RecordAlloc(kAddress, kSegment, {device_});
     Beside beside;
-    step_to_meet = internal::EventStep::kSegmentFound;
-    at_step = [&] {
-      beside.Start([&] {
-        if (is_freed) {
-          profiler_.RecordFree(kAddress);
-        } else {
-          profiler_.DropDevice(device_);
-        }
-      });
-    };
-    EXPECT_FALSE(profiler_.RecordSegment(kAddress, kSegment, {device_})) << "its record has gone";
-    at_step = nullptr;
-    beside.Join();
-    EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
-    ExpectSound();
-    profiler_.DropDevice(device_);
-  }
-}
-
-TEST_F(DropRaceTest, WhileRecordBecomesSegmentInTheLedger) {
-  for (const bool is_freed : {false, true}) {
-    profiler_.RecordAlloc(kAddress, kSegment, {device_});
-    Beside beside;
     at_ledger = [&] {
       beside.Start([&] {
         if (is_freed) {

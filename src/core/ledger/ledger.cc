@@ -6,17 +6,6 @@
 #include "src/base/saturating.h"
 
 namespace hbmprof::internal {
-namespace {
-
-// Returns after how many events a shard looks at the clock again: as many as take 1/16 s if they continue at the rate
-// of the last `events`, which took `nanos`, and at most 64.
-int64_t EventsUntilLook(int64_t events, int64_t nanos) {
-  constexpr int64_t kMostEvents = 64;
-  constexpr int64_t kMostNanos = 1'000'000'000 / 16;
-  return nanos <= 0 ? kMostEvents : std::clamp<int64_t>(events * kMostNanos / nanos, 1, kMostEvents);
-}
-
-}  // namespace
 
 Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
@@ -92,14 +81,13 @@ void Ledger::Flush(Shard& shard) {
   // The low bits, with their sign.
   const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
   live_records_.fetch_add(change, std::memory_order_relaxed);
-  shard.events_until_look -= shard.events_of_flush;
-  if (shard.events_until_look <= 0) {
-    const int64_t now = LookAtClock();
-    shard.events_of_look = EventsUntilLook(shard.events_of_look, now - shard.last_look);
-    shard.events_until_look = shard.events_of_look;
-    shard.last_look = now;
-  }
-  shard.events_of_flush = std::min<int64_t>(flush_every_.load(std::memory_order_relaxed), shard.events_until_look);
+  // The shard looks at the clock at each Flush. If the events since the last one took long, the next Flush comes after
+  // one event, and then after twice as many each time.
+  constexpr int64_t kLongNanos = 1'000'000'000 / 16;
+  const int64_t now = LookAtClock();
+  const int64_t more = now - shard.last_look < kLongNanos ? 2 * shard.events_of_flush : 1;
+  shard.last_look = now;
+  shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_.load(std::memory_order_relaxed));
   shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
 }
 
@@ -151,19 +139,6 @@ void Ledger::BeginEpoch(AccountId account) const {
   ForEachShard([&](Shard& shard) { shard.accounts[account].SetEpoch(epoch, shard.next_event != nullptr); });
 }
 
-Ledger::Entered Ledger::EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes) {
-  const Site& record = sites_.At(site);
-  const int64_t added = AddedBytes(event, bytes);
-  for (const auto scope : {Change::Scope::kOwnShard, Change::Scope::kAllShards}) {
-    Change change(*this, scope);
-    if (!change.is_usable() || !change.Admits(record.account, added) || !change.Prepare(site)) continue;
-    change.Enter(event, id, site, bytes);
-    if (record.kind == SiteKind::kPool) change.AddPoolBytes(added);
-    return kEnteredAndCounted;
-  }
-  return kNotEntered;
-}
-
 // --- Changes ---
 
 Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
@@ -209,7 +184,8 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
 }
 
 void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave) {
-  ledger_.CountAge(event, site, octave);
+  if (octave >= 0)
+    event == Event::kFree ? ledger_.freed_ages_.Add(site, octave) : ledger_.freed_ages_.Subtract(site, octave);
   Log(KindOf(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, own_->accounts[account_], bytes, &cell);

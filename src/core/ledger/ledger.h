@@ -6,12 +6,14 @@
 // or of an account is the sum over the shards. Each shard has a cell, with the counters of one site, for each site that
 // its threads use.
 //
-// An event is entered in one of two ways. The fast path (TryEnter, OwnShard) enters the common events: only the lock of
-// the thread's shard is taken, and nothing is called. All other events are a Change, which enters any event: under the
-// lock of the thread's shard if that is enough, else under all shards' locks.
+// An event is entered in one of two ways. The fast path (OwnShard) enters the common events: only the lock of the
+// thread's shard is taken, and nothing is called. All other events are a Change, which enters any event: under the lock
+// of the thread's shard if that is enough, else under all shards' locks. The caller changes the live table while the
+// OwnShard or the Change holds the lock (pools.h).
 //
-// Generations (base/generations.h): a shard looks at the clock after at most 64 events, and after fewer if these took
-// more than 1/16 s. A thread also looks when it makes a site, and before an event that locks all shards.
+// Generations (base/generations.h): a shard looks at the clock after at most 64 events. If these took more than 1/16 s,
+// it looks after one event, and then after twice as many each time. A thread also looks when it makes a site, and
+// before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -122,69 +124,12 @@ class Ledger {
     const Shard* const shard = AnyShard();
     return shard != nullptr && (TakeCells(*shard, site) || ShardWith(site) != nullptr);
   }
-  // The result of an event.
+  // The result of an event on the fast path.
   enum Entered : uint8_t {
     kNotEntered,  // nothing has changed
     kEntered,
-    // live_records() may have changed. Of functions that only try: it is about to change, by CountRecords, which the
-    // caller must call.
-    kEnteredAndCounted,
+    kEnteredAndCounted,  // live_records() is about to change, by CountRecords, which the caller must call
   };
-  // Enters one event of a site that is neither a segment nor a block of a pool. In this and the functions below, `id`
-  // is the id of the buffer, which only recordings have. `octave`: see CountAge. Returns kNotEntered if the host has no
-  // memory for the site's cell.
-  Entered Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1) {
-    CountAge(event, site, octave);
-    if (event == Event::kAlloc || event == Event::kFree) {
-      const CellRef ref = RefOf(site);
-      const Entered entered = ref ? TryEnter(event, ref, bytes) : kNotEntered;
-      if (entered == kEnteredAndCounted) CountRecords();
-      if (entered != kNotEntered) return entered;
-    }
-    return EnterChange(event, id, site, bytes);
-  }
-
-  // The cell into which this thread enters a site's events. If there was no such event yet, all its values are 0. The
-  // CellRef is empty (false) if the thread has no shard yet.
-  class CellRef {
-   public:
-    explicit operator bool() const { return shard != nullptr; }
-    // Returns whether the cell is that of a plain site and has had an event.
-    bool IsPlain() const { return cell->account_word.load(std::memory_order_relaxed) > 0; }
-
-   private:
-    friend class Ledger;
-    Shard* shard = nullptr;
-    Cell* cell = nullptr;
-  };
-  // Calls nothing.
-  CellRef RefOf(SiteId site) const {
-    CellRef ref;
-    ref.shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
-    if (ref.shard != nullptr) ref.cell = ref.shard->cells + site;
-    return ref;
-  }
-  // Starts loading the cell, for an event that follows.
-  static void Prefetch(const CellRef& ref) { __builtin_prefetch(ref.cell, 1); }
-  // Enters a kAlloc or kFree if it is a common one: the site is plain, the cell has changed in the account's present
-  // epoch, the shard has enough headroom, no other thread holds the shard's lock, and the event log is off. `ref` is
-  // what RefOf returned for the site in this thread; it is not empty. Calls nothing, so that a function that calls it
-  // saves no registers in the common case.
-  Entered TryEnter(Event event, const CellRef& ref, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    Cell* const cell = ref.cell;
-    if (!ref.shard->lock.TryLock()) return kNotEntered;
-    Entered entered = kNotEntered;
-    if (const intptr_t word = cell->account_word.load(std::memory_order_relaxed); word > 0) {
-      Account& account = *reinterpret_cast<Account*>(word);
-      if (cell->epoch == account.epoch && (event == Event::kFree || bytes <= account.headroom)) {
-        account.headroom -= AddedBytes(event, bytes);
-        Count(event, account, bytes, cell);
-        entered = CountEvent(*ref.shard, RecordsOf(event));
-      }
-    }
-    ref.shard->lock.Unlock();
-    return entered;
-  }
 
   // A shard's view of the segment of its last block event: what its next event of a block in that segment needs. A
   // Change of all shards begins by clearing all views, so segments do not change while a view names them.
@@ -197,13 +142,16 @@ class Ledger {
     Cell* cell;        // of the segment's site, in the shard
     SiteId site;       // the segment's
   };
-  // The fast path for blocks that lie in one segment. Holds the lock of this thread's shard as long as the object
-  // exists. Calls nothing.
+  // The fast path. Holds the lock of this thread's shard as long as the object exists. Calls nothing, so that a
+  // function that uses it saves no registers in the common case.
   class OwnShard {
    public:
-    explicit OwnShard(Ledger& ledger) ABSL_NO_THREAD_SAFETY_ANALYSIS
+    // Also starts loading the cell of `site`, if that is not kNoSite.
+    explicit OwnShard(Ledger& ledger, SiteId site = kNoSite) ABSL_NO_THREAD_SAFETY_ANALYSIS
         : shard_(ledger.shard_of_[thread_state.number].load(std::memory_order_acquire)) {
-      if (shard_ != nullptr && !shard_->lock.TryLock()) shard_ = nullptr;
+      if (shard_ == nullptr) return;
+      if (site != kNoSite) __builtin_prefetch(shard_->cells + site, 1);
+      if (!shard_->lock.TryLock()) shard_ = nullptr;
     }
     ~OwnShard() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       if (shard_ != nullptr) shard_->lock.Unlock();
@@ -213,6 +161,35 @@ class Ledger {
 
     // Returns false if the thread has no shard yet or another thread holds its lock. Then nothing else may be called.
     bool is_usable() const { return shard_ != nullptr; }
+
+    // The shard's cell of a site. It is null if the cell has not changed in the account's present epoch, if the event
+    // log is on, or if the site is of another kind than the function says.
+    using CellRef = Cell*;
+    CellRef CellOfPlain(SiteId site) {
+      Cell* const cell = shard_->cells + site;
+      const intptr_t word = cell->account_word.load(std::memory_order_relaxed);
+      if (word <= 0) return nullptr;
+      account_ = reinterpret_cast<Account*>(word);
+      return cell->epoch == account_->epoch ? cell : nullptr;
+    }
+    // Null also if the site has another account than the segment of the view.
+    CellRef CellOfBlock(SiteId site) const {
+      Cell* const cell = shard_->cells + site;
+      const Account& account = *shard_->view.account;
+      const bool is_of_account = cell->account_word.load(std::memory_order_relaxed) == BlockAccountWord(account);
+      return is_of_account && cell->epoch == account.epoch ? cell : nullptr;
+    }
+
+    // Returns whether the shard has enough headroom for an allocation, after CellOfPlain.
+    bool Admits(int64_t bytes) const { return bytes <= account_->headroom; }
+    // Enters the allocation or the free of a buffer. `cell` comes from the last CellOfPlain. REQUIRES: Admits, for a
+    // kAlloc.
+    Entered Enter(Event event, CellRef cell, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      account_->headroom -= AddedBytes(event, bytes);
+      Count(event, *account_, bytes, cell);
+      return CountEvent(*shard_, RecordsOf(event));
+    }
+
     // The view of this shard.
     SegmentView& view() { return shard_->view; }
     // Sets account and cell of the view for its site. `account`: of the site.
@@ -220,20 +197,11 @@ class Ledger {
       view().account = &shard_->accounts[account];
       view().cell = shard_->cells + view().site;
     }
-    using BlockCell = Cell*;
-    // Returns the shard's cell of a block's site. Returns null if the cell has not changed in the account's present
-    // epoch, if the event log is on, if the site is not one of blocks, or if it has another account than the segment of
-    // the view.
-    BlockCell CellOfBlock(SiteId site) {
-      Cell* const cell = shard_->cells + site;
-      if (cell->account_word.load(std::memory_order_relaxed) != BlockAccountWord(*view().account)) return nullptr;
-      return cell->epoch == view().account->epoch ? cell : nullptr;
-    }
     // Returns whether the segment's cell has changed in the account's present epoch. Must be true before EnterBlock.
     bool HasCellOfSegment() { return view().cell->epoch == view().account->epoch; }
     // Enters the allocation of a block of `bytes` bytes in the segment of the view, or its free. `cell` comes from
     // CellOfBlock. The account's bytes in use stay the same.
-    Entered EnterBlock(Event event, BlockCell cell, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Entered EnterBlock(Event event, CellRef cell, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Account& account = *view().account;
       Count(event, account, bytes, cell);
       const int64_t charged = event == Event::kFree ? -bytes : bytes;
@@ -244,6 +212,7 @@ class Ledger {
 
    private:
     Shard* shard_;
+    Account* account_ = nullptr;  // of the last CellOfPlain
   };
   // One event of any kind. It may change several sites of one account at the same instant. It holds the lock of the
   // calling thread's shard, or of all shards, until the destructor completes the event. The thread must not enter other
@@ -270,7 +239,8 @@ class Ledger {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
 
-    // Enters the allocation or the free of an object of `bytes` bytes. `octave`: see CountAge.
+    // Enters the allocation or the free of an object of `bytes` bytes. `octave`: of the age of a buffer that is freed
+    // or whose free is undone, from OctaveNow; -1: not counted.
     void Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
@@ -308,12 +278,16 @@ class Ledger {
     bool has_part_ = false;
     RecordedEvent part_;
   };
-  // Counts the age of a buffer, if `event` is its kFree, or undoes that, if it is a kUndoFree. `octave`: of its age,
-  // from OctaveNow; -1: not counted.
-  void CountAge(Event event, SiteId site, int octave) {
-    if (octave < 0) return;
-    if (event == Event::kFree) freed_ages_.Add(site, octave);
-    if (event == Event::kUndoFree) freed_ages_.Subtract(site, octave);
+  // Calls `enter(change)` with a Change of the thread's shard. If that returns false, because it needs all shards,
+  // calls it again with a Change of all shards.
+  template <typename Enter>
+  void InChange(const Enter& enter) {
+    {
+      Change change(*this, Change::Scope::kOwnShard);
+      if (enter(change)) return;
+    }
+    Change change(*this, Change::Scope::kAllShards);
+    enter(change);
   }
   const FreedAges& freed_ages() const { return freed_ages_; }
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
@@ -454,12 +428,8 @@ class Ledger {
     SegmentView view;
     Account accounts[kAccounts];
     ShardLog log;
-    // Of Flush: the number of events between the last one and the next; the number of events until the next look at the
-    // clock, counted by Flush; the last look: the number of events since the one before, and its time.
-    int64_t events_of_flush;
-    int64_t events_until_look;
-    int64_t events_of_look;
-    int64_t last_look;
+    int64_t events_of_flush;  // the number of events between the last Flush and the next
+    int64_t last_look;        // at the clock: the time of the last Flush
   };
   static constexpr int64_t kOneEvent = int64_t{1} << 30;  // kOneEvent + 1 fits in an instruction
   static constexpr uint32_t kChunkBits = 8;
@@ -520,9 +490,7 @@ class Ledger {
     shard.unflushed += records - kOneEvent;
     return shard.unflushed >= 0 ? kEntered : kEnteredAndCounted;
   }
-  // Enters any event, as a Change.
-  Entered EnterChange(Event event, uint64_t id, SiteId site, int64_t bytes);
-  // Adds what the shard has not added to live_records_ yet. Looks at the clock if that is due (EventsUntilLook).
+  // Adds what the shard has not added to live_records_ yet, and looks at the clock.
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.

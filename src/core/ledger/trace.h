@@ -10,17 +10,15 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event. At these points a test can make another thread act.
 enum class EventStep : uint8_t {
-  kSegmentFound,   // the record that becomes a segment is found; the ledger's locks are held
   kSegmentPlaced,  // the segment's position is known, and nothing is recorded
   kBlockPlaced,    // the block's position is known, and nothing is recorded
-  kSegmentFreed,   // the record to be freed is that of a segment, and nothing has changed
+  kSegmentFreed,   // the free of a segment, or another that needs all shards, has changed nothing yet
   kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
 // Snapshot with all shards locked, and once per ResetPeak with the account's shards locked. So the order of its calls
-// is the order of the events of an account. TraceStep is called with no lock held, unless the comment of the EventStep
-// names one.
+// is the order of the events of an account. TraceStep is called with no lock held.
 void TraceLedger();
 void TraceStep(EventStep step);
 inline constexpr bool kIsTraced = true;

@@ -1,4 +1,5 @@
-// Pools: the blocks and segments of allocators that hand out parts of larger allocations, so that every reserved byte
+// Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger.
+// Counts the blocks and segments of allocators that hand out parts of larger allocations, so that every reserved byte
 // is counted once.
 //
 // A segment is memory that a pool has reserved. A block is a part of it that the pool handed out. A block takes its
@@ -20,23 +21,18 @@
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
-// Invariants, whenever no Ledger::Change is in progress:
-// 1. A live record of SiteKind::kBlock has taken its bytes, as described above, from the segments of its own account.
+// Invariants, whenever no event is in progress:
+// 1. Every event of a record, of whatever kind, holds a shard's lock while it changes the live table and the ledger.
+//    So with all shards' locks, records and segments do not change, except by this thread.
+// 2. A live record of SiteKind::kBlock has taken its bytes, as described above, from the segments of its own account.
 //    These bytes are subtracted from the idle bytes of the segments, and in the ledger from the cells of the segments'
 //    sites.
-// 2. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
+// 3. Every other block counts all of its bytes itself. Either no byte of it lies in a segment of its account, or these
 //    segments had too few idle bytes, for example because a block's free was not recorded.
-// 3. A segment inside another has taken its bytes from that one, in the same way.
-// 4. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
-//
-// Frees and concurrent changes:
-// - An event of a block holds one shard's lock while it changes the live table and the ledger. A change of segments
-//   holds all shards' locks. So segments do not change between these two steps of a block's event.
-// - The record of a segment is made and removed only while all shards are locked. So the segments in the segment map
-//   are those that have a record in the live table.
-// - Only the records of other buffers, which have taken no bytes from segments, can be freed at any time. Two functions
-//   change such a record: MakeSegment and ResizeRecord. They compare and replace it in one step (LiveTable::Replace),
-//   and find out in that step if it is gone.
+// 4. A segment inside another has taken its bytes from that one, in the same way (Segment::taken).
+// 5. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
+// 6. The segments of the segment map are the live records of SiteKind::kSegment. Both change only with all shards'
+//    locks.
 //
 // Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
@@ -70,6 +66,9 @@ struct DroppedRecords {
 };
 
 class Pools {
+  using Change = Ledger::Change;
+  using Event = Ledger::Event;
+
  public:
   Pools(SiteTable& sites, LiveTable& live, Ledger& ledger) : sites_(sites), live_(live), ledger_(ledger) {}
 
@@ -80,15 +79,17 @@ class Pools {
   static bool IsBlockAddress(uint64_t address) { return (address & (kBlockBit | kLevelBits)) == 0; }
   static uint64_t AddressOf(uint64_t id) { return IsBlockId(id) ? id & ~(kBlockBit | kLevelBits) : id; }
 
-  // The position of a new block or segment.
+  // The position of a new record.
   struct Position {
+    static Position OfBuffer(uint64_t id) { return {id, 0}; }
+    uint64_t id() const { return level == 0 ? address : IdOf(address, level); }
+    DeviceId device() const { return DeviceId(account / kMemorySpaceCount); }
+
     uint64_t address = 0;
+    int level = 1;            // as a block; 0: a buffer with this id
     uint64_t generation = 0;  // of the segment map for which the position was computed
-    int level = 1;            // as a block
     bool in_pool = false;     // of a block: some byte lies in a segment; of a segment: all bytes lie in one
     AccountId account = 0;    // if in_pool, the segment's
-    uint64_t id() const { return IdOf(address, level); }
-    DeviceId device() const { return DeviceId(account / kMemorySpaceCount); }
   };
   Position PositionOfBlock(uint64_t address, int64_t bytes);
   Position PositionOfSegment(uint64_t address, int64_t bytes);
@@ -98,33 +99,54 @@ class Pools {
     kMoved,     // not added: segments have changed, and the position must be computed again
     kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
     kNoMemory,  // not added: the host has no memory
-    kReplaces,  // not added: a block of another account is recorded at that address; only AddBlockBy returns it
+    kReplaces,  // not added: there is a record of that id, or it has the bytes; only AddBy returns it
   };
-  // Adds a block. `event` is kAlloc, or kUndoFree with the `octave` of the free (Ledger::CountAge). If the position is
-  // in_pool, the record's site must be a site of SiteKind::kBlock. If that call returns kRefused, the caller calls
-  // AddBlock again, with a site of kPlain. If another block is recorded at that address, its free was not recorded:
-  // AddBlock removes it and sets `*replaced` to true.
-  Added AddBlock(const Position& position, const LiveRecord& record, Ledger::Event event, int octave, bool* replaced);
+  // Adds a buffer or a block. `event` is kAlloc, or kUndoFree with the `octave` of the free (Change::Enter). If the
+  // position is in_pool, the record's site must be a site of SiteKind::kBlock. If that call returns kRefused, the
+  // caller calls Add again, with a site of kPlain. If there is a record of that id, its free was not recorded: Add
+  // removes it, by an event of its own, and sets `*replaced` to true.
+  Added Add(const Position& position, const LiveRecord& record, Event event, int octave, bool* replaced);
   // A record of the live table with its id.
   struct Block {
     uint64_t id;
     LiveRecord record;
-    int octave = -1;  // of a removed block: see Ledger::CountAge
+    int octave = -1;  // of a removed one: see Change::Enter
   };
-  // The common case of AddBlock and of RemoveBlock: the whole block lies in one segment of its account and in no
-  // segment inside that one. The segment has enough idle bytes, no other block is recorded at that address, and no
-  // memory is needed; and what OwnShard requires. In any other case they do nothing and return kNotEntered. `site` is a
-  // site of blocks. `position` comes from PrefetchBlock. TryRemoveBlock requires that the block was born in the present
-  // generation, so that its age is not counted. It sets `*id` and `*packed` (LiveTable::Pack). It calls nothing.
-  Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed);
-  // Starts loading the live table's bucket for a block whose segment lies in no other segment.
-  LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
-  // Removes and returns the innermost block at `address`. If it is a segment, all blocks and segments in it are
-  // removed, too.
+  // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
+  // `expected` is not null, removes nothing unless the record has its site and its bytes.
+  std::optional<Block> Remove(uint64_t id, const LiveRecord* expected = nullptr);
+  // The same for the innermost block at `address`.
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
+  // Adds the record of `id` again, because its free is undone. `octave` and `replaced`: see Add. A segment whose
+  // addresses another segment has now becomes a buffer. A block whose segment has gone is not added; the result is
+  // kAdded nevertheless, since the block would have been removed with the segment.
+  Added Restore(uint64_t id, LiveRecord record, int octave, bool* replaced);
+
+  // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
+  // site has changed in the present epoch, no other thread holds a lock that is needed, and no memory is needed. A
+  // removed record was born in the present generation, so that its age is not counted. `position` comes from
+  // LiveTable::Prefetch or PrefetchBlock. Except where the comment says so, they call nothing.
+  //
+  // A buffer whose site is plain. If `position` is null, the buffer's bucket may be full, and functions are called.
+  Ledger::Entered TryAdd(const LiveTable::Position* position, uint64_t id, SiteId site, int64_t bytes);
+  // Sets `*packed` (LiveTable::Pack).
+  Ledger::Entered TryRemove(uint64_t id, uint64_t* packed);
+  // A block that lies in one segment of its account and in no segment inside that one. `site` is a site of blocks.
+  // Calls functions if the block's bucket is full.
+  Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
+  // Sets `*id` and `*packed`.
+  Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed);
+  // Starts loading the live table's bucket for a block whose segment lies in no other segment.
+  LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
+
+  // Gives the record of `id` the site `site` of the same account and kind. Returns false if there is none, or if it
+  // does not have the site and the bytes of `expected` any more. Changes nothing if the host has no memory.
+  bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site);
+  // Changes the id of a buffer's record. Returns false if there is none, if `new_id` is live, or if the host has no
+  // memory.
+  bool Rename(uint64_t id, uint64_t new_id);
 
   // Makes a live record a segment: the record with the id `address`, unless it is a segment already. Otherwise the
   // innermost block at `address`, if it has `bytes` bytes and lies in a segment. The kind of its site becomes kPool.
@@ -137,10 +159,6 @@ class Pools {
   // part, has exactly the addresses of another, needs more than the idle bytes of the segment around it, belongs to
   // another device than the segments there, nests too deeply, or if its id is in the live table already.
   Added AddSegment(const Position& position, SiteId site, int64_t bytes);
-  // Adds a segment again, because its free is undone. `octave`: see Ledger::CountAge.
-  Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
-  // Removes and returns the segment with this id, with all blocks and segments in it. Returns nullopt if there is none.
-  std::optional<Block> RemoveSegment(uint64_t id);
 
   // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
   // there is none, if a segment cannot have that size (it would be empty, overlap another in part, cut a segment inside
@@ -165,21 +183,18 @@ class Pools {
     const AccountId account = segments_.only_account();
     return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
   }
-  // Removes all blocks and segments that `dropped` names. The blocks and segments in an outermost segment are removed
-  // together with it, whatever their attributes are. If an outermost segment is kept only because of its id, all blocks
-  // and segments in it are removed.
+  // Removes all records that `dropped` names. For blocks and segments in a segment, the attributes of the outermost
+  // segment decide. If a segment is kept only because of its id, all blocks and segments in it are removed. Records
+  // that are added meanwhile may stay.
   void DropDevice(const DroppedRecords& dropped);
 
-  // Frees all blocks of the device with this allocator. Segments stay.
+  // Frees all blocks of the device with this allocator, one by one. Segments stay.
   void EndBlocks(DeviceId device, AllocatorId allocator);
   // Returns the bytes of the live blocks of the device with this allocator. Reads the whole live table. Returns nullopt
   // if the host has no memory.
   std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
 
  private:
-  using Change = Ledger::Change;
-  using Event = Ledger::Event;
-
   // The highest bit is 0 in all addresses and in all handles of the backends.
   static constexpr uint64_t kBlockBit = uint64_t{1} << 63;
   static constexpr int kLevelShift = 50;
@@ -191,113 +206,105 @@ class Pools {
   }
   static int LevelOf(uint64_t id) { return static_cast<int>((id & kLevelBits) >> kLevelShift) + 1; }
 
-  // The bytes that a block takes from segments.
-  struct Parts {
-    int count = 0;
-    int64_t bytes = 0;
-    Segment* first = nullptr;
-  };
   enum class Taken : uint8_t {
     kTaken,
     kTooFew,    // not taken: fewer bytes are idle
     kNeedsAll,  // not taken: a Change of all shards is needed
   };
-  // Blocks that were taken out of their segments while these change.
-  class DetachedBlocks;
+  static constexpr size_t kFewBlocks = 16;  // they fit on a small stack
+  // A list of blocks.
+  class BlockList;
+
+  // The functions below need a Change. Those that have no parameter for it need any.
 
   Position PositionIn(uint64_t address, int64_t bytes) const;
-  // Returns whether the Change has the cells that FreeBlock needs for this record. A Change of all shards always has
-  // them.
-  bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
-  Taken TakeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, Parts* parts);
+  std::optional<Block> FindBlock(uint64_t address) const;
+  // Calls `visit(segment, bytes)` for each part of the record that takes bytes from a segment. Stops and returns false
+  // if `visit` returns false.
   template <typename Visit>
-  void ForEachTaken(uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts,
-                    const Visit& visit);
-  void ReturnParts(uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts);
-  void ChargeParts(Change& change, uint64_t address, int64_t bytes, int level, AccountId account, const Parts& parts,
-                   int64_t sign);
-  Parts PartsOf(uint64_t address, int64_t bytes, int level, AccountId account) const;
-  // Gives the bytes that the block of this record has taken back to their segments, where they become idle. Returns the
-  // number of these bytes.
-  int64_t GiveBack(Change& change, uint64_t id, const LiveRecord& record);
-  // Enters the free of a block, and gives its bytes back, after its record left the live table. Returns the octave of
-  // its age.
-  int FreeBlock(Change& change, uint64_t id, const LiveRecord& record);
-  // Subtracts one block from blocks_outside_.
-  void RemoveOutside() { blocks_outside_.fetch_sub(1, std::memory_order_relaxed); }
+  bool ForEachPart(uint64_t id, const LiveRecord& record, const Visit& visit) const;
+  // Takes a record's bytes from the segments, and sets `*taken` to their number.
+  Taken TakeParts(Change& change, uint64_t id, const LiveRecord& record, int64_t* taken);
+  // Undoes TakeParts, which has taken that many bytes.
+  void ReturnParts(uint64_t id, const LiveRecord& record, int64_t taken);
+  // Enters into the ledger that the parts were taken (`sign` is 1) or returned (-1). Returns the number of their bytes.
+  int64_t ChargeParts(Change& change, uint64_t id, const LiveRecord& record, int64_t sign);
+  // Keep completes what TakeParts has begun: enters it into the ledger, and counts a block that is partly outside of
+  // segments. GiveBack undoes both.
+  void Keep(Change& change, uint64_t id, const LiveRecord& record);
+  void GiveBack(Change& change, uint64_t id, const LiveRecord& record);
+  // Adds `sign` to blocks_outside_ if the record is that of a block that has taken fewer bytes than it has.
+  void CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, int64_t sign);
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
+  // Returns whether the Change has the cells that EnterFree needs. A Change of all shards always has them.
+  bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
+  // Enters the free of a record that is no segment, after it left the live table. Returns the octave of its age.
+  int EnterFree(Change& change, uint64_t id, const LiveRecord& record);
+  // The body of Add. Returns nullopt if a Change of all shards is needed.
+  std::optional<Added> AddBy(Change& change, const Position& position, const LiveRecord& record, Event event,
+                             int octave);
+  // The body of Remove. Returns false if a Change of all shards is needed.
+  bool RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, std::optional<Block>* removed);
+
   static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
   // none, or if it is nested so deeply that a block in it has the level of the segment.
   bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
   // The same, for TryAddBlock: if it were inlined there, the common case would have too few registers.
   [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
-  // Returns nullopt if a Change of all shards is needed.
-  std::optional<Added> AddBlockBy(Change& change, const Position& position, const LiveRecord& record, Event event,
-                                  int octave, bool* replaced);
-  // Returns false if a Change of all shards is needed.
-  bool RemoveBlockBy(Change& change, uint64_t address, std::optional<Block>* removed);
 
-  // The functions below need a Change of all shards; FindBlock needs any Change.
+  // The functions below need a Change of all shards.
 
-  // The innermost block at `address`.
-  std::optional<Block> FindBlock(uint64_t address);
-  // Lists the blocks for which `matches(id, record)` returns true. Returns false if the host has no memory for the
-  // list.
-  template <typename Matches>
-  bool Collect(const Matches& matches, DetachedBlocks* list) const;
   // Calls GiveBack for each block of the account that has a byte in [start, end), and adds the block to `list`. After
-  // that, segments can change. Returns false, and does nothing, if the host has no memory for the list.
-  bool DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId account, DetachedBlocks* list);
+  // that, segments can change. If the host has no memory for the list, returns false, and changes nothing; `list` then
+  // has some of the blocks.
+  bool DetachBlocks(Change& change, uint64_t start, uint64_t end, AccountId account, BlockList* list);
+  // Removes those of the listed blocks that lie wholly in [start, end) and have taken bytes from segments of at least
+  // this depth.
+  void FreeDetached(Change& change, uint64_t start, uint64_t end, int depth, BlockList* list);
+  // Removes a block that has given its bytes back.
+  void FreeOne(Change& change, const Block& block);
   // Undoes DetachBlocks after the change: each listed block takes its bytes from the segments that now exist at its
   // addresses. If a block now has another level, it gets another id; if it now counts its bytes itself, or no longer
   // does, it gets another site. A block for which the tables have no space is removed.
-  void ReattachBlocks(Change& change, const DetachedBlocks& list);
+  void ReattachBlocks(Change& change, const BlockList& list);
   // The same, for one block.
-  void ReattachOne(Change& change, const Block& block);
-  // Removes the blocks of SiteKind::kBlock for which `matches(id, record)` returns true.
-  template <typename Matches>
-  void DropBlocks(Change& change, const Matches& matches);
-  // Removes the blocks that count all of their bytes themselves and for whose attributes `matches` returns true. Takes
-  // all shards' locks itself. Returns false if the host has no memory for any shard.
-  template <typename Matches>
-  bool DropBlocksOutside(const Matches& matches);
-  static bool IsIdle(const Segment* segment) {
-    return segment->idle_bytes.load(std::memory_order_relaxed) == segment->bytes();
-  }
-  // Returns the bytes that blocks have taken from the segment, without the bytes that inner segments have taken from
-  // it.
-  int64_t BlockBytes(const Segment* segment);
-  // Returns whether blocks have taken bytes from the segment or from a segment inside it.
-  bool HoldsBlocks(const Segment* segment);
-  // Takes `bytes` from the segment around `segment`; if `bytes` is negative, returns -`bytes` to it. Returns false if
-  // that segment has too few idle bytes. If there is no such segment, changes the pool bytes of the account.
-  bool TakeFromOuter(Change& change, const Segment& segment, int64_t bytes);
+  void Reattach(Change& change, const Block& block);
+  // Returns whether blocks have taken bytes from a segment of at least this depth that has a byte in [start, end).
+  bool HoldsBlocks(uint64_t start, uint64_t end, int depth);
+  // Makes the segment take `bytes` bytes, instead of those that it has taken, from the segment around it. If there is
+  // none, they are pool bytes of the account.
+  void TakeBytes(Change& change, Segment* segment, int64_t bytes);
+  // Makes each segment with a byte in [start, end) take its bytes from the segment that is around it now.
+  void TakeBytesOfAll(Change& change, uint64_t start, uint64_t end);
   // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
   Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave);
-  bool MakeSegment(Change& change, uint64_t id, const LiveRecord& record, AllocatorId allocator);
-  // Gives each segment inside `around` that is also a block the id that belongs to its present depth.
-  void SetLevels(Change& change, const Segment* around);
-  // Removes all blocks and segments in `segment`. Unless `is_kept`, also removes `segment`, and returns its record.
-  Block RemoveWithContents(Change& change, Segment* segment, bool is_kept = false);
+  Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
+  bool MakeSegment(Change& change, const Block& block, AllocatorId allocator);
+  // Gives each segment in [start, end) that is deeper than `around` and also a block the id of its present depth.
+  void SetLevels(Change& change, uint64_t start, uint64_t end, int around);
+  // Removes a segment with all blocks and segments in it. Returns its record.
+  Block RemoveWithContents(Change& change, Segment* segment);
   // Removes a segment without blocks and segments in it. Returns its record.
   Block RemoveEmpty(Change& change, Segment* segment);
-  // Erases the segment's record. Returns it with the octave of its age.
-  Block EraseRecord(const Segment* segment);
   // Returns the segment of the greatest depth among those with a byte in [start, end), or null if there is none.
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
   bool ResizeSegment(Change& change, Segment* segment, int64_t bytes);
-  // Changes the segment's site to `site`, in the record, in the ledger and in the map, and the size of its record to
-  // `new_bytes`. The bytes that were taken from the segment stay taken.
-  void MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes, int64_t new_bytes);
-  // Returns whether a segment other than `segment` and those around it has bytes in [start, end).
-  bool HasInnerEdge(const Segment* segment, uint64_t start, uint64_t end);
+  // Enters the new size of a segment, which had `old_bytes` bytes, with its new site. The bytes that were taken from
+  // the segment stay taken.
+  void MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes);
   // Returns the site that differs from `site` only in its block size. Returns kNoSite if the host has no memory or the
   // tables are full.
   SiteId SiteOfSize(Change& change, SiteId site, int64_t bytes);
+
+  // Removes the records for which `matches(id, record)` returns true, one by one. `matches` may read the segment map.
+  // Records that are added meanwhile may stay.
+  template <typename Matches>
+  void RemoveWhere(const Matches& matches);
+  bool IsBlockOf(uint64_t id, const LiveRecord& record, DeviceId device, AllocatorId allocator) const;
 
   SiteTable& sites_;
   LiveTable& live_;
@@ -305,6 +312,29 @@ class Pools {
   SegmentMap segments_;
   std::atomic<int64_t> blocks_outside_{0};
 };
+
+inline Ledger::Entered Pools::TryAdd(const LiveTable::Position* position, uint64_t id, SiteId site, int64_t bytes) {
+  Ledger::OwnShard own(ledger_, site);
+  if (!own.is_usable()) return Ledger::kNotEntered;
+  const auto cell = own.CellOfPlain(site);
+  if (cell == nullptr || !own.Admits(bytes)) return Ledger::kNotEntered;
+  const LiveRecord record = {site, PresentGeneration(), bytes};
+  const bool is_inserted = position != nullptr ? live_.TryInsert(*position, id, record)
+                                               : live_.Insert(id, record) == LiveTable::Inserted::kNew;
+  return is_inserted ? own.Enter(Ledger::Event::kAlloc, cell, bytes) : Ledger::kNotEntered;
+}
+
+inline Ledger::Entered Pools::TryRemove(uint64_t id, uint64_t* packed) {
+  Ledger::OwnShard own(ledger_);
+  if (!own.is_usable()) return Ledger::kNotEntered;
+  Ledger::OwnShard::CellRef cell = nullptr;
+  const bool is_erased = live_.TryErase(id, packed, [&] {
+    cell = own.CellOfPlain(LiveTable::Unpack(*packed).site);
+    return cell != nullptr;
+  });
+  if (!is_erased) return Ledger::kNotEntered;
+  return own.Enter(Ledger::Event::kFree, cell, LiveTable::Unpack(*packed).bytes);
+}
 
 inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   Ledger::SegmentView& view = own.view();
@@ -332,9 +362,9 @@ inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, u
     return Ledger::kNotEntered;
   }
   const uint64_t id = address ^ view.id_bits;
-  const LiveTable::Inserted inserted =
-      live_.InsertNew(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, {site, PresentGeneration(), bytes});
-  if (inserted != LiveTable::Inserted::kNew) {
+  const LiveRecord record = {site, PresentGeneration(), bytes};
+  if (!live_.TryInsert(id == IdOf(address, 1) ? position : live_.Prefetch(id), id, record) &&
+      live_.Insert(id, record) != LiveTable::Inserted::kNew) {
     SegmentMap::Return(*view.segment, bytes);
     return Ledger::kNotEntered;
   }
@@ -348,7 +378,7 @@ inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* id, uin
   if (!IsInView(view, address) && !LoadView(own, address)) return Ledger::kNotEntered;
   if (!own.HasCellOfSegment()) return Ledger::kNotEntered;
   *id = address ^ view.id_bits;
-  Ledger::OwnShard::BlockCell cell = nullptr;
+  Ledger::OwnShard::CellRef cell = nullptr;
   int64_t bytes = 0;
   const bool is_erased = live_.TryErase(*id, packed, [&] {
     const LiveRecord record = LiveTable::Unpack(*packed);

@@ -17,17 +17,6 @@ Segment* SegmentMap::Find(uint64_t start, uint64_t id) const {
   return segment;
 }
 
-Segment* SegmentMap::LastOutermostBefore(uint64_t end) const {
-  size_t i = PieceAfter(end);
-  if (i == count_ || pieces_[i].start >= end) {
-    if (i == 0) return nullptr;
-    --i;
-  }
-  Segment* segment = pieces_[i].segment;
-  while (segment->outer != nullptr) segment = segment->outer;
-  return segment;
-}
-
 bool SegmentMap::Fits(uint64_t start, uint64_t end, const Segment* except) const {
   if (end <= start) return false;
   for (size_t i = PieceAfter(start); i < count_ && pieces_[i].start < end; ++i) {
@@ -99,30 +88,29 @@ void SegmentMap::SetDepths(uint64_t start, uint64_t end) {
   });
 }
 
-Segment* SegmentMap::NewSegment() {
-  if (Segment* segment = free_; segment != nullptr) {
-    free_ = segment->next_free;
-    return segment;
-  }
-  void* memory = arena_.Allocate(sizeof(Segment));
-  return memory == nullptr ? nullptr : new (memory) Segment;
-}
-
-Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account) {
-  Segment* segment = Reserve(1) ? NewSegment() : nullptr;
-  if (segment == nullptr) return nullptr;
+Segment* SegmentMap::NewSegment(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account) {
+  if (!Reserve(1)) return nullptr;
+  void* memory = free_;
+  if (memory == nullptr) memory = arena_.Allocate(sizeof(Segment));
+  if (memory == nullptr) return nullptr;
+  if (free_ != nullptr) free_ = free_->next_free;
+  auto* segment = new (memory) Segment;
   segment->start = start;
   segment->end = end;
   segment->id = id;
   segment->site = site;
   segment->account = account;
-  segment->outer = Around(start, end);
   segment->idle_bytes.store(segment->bytes(), std::memory_order_relaxed);
+  return segment;
+}
+
+Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account) {
+  Segment* segment = NewSegment(start, end, id, site, account);
+  if (segment == nullptr) return nullptr;
+  segment->outer = Around(start, end);
   ForEachSegment(start, end, [&](Segment* other) {
-    if (other == segment || other == segment->outer) return;
-    if (other->outer == segment->outer && segment->Contains(other->start, other->end)) {
-      other->outer = segment;
-    }
+    if (other == segment) return;
+    if (other->outer == segment->outer && segment->Contains(other->start, other->end)) other->outer = segment;
   });
   ReassignPieces(start, end, segment->outer, segment);
   SetDepths(start, end);
@@ -149,13 +137,8 @@ bool SegmentMap::SetEnd(Segment* segment, uint64_t end) {
 }
 
 Segment* SegmentMap::Split(Segment* segment, uint64_t at, uint64_t id, SiteId site) {
-  Segment* high = Reserve(1) ? NewSegment() : nullptr;
+  Segment* high = NewSegment(at, segment->end, id, site, segment->account);
   if (high == nullptr) return nullptr;
-  high->start = at;
-  high->end = segment->end;
-  high->id = id;
-  high->site = site;
-  high->account = segment->account;
   high->depth = segment->depth;
   high->outer = segment->outer;
   ForEachSegment(at, segment->end, [&](Segment* inner) {
@@ -163,7 +146,7 @@ Segment* SegmentMap::Split(Segment* segment, uint64_t at, uint64_t id, SiteId si
   });
   ReassignPieces(at, segment->end, segment, high);
   segment->end = at;
-  for (Segment* part : {segment, high}) part->idle_bytes.store(part->bytes(), std::memory_order_relaxed);
+  Return(*segment, -high->bytes());
   segments_.fetch_add(1, std::memory_order_relaxed);
   return high;
 }
@@ -172,10 +155,13 @@ bool SegmentMap::Merge(Segment* first, Segment* second) {
   if (!Reserve(1)) return false;
   ForEachSegment(second->start, second->end, [&](Segment* inner) {
     if (inner->outer == second) inner->outer = first;
+    if (inner->taken_from == second) inner->taken_from = first;
   });
   ReassignPieces(second->start, second->end, second, first);
   first->end = second->end;
-  Return(*first, second->idle_bytes.load(std::memory_order_relaxed));
+  first->taken += second->taken;
+  first->inner_bytes += second->inner_bytes;
+  Return(*first, second->idle());
   Free(second);
   return true;
 }

@@ -10,7 +10,8 @@
 //    addresses. Addresses without a segment have no piece.
 // 2. A segment's `outer` is the innermost segment that contains it. Its depth is the number of segments that contain
 //    it.
-// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it.
+// 3. idle_bytes = the segment's bytes minus the bytes that were taken from it: inner_bytes by segments inside it, the
+//    others by blocks.
 #ifndef HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
 #define HBMPROF_SRC_CORE_POOLS_SEGMENTS_H_
 
@@ -27,6 +28,9 @@ namespace hbmprof::internal {
 // A Segment stays readable for the life of the map. After its removal it is reused for a later segment.
 struct Segment {
   int64_t bytes() const { return static_cast<int64_t>(end - start); }
+  int64_t idle() const { return idle_bytes.load(std::memory_order_relaxed); }
+  // The bytes that blocks have taken from it.
+  int64_t block_bytes() const { return bytes() - idle() - inner_bytes; }
   bool Contains(uint64_t from, uint64_t to) const { return start <= from && to <= end; }
 
   uint64_t start = 0;
@@ -36,6 +40,10 @@ struct Segment {
   AccountId account = 0;
   int depth = 0;
   Segment* outer = nullptr;
+  // The bytes that the segment has taken, and from which segment (null: from none, they are the account's pool bytes).
+  int64_t taken = 0;
+  Segment* taken_from = nullptr;
+  int64_t inner_bytes = 0;
   uint64_t visit = 0;  // number of the last ForEachSegment that visited it
   std::atomic<int64_t> idle_bytes{0};
   Segment* next_free = nullptr;
@@ -87,8 +95,6 @@ class SegmentMap {
   Segment* Around(uint64_t start, uint64_t end) const;
   // The segment whose record is `id` and that begins at `start`; null if there is none.
   Segment* Find(uint64_t start, uint64_t id) const;
-  // The last segment that begins before `end` and lies in no other; null if there is none.
-  Segment* LastOutermostBefore(uint64_t end) const;
   // Returns whether a segment [start, end) could be added. If `except` is not null, that segment is ignored.
   bool Fits(uint64_t start, uint64_t end, const Segment* except = nullptr) const;
 
@@ -113,19 +119,20 @@ class SegmentMap {
   // Moves the end of a segment. Its idle bytes change with its size. Fits(start, new end, segment) must be true, and no
   // other segment may begin or end between the old and the new end. Returns false if the host has no memory.
   bool SetEnd(Segment* segment, uint64_t end);
-  // Splits `segment` at `at`. The part from `at` becomes a new segment, and the inner segments in that part then lie in
-  // the new one. No inner segment may have bytes on both sides of `at`. Afterwards all bytes of both segments are idle.
-  // Returns null if the host has no memory.
+  // Splits `segment` at `at`. The part from `at` becomes a new segment, all of whose bytes are idle and were idle
+  // before, but for those that inner segments have taken. These then lie in the new one. No inner segment may have
+  // bytes on both sides of `at`. Returns null if the host has no memory.
   Segment* Split(Segment* segment, uint64_t at, uint64_t id, SiteId site);
   // Removes `second`, which begins where `first` ends and has the same `outer`, and extends `first` over its addresses.
-  // Returns false if the host has no memory.
+  // What was taken from it, and what it has taken, is then taken from and by `first`. Returns false if the host has no
+  // memory.
   bool Merge(Segment* first, Segment* second);
   // Reserves memory for `more` changes, so that none of them fails. Returns false if the host has no memory.
   bool Reserve(size_t more);
 
   // Takes `bytes` from the idle bytes. Returns false if there are fewer.
   static bool Take(Segment& segment, int64_t bytes) {
-    int64_t idle = segment.idle_bytes.load(std::memory_order_relaxed);
+    int64_t idle = segment.idle();
     while (idle >= bytes) {
       if (segment.idle_bytes.compare_exchange_weak(idle, idle - bytes, std::memory_order_relaxed)) return true;
     }
@@ -154,7 +161,8 @@ class SegmentMap {
   void ReassignPieces(uint64_t start, uint64_t end, Segment* from, Segment* to);
   // Computes the depths of the segments that have a byte in [start, end) from their `outer`.
   void SetDepths(uint64_t start, uint64_t end);
-  Segment* NewSegment();
+  // Returns a segment of which all bytes are idle, after Reserve(1); null if the host has no memory.
+  Segment* NewSegment(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account);
   void Free(Segment* segment) {
     segment->next_free = free_;
     free_ = segment;

@@ -32,7 +32,7 @@ Births::Births(const LiveTable& live, SiteId sites, int64_t uptime_seconds)
   uint64_t next = LiveTable::kFirstHash;
   for (bool more = true; more;) {
     size_t count = 0;
-    more = live.VisitSome(&next, [&](const LiveRecord& record) {
+    more = live.VisitSome(&next, [&](uint64_t, const LiveRecord& record) {
       if (record.site < sites && count < step.size()) step[count++] = record;
     });
     for (size_t i = 0; i < count; ++i) Add(step[i]);

@@ -92,16 +92,9 @@ void LiveTable::LockedChain::Clear() {
   while (fill_ != 0) Remove({first_, 0});
 }
 
-LiveTable::Inserted LiveTable::Insert(uint64_t id, const LiveRecord& record, LiveRecord* replaced) {
+LiveTable::Inserted LiveTable::Insert(uint64_t id, const LiveRecord& record) {
   LockedChain chain(*this, id);
-  if (const Place place = chain.Find(id); place.bucket != nullptr) {
-    if (replaced != nullptr) {
-      *replaced = place.record();
-      place.entry().site_and_bytes = Pack(record);
-      place.birth() = record.birth;
-    }
-    return Inserted::kReplaced;
-  }
+  if (chain.Find(id).bucket != nullptr) return Inserted::kTaken;
   return chain.Append(id, record) ? Inserted::kNew : Inserted::kNoMemory;
 }
 
@@ -112,20 +105,16 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
   return place.bucket != nullptr;
 }
 
-bool LiveTable::Replace(uint64_t id, const LiveRecord& expected, const LiveRecord& desired) {
+void LiveTable::Update(uint64_t id, SiteId site, int64_t bytes) {
   const LockedChain chain(*this, id);
-  const Place place = chain.Find(id);
-  const bool is_it = place.bucket != nullptr && place.entry().site_and_bytes == Pack(expected);
-  if (is_it) place.entry().site_and_bytes = Pack(desired);
-  return is_it;
+  if (const Place place = chain.Find(id); place.bucket != nullptr)
+    place.entry().site_and_bytes = Pack({site, 0, bytes});
 }
 
-bool LiveTable::Rename(uint64_t id, const LiveRecord& expected, uint64_t new_id, const LiveRecord& desired) {
+bool LiveTable::Rename(uint64_t id, uint64_t new_id) {
   SpinLockHolder hold_size(resize_lock_);  // ForEach holds it from beginning to end
-  if (InsertNew(new_id, desired) != Inserted::kNew) return false;
-  if (EraseExactly(id, expected)) return true;
-  EraseExactly(new_id, desired);
-  return false;
+  LiveRecord record;
+  return Find(id, &record) && Insert(new_id, record) == Inserted::kNew && Erase(id, &record);
 }
 
 bool LiveTable::MapArray(size_t array) {

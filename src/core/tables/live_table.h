@@ -25,7 +25,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "src/base/generations.h"
 #include "src/base/pages.h"
@@ -48,7 +47,7 @@ class LiveTable {
   static constexpr SiteId kMaxSites = (SiteId{1} << 24) - 1;    // a record has 24 bits for the site
   static_assert(SiteTable::kMaxSites <= kMaxSites);
 
-  enum class Inserted { kNew, kReplaced, kNoMemory };
+  enum class Inserted { kNew, kTaken, kNoMemory };
 
   LiveTable();
   ~LiveTable();
@@ -61,15 +60,14 @@ class LiveTable {
     uint64_t state;
     Bucket* bucket;
   };
-  // Starts loading the bucket of `id`, for a following TryInsert or InsertNew. Returns its position.
+  // Starts loading the bucket of `id`, for a following TryInsert. Returns its position.
   Position Prefetch(uint64_t id) const {
     const Position position = PositionOf(id);
     __builtin_prefetch(position.bucket, 1);
     return position;
   }
-  // Inserts `id`, which is not 0. If `id` is in the table, returns kReplaced: its record is replaced, and `*replaced`
-  // is set to the old record, or if `replaced` is null, nothing changes.
-  Inserted Insert(uint64_t id, const LiveRecord& record, LiveRecord* replaced);
+  // Inserts `id`, which is not 0. If `id` is in the table, returns kTaken and changes nothing.
+  Inserted Insert(uint64_t id, const LiveRecord& record);
   // A record without its birth as one word: 24 bits of site, 40 bits of bytes.
   static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
@@ -82,7 +80,7 @@ class LiveTable {
   bool Erase(uint64_t id, LiveRecord* record) {
     return EraseWhere(id, record, [] { return true; });
   }
-  // Like InsertNew for the common case: returns false, and changes nothing, if another thread has locked the bucket, if
+  // The common case of Insert: returns false, and changes nothing, if another thread has locked the bucket, if
   // the split state has changed, if `id` is in the table, or if the bucket is full. Calls no function.
   bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
     Bucket& bucket = *position.bucket;
@@ -133,20 +131,8 @@ class LiveTable {
     bucket.Unlock(erases ? last : fill);
     return erases;
   }
-  // Inserts `id` if it is not in the table. If it is, returns kReplaced and changes nothing.
-  Inserted InsertNew(uint64_t id, LiveRecord record) { return InsertNew(PositionOf(id), id, record); }
-  Inserted InsertNew(const Position& position, uint64_t id, LiveRecord record) {
-    return TryInsert(position, id, record) ? Inserted::kNew : Insert(id, record, nullptr);
-  }
   // Sets `*record` to the record of `id`. Returns false if it is not in the table.
   bool Find(uint64_t id, LiveRecord* record) const;
-  // In this and the functions below, records are equal if site and bytes are.
-  //
-  // Removes `id` if its record equals `record`. Returns whether it did.
-  bool EraseExactly(uint64_t id, const LiveRecord& record) {
-    LiveRecord erased;
-    return EraseWhere(id, &erased, [&] { return erased.site == record.site && erased.bytes == record.bytes; });
-  }
   // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. Returns whether
   // `id` was removed. `agrees` runs under a bucket's lock and must not call the table.
   template <typename Agrees>
@@ -160,31 +146,25 @@ class LiveTable {
     return true;
   }
 
-  // Gives the record of `id` the site and the bytes of `desired` if it equals `expected`. It keeps its birth. Returns
-  // whether it did.
-  bool Replace(uint64_t id, const LiveRecord& expected, const LiveRecord& desired);
+  // Gives the record of `id`, if there is one, another site and another number of bytes. It keeps its birth.
+  void Update(uint64_t id, SiteId site, int64_t bytes);
 
-  // Moves the record of `id` to `new_id`, where it becomes `desired`. Returns false, and changes nothing, if the record
-  // of `id` does not equal `expected`, if `new_id` is in the table, or if there is no memory. ForEach visits a record
-  // that moves meanwhile under exactly one of both ids.
-  bool Rename(uint64_t id, const LiveRecord& expected, uint64_t new_id, const LiveRecord& desired);
+  // Gives the record of `id` another id. Returns false, and changes nothing, if there is none, if `new_id` is in the
+  // table, or if there is no memory. ForEach visits a record that moves meanwhile under exactly one of both ids.
+  bool Rename(uint64_t id, uint64_t new_id);
 
   // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
   // are inserted meanwhile may be missed.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
-  // Calls `visit(record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the first
-  // call, and sets `*next` for the following call. Returns false after the last records. All calls together visit each
-  // record that is live meanwhile exactly once, except those that Rename moves. So a long visit delays nobody for long.
+  // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
+  // first call, and sets `*next` for the following call. Returns false after the last records. All calls together visit
+  // each record that is live meanwhile exactly once, except those that Rename moves. So a long visit delays nobody for
+  // long.
   template <typename Visit>
   bool VisitSome(uint64_t* next, const Visit& visit) const;
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
   static constexpr size_t kMostVisited = 1024;  // by one VisitSome, usually far fewer
-  // Removes every record for which `matches(id, record)` returns true, and calls `erased(id, record)` for it. `matches`
-  // runs under a bucket's lock and must not call the table; `erased` runs under no lock. Records that are inserted
-  // meanwhile may be missed.
-  template <typename Matches, typename Erased>
-  void EraseIf(const Matches& matches, const Erased& erased);
 
   // Changes the number of buckets towards the number that fits `records` records. One call adds or removes a limited
   // number of buckets. Returns true if the number of buckets now fits, or if the host has no memory for more buckets.
@@ -386,42 +366,12 @@ bool LiveTable::VisitSome(uint64_t* next, const Visit& visit) const {
     const size_t index = IndexOf(from, state);
     LockedChain(*this, BucketAt(index)).ForEach([&](uint64_t id, const LiveRecord& record) {
       if (HashOf(id) < *next) return;
-      visit(record);
+      visit(id, record);
       ++visited;
     });
     *next = uint64_t{index + 1} << shift;  // 0 after the last bucket
   }
   return *next != 0;
-}
-
-template <typename Matches, typename Erased>
-void LiveTable::EraseIf(const Matches& matches, const Erased& erased) {
-  constexpr int kAtOnce = 32;  // a small stack has space for them
-  std::pair<uint64_t, LiveRecord> gone[kAtOnce];
-  size_t buckets = 0;
-  size_t index = 0;
-  int count;
-  do {
-    count = 0;
-    {
-      SpinLockHolder hold_size(resize_lock_);
-      if (buckets != buckets_) {
-        // Records have moved between buckets, so the search begins again.
-        buckets = buckets_;
-        index = buckets;
-      }
-      for (; index < 2 * buckets; ++index) {
-        LockedChain chain(*this, BucketAt(index));
-        const int before = count;
-        chain.ForEach([&](uint64_t id, const LiveRecord& record) {
-          if (count < kAtOnce && matches(id, record)) gone[count++] = {id, record};
-        });
-        for (int i = before; i < count; ++i) chain.Remove(chain.Find(gone[i].first));
-        if (count == kAtOnce) break;
-      }
-    }
-    for (int i = 0; i < count; ++i) erased(gone[i].first, gone[i].second);
-  } while (count == kAtOnce);
 }
 
 }  // namespace hbmprof::internal
