@@ -231,6 +231,10 @@ TEST(Leaks, FindsALeakInOneDumpByAges) {
   EXPECT_EQ(none.exit_code, 0) << none.out << none.err;
   EXPECT_THAT(none.out, HasSubstr("1 sites: 0 leak, 0 perhaps"));
   EXPECT_EQ(leaks(start, "hbmprof version=1 pid=7 uptime=15").exit_code, 2) << "too young";
+  std::vector<int64_t> stopped(64, 1000);
+  std::fill(stopped.begin() + 40, stopped.end(), 0);
+  EXPECT_THAT(leaks(stopped, comment).out, HasSubstr("1 sites: 0 leak, 0 perhaps, 1 grew and stopped"));
+  EXPECT_THAT(RunTool({"leaks", "--all", dump}).out, HasSubstr("last kept a buffer 24.0 s ago"));
 }
 
 TEST(Leaks, ExplainsMissingInput) {

@@ -121,7 +121,7 @@ TEST(Lives, JudgesArbitraryValues) {
     for (const double b : {0.0, 1.0, largest}) {
       for (const double c : {0.0, 1.0, largest}) {
         const auto judgement = Judge({{0, 1e-9, 1}, {a, b, c}});
-        EXPECT_TRUE(std::isfinite(judgement.late) && std::isfinite(judgement.tail)) << a << " " << b << " " << c;
+        EXPECT_TRUE(std::isfinite(judgement.late) && std::isfinite(judgement.fall)) << a << " " << b << " " << c;
         if (c <= a) {
           EXPECT_GT(judgement.verdict, Verdict::kPerhaps) << a << " " << b << " " << c;
         }

@@ -222,7 +222,8 @@ TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
   EXPECT_THAT(
       said,
       HasSubstr(
-          "freed nothing. More dumps: six dumps give a more reliable verdict; a cache that is not yet full looks"));
+          "freed nothing; the growth is even until the end. More dumps: six dumps give a more reliable verdict; a "
+          "cache that is not yet full looks"));
   EXPECT_THAT(said, HasSubstr("decode&lt;/script&gt;&lt;b&gt;"));
   EXPECT_THAT(said, HasSubstr("64K"));
   EXPECT_THAT(said, HasSubstr("2.pb.gz is incomplete: 3 allocations of 12 B were not recorded"));

@@ -41,72 +41,85 @@ bool HasAges(const ProfileSet::File& file) {
   return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
 }
 
-// Sets the range of dumps to be judged.
+// Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
-  series.end = dumps;
   const std::optional<size_t> total_type = profiles.FindType("alloc_space");
-  std::vector<size_t> starts = {0};
+  size_t processes = 0;
+  size_t first = 0;  // dump of the process
   int64_t total_before = 0;
   std::string process_before;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     const std::string process = ProcessIn(file);
-    int64_t total = 0;
-    for (size_t s = 0; total_type.has_value() && s < file.samples.size(); ++s) {
-      total = Plus(total, profiles.Value(file, s, *total_type));
-    }
+    const int64_t total = total_type.has_value() ? SumOf(profiles, file, *total_type) : 0;
     const bool other_process = !process.empty() && !process_before.empty() && process != process_before;
     const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
-    if (d > 0 && (other_process || total < total_before || counter_fell)) starts.push_back(d);
+    if (d == 0 || other_process || total < total_before || counter_fell) {
+      ++processes;
+      first = d;
+    }
+    if (d + 1 - first >= series.end - series.begin) {
+      series.begin = first;
+      series.end = d + 1;
+    }
     total_before = total;
     process_before = process;
   }
-  if (starts.size() == 1) return;
-  size_t begin = 0;
-  size_t end = 0;
-  for (size_t s = 0; s < starts.size(); ++s) {
-    const size_t next = s + 1 < starts.size() ? starts[s + 1] : dumps;
-    if (next - starts[s] >= end - begin) {
-      begin = starts[s];
-      end = next;
-    }
-  }
-  if (end - begin < 3) {
+  if (processes == 1) return;
+  if (series.end - series.begin < 3) {
+    series.begin = 0;
+    series.end = dumps;
     series.restart =
-        Cat("the dumps are of ", starts.size(),
+        Cat("the dumps are of ", processes,
             " processes, and none of these wrote three dumps in a row: all dumps are judged as those of one process");
     return;
   }
-  series.begin = begin;
-  series.end = end;
-  series.restart = Cat("the program was restarted ", starts.size() == 2 ? "once" : Cat(starts.size() - 1, " times"),
-                       ": only dumps ", begin + 1, " to ", end, " are judged, the longest series of one process");
+  series.restart =
+      Cat("the program was restarted ", processes == 2 ? "once" : Cat(processes - 1, " times"), ": only dumps ",
+          series.begin + 1, " to ", series.end, " are judged, the longest series of one process");
 }
+
+// A verdict's reason, and the effect of more dumps, each in a sentence.
+struct Reason {
+  std::string why;
+  std::string more_dumps;
+};
+
+constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
 
 // Judges sites over one series of dumps and one sample type.
 class SiteJudge {
  public:
   SiteJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
       : series_(series), unit_(profiles.types()[type].unit), at_(series.Exposure()) {
+    // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.
+    for (size_t d = series.begin; d < series.end; ++d) {
+      if (d + 1 == series.end || at_[d] < at_[d + 1]) dumps_.push_back(d);
+    }
     if (!series.has_ages) return;
     // The time is known to the second.
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
-  // Fills in the verdict and what follows from it. `allocated` is by dump; empty if unknown.
-  void Fill(SiteGrowth& site, const std::vector<int64_t>& allocated) const {
+  // The first dump that counts.
+  size_t first_dump() const { return dumps_.front(); }
+
+  // Fills in the verdict and what follows from it. `frees_in_batches`: see Course.
+  void Fill(SiteGrowth& site, bool frees_in_batches) const {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;
-    const bool is_alone = last - first < 2;
-    Judgement course;
-    if (!is_alone) {
-      std::vector<size_t> dumps;
-      course = JudgeCourse(site, allocated, dumps);
-      site.verdict = course.verdict;
-      site.sure = course.sure;
-      if (now_ == 0) first = dumps[course.first];
-      Explain(course, dumps, site);
+    const bool has_course = last - first >= 2;
+    if (has_course) {
+      Course course;
+      course.frees_in_batches = frees_in_batches;
+      for (const size_t d : dumps_) {
+        course.at.push_back(at_[d]);
+        course.in_use.push_back(static_cast<double>(site.values[d]));
+      }
+      const Judgement judgement = Judge(course);
+      if (now_ == 0) first = dumps_[judgement.first];
+      SetVerdict(judgement.verdict, judgement.sure, ReasonOf(judgement), site);
     }
     site.growth = Minus(site.values[last], site.values[first]);
     const auto growth = static_cast<double>(site.growth);
@@ -117,28 +130,15 @@ class SiteJudge {
     };
     site.per_second = rate(series_.seconds);
     site.per_count = rate(series_.counts);
-    if (now_ > 0) JudgeAges(course.verdict, is_alone, site);
+    if (now_ > 0) JudgeAges(has_course, site);
   }
 
  private:
-  // `dumps[i]` becomes the number of the dump that point i of the course belongs to.
-  Judgement JudgeCourse(const SiteGrowth& site, const std::vector<int64_t>& allocated,
-                        std::vector<size_t>& dumps) const {
-    // If several dumps have the same exposure (no time passed, no request was served), only the last of them counts.
-    Course course;
-    for (size_t d = series_.begin; d < series_.end; ++d) {
-      if (!dumps.empty() && at_[d] <= course.at.back()) {
-        dumps.pop_back();
-        course.at.pop_back();
-        course.in_use.pop_back();
-        if (!allocated.empty()) course.allocated.pop_back();
-      }
-      dumps.push_back(d);
-      course.at.push_back(at_[d]);
-      course.in_use.push_back(static_cast<double>(site.values[d]));
-      if (!allocated.empty()) course.allocated.push_back(static_cast<double>(allocated[d]));
-    }
-    return Judge(course);
+  static void SetVerdict(Verdict verdict, Sure sure, Reason reason, SiteGrowth& site) {
+    site.verdict = verdict;
+    site.sure = sure;
+    site.why = std::move(reason.why);
+    site.more_dumps = std::move(reason.more_dumps);
   }
 
   LifeTable TableOf(const SiteGrowth& site) const {
@@ -159,177 +159,126 @@ class SiteJudge {
   }
 
   // Replaces the verdict on the course, which is the second witness, by that on the ages.
-  void JudgeAges(Verdict course, bool is_alone, SiteGrowth& site) const {
+  void JudgeAges(bool has_course, SiteGrowth& site) const {
     using Finding = LifeJudgement::Finding;
     const LifeTable table = TableOf(site);
     const LifeJudgement life = JudgeLives(table);
-    if (is_alone) site.growth = static_cast<int64_t>(life.kept_bytes);
+    const double age = UsualAge(table);
+    const std::string freed = age == 0 ? "this call stack freed none"
+                                       : Cat("buffers of this call stack that are freed live ",
+                                             age > 1 ? "up to " : "less than ", FormatDuration(age));
+    const bool course_leaks = has_course && site.verdict == Verdict::kLeak;
+    if (!has_course) site.growth = static_cast<int64_t>(life.kept_bytes);
     if (life.finding == Finding::kLeak || life.is_perhaps) {
-      site.verdict = life.finding == Finding::kLeak ? Verdict::kLeak : Verdict::kPerhaps;
-      site.sure = course == Verdict::kLeak                            ? Sure::kHigh
-                  : life.finding == Finding::kLeak && life.times >= 9 ? Sure::kMedium
-                                                                      : Sure::kLow;
+      const bool is_leak = life.finding == Finding::kLeak;
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
       site.newest = now_ - life.newest;
-      ExplainAges(table, life, site);
-    } else if (course == Verdict::kLeak) {
-      site.verdict = Verdict::kPerhaps;
-      site.sure = Sure::kLow;
-      site.why = "grows, but no buffer is old: " + site.why;
-      site.more_dumps = "a buffer that is always replaced by a larger one looks like this; so do more and more clients";
-    } else if (is_alone || course == Verdict::kPerhaps) {
-      const bool stopped = life.finding == Finding::kStopped;
-      site.verdict = stopped                                ? Verdict::kStopped
-                     : life.kept > 0 || UsualAge(table) > 0 ? Verdict::kUpAndDown
-                                                            : Verdict::kFlat;
-      site.why = stopped                               ? Cat("last kept a buffer ", FormatDuration(site.newest), " ago")
-                 : site.verdict == Verdict::kUpAndDown ? Cat("its buffers are freed; ", FreedText(table))
-                                                       : "no buffer was allocated after the start";
-      site.more_dumps = "it is a leak only if it keeps more buffers";
+      SetVerdict(is_leak ? Verdict::kLeak : Verdict::kPerhaps,
+                 course_leaks                 ? Sure::kHigh
+                 : is_leak && life.times >= 9 ? Sure::kMedium
+                                              : Sure::kLow,
+                 ReasonOfAges(life, site.newest <= life.settled + 2 * table.class_seconds, freed, site), site);
+    } else if (course_leaks) {
+      SetVerdict(Verdict::kPerhaps, Sure::kLow,
+                 {"grows, but no buffer is old: " + site.why,
+                  "a buffer that is always replaced by a larger one looks like this; so do more and more clients"},
+                 site);
+    } else if (!has_course || site.verdict == Verdict::kPerhaps) {
+      const char kMore[] = "it is a leak only if it keeps more buffers";
+      if (life.finding == Finding::kStopped) {
+        SetVerdict(Verdict::kStopped, site.sure,
+                   {Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago"), kMore}, site);
+      } else if (life.kept > 0 || age > 0) {
+        SetVerdict(Verdict::kUpAndDown, site.sure, {Cat("its buffers are freed; ", freed), kMore}, site);
+      } else {
+        SetVerdict(Verdict::kFlat, site.sure, {"no buffer was allocated after the start", kMore}, site);
+      }
     }
   }
 
-  static std::string FreedText(const LifeTable& table) {
-    const double age = UsualAge(table);
-    return age == 0 ? "this call stack freed none"
-                    : Cat("buffers of this call stack that are freed live ", age > 1 ? "up to " : "less than ",
-                          FormatDuration(age));
-  }
-
-  void ExplainAges(const LifeTable& table, const LifeJudgement& life, SiteGrowth& site) const {
-    const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+  // `until_now`: the newest kept buffer was just born. `freed`: the sentence on the buffers that were freed.
+  static Reason ReasonOfAges(const LifeJudgement& life, bool until_now, const std::string& freed,
+                             const SiteGrowth& site) {
+    using Finding = LifeJudgement::Finding;
     const std::string kept =
         Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
             " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
-    site.more_dumps = "a dump after twice the time shows whether it goes on";
-    switch (life.finding) {
-      case LifeJudgement::Finding::kLeak:
-        site.why = Cat(kept, "; ", FreedText(table));
-        site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
-        break;
-      case LifeJudgement::Finding::kSlowing:
-        site.why = Cat("is slowing down: ", kept, ", fewer and fewer");
-        break;
-      case LifeJudgement::Finding::kBatch:
-        site.why = Cat("may be a batch: ", kept, ", but all from the time before were");
-        break;
-      case LifeJudgement::Finding::kUntested:
-      case LifeJudgement::Finding::kFewTimes:
-      case LifeJudgement::Finding::kStopped:
-      case LifeJudgement::Finding::kNoneIsOld:
-        site.why = Cat(kept, ", but they were born at few times, or not lately");
-        break;
-    }
+    if (life.finding == Finding::kLeak) return {Cat(kept, "; ", freed), kMayBeCache};
+    return {life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
+            : life.finding == Finding::kBatch ? Cat("may be a batch: ", kept, ", but all from the time before were")
+                                              : Cat(kept, ", but they were born at few times, or not lately"),
+            "a dump after twice the time shows whether it goes on"};
   }
 
-  // Sets `why` and `more_dumps`. `dumps` is that of JudgeCourse.
-  void Explain(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    switch (site.verdict) {
-      case Verdict::kFlat:
-        site.why = j.returned > 0 ? "shrank" : "did not change";
-        site.more_dumps = "it is a leak only if it begins to grow";
-        return;
-      case Verdict::kUpAndDown:
-        site.why = Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
-        site.more_dumps = "it is a leak only if its lowest values continue to rise";
-        return;
-      case Verdict::kStopped:
-        site.why = Cat("last grew at dump ", dumps[j.last_growth] + 1, " of ", dumps.back() + 1,
-                       j.slowing ? ", and its growth slowed down before" : "");
-        site.more_dumps = "it is a leak only if it grows again";
-        return;
-      case Verdict::kPerhaps:
-        ExplainPerhaps(j, dumps, site);
-        return;
-      case Verdict::kLeak:
-        ExplainLeak(j, dumps, site);
-        return;
+  Reason ReasonOf(const Judgement& j) const {
+    if (j.verdict == Verdict::kFlat) {
+      return {j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow"};
     }
-  }
-
-  // The parts of the explanation of growth.
-  struct Growth {
-    size_t intervals;
-    std::string grew;
-    std::string returned;
-    std::string last_third;  // against the second
-    std::string late;
-  };
-  Growth Describe(const Judgement& j, const std::vector<size_t>& dumps) const {
-    const size_t intervals = dumps.size() - 1 - j.first;
-    const std::string since = j.first == 0 ? "" : Cat(" since dump ", dumps[j.first] + 1);
-    const double share = std::max(0.0, j.late / 2);  // of the last third in the growth of the last two
+    if (j.verdict == Verdict::kUpAndDown) {
+      return {Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
+              "it is a leak only if its lowest values continue to rise"};
+    }
+    if (j.verdict == Verdict::kStopped) {
+      return {Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
+              "it is a leak only if it grows again"};
+    }
+    const double share = std::min(std::max(0.0, j.late / 2), 1.0);  // of the last third in the growth of the last two
     const std::string last_third =
         share > 0.99
             ? "nearly all growth after the first third of the time is in the last third"
             : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
-    const char* const change = share < 0.45 ? "slower: " : share > 0.55 ? "faster: " : nullptr;
-    return {
-        intervals, Cat("grew permanently in ", j.steps, " of ", intervals, " intervals", since),
+    if (j.verdict == Verdict::kPerhaps && j.slowing && dumps_.size() >= 6) {
+      return {Cat("is slowing down: ", last_third), "dumps over twice the time show whether it stops"};
+    }
+    const std::string change = share < 0.45   ? "the growth became slower: " + last_third
+                               : share > 0.55 ? "the growth became faster: " + last_third
+                                              : "the growth is even until the end";
+    const std::string grew = Cat(
+        "grew permanently in ", j.steps, " of ", dumps_.size() - 1 - j.first, " intervals",
+        j.first == 0 ? "" : Cat(" since dump ", dumps_[j.first] + 1), "; ",
         j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing",
-        last_third,
-        change == nullptr ? "the growth is even until the end" : Cat("the growth became ", change, last_third)};
-  }
-
-  void ExplainPerhaps(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const Growth growth = Describe(j, dumps);
-    if (dumps.size() < 6) {
-      site.why = Cat(growth.grew, ", ", growth.returned, "; ", dumps.size(),
-                     " dumps cannot distinguish a leak from a cache that fills");
-      site.more_dumps = "six dumps are enough if it grows evenly, twelve if it grows in bursts";
-    } else if (j.slowing) {
-      site.why = Cat("is slowing down: ", growth.last_third);
-      site.more_dumps = "dumps over twice the time show whether it stops";
-    } else if (j.in_jumps) {
-      site.why = Cat("grew in a few jumps (", j.steps, " of ", growth.intervals, " intervals), the last one ",
-                     Percent(j.tail), " of the time before the end: one-time jumps look the same");
-      site.more_dumps = "if there are more jumps in the same time again, it is a leak; otherwise not";
-    } else {
-      site.why = Cat(growth.grew, ", unevenly; ", growth.returned, "; ", growth.late);
-      site.more_dumps = "dumps over twice the time show whether the growth continues";
+        "; ");
+    if (j.verdict == Verdict::kPerhaps && dumps_.size() < 6) {
+      return {Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
+              "six dumps are enough if it grows evenly, twelve if it grows in bursts"};
     }
-  }
-
-  void ExplainLeak(const Judgement& j, const std::vector<size_t>& dumps, SiteGrowth& site) const {
-    const Growth growth = Describe(j, dumps);
-    switch (j.reason) {
-      case Judgement::Reason::kTrend: {
-        char trend[32];
-        std::snprintf(trend, sizeof(trend), "%.1f", j.trend);
-        site.why = Cat("fluctuates and rises: the trend is ", trend, " times its standard error; ", growth.late);
-        break;
-      }
-      case Judgement::Reason::kEven:
-        site.why = Cat("grew at nearly the same rate in ",
-                       growth.intervals > 3 ? std::string("the last three") : Cat("each of ", growth.intervals),
-                       " intervals; ", growth.returned);
-        break;
-      case Judgement::Reason::kKept:
-      case Judgement::Reason::kKeptAfterStart:
-      case Judgement::Reason::kNone:
-        site.why = Cat(growth.grew, "; ", growth.returned, "; ", growth.late);
-        break;
+    if (j.verdict == Verdict::kPerhaps && j.in_jumps) {
+      return {grew + "one-time jumps look the same",
+              "if there are more jumps in the same time again, it is a leak; otherwise not"};
     }
-    if (site.sure == Sure::kHigh) {
-      site.more_dumps = "a cache that is not yet full looks the same: dump again when it must be full";
-    } else {
-      site.more_dumps =
-          Cat(dumps.size() < 6 ? "six" : "twelve",
-              " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full");
+    if (j.verdict == Verdict::kPerhaps) {
+      return {grew + change, "dumps over twice the time show whether the growth continues"};
     }
+    const std::string why = (j.fluctuates ? "fluctuates and rises; " : grew) + change;
+    const char kOften[] =
+        " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
+    return {why, j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < 6 ? "six" : "twelve", kOften)};
   }
 
   const DumpSeries& series_;
   const std::string& unit_;
   const std::vector<double> at_;
-  double now_ = 0;  // the uptime at the last judged dump; 0 if ages are not judged
+  std::vector<size_t> dumps_;  // those that count
+  double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
 };
 
 size_t CountDifferent(const std::vector<double>& values, size_t begin, size_t end) {
   size_t count = 0;
   for (size_t i = begin; i < end; ++i) count += i == begin || values[i] != values[i - 1] ? 1 : 0;
   return count;
+}
+
+// Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
+// known when that memory was allocated, and its bytes get other records over time.
+std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
+  std::vector<bool> stacks(profiles.stacks().size());
+  for (uint32_t i = 0; i < stacks.size(); ++i) {
+    if (profiles.stacks().length(i) == 0) continue;
+    const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
+    stacks[i] = !frames.empty() && profiles.text(profiles.functions()[frames[0].function].name) == "[before attach]";
+  }
+  return stacks;
 }
 
 }  // namespace
@@ -389,23 +338,6 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
   return series;
 }
-
-namespace {
-
-// Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
-// known when that memory was allocated, and its bytes get other records over time.
-std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
-  std::vector<bool> stacks(profiles.stacks().size());
-  for (uint32_t i = 0; i < stacks.size(); ++i) {
-    if (profiles.stacks().length(i) == 0) continue;
-    const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
-    stacks[i] = !frames.empty() && profiles.text(profiles.functions()[frames[0].function].name) == "[before attach]";
-  }
-  return stacks;
-}
-
-}  // namespace
-
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
   const std::vector<bool> from_before = StacksFromBefore(profiles);
@@ -414,8 +346,9 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
+  const SiteJudge judge(profiles, series, type);
   std::vector<SiteGrowth> sites;
-  std::vector<std::vector<int64_t>> allocated;  // by site
+  std::vector<std::pair<int64_t, int64_t>> freed;  // by site: bytes until the first and the last dump that count
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -432,13 +365,14 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
           if (!value.empty()) site.labels.emplace_back(by[l], value);
         }
         site.values.resize(dumps);
-        allocated.emplace_back(allocated_type.has_value() ? dumps : 0);
+        freed.emplace_back();
       }
       SiteGrowth& site = sites[entry->second];
-      site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
-      if (allocated_type.has_value()) {
-        int64_t& total = allocated[entry->second][d];
-        total = Plus(total, profiles.Value(file, s, *allocated_type));
+      const int64_t value = profiles.Value(file, s, type);
+      site.values[d] = Plus(site.values[d], value);
+      if (allocated_type.has_value() && (d == judge.first_dump() || d + 1 == series.end)) {
+        int64_t& sum = d == judge.first_dump() ? freed[entry->second].first : freed[entry->second].second;
+        sum = Plus(sum, Minus(profiles.Value(file, s, *allocated_type), value));
       }
       if (d + 1 != series.end || !series.has_ages) continue;
       site.ages.Add(profiles.ages(sample));
@@ -446,10 +380,9 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
       site.freed = Plus(site.freed, Minus(profiles.Value(file, s, *born), profiles.Value(file, s, *live)));
     }
   }
-  const SiteJudge judge(profiles, series, type);
   Progress progress(sites.size(), "call stacks judged");
   for (size_t s = 0; s < sites.size(); ++s) {
-    judge.Fill(sites[s], allocated[s]);
+    judge.Fill(sites[s], freed[s].first > 0 && freed[s].first == freed[s].second);
     progress.Advance(1);
   }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
@@ -469,14 +402,22 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
     rest.ages.Add(site.ages);
     rest.freed = Plus(rest.freed, site.freed);
   }
-  SiteJudge(profiles, series, type).Fill(rest, {});
+  SiteJudge(profiles, series, type).Fill(rest, false);
   return rest;
 }
 
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
+  int64_t sum = 0;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  return sum;
+}
+
 std::string FormatDuration(double seconds) {
-  char text[32];
   const bool is_short = seconds < 120;
   const bool is_hours = seconds >= 7200;
+  char text[32];
   std::snprintf(text, sizeof(text), "%.1f %s",
                 is_short   ? seconds
                 : is_hours ? seconds / 3600

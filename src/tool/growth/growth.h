@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +80,9 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   const std::vector<SiteGrowth>& sites, Verdict explained);
 
+// Returns the sum of the samples of a file, or of those with this stack.
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
+              std::optional<uint32_t> stack = std::nullopt);
 // Returns a text such as "1.5 s", "12.0 min" or "3.0 h".
 std::string FormatDuration(double seconds);
 // Returns the singular of a counter's name: "request" for "requests".

@@ -74,28 +74,6 @@ Line LineOf(const std::vector<double>& x, const std::vector<double>& v, size_t f
   return line;
 }
 
-// Measures of lasting growth. `low` at a dump is the minimum of the values from that dump on, so `low` never falls.
-struct Figures {
-  double kept = 0;                       // growth that remains if the largest fall happens again
-  double share = 0;                      // kept / (kept + fall)
-  double kept_steps = 0;                 // effective number of steps of kept growth
-  size_t steps = 0;                      // number of steps of kept growth
-  double equal_steps = 0;                // effective number of steps of the growth of `low`
-  size_t growths = 0;                    // number of intervals in which `low` grew
-  bool always = false;                   // `low` grew in each interval
-  double end_rate = 0;                   // rate of `low` in the last interval / its mean rate
-  double end_spread = kInfinity;         // fastest rate / slowest rate of the last three intervals
-  double end_slope = 0;                  // upper bound of the slope at the end / slope of the whole
-  bool warms_up = false;                 // a curve that approaches a limit fits far better than a line
-  double unevenness = 0;                 // squared coefficient of variation of the rates until the last growth
-  double pause_by_distance = kInfinity;  // time since the last growth / mean time between two growths
-  double late = 0;                       // see Judgement
-  bool slowing = false;                  // in each third the growth is clearly less than in the one before
-  double tail = 0;                       // the time since the last growth
-  double pause_chance = 1;               // the probability of such a tail if the growth has not ended
-  double longest_pause = 0;              // the longest time without growth before the last growth
-};
-
 // Returns Judgement::late. It is computed from the lowest and from the highest values of the thirds, and the smaller
 // result is returned.
 double LateGrowth(const Part& part) {
@@ -104,32 +82,17 @@ double LateGrowth(const Part& part) {
   for (int k = 0; k < 3; ++k) {
     const double from = k / 3.0;
     const double to = (k + 1) / 3.0;
-    const double begin = At(part.t, part.v, from);
-    const double end = At(part.t, part.v, to);
-    least[k] = std::min(begin, end);
-    greatest[k] = std::max(begin, end);
+    std::vector<double> values = {At(part.t, part.v, from), At(part.t, part.v, to)};
     for (size_t i = 0; i < part.size(); ++i) {
-      if (part.t[i] < from || part.t[i] > to) continue;
-      least[k] = std::min(least[k], part.v[i]);
-      greatest[k] = std::max(greatest[k], part.v[i]);
+      if (part.t[i] >= from && part.t[i] <= to) values.push_back(part.v[i]);
     }
+    least[k] = *std::min_element(values.begin(), values.end());
+    greatest[k] = *std::max_element(values.begin(), values.end());
   }
   const auto late = [](const double* level) {
     return level[2] > level[0] ? 2 * (level[2] - level[1]) / (level[2] - level[0]) : 0;
   };
   return std::min(late(least), late(greatest));
-}
-
-void MeasureSteps(const Part& part, const std::vector<double>& low, double least_step, Figures* f) {
-  std::vector<double> when;
-  for (size_t i = 1; i < part.size(); ++i) {
-    if (low[i] - low[i - 1] > least_step) when.push_back((part.t[i] + part.t[i - 1]) / 2);
-  }
-  f->growths = when.size();
-  f->always = when.size() + 1 == part.size();
-  if (when.size() < 2) return;
-  const double distance = (when.back() - when.front()) / static_cast<double>(when.size() - 1);
-  f->pause_by_distance = (1 - when.back()) / distance;
 }
 
 // Returns (slope of the last third + 2 * its standard error) / slope of the whole part. The last third has at least
@@ -166,30 +129,30 @@ bool WarmsUp(const Part& part) {
   return false;
 }
 
-void MeasurePauses(const Part& part, const std::vector<double>& low, Figures* f) {
-  size_t last = 0;
-  for (size_t i = 1, before = 0; i < part.size(); ++i) {
-    if (low[i] <= low[i - 1]) continue;
-    f->longest_pause = std::max(f->longest_pause, part.t[i - 1] - part.t[before]);
-    before = last = i;
-  }
-  const double mean_interval = part.t[last] / static_cast<double>(last);
-  const double mean_rate = (low.back() - low.front()) / part.t[last];
-  double squares = 0;
-  for (size_t i = 1; i <= last; ++i) {
-    const double interval = part.t[i] - part.t[i - 1];
-    const double rate = (low[i] - low[i - 1]) / interval / mean_rate;
-    squares += interval / mean_interval * (rate - 1) * (rate - 1);
-  }
-  f->unevenness = squares / static_cast<double>(last);
-  f->tail = 1 - part.t[last];
-  if (f->tail <= 0) return;
-  f->pause_chance = last == 1 ? std::pow(1 - f->tail, f->equal_steps)
-                              : std::exp(-(f->tail / mean_interval) * static_cast<double>(last + 1) / (squares + 0.5));
-}
+// Measures of lasting growth. `low` at a dump is the minimum of the values from that dump on, so `low` never falls.
+struct Figures {
+  double kept = 0;                // growth that remains if the largest fall happens again
+  double share = 0;               // kept / (kept + fall)
+  double kept_steps = 0;          // effective number of steps of kept growth
+  size_t steps = 0;               // number of steps of kept growth
+  bool always = false;            // `low` grew in each interval
+  bool in_jumps = false;          // looks like one-time jumps: a few uneven steps, and then a pause
+  double end_rate = 0;            // rate of `low` in the last interval / its mean rate
+  double end_spread = kInfinity;  // fastest rate / slowest rate of the last three intervals
+  double end_slope = 0;           // upper bound of the slope at the end / slope of the whole
+  double late = 0;                // see Judgement
+  bool slowing = false;           // in each third the growth is clearly less than in the one before
+  bool warms_up = false;          // a curve that approaches a limit fits far better than a line
+  double tail = 0;                // the time since the last growth
+  double pause_chance = 1;        // the probability of such a tail if the growth has not ended
+  double longest_pause = 0;       // the longest time without growth before the last growth
+
+  bool goes_on() const { return !slowing && !warms_up && end_slope >= 0.5; }
+};
 
 // `fall`: the largest fall of the whole course.
 Figures Measure(const Part& part, double fall) {
+  const std::vector<double>& t = part.t;
   const size_t n = part.size();
   Figures f;
   std::vector<double> low(part.v);
@@ -204,10 +167,12 @@ Figures Measure(const Part& part, double fall) {
   double end_fastest = 0;
   double squares = 0;
   double kept_squares = 0;
+  size_t last = 0;           // dump of growth
+  std::vector<double> when;  // the relevant steps
   for (size_t i = 1; i < n; ++i) {
     const double step = low[i] - low[i - 1];
     const double kept = std::min(low[i], most) - std::min(low[i - 1], most);
-    const double rate = step / (part.t[i] - part.t[i - 1]);
+    const double rate = step / (t[i] - t[i - 1]);
     if (i + 3 >= n) {
       end_slowest = std::min(end_slowest, rate);
       end_fastest = std::max(end_fastest, rate);
@@ -216,8 +181,12 @@ Figures Measure(const Part& part, double fall) {
     squares += step * step;
     kept_squares += kept * kept;
     f.steps += kept > relevant * f.kept ? 1 : 0;
+    if (step > relevant * gain) when.push_back((t[i] + t[i - 1]) / 2);
+    if (step <= 0) continue;
+    f.longest_pause = std::max(f.longest_pause, t[i - 1] - t[last]);
+    last = i;
   }
-  f.equal_steps = gain * gain / squares;
+  const double equal_steps = gain * gain / squares;  // effective number of steps
   if (end_slowest > 0) f.end_spread = end_fastest / end_slowest;
   if (f.kept > 0) {
     f.kept_steps = f.kept * f.kept / kept_squares;
@@ -227,36 +196,31 @@ Figures Measure(const Part& part, double fall) {
   f.end_slope = EndSlope(part);
   f.warms_up = WarmsUp(part);
   double thirds[3];
-  for (int k = 0; k < 3; ++k) thirds[k] = At(part.t, low, (k + 1) / 3.0) - At(part.t, low, k / 3.0);
-  const double slower = f.equal_steps >= 15 ? 0.75 : f.equal_steps >= 8 ? 0.6 : 0.5;
+  for (int k = 0; k < 3; ++k) thirds[k] = At(t, low, (k + 1) / 3.0) - At(t, low, k / 3.0);
+  const double slower = equal_steps >= 15 ? 0.75 : equal_steps >= 8 ? 0.6 : 0.5;
   f.slowing = thirds[1] < slower * thirds[0] && thirds[2] < std::max(slower, 0.6) * thirds[1];
-  MeasureSteps(part, low, relevant * gain, &f);
-  MeasurePauses(part, low, &f);
+
+  // The unevenness of the growth until the last one: the squared coefficient of variation of its rates.
+  const double mean_interval = t[last] / static_cast<double>(last);
+  double uneven = 0;
+  for (size_t i = 1; i <= last; ++i) {
+    const double interval = t[i] - t[i - 1];
+    const double rate = (low[i] - low[i - 1]) / interval / (gain / t[last]);
+    uneven += interval / mean_interval * (rate - 1) * (rate - 1);
+  }
+  f.tail = 1 - t[last];
+  if (f.tail > 0) {
+    f.pause_chance = last == 1 ? std::pow(1 - f.tail, equal_steps)
+                               : std::exp(-(f.tail / mean_interval) * static_cast<double>(last + 1) / (uneven + 0.5));
+  }
+  f.always = when.size() + 1 == n;
+  // With up to eight steps, a pause of about a tenth of the time that the steps took is enough for jumps. Each further
+  // step requires a pause that is longer by the mean time between two steps.
+  const auto steps = static_cast<double>(when.size());
+  const double distance = steps < 2 ? 0 : (when.back() - when.front()) / (steps - 1);
+  f.in_jumps = uneven / static_cast<double>(last) > 0.3 && !(f.always && when.size() >= 7) &&
+               1 - when.back() > distance * (0.09 * (std::min(steps, 8.0) + 1) + std::max(steps - 8, 0.0));
   return f;
-}
-
-// Returns whether the growth looks like one-time jumps: a few uneven steps, and then a pause. With up to eight steps, a
-// pause of about a tenth of the time that the steps took is enough. Each further step requires a pause that is longer
-// by the mean time between two steps.
-bool LikeJumps(const Figures& f) {
-  if (f.unevenness <= 0.3 || (f.always && f.growths >= 7)) return false;
-  const auto steps = static_cast<double>(f.growths);
-  return f.pause_by_distance > 0.09 * (std::min(steps, 8.0) + 1) + std::max(steps - 8, 0.0);
-}
-
-bool GoesOn(const Figures& f) { return !f.slowing && !f.warms_up && f.end_slope >= 0.5; }
-
-bool Kept(const Figures& f, size_t n, bool frees_in_batches) {
-  if (n < 5 || f.share < 0.4 || !GoesOn(f) || f.late < 0.3 || f.pause_chance <= 0.05 || LikeJumps(f)) return false;
-  if (n <= 6 && frees_in_batches) return false;
-  return f.kept_steps >= (n <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
-}
-
-// Returns whether the growth had nearly the same rate in the last three intervals (in both intervals if there are three
-// dumps).
-bool Even(const Figures& f, size_t n, bool frees_in_batches) {
-  if (frees_in_batches || f.end_spread > (n == 3 ? 1.4 : 1.7)) return false;
-  return n <= 4 || (f.share == 1 && f.late >= 0.85 && GoesOn(f));
 }
 
 double Median(std::vector<double> values) {
@@ -361,13 +325,6 @@ Trend MeasureTrend(const Part& part) {
   return trend;
 }
 
-// The thresholds come from the precision of the verdicts.
-Sure SureOf(const Figures& f, size_t dumps) {
-  return dumps >= 12 || (dumps >= 8 && f.always && f.share == 1) ? Sure::kHigh
-         : dumps >= 6                                            ? Sure::kMedium
-                                                                 : Sure::kLow;
-}
-
 // The data that the rules use.
 struct Evidence {
   explicit Evidence(const Course& c)
@@ -377,60 +334,58 @@ struct Evidence {
         whole(Measure(part, fall)),
         noisy(n() >= 6 && fall > 0) {
     if (noisy) trend = MeasureTrend(part);
-    if (course.allocated.empty()) return;
-    const double freed_first = course.allocated.front() - course.in_use.front();
-    const double freed_last = course.allocated.back() - course.in_use.back();
-    frees_in_batches = freed_first > 0 && freed_last == freed_first;
   }
   size_t n() const { return part.size(); }
+
+  // Returns whether the last `dumps` dumps, which have these figures, kept memory in enough steps until the end.
+  bool Kept(const Figures& f, size_t dumps) const {
+    if (dumps < 5 || (dumps <= 6 && course.frees_in_batches)) return false;
+    if (f.share < 0.4 || !f.goes_on() || f.late < 0.3 || f.pause_chance <= 0.05 || f.in_jumps) return false;
+    return f.kept_steps >= (dumps <= 6 ? 2.6 : 3) || (f.kept_steps >= 2 && f.steps >= 5);
+  }
+  // Returns whether the growth had nearly the same rate in the last three intervals (in both intervals if there are
+  // three dumps).
+  bool Even() const {
+    if (course.frees_in_batches || whole.end_spread > (n() == 3 ? 1.4 : 1.7)) return false;
+    return n() <= 4 || (whole.share == 1 && whole.late >= 0.85 && whole.goes_on());
+  }
 
   const Course& course;
   const Part part;    // all dumps
   const double fall;  // the largest
   const Figures whole;
   const bool noisy;
-  Trend trend;                    // if noisy
-  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
+  Trend trend;  // if noisy
 };
 
-// The rule that a course fulfils, and the figures since the dump at which the judged part begins.
+// The figures since the dump at which the judged part begins.
 struct Finding {
-  Judgement::Reason reason;
   Figures figures;
   size_t first = 0;
 };
 
-// The rule "kept after the start".
-std::optional<Finding> KeptAfterStart(const Evidence& e) {
+// Returns the part that is a leak by one of the rules: kept, even, kept after a warm-up, or a trend. Sets `*fluctuates`
+// for the last one.
+std::optional<Finding> FindLeak(const Evidence& e, bool* fluctuates) {
+  const Figures& whole = e.whole;
+  const Trend& trend = e.trend;
+  if ((!trend.in_steps && e.Kept(whole, e.n())) || e.Even()) return Finding{whole};
+  if (whole.slowing || trend.in_steps) return std::nullopt;
   for (const double from : {0.2, 0.35, 0.5, 0.65}) {
     const auto first = static_cast<size_t>(std::lower_bound(e.part.t.begin(), e.part.t.end(), from) - e.part.t.begin());
     if (e.n() - first < 5 || e.part.v.back() <= e.part.v[first]) continue;
     const Figures later = Measure(PartOf(e.course, first), e.fall);
-    if (later.end_slope >= 0.9 && later.late >= (e.whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * e.whole.kept &&
-        Kept(later, e.n() - first, e.frees_in_batches)) {
-      return Finding{Judgement::Reason::kKeptAfterStart, later, first};
+    if (later.end_slope >= 0.9 && later.late >= (whole.warms_up ? 0.9 : 0.6) && later.kept >= 0.05 * whole.kept &&
+        e.Kept(later, e.n() - first)) {
+      return Finding{later, first};
     }
   }
-  return std::nullopt;
+  *fluctuates = trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
+                whole.end_slope >= 0.5;
+  return *fluctuates ? std::optional(Finding{whole}) : std::nullopt;
 }
 
-// Returns the first rule for leaks that the course fulfils.
-std::optional<Finding> FindLeak(const Evidence& e) {
-  using Reason = Judgement::Reason;
-  const Figures& whole = e.whole;
-  if (!e.trend.in_steps && Kept(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kKept, whole};
-  if (Even(whole, e.n(), e.frees_in_batches)) return Finding{Reason::kEven, whole};
-  if (whole.slowing || e.trend.in_steps) return std::nullopt;
-  if (std::optional<Finding> later = KeptAfterStart(e); later.has_value()) return later;
-  const Trend& trend = e.trend;
-  if (trend.in_noise && trend.dumps >= 6 && trend.t >= 2.8 + 5 / (trend.dumps - 2) && trend.rising &&
-      whole.end_slope >= 0.5) {
-    return Finding{Reason::kTrend, whole};
-  }
-  return std::nullopt;
-}
-
-// Returns the reason for the verdict "perhaps" if the course is not a leak.
+// Returns the part that may be a leak, if the course is none.
 std::optional<Finding> FindPossibleLeak(const Evidence& e) {
   const Figures& whole = e.whole;
   const bool stopped = (whole.slowing && whole.late < 0.45) ||
@@ -438,12 +393,10 @@ std::optional<Finding> FindPossibleLeak(const Evidence& e) {
                        (whole.late < 0.2 && (whole.end_rate < 1 || e.noisy)) || (e.n() >= 4 && whole.tail >= 0.5);
   if (e.n() >= 4 && e.n() <= 8 && stopped && whole.end_spread <= 1.7) {
     const size_t first = e.n() - 4;
-    return Finding{Judgement::Reason::kKeptAfterStart, Measure(PartOf(e.course, first), e.fall), first};
+    return Finding{Measure(PartOf(e.course, first), e.fall), first};
   }
-  if ((whole.share >= 0.25 && !stopped) || (e.trend.t >= 2 && e.trend.rising)) {
-    return Finding{Judgement::Reason::kNone, whole};
-  }
-  return std::nullopt;
+  const bool may_grow = (whole.share >= 0.25 && !stopped) || (e.trend.t >= 2 && e.trend.rising);
+  return may_grow ? std::optional(Finding{whole}) : std::nullopt;
 }
 
 Judgement JudgeAll(const Course& course) {
@@ -459,25 +412,24 @@ Judgement JudgeAll(const Course& course) {
   if (v.back() <= v.front()) return judgement;
 
   const Evidence evidence(course);
-  judgement.in_jumps = evidence.trend.in_steps || LikeJumps(evidence.whole);
-  judgement.trend = evidence.trend.t;
-  std::optional<Finding> finding = FindLeak(evidence);
-  if (finding.has_value()) {
-    judgement.verdict = Verdict::kLeak;
-    judgement.sure = SureOf(finding->figures, v.size());
-  } else {
-    finding = FindPossibleLeak(evidence);
-    if (!finding.has_value()) return judgement;
-    judgement.verdict = Verdict::kPerhaps;
-  }
-  judgement.reason = finding->reason;
-  judgement.first = finding->first;
-  judgement.kept = finding->figures.kept;
   judgement.fall = evidence.fall;
-  judgement.steps = finding->figures.steps;
-  judgement.late = finding->figures.late;
-  judgement.tail = finding->figures.tail;
-  judgement.slowing = finding->figures.slowing || finding->figures.warms_up;
+  judgement.in_jumps = evidence.trend.in_steps || evidence.whole.in_jumps;
+  std::optional<Finding> finding = FindLeak(evidence, &judgement.fluctuates);
+  const bool is_leak = finding.has_value();
+  if (!is_leak) finding = FindPossibleLeak(evidence);
+  if (!finding.has_value()) return judgement;
+  const Figures& figures = finding->figures;
+  judgement.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
+  if (is_leak) {
+    // The thresholds come from the precision of the verdicts.
+    judgement.sure = v.size() >= 12 || (v.size() >= 8 && figures.always && figures.share == 1) ? Sure::kHigh
+                     : v.size() >= 6                                                           ? Sure::kMedium
+                                                                                               : Sure::kLow;
+  }
+  judgement.first = finding->first;
+  judgement.steps = figures.steps;
+  judgement.late = figures.late;
+  judgement.slowing = figures.slowing || figures.warms_up;
   return judgement;
 }
 
@@ -491,6 +443,7 @@ Judgement Judge(const Course& course) {
   constexpr size_t kThin = 16;
   if (n < 2 * kThin || all.verdict != Verdict::kPerhaps || all.in_jumps) return all;
   Course thin;
+  thin.frees_in_batches = course.frees_in_batches;
   std::vector<size_t> dumps;
   for (size_t k = 0, i = 0; k < kThin; ++k) {
     const double at = course.at.front() + (course.at.back() - course.at.front()) * static_cast<double>(k) / (kThin - 1);
@@ -499,7 +452,6 @@ Judgement Judge(const Course& course) {
     dumps.push_back(i);
     thin.at.push_back(course.at[i]);
     thin.in_use.push_back(course.in_use[i]);
-    if (!course.allocated.empty()) thin.allocated.push_back(course.allocated[i]);
   }
   Judgement judgement = JudgeAll(thin);
   if (judgement.verdict != Verdict::kLeak) return all;

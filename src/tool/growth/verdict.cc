@@ -100,14 +100,6 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
 
 }  // namespace
 
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
-  int64_t sum = 0;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
-  }
-  return sum;
-}
-
 std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
   const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
   return stack.empty() ? "[no stack]" : stack[0].name;

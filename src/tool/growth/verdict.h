@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +12,6 @@
 
 namespace hbmprof::tool {
 
-// Returns the sum of the samples of a file, or of those with this stack.
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
-              std::optional<uint32_t> stack = std::nullopt);
 // Returns the function that a site is named by.
 std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site);
 // Returns the device with most of the bytes of a stack.

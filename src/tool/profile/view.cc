@@ -4,7 +4,6 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/util/status_macros.h"
@@ -177,31 +177,25 @@ struct Range {
         (low.empty() && high.empty()) || (colon.empty() && !high.empty())) {
       return std::optional<Range>();
     }
-    const auto number = [](std::string_view digits) -> std::optional<int64_t> {
-      if (digits.front() == '+') digits.remove_prefix(1);
-      int64_t value = 0;
-      const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-      if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-      return value;
-    };
-    const std::optional<int64_t> first = low.empty() ? int64_t{0} : number(low_number);
-    const std::optional<int64_t> second = high.empty() ? int64_t{0} : number(high_number);
-    if (!first.has_value() || !second.has_value()) {
+    int64_t first = 0;
+    int64_t second = 0;
+    if ((!low.empty() && !absl::SimpleAtoi(low_number, &first)) ||
+        (!high.empty() && !absl::SimpleAtoi(high_number, &second))) {
       return absl::InvalidArgumentError(Cat(option, " ", text, ": the number is too large"));
     }
     Range range;
     if (low.empty()) {
-      const ScaledValue end = Scale(*second, high_unit, high_unit);
+      const ScaledValue end = Scale(second, high_unit, high_unit);
       range.unit = end.unit;
       range.greatest = end.value;
       return std::optional<Range>(range);
     }
-    const ScaledValue begin = Scale(*first, low_unit, low_unit);
+    const ScaledValue begin = Scale(first, low_unit, low_unit);
     range.unit = begin.unit;
     range.least = begin.value;
     if (colon.empty()) range.greatest = begin.value;
     if (!high.empty()) {
-      const ScaledValue end = Scale(*second, high_unit, range.unit);
+      const ScaledValue end = Scale(second, high_unit, range.unit);
       if (end.unit != range.unit) return std::optional<Range>();
       range.greatest = end.value;
     }
