@@ -12,10 +12,20 @@
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {
+
+using internal::DriverSample;
+using internal::FileOutput;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+using SiteKind = RecordingTables::SiteKind;
 
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.
 struct Format {
@@ -23,15 +33,15 @@ struct Format {
 
   // Writes a recording. Reads the events from the beginning, one or more times, and keeps the live buffers in memory,
   // but not the events. Errors: those of `output`; kResourceExhausted if the format cannot hold the recording.
-  absl::Status (*write_recording)(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                  internal::FileOutput& output, Progress& progress) = nullptr;
+  absl::Status (*write_recording)(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
+                                  Progress& progress) = nullptr;
   // Returns how many times write_recording reads all events. Null: once.
-  size_t (*passes)(const internal::RecordingTables& tables) = nullptr;
+  size_t (*passes)(const RecordingTables& tables) = nullptr;
   bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
 
   // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
   absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
-                                 internal::FileOutput& output) = nullptr;
+                                 FileOutput& output) = nullptr;
   // Returns the text for combined profiles. `by`: labels that become the outermost frames.
   std::string (*text_of)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) = nullptr;
   bool has_one_type = false;  // text_of uses `type`
@@ -39,9 +49,36 @@ struct Format {
   absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
 };
 
-// A write_recording that constructs a `Writer` of its arguments and calls Write().
+// What the writers of recordings have in common. totals_ begins with the values at the start of the recording.
+class RecordingConverter {
+ public:
+  RecordingConverter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
+      : recording_(recording),
+        tables_(recording.tables()),
+        stacks_(stacks),
+        output_(output),
+        cursor_(recording, &progress),
+        totals_(tables_) {}
+
+ protected:
+  // Passes the bytes on to the output.
+  absl::Status Flush(std::string& bytes) {
+    const absl::Status status = output_.Append(bytes);
+    bytes.clear();
+    return status;
+  }
+
+  RecordingReader& recording_;
+  const RecordingTables& tables_;
+  const RecordedStacks& stacks_;
+  FileOutput& output_;
+  RecordingCursor cursor_;
+  SiteTotals totals_;
+};
+
+// A write_recording that constructs a `Writer`, a RecordingConverter, of its arguments and calls Write().
 template <typename Writer>
-absl::Status WriteWith(internal::RecordingReader& recording, const RecordedStacks& stacks, internal::FileOutput& output,
+absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
                        Progress& progress) {
   return Writer(recording, stacks, output, progress).Write();
 }

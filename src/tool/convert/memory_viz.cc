@@ -16,8 +16,6 @@
 
 #include "absl/strings/str_join.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/cursor.h"
-#include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
@@ -25,17 +23,10 @@
 namespace hbmprof::tool {
 namespace {
 
-using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
-using SiteKind = RecordingTables::SiteKind;
-
-// Writes a pickle of protocol 2 with the few opcodes that the viewer's reader knows. Equal texts are written once.
+// Makes a pickle of protocol 2 with the few opcodes that the viewer's reader knows. Equal texts are written once.
 class Pickle {
  public:
-  explicit Pickle(FileOutput& output) : output_(output) { bytes_ = "\x80\x02"; }
+  std::string& bytes() { return bytes_; }
 
   void Dict() { bytes_ += "}("; }
   void EndDict() { bytes_ += 'u'; }
@@ -82,77 +73,62 @@ class Pickle {
   }
   void End() { bytes_ += '.'; }
 
-  // Passes the bytes on to the output.
-  absl::Status Flush() {
-    const absl::Status status = output_.Append(bytes_);
-    bytes_.clear();
-    return status;
-  }
-
  private:
   void AppendLittleEndian(uint64_t value, int count) {
     for (int i = 0; i < count; ++i) bytes_ += static_cast<char>(value >> (8 * i));
   }
 
-  FileOutput& output_;
-  std::string bytes_;
+  std::string bytes_ = "\x80\x02";
   std::unordered_map<std::string, uint32_t> texts_;
   uint32_t memo_size_ = 0;
 };
 
 // The segments and blocks of one account, and the events that change them.
-class MemoryVizWriter {
+class MemoryVizWriter : RecordingConverter {
  public:
-  MemoryVizWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
-      : tables_(recording.tables()),
-        stacks_(stacks),
-        cursor_(recording, &progress),
-        pickle_(output),
-        stack_numbers_(tables_.names.stacks.size()),
-        frame_numbers_(stacks.frames().size()) {}
+  using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
     // The viewer identifies a device by a number. Device memory gets the number of its device. The other memory spaces
     // get the numbers after these.
-    const SiteTotals start(tables_);
     std::vector<size_t> accounts;
-    for (size_t i = 0; i < start.account_count(); i += kMemorySpaceCount) accounts.push_back(i);
-    for (size_t i = 0; i < start.account_count(); ++i) {
-      if (i % kMemorySpaceCount != 0 && start.account(i).is_used) accounts.push_back(i);
+    for (const bool are_devices : {true, false}) {
+      for (size_t i = 0; i < totals_.account_count(); ++i) {
+        const bool is_device = i % kMemorySpaceCount == 0;
+        if (is_device == are_devices && (is_device || totals_.account(i).is_used)) accounts.push_back(i);
+      }
     }
-    std::vector<std::map<uint64_t, Segment>> segments(accounts.size());
-    std::vector<std::map<uint64_t, Block>> blocks(accounts.size());
+    std::vector<Memory> at_end;
     pickle_.Dict();
     pickle_.Text("device_traces");
     pickle_.List();
-    for (size_t i = 0; i < accounts.size(); ++i) {
-      account_ = accounts[i];
-      in_use_ = start.account(account_).in_use;
+    for (const size_t account : accounts) {
+      trace_ = Trace{{}, account, totals_.account(account).in_use};
       pickle_.List();
-      if (start.account(account_).is_used) RETURN_IF_ERROR(WriteTrace());
+      if (totals_.account(account).is_used) RETURN_IF_ERROR(WriteTrace());
       pickle_.EndList();
-      segments[i].swap(segments_);
-      blocks[i].swap(blocks_);
-      Clear();
+      at_end.push_back(std::move(trace_.memory));
     }
     pickle_.EndList();
     pickle_.Text("segments");
     pickle_.List();
     size_t count = 0;
-    for (size_t i = 0; i < accounts.size(); ++i) {
-      for (const auto& [address, segment] : segments[i]) {
-        WriteSegment(i, address, segment, blocks[i]);
+    for (size_t i = 0; i < at_end.size(); ++i) {
+      for (const auto& [address, segment] : at_end[i].segments) {
+        WriteSegment(i, address, segment, at_end[i].blocks);
         pickle_.NextElement(count++);
-        RETURN_IF_ERROR(pickle_.Flush());
+        RETURN_IF_ERROR(Flush(pickle_.bytes()));
       }
     }
     pickle_.EndList();
     pickle_.EndDict();
     pickle_.End();
-    return pickle_.Flush();
+    return Flush(pickle_.bytes());
   }
 
  private:
+  using Numbers = std::vector<std::optional<uint32_t>>;  // in the pickle
+
   // Whole numbers above 2^53 lose digits in the viewer. Handles are larger than 2^53. So buffers with handles get
   // artificial addresses, which begin here.
   static constexpr uint64_t kFirstMadeAddress = uint64_t{1} << 48;
@@ -169,28 +145,33 @@ class MemoryVizWriter {
   };
   using Segments = std::map<uint64_t, Segment>;  // by address
   using Blocks = std::map<uint64_t, Block>;
-
-  void Clear() {
-    segments_.clear();
-    blocks_.clear();
-    nested_.clear();
-    made_addresses_.clear();
-    device_free_.reset();
-    entries_ = 0;
-  }
+  struct Memory {
+    Segments segments;
+    Blocks blocks;
+  };
+  // The state of the account that is being written.
+  struct Trace {
+    Memory memory;
+    size_t account = 0;
+    int64_t in_use = 0;
+    std::unordered_set<uint64_t> nested;  // ids of live segments inside of blocks
+    std::unordered_map<uint64_t, uint64_t> made_addresses;
+    std::optional<int64_t> device_free;
+    size_t entries = 0;
+  };
 
   bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
   bool IsHere(const RecordedEvent& event) const {
     if (event.kind == RecordedKind::kMark) return true;
     // The site of a failed allocation may be unknown; its id is the account.
-    if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == account_;
-    return event.kind == RecordedKind::kFailed && event.id == account_;
+    if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == trace_.account;
+    return event.kind == RecordedKind::kFailed && event.id == trace_.account;
   }
 
   absl::Status WriteTrace() {
     for (const bool are_segments : {true, false}) {
       for (const RecordingTables::Live& live : tables_.live) {
-        const bool is_here = AccountOf(tables_.sites[live.site]) == account_;
+        const bool is_here = AccountOf(tables_.sites[live.site]) == trace_.account;
         if (is_here && IsSegment(live.site) == are_segments) Begin(live.id, live.bytes, live.site, false);
       }
     }
@@ -202,7 +183,7 @@ class MemoryVizWriter {
       if (event.is_continued || change.empty()) continue;
       WriteChange(change);
       change.clear();
-      RETURN_IF_ERROR(pickle_.Flush());
+      RETURN_IF_ERROR(Flush(pickle_.bytes()));
     }
     return absl::OkStatus();
   }
@@ -225,7 +206,7 @@ class MemoryVizWriter {
       }
     }
     for (const RecordedEvent& event : change) {
-      if (event.site < tables_.sites.size()) in_use_ = Plus(in_use_, SiteTotals::ChangeOf(event));
+      if (event.site < tables_.sites.size()) trace_.in_use = Plus(trace_.in_use, SiteTotals::ChangeOf(event));
       if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
         Begin(event.id, event.bytes, event.site, true);
         End(event);
@@ -244,8 +225,8 @@ class MemoryVizWriter {
       const RecordedEvent& to = change[i + 1];
       if (from.kind != RecordedKind::kMoveFrom || to.kind != RecordedKind::kMoveTo || from.id != to.id) continue;
       if (!IsSegment(from.site) || !IsSegment(to.site)) continue;
-      const auto found = segments_.find(AddressOf(to.id, 0));
-      if (found != segments_.end()) found->second.site = to.site;
+      const auto found = trace_.memory.segments.find(AddressOf(to.id, 0));
+      if (found != trace_.memory.segments.end()) found->second.site = to.site;
       change.erase(change.begin() + static_cast<std::ptrdiff_t>(i),
                    change.begin() + static_cast<std::ptrdiff_t>(i) + 2);
       --i;
@@ -256,7 +237,7 @@ class MemoryVizWriter {
   uint64_t AddressOf(uint64_t id, int64_t bytes) {
     const std::optional<uint64_t> address = internal::AddressOfBuffer(id);
     if (address.has_value() && *address < kFirstMadeAddress) return *address;
-    const auto [entry, is_new] = made_addresses_.try_emplace(id, next_made_address_);
+    const auto [entry, is_new] = trace_.made_addresses.try_emplace(id, next_made_address_);
     if (is_new) {
       constexpr uint64_t kAlignment = 512;
       next_made_address_ +=
@@ -278,69 +259,70 @@ class MemoryVizWriter {
   void Begin(uint64_t id, int64_t bytes, uint32_t site, bool write) {
     if (bytes <= 0) return;
     const uint64_t address = AddressOf(id, bytes);
-    auto segment = SegmentAt(segments_, address);
+    auto segment = SegmentAt(trace_.memory.segments, address);
     if (IsSegment(site)) {
-      if (segment != segments_.end()) {  // a pool in a block of another pool: only its blocks are shown
-        nested_.insert(id);
+      if (segment != trace_.memory.segments.end()) {  // a pool in a block of another pool: only its blocks are shown
+        trace_.nested.insert(id);
         return;
       }
       BeginSegment(address, {bytes, site, false}, write);
       return;
     }
-    if (segment == segments_.end()) segment = BeginSegment(address, {bytes, site, true}, write);
+    if (segment == trace_.memory.segments.end()) segment = BeginSegment(address, {bytes, site, true}, write);
     const uint64_t room = segment->first + static_cast<uint64_t>(segment->second.size) - address;
     const Block block = {static_cast<int64_t>(std::min(static_cast<uint64_t>(bytes), room)), site};
-    if (!blocks_.try_emplace(address, block).second) return;
+    if (!trace_.memory.blocks.try_emplace(address, block).second) return;
     if (write) WriteEntry("alloc", address, block.size, site);
   }
   Segments::iterator BeginSegment(uint64_t address, const Segment& segment, bool write) {
     if (write) WriteEntry("segment_alloc", address, segment.size, segment.site);
-    return segments_.insert_or_assign(address, segment).first;
+    return trace_.memory.segments.insert_or_assign(address, segment).first;
   }
 
   void End(const RecordedEvent& event) {
-    if (event.bytes <= 0 || nested_.erase(event.id) > 0) return;
+    if (event.bytes <= 0 || trace_.nested.erase(event.id) > 0) return;
     const uint64_t address = AddressOf(event.id, event.bytes);
     if (IsSegment(event.site)) {
       EndSegment(address, event);
     } else {
       EndBlock(address, event);
     }
-    made_addresses_.erase(event.id);
+    trace_.made_addresses.erase(event.id);
   }
 
   void EndBlock(uint64_t address, const RecordedEvent& event) {
-    const auto block = blocks_.find(address);
-    // A block that is not in blocks_ is taken as one that was live at the start of the recording.
-    const Block ended = block != blocks_.end() ? block->second : Block{event.bytes, event.site};
-    if (block != blocks_.end()) blocks_.erase(block);
+    const auto block = trace_.memory.blocks.find(address);
+    // A block that is not in trace_.memory.blocks is taken as one that was live at the start of the recording.
+    const Block ended = block != trace_.memory.blocks.end() ? block->second : Block{event.bytes, event.site};
+    if (block != trace_.memory.blocks.end()) trace_.memory.blocks.erase(block);
     WriteEntry("free_requested", address, ended.size, event.site);
     WriteEntry("free_completed", address, ended.size, event.site);
-    const auto segment = SegmentAt(segments_, address);
-    if (segment != segments_.end() && !segment->second.is_own) return;
+    const auto segment = SegmentAt(trace_.memory.segments, address);
+    if (segment != trace_.memory.segments.end() && !segment->second.is_own) return;
     WriteEntry("segment_free", address, ended.size, event.site);
-    if (segment != segments_.end()) segments_.erase(segment);
+    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
   }
 
   // Blocks that outlive their segment get segments of their own.
   void EndSegment(uint64_t address, const RecordedEvent& event) {
-    const auto segment = segments_.find(address);
-    const int64_t size = segment != segments_.end() ? segment->second.size : event.bytes;
+    const auto segment = trace_.memory.segments.find(address);
+    const int64_t size = segment != trace_.memory.segments.end() ? segment->second.size : event.bytes;
     std::vector<std::pair<uint64_t, Block>> left;
     const uint64_t end = address + static_cast<uint64_t>(size);
-    for (auto block = blocks_.lower_bound(address); block != blocks_.end() && block->first < end;) {
+    for (auto block = trace_.memory.blocks.lower_bound(address);
+         block != trace_.memory.blocks.end() && block->first < end;) {
       left.emplace_back(*block);
-      block = blocks_.erase(block);
+      block = trace_.memory.blocks.erase(block);
     }
     for (const auto& [at, block] : left) {
       WriteEntry("free_requested", at, block.size, block.site);
       WriteEntry("free_completed", at, block.size, block.site);
     }
     WriteEntry("segment_free", address, size, event.site);
-    if (segment != segments_.end()) segments_.erase(segment);
+    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
     for (const auto& [at, block] : left) {
       BeginSegment(at, {block.size, block.site, true}, true);
-      blocks_.try_emplace(at, block);
+      trace_.memory.blocks.try_emplace(at, block);
       WriteEntry("alloc", at, block.size, block.site);
     }
   }
@@ -352,9 +334,10 @@ class MemoryVizWriter {
   }
   void WriteFailed(const RecordedEvent& event) {
     BeginEntry("oom");
-    const auto& space = tables_.names.devices[account_ / kMemorySpaceCount].spaces[account_ % kMemorySpaceCount];
-    const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(in_use_), in_use_));
-    Add("device_free", device_free_.value_or(left));
+    const auto& space =
+        tables_.names.devices[trace_.account / kMemorySpaceCount].spaces[trace_.account % kMemorySpaceCount];
+    const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(trace_.in_use), trace_.in_use));
+    Add("device_free", trace_.device_free.value_or(left));
     EndEntry(event.bytes, event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt);
   }
   void BeginEntry(const char* action) {
@@ -373,7 +356,7 @@ class MemoryVizWriter {
       pickle_.Text(absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
     }
     pickle_.EndDict();
-    pickle_.NextElement(entries_++);
+    pickle_.NextElement(trace_.entries++);
   }
 
   // Lists of frames are written once, innermost frame first.
@@ -457,34 +440,23 @@ class MemoryVizWriter {
 
   // Takes the free bytes of the device from the samples up to `time`.
   void ReadSamples(int64_t time) {
-    while (const internal::DriverSample* sample = cursor_.NextSample(time)) {
-      for (const internal::DriverSample::Device& device : sample->devices) {
-        if (device.device == account_ / kMemorySpaceCount && device.bytes_free.has_value()) {
-          device_free_ = device.bytes_free;
+    while (const DriverSample* sample = cursor_.NextSample(time)) {
+      for (const DriverSample::Device& device : sample->devices) {
+        if (device.device == trace_.account / kMemorySpaceCount && device.bytes_free.has_value()) {
+          trace_.device_free = device.bytes_free;
         }
       }
     }
   }
 
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-  RecordingCursor cursor_;
   Pickle pickle_;
-  std::vector<std::optional<uint32_t>> stack_numbers_;  // by stack: the number of its list of frames
-  std::vector<std::optional<uint32_t>> frame_numbers_;
+  // By stack: the number of its list of frames.
+  Numbers stack_numbers_ = Numbers(tables_.names.stacks.size());
+  Numbers frame_numbers_ = Numbers(stacks_.frames().size());
   std::optional<uint32_t> no_frames_;
-
-  // Of the account that is being written.
-  size_t account_ = 0;
-  Segments segments_;
-  Blocks blocks_;
-  std::unordered_set<uint64_t> nested_;  // ids of live segments inside of blocks
-  std::unordered_map<uint64_t, uint64_t> made_addresses_;
+  Trace trace_;
   uint64_t next_made_address_ = kFirstMadeAddress;
   int64_t time_us_ = 0;
-  int64_t in_use_ = 0;
-  std::optional<int64_t> device_free_;
-  size_t entries_ = 0;
 };
 
 // The events are read once for each account.

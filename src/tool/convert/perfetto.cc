@@ -10,27 +10,18 @@
 #include <optional>
 #include <protozero/pbf_builder.hpp>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/cursor.h"
-#include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
-
-using internal::DriverSample;
-using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 
 // Field numbers of trace_packet.proto and the messages in it.
 using Field = protozero::pbf_tag_type;
@@ -80,18 +71,9 @@ constexpr uint64_t kCount = 2, kBytes = 3;                                      
 // Tracks: the process, then one for each thread, then the counters.
 constexpr uint64_t kProcessTrack = 1;
 
-class PerfettoWriter {
+class PerfettoWriter : RecordingConverter {
  public:
-  PerfettoWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
-      : recording_(recording),
-        tables_(recording.tables()),
-        stacks_(stacks),
-        output_(output),
-        cursor_(recording, &progress),
-        totals_(tables_),
-        accounts_(totals_.account_count()),
-        open_tags_(tables_.threads.size()),
-        next_track_(kProcessTrack + 1 + tables_.threads.size()) {}
+  using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
     FindPeaks();
@@ -111,30 +93,25 @@ class PerfettoWriter {
         for (const size_t account : totals_.changed_accounts()) WriteAccount(account, event.time);
         if (!totals_.changed_accounts().empty()) AtPeak(event.time);
       }
-      RETURN_IF_ERROR(Flush());
+      RETURN_IF_ERROR(Flush(bytes_));
     }
     WriteSamples(recording_.end_time());
     CloseTags();
-    return Flush();
+    return Flush(bytes_);
   }
 
  private:
+  struct Course {
+    uint64_t track = 0;           // 0: none yet
+    std::optional<int64_t> last;  // value that was written
+  };
   struct Account {
-    uint64_t in_use_track = 0;  // 0: none yet
-    uint64_t idle_track = 0;
-    std::optional<int64_t> in_use;  // last value that was written
-    std::optional<int64_t> idle;
+    Course in_use;
+    Course idle;
     int64_t peak_time = 0;
     int64_t peak = 0;
     bool peak_is_written = false;
   };
-
-  // Passes the bytes on to the output.
-  absl::Status Flush() {
-    const absl::Status status = output_.Append(bytes_);
-    bytes_.clear();
-    return status;
-  }
 
   void FindPeaks() {
     SiteTotals totals(tables_);
@@ -146,53 +123,57 @@ class PerfettoWriter {
     }
   }
 
-  // Writes a packet with the contents that `write` adds.
-  template <typename Write>
-  void Packet(std::optional<int64_t> time, uint64_t flags, const Write& write) {
-    Message<TraceField> trace(bytes_);
-    Message<PacketField> packet(trace, TraceField::kPacket);
-    packet.add_uint64(PacketField::kSequenceId, 1);
-    if (time.has_value()) packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(*time));
-    if (flags != 0) packet.add_uint64(PacketField::kSequenceFlags, flags);
-    write(packet);
-  }
-  template <typename Write>
-  void Event(int64_t time, uint64_t type, uint64_t track, const Write& write) {
-    Packet(time, 0, [&](Message<PacketField>& packet) {
-      Message<EventField> event(packet, PacketField::kTrackEvent);
+  // A packet, which ends with this object.
+  struct Packet {
+    Packet(std::string& bytes, std::optional<int64_t> time, uint64_t flags)
+        : trace(bytes), packet(trace, TraceField::kPacket) {
+      packet.add_uint64(PacketField::kSequenceId, 1);
+      if (time.has_value()) packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(*time));
+      if (flags != 0) packet.add_uint64(PacketField::kSequenceFlags, flags);
+    }
+    Message<TraceField> trace;
+    Message<PacketField> packet;
+  };
+  struct Event : Packet {
+    Event(std::string& bytes, int64_t time, uint64_t type, uint64_t track)
+        : Packet(bytes, time, 0), event(packet, PacketField::kTrackEvent) {
       event.add_uint64(EventField::kType, type);
       event.add_uint64(EventField::kTrackUuid, track);
-      write(event);
-    });
-  }
+    }
+    void Annotate(const std::string& name, const std::variant<int64_t, std::string>& value) {
+      Message<AnnotationField> annotation(event, EventField::kAnnotation);
+      annotation.add_string(AnnotationField::kName, name);
+      if (const auto* const number = std::get_if<int64_t>(&value)) annotation.add_int64(AnnotationField::kInt, *number);
+      if (const auto* const text = std::get_if<std::string>(&value))
+        annotation.add_string(AnnotationField::kString, *text);
+    }
+    Message<EventField> event;
+  };
+  struct Track : Packet {
+    Track(std::string& bytes, uint64_t uuid)
+        : Packet(bytes, std::nullopt, 0), track(packet, PacketField::kTrackDescriptor) {
+      track.add_uint64(TrackField::kUuid, uuid);
+    }
+    Message<TrackField> track;
+  };
+
   void Counter(int64_t time, uint64_t track, int64_t value) {
-    Event(time, kCounter, track,
-          [value](Message<EventField>& event) { event.add_int64(EventField::kCounterValue, value); });
+    Event(bytes_, time, kCounter, track).event.add_int64(EventField::kCounterValue, value);
   }
 
   // Times are those of CLOCK_MONOTONIC. They are given as BOOTTIME, the trace's default clock.
   void WriteClocks() {
     const auto start = static_cast<uint64_t>(tables_.start_time);
-    Packet(std::nullopt, kStateCleared, [&](Message<PacketField>& packet) {
-      Message<ClocksField> clocks(packet, PacketField::kClockSnapshot);
-      for (const auto& [id, time] :
-           {std::pair(kBoottime, start), std::pair(kMonotonic, start), std::pair(kMonotonicCoarse, start),
-            std::pair(kRealtime, static_cast<uint64_t>(tables_.start_unix_nanos))}) {
-        Message<ClockField> clock(clocks, ClocksField::kClock);
-        clock.add_uint64(ClockField::kId, id);
-        clock.add_uint64(ClockField::kTimestamp, time);
-      }
-      clocks.add_uint64(ClocksField::kPrimaryClock, kBoottime);
-    });
-  }
-
-  template <typename Write>
-  void Track(uint64_t uuid, const Write& write) {
-    Packet(std::nullopt, 0, [&](Message<PacketField>& packet) {
-      Message<TrackField> track(packet, PacketField::kTrackDescriptor);
-      track.add_uint64(TrackField::kUuid, uuid);
-      write(track);
-    });
+    Packet packet(bytes_, std::nullopt, kStateCleared);
+    Message<ClocksField> clocks(packet.packet, PacketField::kClockSnapshot);
+    for (const auto& [id, time] :
+         {std::pair(kBoottime, start), std::pair(kMonotonic, start), std::pair(kMonotonicCoarse, start),
+          std::pair(kRealtime, static_cast<uint64_t>(tables_.start_unix_nanos))}) {
+      Message<ClockField> clock(clocks, ClocksField::kClock);
+      clock.add_uint64(ClockField::kId, id);
+      clock.add_uint64(ClockField::kTimestamp, time);
+    }
+    clocks.add_uint64(ClocksField::kPrimaryClock, kBoottime);
   }
 
   std::string ProcessName() const {
@@ -203,20 +184,20 @@ class PerfettoWriter {
 
   void WriteTracks() {
     const int64_t pid = tables_.names.process_id;
-    Track(kProcessTrack, [&](Message<TrackField>& track) {
-      Message<ProcessField> process(track, TrackField::kProcess);
+    {
+      Track track(bytes_, kProcessTrack);
+      Message<ProcessField> process(track.track, TrackField::kProcess);
       process.add_int64(ProcessField::kPid, pid);
       process.add_string(ProcessField::kName, ProcessName());
-    });
+    }
     for (size_t i = 0; i < tables_.threads.size(); ++i) {
       if (ThreadTrack(i) == kProcessTrack) continue;
-      Track(ThreadTrack(i), [&](Message<TrackField>& track) {
-        track.add_uint64(TrackField::kParent, kProcessTrack);
-        Message<ThreadField> thread(track, TrackField::kThread);
-        thread.add_int64(ThreadField::kPid, pid);
-        thread.add_int64(ThreadField::kTid, tables_.threads[i].id);
-        thread.add_string(ThreadField::kName, tables_.threads[i].name);
-      });
+      Track track(bytes_, ThreadTrack(i));
+      track.track.add_uint64(TrackField::kParent, kProcessTrack);
+      Message<ThreadField> thread(track.track, TrackField::kThread);
+      thread.add_int64(ThreadField::kPid, pid);
+      thread.add_int64(ThreadField::kTid, tables_.threads[i].id);
+      thread.add_string(ThreadField::kName, tables_.threads[i].name);
     }
   }
   // Returns the track of the process for a thread whose id is not known (0).
@@ -226,32 +207,25 @@ class PerfettoWriter {
 
   uint64_t CounterTrack(const std::string& name, uint64_t unit) {
     const uint64_t uuid = next_track_++;
-    Track(uuid, [&](Message<TrackField>& track) {
-      track.add_uint64(TrackField::kParent, kProcessTrack);
-      track.add_string(TrackField::kName, name);
-      Message<CounterField> counter(track, TrackField::kCounter);
-      counter.add_uint64(CounterField::kUnit, unit);
-    });
+    Track track(bytes_, uuid);
+    track.track.add_uint64(TrackField::kParent, kProcessTrack);
+    track.track.add_string(TrackField::kName, name);
+    Message<CounterField>(track.track, TrackField::kCounter).add_uint64(CounterField::kUnit, unit);
     return uuid;
   }
 
   // Writes the counters of the account whose values have changed.
   void WriteAccount(size_t number, int64_t time) {
-    Account& account = accounts_[number];
     const SiteTotals::Account& now = totals_.account(number);
-    if (account.in_use != now.in_use) {
-      if (account.in_use_track == 0) {
-        account.in_use_track = CounterTrack(Cat(AccountName(tables_, number), " in use"), kBytes);
-      }
-      account.in_use = now.in_use;
-      Counter(time, account.in_use_track, now.in_use);
-    }
-    if (account.idle == now.idle || (now.idle == 0 && account.idle_track == 0)) return;
-    if (account.idle_track == 0) {
-      account.idle_track = CounterTrack(Cat(AccountName(tables_, number), " pool idle"), kBytes);
-    }
-    account.idle = now.idle;
-    Counter(time, account.idle_track, now.idle);
+    Account& account = accounts_[number];
+    const auto write = [&](Course& course, const char* name, int64_t value) {
+      if (course.last == value) return;
+      if (course.track == 0) course.track = CounterTrack(Cat(AccountName(tables_, number), name), kBytes);
+      course.last = value;
+      Counter(time, course.track, value);
+    };
+    write(account.in_use, " in use", now.in_use);
+    if (now.idle != 0 || account.idle.track != 0) write(account.idle, " pool idle", now.idle);
   }
 
   // Writes the samples up to `time`.
@@ -280,28 +254,16 @@ class PerfettoWriter {
     if (event.kind == RecordedKind::kTags) {
       SetTags(event.time, event.thread, tables_.tag_sets[event.id]);
     } else if (event.kind == RecordedKind::kFailed) {
-      Event(event.time, kInstant, ThreadTrack(event.thread), [&](Message<EventField>& message) {
-        message.add_string(EventField::kName, "allocation failed");
-        Annotate(message, "bytes", event.bytes);
-        if (event.id < accounts_.size()) Annotate(message, "memory", AccountName(tables_, event.id));
-      });
+      Event failed(bytes_, event.time, kInstant, ThreadTrack(event.thread));
+      failed.event.add_string(EventField::kName, "allocation failed");
+      failed.Annotate("bytes", event.bytes);
+      if (event.id < accounts_.size()) failed.Annotate("memory", AccountName(tables_, event.id));
     } else if (event.kind == RecordedKind::kMark) {
-      Event(event.time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
-        const std::string& name = tables_.marks[event.id].name;
-        message.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
-      });
+      const std::string& name = tables_.marks[event.id].name;
+      Event(bytes_, event.time, kInstant, kProcessTrack)
+          .event.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
       WriteHeapProfiles(event.time, std::nullopt);
     }
-  }
-  static void Annotate(Message<EventField>& message, std::string_view name, int64_t value) {
-    Message<AnnotationField> annotation(message, EventField::kAnnotation);
-    annotation.add_string(AnnotationField::kName, name.data(), name.size());
-    annotation.add_int64(AnnotationField::kInt, value);
-  }
-  static void Annotate(Message<EventField>& message, std::string_view name, std::string_view value) {
-    Message<AnnotationField> annotation(message, EventField::kAnnotation);
-    annotation.add_string(AnnotationField::kName, name.data(), name.size());
-    annotation.add_string(AnnotationField::kString, value.data(), value.size());
   }
 
   // Each tag is a slice of its thread. Slices of a thread must be nested. So if a tag ends, the slices inside it also
@@ -313,7 +275,7 @@ class PerfettoWriter {
     const auto kept = std::find_if_not(open.begin(), open.end(), is_set);
     std::vector<Tag> next(open.begin(), kept);
     for (auto tag = kept; tag != open.end(); ++tag) {
-      Event(time, kSliceEnd, ThreadTrack(thread), [](Message<EventField>&) {});
+      Event(bytes_, time, kSliceEnd, ThreadTrack(thread));
       if (is_set(*tag)) next.push_back(*tag);
     }
     const auto begin = static_cast<size_t>(kept - open.begin());
@@ -321,9 +283,8 @@ class PerfettoWriter {
       if (std::find(next.begin(), next.end(), tag) == next.end()) next.push_back(tag);
     }
     for (size_t i = begin; i < next.size(); ++i) {
-      Event(time, kSliceBegin, ThreadTrack(thread), [&](Message<EventField>& message) {
-        message.add_string(EventField::kName, Cat(next[i].first, "=", next[i].second));
-      });
+      Event(bytes_, time, kSliceBegin, ThreadTrack(thread))
+          .event.add_string(EventField::kName, Cat(next[i].first, "=", next[i].second));
     }
     open = std::move(next);
   }
@@ -338,10 +299,11 @@ class PerfettoWriter {
       if (account.peak_is_written || account.peak_time != time || totals_.account(i).in_use != account.peak) continue;
       account.peak_is_written = true;
       if (account.peak == 0) continue;
-      Event(time, kInstant, kProcessTrack, [&](Message<EventField>& message) {
-        message.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, i)));
-        Annotate(message, "bytes", account.peak);
-      });
+      {
+        Event peak(bytes_, time, kInstant, kProcessTrack);
+        peak.event.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, i)));
+        peak.Annotate("bytes", account.peak);
+      }
       WriteHeapProfiles(time, i);
     }
   }
@@ -355,19 +317,18 @@ class PerfettoWriter {
       if (is_new) callstacks_.emplace_back();
       callstacks_[entry->second].push_back(i);
     }
-    Packet(tables_.start_time, kNeedsState, [&](Message<PacketField>& packet) {
-      Message<InternedField> data(packet, PacketField::kInternedData);
-      InternFrames(data);
-      for (const auto& [key, number] : numbers) {
-        Message<CallstackField> callstack(data, InternedField::kCallstack);
-        callstack.add_uint64(CallstackField::kId, number + 1);
-        // Outermost first.
-        callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
-        for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
-          callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
-        }
+    Packet packet(bytes_, tables_.start_time, kNeedsState);
+    Message<InternedField> data(packet.packet, PacketField::kInternedData);
+    InternFrames(data);
+    for (const auto& [key, number] : numbers) {
+      Message<CallstackField> callstack(data, InternedField::kCallstack);
+      callstack.add_uint64(CallstackField::kId, number + 1);
+      // Outermost first.
+      callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
+      for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
+        callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
       }
-    });
+    }
   }
   uint64_t AccountFrame(size_t account) const { return stacks_.frames().size() + 1 + account; }
 
@@ -428,35 +389,29 @@ class PerfettoWriter {
       if (!is_empty && (!only.has_value() || *only == account)) changed[account].push_back(i);
     }
     if (changed.empty()) return;
-    Packet(time, kNeedsState, [&](Message<PacketField>& packet) {
-      Message<ProfileField> profile(packet, PacketField::kProfilePacket);
-      profile.add_uint64(ProfileField::kIndex, profile_count_++);
-      for (const auto& [account, callstacks] : changed) {
-        Message<DumpField> dump(profile, ProfileField::kDump);
-        dump.add_int64(DumpField::kPid, tables_.names.process_id);
-        dump.add_int64(DumpField::kTimestamp, time);
-        dump.add_string(DumpField::kHeapName, AccountName(tables_, account));
-        for (const size_t i : callstacks) {
-          Message<SampleField> sample(dump, DumpField::kSample);
-          sample.add_uint64(SampleField::kCallstack, i + 1);
-          sample.add_int64(SampleField::kAllocated, sums[i].allocated_bytes);
-          sample.add_int64(SampleField::kFreed, sums[i].freed_bytes);
-          sample.add_int64(SampleField::kAllocations, sums[i].allocated_objects);
-          sample.add_int64(SampleField::kFrees, sums[i].freed_objects);
-        }
+    Packet packet(bytes_, time, kNeedsState);
+    Message<ProfileField> profile(packet.packet, PacketField::kProfilePacket);
+    profile.add_uint64(ProfileField::kIndex, profile_count_++);
+    for (const auto& [account, callstacks] : changed) {
+      Message<DumpField> dump(profile, ProfileField::kDump);
+      dump.add_int64(DumpField::kPid, tables_.names.process_id);
+      dump.add_int64(DumpField::kTimestamp, time);
+      dump.add_string(DumpField::kHeapName, AccountName(tables_, account));
+      for (const size_t i : callstacks) {
+        Message<SampleField> sample(dump, DumpField::kSample);
+        sample.add_uint64(SampleField::kCallstack, i + 1);
+        sample.add_int64(SampleField::kAllocated, sums[i].allocated_bytes);
+        sample.add_int64(SampleField::kFreed, sums[i].freed_bytes);
+        sample.add_int64(SampleField::kAllocations, sums[i].allocated_objects);
+        sample.add_int64(SampleField::kFrees, sums[i].freed_objects);
       }
-    });
+    }
   }
 
-  RecordingReader& recording_;
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-  FileOutput& output_;
-  RecordingCursor cursor_;
-  SiteTotals totals_;
-  std::vector<Account> accounts_;
-  std::vector<std::vector<Tag>> open_tags_;  // by thread: outermost slice first
-  uint64_t next_track_;
+  std::vector<Account> accounts_ = std::vector<Account>(totals_.account_count());
+  // By thread: outermost slice first.
+  std::vector<std::vector<Tag>> open_tags_ = std::vector<std::vector<Tag>>(tables_.threads.size());
+  uint64_t next_track_ = kProcessTrack + 1 + tables_.threads.size();
   std::unordered_map<std::string, uint64_t> sampled_tracks_;
   std::vector<std::vector<uint32_t>> callstacks_;  // the sites of each: at least one
   uint64_t profile_count_ = 0;

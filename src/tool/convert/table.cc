@@ -10,8 +10,6 @@
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/recording/cursor.h"
-#include "src/tool/recording/site_totals.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
@@ -20,13 +18,6 @@
 
 namespace hbmprof::tool {
 namespace {
-
-using internal::DriverSample;
-using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 
 enum class TableFormat : uint8_t {
   kCsv,     // with a line of names; RFC 4180
@@ -116,13 +107,6 @@ class TableRow {
   std::string text_;
 };
 
-constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
-
-std::vector<std::string> EventColumns() {
-  return {"time_ns", "time", "event", "bytes",     "change", "in_use", "id",   "thread", "device",
-          "space",   "kind", "site",  "allocator", "name",   "tags",   "host", "process"};
-}
-
 const char* NameOf(RecordedKind kind) {
   constexpr const char* kNames[] = {"alloc",   "free",   "undo_free", "alloc_and_free", "charge", "move_from",
                                     "move_to", "failed", "tags",      "reset_peak",     "mark"};
@@ -170,23 +154,26 @@ absl::Status WriteColumnNames(TableFormat format, const std::vector<std::string>
   return row.End(output);
 }
 
-class EventTable {
+// The events and the samples of a recording. Memory: that of the reader.
+template <TableFormat format>
+class EventTable : RecordingConverter {
  public:
-  EventTable(TableFormat format, const RecordingTables& tables, const RecordedStacks& stacks, FileOutput& output)
-      : format_(format),
-        tables_(tables),
-        stacks_(stacks),
-        output_(output),
-        columns_(EventColumns()),
-        totals_(tables),
-        times_(Minus(tables.start_unix_nanos, tables.start_time)),
-        of_sites_(tables.sites.size()) {}
+  using RecordingConverter::RecordingConverter;
 
-  absl::Status WriteHeader() { return WriteColumnNames(format_, columns_, output_); }
+  absl::Status Write() {
+    RETURN_IF_ERROR(WriteColumnNames(format, columns_, output_));
+    RecordedEvent event;
+    while (cursor_.Next(&event)) {
+      RETURN_IF_ERROR(WriteSamples(Minus(event.time, 1)));
+      RETURN_IF_ERROR(WriteEvent(event));
+    }
+    return WriteSamples(INT64_MAX);
+  }
 
+ private:
   absl::Status WriteEvent(const RecordedEvent& event) {
     totals_.Apply(event);
-    TableRow row(format_, columns_);
+    TableRow row(format, columns_);
     Start(row, event.time, NameOf(event.kind));
     const bool has_site = event.site < of_sites_.size();
     const bool is_failed = event.kind == RecordedKind::kFailed;
@@ -213,25 +200,27 @@ class EventTable {
     return row.End(output_);
   }
 
-  absl::Status WriteSample(const DriverSample& sample) {
-    for (const DriverSample::Device& device : sample.devices) {
-      const size_t account = size_t{device.device} * kMemorySpaceCount;
-      for (const auto& [name, value] :
-           {std::pair("driver_in_use", device.bytes_in_use), std::pair("driver_free", device.bytes_free),
-            std::pair("driver_limit", device.bytes_limit),
-            std::pair("driver_largest_free", device.largest_free_block_bytes),
-            std::pair("driver_cache", device.cache_bytes)}) {
-        RETURN_IF_ERROR(WriteValue(sample.time, name, value, account, ""));
+  // Writes the samples up to `until`.
+  absl::Status WriteSamples(int64_t until) {
+    while (const DriverSample* sample = cursor_.NextSample(until)) {
+      for (const DriverSample::Device& device : sample->devices) {
+        const size_t account = size_t{device.device} * kMemorySpaceCount;
+        for (const auto& [name, value] :
+             {std::pair("driver_in_use", device.bytes_in_use), std::pair("driver_free", device.bytes_free),
+              std::pair("driver_limit", device.bytes_limit),
+              std::pair("driver_largest_free", device.largest_free_block_bytes),
+              std::pair("driver_cache", device.cache_bytes)}) {
+          RETURN_IF_ERROR(WriteValue(sample->time, name, value, account, ""));
+        }
       }
-    }
-    RETURN_IF_ERROR(WriteValue(sample.time, "host_resident", sample.host_resident_bytes, std::nullopt, ""));
-    for (const auto& [name, value] : sample.counters) {
-      RETURN_IF_ERROR(WriteValue(sample.time, "counter", value, std::nullopt, name));
+      RETURN_IF_ERROR(WriteValue(sample->time, "host_resident", sample->host_resident_bytes, std::nullopt, ""));
+      for (const auto& [name, value] : sample->counters) {
+        RETURN_IF_ERROR(WriteValue(sample->time, "counter", value, std::nullopt, name));
+      }
     }
     return absl::OkStatus();
   }
 
- private:
   void Start(TableRow& row, int64_t time, std::string_view name) {
     row.Number(Minus(time, tables_.start_time));
     row.Plain(times_.Of(time));
@@ -243,7 +232,7 @@ class EventTable {
     std::string& cells = of_sites_[number];
     if (!cells.empty()) return cells;
     const Snapshot::Sample& site = tables_.sites[number];
-    TableRow row(format_, columns_);
+    TableRow row(format, columns_);
     row.StartAt(kSharedColumn);
     row.Text(tables_.names.devices[site.device].name);
     row.Text(MemorySpaceName(SpaceOf(site.kind)));
@@ -279,7 +268,7 @@ class EventTable {
   absl::Status WriteValue(int64_t time, const char* event, std::optional<int64_t> value, std::optional<size_t> account,
                           const std::string& name) {
     if (!value.has_value()) return absl::OkStatus();
-    TableRow row(format_, columns_);
+    TableRow row(format, columns_);
     Start(row, time, event);
     row.Number(value);
     row.Missing(4);  // change, in_use, id, thread
@@ -287,14 +276,12 @@ class EventTable {
     return row.End(output_);
   }
 
-  const TableFormat format_;
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-  FileOutput& output_;
-  const std::vector<std::string> columns_;
-  SiteTotals totals_;
-  TimeTexts times_;
-  std::vector<std::string> of_sites_;
+  const std::vector<std::string> columns_ = {"time_ns",   "time",   "event",  "bytes", "change", "in_use",
+                                             "id",        "thread", "device", "space", "kind",   "site",
+                                             "allocator", "name",   "tags",   "host",  "process"};
+  static constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
+  TimeTexts times_{Minus(tables_.start_unix_nanos, tables_.start_time)};
+  std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
 };
 
 // Labels with columns of their own.
@@ -369,11 +356,10 @@ class SampleTable {
     for (const std::string_view label : kLabelColumns) row.Text(profiles.LabelText(sample.labels, label));
     std::string stack;
     frames.AppendStack(sample.stack, stack);
-    const std::vector<ProfileSet::ShownFrame> innermost =
-        profiles.stacks().length(sample.stack) == 0 ? std::vector<ProfileSet::ShownFrame>()
-                                                    : profiles.ShownLocation(*profiles.stacks().begin(sample.stack));
-    row.Text(innermost.empty() ? "" : innermost[0].name);
-    row.Text(innermost.empty() ? "" : innermost[0].Position());
+    ProfileSet::ShownFrame innermost;
+    if (!stack.empty()) innermost = profiles.ShownLocation(*profiles.stacks().begin(sample.stack))[0];
+    row.Text(innermost.name);
+    row.Text(innermost.Position());
     row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
     row.Json(LabelsOf(profiles, sample.labels));
     for (const std::optional<size_t>& type : types) {
@@ -401,25 +387,6 @@ class SampleTable {
   std::vector<std::string> types_;
 };
 
-// Writes the events and the samples of a recording. Memory: that of the reader.
-template <TableFormat format>
-absl::Status WriteEventTable(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                             Progress& progress) {
-  EventTable table(format, recording.tables(), stacks, output);
-  RETURN_IF_ERROR(table.WriteHeader());
-  RecordingCursor cursor(recording, &progress);
-  const auto write_samples = [&](int64_t time) -> absl::Status {
-    while (const internal::DriverSample* sample = cursor.NextSample(time)) RETURN_IF_ERROR(table.WriteSample(*sample));
-    return absl::OkStatus();
-  };
-  RecordedEvent event;
-  while (cursor.Next(&event)) {
-    RETURN_IF_ERROR(write_samples(Minus(event.time, 1)));
-    RETURN_IF_ERROR(table.WriteEvent(event));
-  }
-  return write_samples(INT64_MAX);
-}
-
 // Writes the samples of the profiles. Memory: that of one profile. Errors: also kInvalidArgument if a profile has none
 // of the sample types of the first one.
 template <TableFormat format>
@@ -437,12 +404,12 @@ absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewO
 }  // namespace
 
 const Format kCsvFormat = [] {
-  Format format = {"csv", &WriteEventTable<TableFormat::kCsv>};
+  Format format = {"csv", &WriteWith<EventTable<TableFormat::kCsv>>};
   format.write_profiles = &WriteSampleTable<TableFormat::kCsv>;
   return format;
 }();
 const Format kNdjsonFormat = [] {
-  Format format = {"ndjson", &WriteEventTable<TableFormat::kNdjson>};
+  Format format = {"ndjson", &WriteWith<EventTable<TableFormat::kNdjson>>};
   format.write_profiles = &WriteSampleTable<TableFormat::kNdjson>;
   return format;
 }();

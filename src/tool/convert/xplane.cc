@@ -15,21 +15,12 @@
 #include <vector>
 
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/cursor.h"
-#include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
-
-using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
-using SiteKind = RecordingTables::SiteKind;
 
 // Field numbers of xplane.proto.
 using Field = protozero::pbf_tag_type;
@@ -92,17 +83,9 @@ int64_t DataTypeOf(std::string_view name) {
   return found == std::end(kTypes) ? 0 : found->second;
 }
 
-class XplaneWriter {
+class XplaneWriter : RecordingConverter {
  public:
-  XplaneWriter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
-      : recording_(recording),
-        tables_(recording.tables()),
-        stacks_(stacks),
-        output_(output),
-        cursor_(recording, &progress),
-        totals_(tables_),
-        sites_(tables_.sites.size()),
-        accounts_(totals_.account_count()) {}
+  using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
     for (const char* name : kStatNames) texts_.emplace_back(name);
@@ -243,8 +226,8 @@ class XplaneWriter {
 
   // Takes the limits and the fragmentation of the samples up to `time`.
   void ReadSamples(int64_t time) {
-    while (const internal::DriverSample* sample = cursor_.NextSample(time)) {
-      for (const internal::DriverSample::Device& device : sample->devices) {
+    while (const DriverSample* sample = cursor_.NextSample(time)) {
+      for (const DriverSample::Device& device : sample->devices) {
         Account& account = accounts_[device.device * kMemorySpaceCount];
         if (device.bytes_limit.has_value()) account.limit = device.bytes_limit;
         if (!device.largest_free_block_bytes.has_value() || device.bytes_free.value_or(0) <= 0) continue;
@@ -320,14 +303,8 @@ class XplaneWriter {
     message.add_bytes(EventField::kStat, stat_.data(), stat_.size());
   }
 
-  RecordingReader& recording_;
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-  FileOutput& output_;
-  RecordingCursor cursor_;
-  SiteTotals totals_;
-  std::vector<Site> sites_;
-  std::vector<Account> accounts_;
+  std::vector<Site> sites_ = std::vector<Site>(tables_.sites.size());
+  std::vector<Account> accounts_ = std::vector<Account>(totals_.account_count());
   std::vector<std::string> texts_;  // text i has the number i + 1
   std::unordered_map<std::string, uint64_t> numbers_;
   int64_t plane_ = 0;  // positions of the lengths

@@ -275,6 +275,18 @@ std::string PageOf(const Json& data) {
   return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
 }
 
+// Returns what the page says of the profiles: their types and files, and the base of the comparison.
+Json HeadJson(const ProfileSet& profiles, const std::vector<size_t>& shown, const ProfileSet::File* base, size_t type,
+              bool own) {
+  Json data = {{"default_type", type}, {"own", own}};
+  Json& types = data["types"] = Json::array();
+  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
+  Json& files = data["files"] = Json::array();
+  for (const size_t f : shown) files.push_back(FileJson(profiles.files()[f]));
+  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  return data;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedStates* recorded,
@@ -292,21 +304,13 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, per, has_base ? 1 : 0));
 
   const ProfileSet::File& now = profiles.files()[series.files.back()];
-  const ProfileSet::File* base = nullptr;
-  if (has_base) {
-    base = &profiles.files().front();
-  } else if (series.files.size() > 1) {
-    base = &profiles.files()[series.files.front()];
-  }
-  Json data = {{"default_type", type}, {"own", options.own}};
-  Json& types = data["types"] = Json::array();
-  for (const SampleType& one : profiles.types()) types.push_back({{"type", one.type}, {"unit", one.unit}});
-  Json& files = data["files"] = Json::array();
-  for (const size_t f : series.files) {
-    // The states of a recording are one file.
-    if (!only_recording || f == series.files.back()) files.push_back(FileJson(profiles.files()[f]));
-  }
-  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  const bool is_series = series.files.size() > 1;
+  const ProfileSet::File* const base = has_base    ? &profiles.files().front()
+                                       : is_series ? &profiles.files()[series.files.front()]
+                                                   : nullptr;
+  // The states of a recording are one file.
+  const std::vector<size_t> shown = only_recording ? std::vector<size_t>{series.files.back()} : series.files;
+  Json data = HeadJson(profiles, shown, base, type, options.own);
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   StackTree tree;
   LabelSets labels;

@@ -2,6 +2,7 @@
 #include "src/tool/serve/fleet.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "src/tool/report/report.h"
 #include "src/tool/serve/metrics_text.h"
@@ -29,14 +30,6 @@ int64_t BytesOnDevices(const LiveProcess& process) {
 }
 
 std::string KeyOf(const LiveProcess& process) { return Cat(process.id, " ", process.name); }
-
-Json MemoryJson(const LiveMemory& memory) {
-  return {{"device", memory.device},
-          {"space", memory.space},
-          {"in_use", memory.in_use},
-          {"peak", memory.peak},
-          {"limit", memory.limit}};
-}
 
 absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
   if (!bytes.ok()) return bytes.status();
@@ -96,7 +89,13 @@ Json Fleet::Processes() const {
                                          {"seconds", process.seconds},
                                          {"history", courses_.at(KeyOf(process)).bytes}});
     Json& memory = entry["memory"] = Json::array();
-    for (const LiveMemory& one : process.memory) memory.push_back(MemoryJson(one));
+    for (const LiveMemory& one : process.memory) {
+      memory.push_back({{"device", one.device},
+                        {"space", one.space},
+                        {"in_use", one.in_use},
+                        {"peak", one.peak},
+                        {"limit", one.limit}});
+    }
   }
   return json;
 }
@@ -144,70 +143,63 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
 
 absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
                                            double seconds) {
-  ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select(selection));
+  ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, Select(selection));
   const bool has_process_labels = selection.pid.empty();
-  if (seconds > 0) return Change(processes, where, has_process_labels, seconds);
   auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes, true, lease.get()));
-  if (!has_process_labels && where.empty()) return Text{std::move(answers[0].second), std::move(lease)};
-  return Held(Merged({}, answers, where, has_process_labels, seconds), std::move(lease));
+  Answers before;
+  if (seconds > 0) {
+    ASSIGN_OR_RETURN(before, ProfilesBefore(processes, seconds, lease.get()));
+    processes.clear();
+    for (const auto& [process, bytes] : before) processes.push_back(process);
+  }
+  // Changes are not folded: two profiles may fold different stacks, which would look like a change.
+  ASSIGN_OR_RETURN(Answers after, ProfilesOf(processes, before.empty(), lease.get()));
+  if (!has_process_labels && where.empty() && before.empty()) return Text{std::move(after[0].second), std::move(lease)};
+  return Held(Merged(before, after, where, has_process_labels, seconds), std::move(lease));
+}
+
+absl::StatusOr<Fleet::Answers> Fleet::ProfilesBefore(const std::vector<LiveProcess>& processes, double seconds,
+                                                     AnswerBudget::Lease* lease) {
+  if (changes_.fetch_add(1) >= kMaxChanges) {
+    --changes_;
+    return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
+  }
+  absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease);
+  const bool goes_on = before.ok() && WaitFor(seconds);
+  --changes_;
+  if (before.ok() && !goes_on) return absl::UnavailableError("hbmprof serve ends");
+  return before;
 }
 
 absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& after,
                                           const ProfileMerger::Labels& where, bool has_process_labels, double seconds) {
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
+  const auto add = [&](const LiveProcess& process, const std::string& now, const std::string* base) -> absl::Status {
+    ASSIGN_OR_RETURN(const RawProfile profile, ParseProfile(now, process.name));
+    std::optional<RawProfile> subtracted;
+    if (base != nullptr) {
+      ASSIGN_OR_RETURN(subtracted, ParseProfile(*base, process.name));
+    }
+    ProfileMerger::Labels added;
+    if (has_process_labels) added = {{"pid", process.id}, {"name", process.name}};
+    RETURN_IF_ERROR(merger.Add(profile, ProfileMerger::Sign::kAdd, where, added));
+    if (!subtracted.has_value()) return absl::OkStatus();
+    return merger.Add(*subtracted, ProfileMerger::Sign::kSubtract, where, added);
+  };
   absl::Status problem;
   bool is_empty = true;
   for (const auto& [process, bytes] : after) {
     const auto& socket = process.socket;
     const auto base =
         std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
-    std::vector<std::pair<const std::string*, ProfileMerger::Sign>> answers = {{&bytes, ProfileMerger::Sign::kAdd}};
-    if (base != before.end()) answers.emplace_back(&base->second, ProfileMerger::Sign::kSubtract);
-    absl::Status status;
-    std::vector<RawProfile> profiles;
-    for (const auto& [answer, sign] : answers) {
-      absl::StatusOr<RawProfile> profile = ParseProfile(*answer, process.name);
-      status.Update(profile.status());
-      if (profile.ok()) profiles.push_back(*std::move(profile));
-    }
-    const ProfileMerger::Labels added = has_process_labels
-                                            ? ProfileMerger::Labels{{"pid", process.id}, {"name", process.name}}
-                                            : ProfileMerger::Labels();
-    for (size_t i = 0; i < answers.size() && status.ok(); ++i) {
-      status = merger.Add(profiles[i], answers[i].second, where, added);
-    }
+    const absl::Status status = add(process, bytes, base == before.end() ? nullptr : &base->second);
     problem.Update(status);
     is_empty = is_empty && !status.ok();
   }
   if (is_empty) return problem;
   if (seconds > 0) merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
   return merger.Take();
-}
-
-absl::StatusOr<Fleet::Text> Fleet::Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
-                                          bool has_process_labels, double seconds) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (changes_ >= kMaxChanges)
-      return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
-    ++changes_;
-  }
-  // Not folded: two profiles may fold different stacks, which would look like a change.
-  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  const absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease.get());
-  const bool goes_on = before.ok() && WaitFor(seconds);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    --changes_;
-  }
-  if (!before.ok()) return before.status();
-  if (!goes_on) return absl::UnavailableError("hbmprof serve ends");
-  std::vector<LiveProcess> asked;
-  for (const auto& [process, bytes] : *before) asked.push_back(process);
-  ASSIGN_OR_RETURN(const Answers after, ProfilesOf(asked, false, lease.get()));
-  return Held(Merged(*before, after, where, has_process_labels, seconds), std::move(lease));
 }
 
 absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
@@ -253,19 +245,17 @@ Fleet::Text Fleet::Metrics() const {
   const std::vector<absl::StatusOr<std::string>> answers =
       QueryProcesses(paths, request, {kWaitMillis, kWaitMillis, kMaxAnswerBytes, lease.get()});
   std::vector<ProcessMetrics> metrics;
-  std::string up;
   for (size_t i = 0; i < paths.size(); ++i) {
     const LiveProcess& process = (*processes)[i];
-    metrics.push_back({process.id, process.name, answers[i].ok() ? *answers[i] : ""});
-    up += Cat("hbmprof_process_up{pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)),
-              "\"} ", answers[i].ok() ? 1 : 0, "\n");
+    metrics.push_back({process.id, process.name,
+                       Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
+                           "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
+                           answers[i].ok() ? *answers[i] : "")});
   }
-  std::string text = Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
-                         "# TYPE hbmprof_process_up gauge\n", up,
-                         "# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
-                         "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
-                         MergeMetrics(metrics));
-  return {std::move(text), std::move(lease)};
+  return {Cat("# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
+              "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
+              MergeMetrics(metrics)),
+          std::move(lease)};
 }
 
 }  // namespace hbmprof::tool

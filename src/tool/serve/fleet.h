@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_SERVE_FLEET_H_
 #define HBMPROF_SRC_TOOL_SERVE_FLEET_H_
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -96,8 +97,9 @@ class Fleet {
   // answers are too large), kResourceExhausted (`lease` has not so many bytes left).
   absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
                                      AnswerBudget::Lease* lease) const;
-  absl::StatusOr<Text> Change(const std::vector<LiveProcess>& processes, const ProfileMerger::Labels& where,
-                              bool has_process_labels, double seconds);
+  // Returns the profiles of the processes after `seconds` have passed. Errors: those of ProfilesOf and Profile.
+  absl::StatusOr<Answers> ProfilesBefore(const std::vector<LiveProcess>& processes, double seconds,
+                                         AnswerBudget::Lease* lease);
   // Returns the sum of the profiles `after`, minus those of the same processes in `before`. Leaves out processes with a
   // profile that is not valid.
   absl::StatusOr<std::string> Merged(const Answers& before, const Answers& after, const ProfileMerger::Labels& where,
@@ -105,11 +107,11 @@ class Fleet {
 
   const Options options_;
   mutable AnswerBudget answer_bytes_;
+  std::atomic<int> changes_{0};  // calls of ProfilesBefore in progress
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;                      // guarded by mutex_
-  int changes_ = 0;                        // calls of Change in progress; guarded by mutex_
   std::vector<LiveProcess> processes_;     // guarded by mutex_
   std::vector<std::string> silent_;        // guarded by mutex_
   std::map<std::string, Course> courses_;  // by id and name; guarded by mutex_

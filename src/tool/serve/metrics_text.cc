@@ -25,6 +25,11 @@ struct Family {
   std::string samples;
 };
 
+// Returns `text` as the value of a label, in quotes.
+std::string LabelValue(const std::string& text) {
+  return Cat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
 class Merger {
  public:
   void Add(const ProcessMetrics& process) {
@@ -67,7 +72,7 @@ class Merger {
     std::string value;
     double number = 0;
     if (!RE2::FullMatch(line, kSample, &name, &given, &value) || !absl::SimpleAtod(value, &number)) return;
-    std::string labels = Cat("pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)), "\"");
+    std::string labels = Cat("pid=", LabelValue(Visible(process.id)), ",name=", LabelValue(Visible(process.name)));
     std::string key;
     std::string text;
     while (RE2::Consume(&given, kLabel, &key, &text)) {
@@ -89,10 +94,6 @@ std::string MergeMetrics(const std::vector<ProcessMetrics>& processes) {
   Merger merger;
   for (const ProcessMetrics& process : processes) merger.Add(process);
   return merger.Text();
-}
-
-std::string LabelValue(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
 }
 
 }  // namespace hbmprof::tool

@@ -19,9 +19,6 @@ struct ProcessMetrics {
 // those of the first process that has it. Leaves out lines that are not valid.
 std::string MergeMetrics(const std::vector<ProcessMetrics>& processes);
 
-// Returns `text` as the value of a label, without the quotes around it.
-std::string LabelValue(const std::string& text);
-
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
