@@ -265,6 +265,27 @@ TEST_F(CudaDriverAdapterTest, UnmapEndsOnlyMappingsInside) {
   EXPECT_EQ(InUse(), 0);
 }
 
+// A block is reported in memory from before while that is measured.
+TEST_F(CudaDriverAdapterTest, AdoptionDuringTheMeasurementCountsOnce) {
+  const DeviceId device = profiler_.Device("GPU:0");
+  answers_.pointer = {0, MemoryKind::kDevice};
+  bool is_adopted = false;
+  profiler_.SetDeviceProbe(device, [&] {
+    if (!std::exchange(is_adopted, true)) {
+      std::thread([&] { EXPECT_TRUE(adapter_.AdoptFromBefore(0x10000000, 2 * kMiB)); }).join();
+    }
+    DeviceProbe probe;
+    probe.driver_bytes_in_use = 10 * kMiB;
+    probe.driver_scope = DriverScope::kProcess;
+    probe.baseline = 0;
+    return probe;
+  });
+  adapter_.from_before().Expect(caller_);
+  adapter_.from_before().Measure(device, 5);
+  EXPECT_TRUE(is_adopted);
+  EXPECT_EQ(InUse(), 10 * kMiB);
+}
+
 TEST_F(CudaDriverAdapterTest, FailedReleaseOrUnmapIsUndone) {
   Create(1, kMiB);
   EXPECT_EQ(Release(1, kFails), kFails);

@@ -138,6 +138,8 @@ CudaDriverAdapter::FromBefore CudaDriverAdapter::RemoveFromBefore(uint64_t addre
 }
 
 bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
+  // A measurement waits as for a call: the bytes must not count twice between the two changes below.
+  const TrackedCudaCall call(from_before_.stack());
   const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
   if (!from_before_.is_expected() || pointer.device < 0 || pointer.kind != MemoryKind::kDevice) return false;
   const Attributes attributes = {queries_.Device(pointer.device), pointer.kind, {}};
