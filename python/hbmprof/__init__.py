@@ -17,6 +17,7 @@ All functions are thread-safe. They call the C interface of hbmprof (hbmprof/c_a
 import contextlib
 import ctypes
 import gc
+import importlib
 import inspect
 import operator
 import os
@@ -44,6 +45,13 @@ class LeakError(AssertionError):
 
 class PeakError(AssertionError):
     """peak_check found that its block has used more device memory than it may."""
+
+
+def __getattr__(name):
+    # hbmprof.torch is imported when it is used first.
+    if name == "torch":
+        return importlib.import_module("hbmprof.torch")
+    raise AttributeError(f"module 'hbmprof' has no attribute {name!r}")
 
 
 class _Stats(ctypes.Structure):
