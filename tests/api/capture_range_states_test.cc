@@ -13,8 +13,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/capture_range.h"
+#include "src/base/message.h"
 #include "tests/support/program_run.h"
 
 namespace hbmprof::internal {
@@ -22,6 +24,7 @@ namespace {
 
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ViewProfile;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -35,6 +38,17 @@ const std::string& Folder() {
     return made;
   }();
   return folder;
+}
+
+// Returns what hbmprof prints during the call.
+template <typename Call>
+std::string Printed(const Call& call) {
+  testing::internal::CaptureStderr();
+  UseStandardError();
+  call();
+  std::string text = testing::internal::GetCapturedStderr();
+  UseStandardError();
+  return text;
 }
 
 class CaptureRangeStatesTest : public ::testing::Test {
@@ -111,9 +125,8 @@ TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
   const uint64_t first = BeginCaptureRange("a");
   ASSERT_NE(first, 0u);
   std::thread ends = Held([] { EndCaptureRange(0); });
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(BeginCaptureRange("b"), 0u);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), ::testing::AnyOf("", ::testing::HasSubstr("is not captured")));
+  EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
+              HasSubstr("hbmprof: the range b is not captured: another thread still writes"));
   EndCaptureRange(0);
   Release(ends);
   EXPECT_THAT(NewProfiles(), SizeIs(1));
@@ -158,6 +171,18 @@ TEST_F(CaptureRangeStatesTest, TheEndOfTheProcessWaitsForARangeThatEnds) {
   EXPECT_THAT(NewProfiles(), SizeIs(1));
   releases.join();
   ends.join();
+}
+
+TEST_F(CaptureRangeStatesTest, ARecordingInProgressContinues) {
+  const std::string recording = NewDirectory() + "/own.hbmrec";
+  ASSERT_TRUE(StartRecording(recording).ok());
+  EXPECT_THAT(Printed([] { EXPECT_NE(BeginCaptureRange("a"), 0u); }),
+              HasSubstr("hbmprof: no recording of the range a: StartRecording: there is a recording already"));
+  EndCaptureRange(0);
+  ASSERT_THAT(NewProfiles(), SizeIs(1));
+  const std::string profile = NewProfiles()[0];
+  EXPECT_FALSE(std::filesystem::exists(profile.substr(0, profile.size() - 6) + ".hbmrec"));
+  EXPECT_TRUE(StopRecording().ok());
 }
 
 TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
