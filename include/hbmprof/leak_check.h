@@ -1,4 +1,5 @@
-// LeakCheck: fails a GoogleTest test that does not free the device memory it allocates.
+// LeakCheck: fails a GoogleTest test that does not free the device memory it allocates. PeakCheck: fails a test that
+// uses more device memory than it may.
 //
 //   TEST(Cache, FreesItsPages) {
 //     hbmprof::LeakCheck leaks;
@@ -7,9 +8,15 @@
 //     cache.Clear();
 //   }  // fails here if memory that was allocated after the construction of `leaks` is still live
 //
-// The message of the failure has the call stacks of the leaks. LeakCheck compares the profiler's records, not the free
-// memory of the device. So it is exact to the byte, other processes have no effect on it, and it works the same with
-// every backend and with the simulated device, without a GPU.
+//   TEST(Cache, StaysSmall) {
+//     hbmprof::PeakCheck peak(64 << 20);
+//     Cache cache(allocator);
+//     cache.Insert(...);
+//   }  // fails here if more than 64 MiB, beyond what was in use before, were in use on a device at some time
+//
+// The message of the failure has the call stacks of the leaks, or those that held the memory at the peak. The checks
+// compare the profiler's records, not the free memory of the device. So they are exact to the byte, other processes
+// have no effect on them, and they work the same with every backend and with the simulated device, without a GPU.
 //
 // This header needs GoogleTest, which the library does not need: include it in tests only.
 #ifndef HBMPROF_LEAK_CHECK_H_
@@ -33,6 +40,112 @@
 
 namespace hbmprof {
 
+namespace internal {
+
+// What LeakCheck and PeakCheck have in common.
+class MemoryCheck {
+ public:
+  MemoryCheck(const MemoryCheck&) = delete;
+  MemoryCheck& operator=(const MemoryCheck&) = delete;
+
+  // The destructor reports nothing from now on.
+  void Dismiss() { dismissed_ = true; }
+
+ protected:
+  // Identifies a stack with its labels in all snapshots of the process: stack, device, kind, allocator, tags.
+  using Origin = std::tuple<std::vector<uint64_t>, std::string, MemoryKind, std::string,
+                            std::vector<std::pair<std::string, std::string>>>;
+  struct Found {
+    Origin origin;
+    int64_t bytes;
+    int64_t objects;
+  };
+
+  // `what`: what is checked, such as "leaks".
+  MemoryCheck(Profiler& profiler, const char* what, const char* file, int line)
+      : profiler_(profiler),
+        what_(what),
+        file_(file),
+        line_(line),
+        dropped_before_(profiler.TakeSnapshot().tracker.dropped_records),
+        was_enabled_(profiler.enabled()) {}
+  ~MemoryCheck() = default;
+
+  // Reports a nonfatal failure of the test if `report` is not empty, or if the check was not possible.
+  void FailWith(const std::string& report) const {
+    const std::string text = NotRecorded() + report;
+    if (!text.empty()) ADD_FAILURE_AT(file_, line_) << text;
+  }
+
+  static Origin OriginOf(const Snapshot& snapshot, const Snapshot::Sample& sample) {
+    return {snapshot.stacks[sample.stack].return_addresses, snapshot.devices[sample.device].name, sample.kind,
+            snapshot.allocators[sample.allocator], sample.tags};
+  }
+
+  static std::string Amount(int64_t bytes, int64_t objects) {
+    return std::to_string(bytes) + " B in " + std::to_string(objects) + (objects == 1 ? " buffer" : " buffers");
+  }
+
+  // Returns the call stacks, the largest first.
+  static std::string Describe(const Snapshot& snapshot, std::vector<Found> found) {
+    std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.bytes > b.bytes; });
+    constexpr size_t kShown = 20;
+    std::string text;
+    for (size_t i = 0; i < found.size() && i < kShown; ++i) text += DescribeOne(snapshot, found[i]);
+    if (found.size() > kShown) text += "... and " + std::to_string(found.size() - kShown) + " more call sites\n";
+    return text;
+  }
+
+  Profiler& profiler_;
+  bool dismissed_ = false;
+
+ private:
+  // Returns the reason why the check was not possible; "" if it was.
+  std::string NotRecorded() const {
+    if (!was_enabled_ || !profiler_.enabled()) {
+      return std::string(what_) + " could not be checked: recording is off (is HBMPROF=0 set?)\n";
+    }
+    const int64_t dropped = profiler_.TakeSnapshot().tracker.dropped_records - dropped_before_;
+    if (dropped == 0) return "";
+    return std::string(what_) + " could not be checked: " + std::to_string(dropped) +
+           " allocations in this scope were not recorded because a limit was reached (HBMPROF_MAX_LIVE)\n";
+  }
+
+  static std::string DescribeOne(const Snapshot& snapshot, const Found& found) {
+    const auto& [stack, device, kind, allocator, tags] = found.origin;
+    std::string text =
+        "  " + Amount(found.bytes, found.objects) + " on " + device + ", " + std::string(MemoryKindName(kind));
+    if (!allocator.empty()) text += ", allocator " + allocator;
+    for (const auto& [key, value] : tags) text += ", " + key + "=" + value;
+    std::vector<uint64_t> calls;
+    for (const uint64_t frame : stack) {
+      if (!Snapshot::IsNamedFrame(frame)) calls.push_back(frame - 1);  // into the call instruction
+    }
+    const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
+    auto name = names.begin();
+    for (size_t i = 0; i < stack.size(); ++i) {
+      text += "\n    #" + std::to_string(i) + " ";
+      if (Snapshot::IsNamedFrame(stack[i])) {
+        const Snapshot::NamedFrame& frame = snapshot.named_frames[static_cast<uint32_t>(stack[i])];
+        text += frame.function + " " + frame.file + ":" + std::to_string(frame.line);
+      } else {
+        text += name->name.empty() ? "[unknown]" : name->name;
+        ++name;
+      }
+    }
+    if (stack.empty()) text += "\n    [no stack]";
+    return text + "\n";
+  }
+
+  const char* const what_;
+  const char* const file_;
+  const int line_;
+  const int64_t dropped_before_;
+  const bool was_enabled_;
+};
+
+}  // namespace internal
+
 // Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
 // size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
 // of the same call site was freed meanwhile. A buffer that was resized meanwhile can count as a new one if other
@@ -42,56 +155,43 @@ namespace hbmprof {
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
 //
 // Use an object in one thread at a time.
-class LeakCheck {
+class LeakCheck : public internal::MemoryCheck {
  public:
   // Checks the records of `profiler`, which must live longer than this object. `file` and `line` are the source
   // location of the failure that the destructor reports.
   explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
                      int line = __builtin_LINE())
-      : LeakCheck(profiler, file, line, profiler.TakeSnapshot()) {}
-  LeakCheck(const LeakCheck&) = delete;
-  LeakCheck& operator=(const LeakCheck&) = delete;
+      : MemoryCheck(profiler, "leaks", file, line), before_(SitesOf(profiler.TakeSnapshot())) {}
 
   // Reports a nonfatal failure of the test if memory leaked or if leaks could not be checked, unless Dismiss() was
   // called.
   ~LeakCheck() {
-    if (dismissed_) return;
-    const std::string report = NotRecorded() + Report();
-    if (!report.empty()) ADD_FAILURE_AT(file_, line_) << report;
+    if (!dismissed_) FailWith(Report());
   }
 
   // Returns the bytes of the leaks (see above).
   int64_t LeakedBytes() const {
     int64_t bytes = 0;
-    for (const Leak& leak : Leaks(profiler_.TakeSnapshot())) bytes += leak.bytes;
+    for (const Found& leak : Leaks(profiler_.TakeSnapshot())) bytes += leak.bytes;
     return bytes;
   }
 
   // Returns the leaks, the largest first, with their call stacks; "" if there are none.
   std::string Report() const {
     const Snapshot snapshot = profiler_.TakeSnapshot();
-    const std::vector<Leak> leaks = Leaks(snapshot);
+    const std::vector<Found> leaks = Leaks(snapshot);
     if (leaks.empty()) return "";
     int64_t bytes = 0;
     int64_t objects = 0;
-    for (const Leak& leak : leaks) {
+    for (const Found& leak : leaks) {
       bytes += leak.bytes;
       objects += leak.objects;
     }
-    std::string text = "device memory allocated in this scope was not freed: " + Amount(bytes, objects) + "\n";
-    constexpr size_t kShown = 20;
-    for (size_t i = 0; i < leaks.size() && i < kShown; ++i) text += Describe(snapshot, leaks[i]);
-    if (leaks.size() > kShown) text += "... and " + std::to_string(leaks.size() - kShown) + " more call sites\n";
-    return text;
+    return "device memory allocated in this scope was not freed: " + Amount(bytes, objects) + "\n" +
+           Describe(snapshot, leaks);
   }
 
-  // The destructor reports nothing from now on.
-  void Dismiss() { dismissed_ = true; }
-
  private:
-  // Identifies a stack with its labels in all snapshots of the process: stack, device, kind, allocator, tags.
-  using Origin = std::tuple<std::vector<uint64_t>, std::string, MemoryKind, std::string,
-                            std::vector<std::pair<std::string, std::string>>>;
   using Site = std::pair<Origin, int64_t>;  // with the size
   struct Held {
     int64_t bytes = 0;
@@ -99,38 +199,12 @@ class LeakCheck {
     int64_t allocations = 0;  // so far; the allocation of a resized buffer counts for its new site
   };
   using Sites = std::map<Site, Held>;
-  struct Leak {
-    Site site;
-    int64_t bytes;
-    int64_t objects;
-  };
-
-  LeakCheck(Profiler& profiler, const char* file, int line, const Snapshot& before)
-      : profiler_(profiler),
-        file_(file),
-        line_(line),
-        before_(SitesOf(before)),
-        dropped_before_(before.tracker.dropped_records),
-        was_enabled_(profiler.enabled()) {}
-
-  // Returns the reason why leaks could not be checked; "" if they could.
-  std::string NotRecorded() const {
-    if (!was_enabled_ || !profiler_.enabled()) {
-      return "leaks could not be checked: recording is off (is HBMPROF=0 set?)\n";
-    }
-    const int64_t dropped = profiler_.TakeSnapshot().tracker.dropped_records - dropped_before_;
-    if (dropped == 0) return "";
-    return "leaks could not be checked: " + std::to_string(dropped) +
-           " allocations in this scope were not recorded because a limit was reached (HBMPROF_MAX_LIVE)\n";
-  }
 
   static Sites SitesOf(const Snapshot& snapshot) {
     Sites sites;
     for (const Snapshot::Sample& sample : snapshot.samples) {
       if (sample.kind == MemoryKind::kPool) continue;
-      const Origin origin = {snapshot.stacks[sample.stack].return_addresses, snapshot.devices[sample.device].name,
-                             sample.kind, snapshot.allocators[sample.allocator], sample.tags};
-      Held& held = sites[{origin, sample.block_bytes}];
+      Held& held = sites[{OriginOf(snapshot, sample), sample.block_bytes}];
       held.bytes += sample.inuse_bytes;
       held.objects += sample.inuse_objects;
       held.allocations += sample.alloc_objects;
@@ -161,7 +235,7 @@ class LeakCheck {
     return resized;
   }
 
-  std::vector<Leak> Leaks(const Snapshot& snapshot) const {
+  std::vector<Found> Leaks(const Snapshot& snapshot) const {
     Sites changes = SitesOf(snapshot);
     for (const auto& [site, held] : before_) {
       Held& change = changes[site];
@@ -170,56 +244,118 @@ class LeakCheck {
       change.allocations -= held.allocations;
     }
     std::map<Origin, int64_t> resized = ResizedIn(changes);
-    std::vector<Leak> leaks;
+    std::vector<Found> leaks;
     for (const auto& [site, change] : changes) {
       if (change.objects <= 0) continue;
       int64_t& of_origin = resized[site.first];
       const int64_t arrived = std::min(of_origin, change.objects);
       of_origin -= arrived;
       const int64_t objects = change.objects - arrived;
-      if (objects > 0) leaks.push_back({site, arrived == 0 ? change.bytes : objects * site.second, objects});
+      if (objects > 0) leaks.push_back({site.first, arrived == 0 ? change.bytes : objects * site.second, objects});
     }
-    std::stable_sort(leaks.begin(), leaks.end(), [](const Leak& a, const Leak& b) { return a.bytes > b.bytes; });
     return leaks;
   }
 
-  static std::string Amount(int64_t bytes, int64_t objects) {
-    return std::to_string(bytes) + " B in " + std::to_string(objects) + (objects == 1 ? " buffer" : " buffers");
-  }
-
-  static std::string Describe(const Snapshot& snapshot, const Leak& leak) {
-    const auto& [stack, device, kind, allocator, tags] = leak.site.first;
-    std::string text =
-        "  " + Amount(leak.bytes, leak.objects) + " on " + device + ", " + std::string(MemoryKindName(kind));
-    if (!allocator.empty()) text += ", allocator " + allocator;
-    for (const auto& [key, value] : tags) text += ", " + key + "=" + value;
-    std::vector<uint64_t> calls;
-    for (const uint64_t frame : stack) {
-      if (!Snapshot::IsNamedFrame(frame)) calls.push_back(frame - 1);  // into the call instruction
-    }
-    const std::vector<Symbolizer::Name> names = ElfSymbolizer().Symbolize(snapshot.modules, calls);
-    auto name = names.begin();
-    for (size_t i = 0; i < stack.size(); ++i) {
-      text += "\n    #" + std::to_string(i) + " ";
-      if (Snapshot::IsNamedFrame(stack[i])) {
-        const Snapshot::NamedFrame& frame = snapshot.named_frames[static_cast<uint32_t>(stack[i])];
-        text += frame.function + " " + frame.file + ":" + std::to_string(frame.line);
-      } else {
-        text += name->name.empty() ? "[unknown]" : name->name;
-        ++name;
-      }
-    }
-    if (stack.empty()) text += "\n    [no stack]";
-    return text + "\n";
-  }
-
-  Profiler& profiler_;
-  const char* const file_;
-  const int line_;
   const Sites before_;
-  const int64_t dropped_before_;
-  const bool was_enabled_;
-  bool dismissed_ = false;
+};
+
+// Checks the bytes in use on each device from its construction to its destruction, of all threads: they may exceed
+// those of the construction by `max_bytes` at most. Idle memory of pools counts, because the driver has given it away.
+// Pinned and managed memory do not count.
+//
+// The construction begins a new peak of each device (Profiler::ResetPeak), so the scopes of two objects must not
+// overlap. The test also fails in the cases in which LeakCheck fails because recording was off or an allocation was
+// dropped.
+//
+// Use an object in one thread at a time.
+class PeakCheck : public internal::MemoryCheck {
+ public:
+  // `max_bytes`: in bytes. The other parameters are those of LeakCheck.
+  explicit PeakCheck(int64_t max_bytes, Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
+                     int line = __builtin_LINE())
+      : MemoryCheck(profiler, "the peak", file, line), max_bytes_(max_bytes), before_(NewPeaks(profiler)) {}
+
+  // Reports a nonfatal failure of the test if a device has exceeded the limit, or if that could not be checked, unless
+  // Dismiss() was called.
+  ~PeakCheck() {
+    if (!dismissed_) FailWith(Report());
+  }
+
+  // Returns the highest number of bytes in use on a device so far, beyond those at the construction: that of the device
+  // for which it is highest.
+  int64_t PeakBytes() const {
+    int64_t most = 0;
+    for (const Snapshot::Device& device : profiler_.TakeSnapshot().devices) most = std::max(most, PeakOf(device));
+    return most;
+  }
+
+  // Returns, for each device that has exceeded the limit, the call stacks that held the memory at its peak, beyond what
+  // they held at the construction, the largest first; "" if there is no such device.
+  std::string Report() const {
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    std::string text;
+    for (size_t i = 0; i < snapshot.devices.size(); ++i) {
+      const Snapshot::Device& device = snapshot.devices[i];
+      const int64_t peak = PeakOf(device);
+      if (peak <= max_bytes_) continue;
+      text += "this scope used " + std::to_string(peak) + " B of " + device.name + " at its peak, more than " +
+              std::to_string(max_bytes_) + " B; the call stacks with the most at that time:\n" +
+              Describe(snapshot, AtPeak(snapshot, i));
+    }
+    return text;
+  }
+
+ private:
+  struct Start {
+    std::map<std::string, int64_t> devices;               // bytes in use by the device's name
+    std::map<Origin, std::pair<int64_t, int64_t>> sites;  // bytes and objects in use
+  };
+
+  static bool IsDeviceMemory(MemoryKind kind) {
+    return kind != MemoryKind::kManaged && kind != MemoryKind::kPinnedHost;
+  }
+  static const DeviceStats& StatsOf(const Snapshot::Device& device) {
+    return device.spaces[static_cast<int>(MemorySpace::kDevice)];
+  }
+
+  static Start NewPeaks(Profiler& profiler) {
+    for (const Snapshot::Device& device : profiler.TakeSnapshot().devices)
+      profiler.ResetPeak(profiler.Device(device.name));
+    Start start;
+    const Snapshot snapshot = profiler.TakeSnapshot();
+    for (const Snapshot::Device& device : snapshot.devices) start.devices[device.name] = StatsOf(device).bytes_in_use;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      auto& [bytes, objects] = start.sites[OriginOf(snapshot, sample)];
+      bytes += sample.inuse_bytes;
+      objects += sample.inuse_objects;
+    }
+    return start;
+  }
+
+  int64_t PeakOf(const Snapshot::Device& device) const {
+    const auto found = before_.devices.find(device.name);
+    return StatsOf(device).peak_bytes_in_use - (found == before_.devices.end() ? 0 : found->second);
+  }
+
+  std::vector<Found> AtPeak(const Snapshot& snapshot, size_t device) const {
+    std::map<Origin, std::pair<int64_t, int64_t>> sites;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      if (sample.device != device || !IsDeviceMemory(sample.kind)) continue;
+      auto& [bytes, objects] = sites[OriginOf(snapshot, sample)];
+      bytes += sample.peak_bytes;
+      objects += sample.peak_objects;
+    }
+    std::vector<Found> found;
+    for (const auto& [origin, held] : sites) {
+      const auto start = before_.sites.find(origin);
+      const auto before = start == before_.sites.end() ? std::pair<int64_t, int64_t>() : start->second;
+      if (held.first > before.first) found.push_back({origin, held.first - before.first, held.second - before.second});
+    }
+    return found;
+  }
+
+  const int64_t max_bytes_;
+  const Start before_;
 };
 
 }  // namespace hbmprof

@@ -7,7 +7,7 @@ The functions here save a profile at a chosen time, label what is allocated, and
     import hbmprof
 
     hbmprof.save("before.pb.gz")
-    with hbmprof.tag("phase", "decode"):
+    with hbmprof.phase("decode"):
         serve()
     hbmprof.save("after.pb.gz")
 
@@ -17,15 +17,18 @@ All functions are thread-safe. They call the C interface of hbmprof (hbmprof/c_a
 import contextlib
 import ctypes
 import gc
+import importlib
+import inspect
 import operator
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import threading
 
-__all__ = ["Error", "LeakError", "counter", "include_dir", "leak_check", "library_dir", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
+__all__ = ["Error", "LeakError", "PeakError", "counter", "include_dir", "leak_check", "library_dir", "peak_check", "phase", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
 
 _MAX_DEVICES = 128
 _MAX_DEVICE_NAME = 64
@@ -38,6 +41,17 @@ class Error(RuntimeError):
 
 class LeakError(AssertionError):
     """leak_check found that more device memory is in use after its block than before."""
+
+
+class PeakError(AssertionError):
+    """peak_check found that its block has used more device memory than it may."""
+
+
+def __getattr__(name):
+    # hbmprof.torch is imported when it is used first.
+    if name == "torch":
+        return importlib.import_module("hbmprof.torch")
+    raise AttributeError(f"module 'hbmprof' has no attribute {name!r}")
 
 
 class _Stats(ctypes.Structure):
@@ -156,18 +170,48 @@ def save(path):
     _check(_load().hbmprof_save_device_memory_profile(name))
 
 
-@contextlib.contextmanager
+class _Tag(contextlib.ContextDecorator):
+    """What tag() returns. An object can be used several times, also by several threads and inside itself."""
+
+    def __init__(self, key, value):
+        self._key = str(key).encode()
+        self._value = str(value).encode()
+
+    def __enter__(self):
+        _load().hbmprof_tag_push(self._key, self._value)
+        return self
+
+    def __exit__(self, *_):
+        _load().hbmprof_tag_pop()
+        return False
+
+    def __call__(self, function):
+        if (inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+                or inspect.isasyncgenfunction(function)):
+            raise TypeError(f"hbmprof: {function.__qualname__} runs in parts, between which other code of the thread "
+                            "runs; use a `with` block around a part without await and yield")
+        return super().__call__(function)
+
+
 def tag(key, value):
-    """Labels what this thread allocates inside the `with` block. Blocks may be nested.
+    """Labels what this thread allocates inside a `with` block, or in a function that it decorates. Tags may be nested.
 
     A `with` block of an async function must not contain an `await`: other tasks of the thread would be labelled, too.
+    As a decorator of an async function or of a generator, it raises TypeError.
     """
-    library = _load()
-    library.hbmprof_tag_push(str(key).encode(), str(value).encode())
-    try:
-        yield
-    finally:
-        library.hbmprof_tag_pop()
+    return _Tag(key, value)
+
+
+def phase(name):
+    """The tag `phase`: `hbmprof top --by phase` shows what each part of the program has allocated.
+
+        with hbmprof.phase("load"):
+            model = load_model()
+
+        @hbmprof.phase("decode")
+        def decode(batch): ...
+    """
+    return tag("phase", name)
 
 
 def counter(name, value):
@@ -212,25 +256,35 @@ def _device_name(device):
     return name.value.decode(errors="replace")
 
 
-def _in_use():
-    gc.collect()
-    library = _load()
-    result = {}
+def _all_stats():
+    """Returns (number, numbers) of each device on which memory was recorded."""
+    result = []
     for device in _devices():
         one = _Stats(struct_size=ctypes.sizeof(_Stats))
-        if library.hbmprof_get_stats(device, ctypes.byref(one)) == 0:
-            # Idle memory of pools is not a leak.
-            result[device] = one.bytes_in_use - max(one.bytes_reserved, 0)
+        if _load().hbmprof_get_stats(device, ctypes.byref(one)) == 0:
+            result.append((device, one))
     return result
 
 
-def _dropped_records():
+def _in_use():
+    gc.collect()
+    # Idle memory of pools is not a leak.
+    return {device: one.bytes_in_use - max(one.bytes_reserved, 0) for device, one in _all_stats()}
+
+
+def _dropped_records(function, what):
     library = _load()
     if not library.hbmprof_enabled():
-        raise Error("hbmprof.leak_check: recording is off (HBMPROF=0, or it was turned off), so no leak can be found")
+        raise Error(f"hbmprof.{function}: recording is off (HBMPROF=0, or it was turned off), so no {what} can be found")
     result = _TrackerStats(struct_size=ctypes.sizeof(_TrackerStats))
     _check(library.hbmprof_get_tracker_stats(ctypes.byref(result)))
     return result.dropped_records
+
+
+def _check_dropped(function, what, before):
+    if _dropped_records(function, what) > before:
+        raise Error(f"hbmprof.{function}: allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE or "
+                    "HBMPROF_MAX_HOST_BYTES)")
 
 
 def _command():
@@ -238,45 +292,100 @@ def _command():
     return str(beside) if beside.exists() else "hbmprof"
 
 
+def _bytes(what, size):
+    """Returns the bytes of a size such as 4096, "4096", "64KiB" or "1.5GiB"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)?", str(size))
+    if match is None or (isinstance(size, float) and not size.is_integer()):
+        raise ValueError(f"{what} is {size!r}; write a number of bytes, or a size such as \"64KiB\", \"100MiB\" or \"2GiB\"")
+    return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
+
+
+# The frames of pytest, of this package and of the interpreter, which say nothing about a test.
+_FRAMES_OF_TOOLS = (r"/(_pytest|pluggy)/|/pytest/__main__\.py$|/hbmprof/(__init__|pytest_plugin)\.py$|<frozen "
+                    r"|/libpython[^/]*$|/python[0-9.]*$")
+
+
+def _growth(before_file, after_file, *options):
+    """Returns the call tree of what has grown, as the command `hbmprof` prints it, or why there is none."""
+    command = [_command(), "diff", "--tree", "--own", "--exact", "-n", "20", "--hide", _FRAMES_OF_TOOLS, *options,
+               before_file, after_file]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"(hbmprof diff: {error})"
+    return result.stdout.strip() or f"(hbmprof diff: {result.stderr.strip()})"
+
+
 @contextlib.contextmanager
 def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
-    The growth of all devices is summed up. Idle memory of pools does not count. The message shows the functions that
-    hold the memory, if the command `hbmprof` is found. If the block itself raises an exception, nothing is checked.
-    Other threads must not allocate meanwhile. Raises Error if recording is off at the start or at the end, or if an
-    allocation in the block was not recorded because a limit was reached.
+    `max_bytes` is a number or a size such as "64KiB". The growth of all devices is summed up. Idle memory of pools does
+    not count. The message shows the functions that hold the memory, if the command `hbmprof` is found. If the block
+    itself raises an exception, nothing is checked. Other threads must not allocate meanwhile. Raises Error if recording
+    is off at the start or at the end, or if an allocation in the block was not recorded because a limit was reached.
 
         def test_decode():
             with hbmprof.leak_check():
                 decode()
     """
     __tracebackhide__ = True  # pytest shows the test instead of this function
-    if not max_bytes >= 0:
-        raise ValueError(f"hbmprof.leak_check: max_bytes is {max_bytes}; write a number of 0 or more")
+    limit = _bytes("hbmprof.leak_check: max_bytes", max_bytes)
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
-        dropped = _dropped_records()
+        dropped = _dropped_records("leak_check", "leak")
         before = _in_use()
         save(before_file)
         yield
-        if _dropped_records() > dropped:
-            raise Error("hbmprof.leak_check: allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE "
-                        "or HBMPROF_MAX_HOST_BYTES)")
+        _check_dropped("leak_check", "leak", dropped)
         after = _in_use()
         growth = sum(max(0, after.get(device, 0) - before.get(device, 0)) for device in after)
-        if growth <= max_bytes:
+        if growth <= limit:
             return
         save(after_file)
-        message = f"{growth} bytes of device memory that were allocated in the block are still in use"
-        try:
-            diff = subprocess.run(
-                [_command(), "diff", "--own", "--exact", "-n", "10", before_file, after_file],
-                capture_output=True, text=True, timeout=60, check=False)
-            rows = diff.stdout.strip()
-        except (OSError, subprocess.TimeoutExpired) as error:
-            rows = f"(hbmprof diff: {error})"
-        raise LeakError(f"{message}\n{rows}")
+        raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use\n" +
+                        _growth(before_file, after_file))
+
+
+@contextlib.contextmanager
+def peak_check(max_bytes):
+    """Raises PeakError if the block has at some time used more than `max_bytes` bytes of a device, beyond the bytes that
+    were in use at its start.
+
+    `max_bytes` is a number or a size such as "2GiB". Idle memory of pools counts, because the driver has given it away.
+    The message shows the functions that held the memory at the peak, if the command `hbmprof` is found. If the block
+    itself raises an exception, nothing is checked. The block begins a new peak of each device, so blocks must not be
+    nested, and other threads must not allocate meanwhile. Raises Error in the same cases as leak_check.
+
+        def test_decode():
+            with hbmprof.peak_check("2GiB"):
+                decode()
+    """
+    __tracebackhide__ = True
+    limit = _bytes("hbmprof.peak_check: max_bytes", max_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
+        dropped = _dropped_records("peak_check", "peak")
+        gc.collect()
+        for device in _devices():
+            _load().hbmprof_reset_peak(device)
+        before = {device: one.bytes_in_use for device, one in _all_stats()}
+        save(before_file)
+        yield
+        _check_dropped("peak_check", "peak", dropped)
+        peaks = {device: one.peak_bytes_in_use for device, one in _all_stats()}
+        over = {device: peak for device, peak in peaks.items() if peak - before.get(device, 0) > limit}
+        if not over:
+            return
+        save(after_file)
+        parts = []
+        for device, peak in over.items():
+            name = _device_name(device)
+            start = before.get(device, 0)
+            parts.append(f"the block used {peak - start} bytes of {name} at its peak, more than {limit} (in use {start} "
+                         f"at the start, {peak} at the peak)\n" +
+                         _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}"))
+        raise PeakError("\n".join(parts))
 
 
 _attached = None  # libhbmprof_cuda.so, after start()

@@ -1,12 +1,15 @@
-"""The pytest plugin: tests that are marked with `hbmprof_leak_check` fail if they leave device memory in use.
+"""The pytest plugin: limits of the device memory that a test may use at its peak, and leave in use at its end.
 
-    @pytest.mark.hbmprof_leak_check
+    @pytest.mark.hbmprof(peak="2GiB", leak="0")
     def test_decode(): ...
 
-    @pytest.mark.hbmprof_leak_check(max_bytes=1 << 20)
+    @pytest.mark.hbmprof(leak="1MiB")
     async def test_with_a_cache(): ...
+
+The mark hbmprof_leak_check(max_bytes=0) is the same as hbmprof(leak=max_bytes).
 """
 
+import contextlib
 import functools
 import inspect
 
@@ -17,24 +20,59 @@ import hbmprof
 
 def pytest_configure(config):
     config.addinivalue_line(
+        "markers", 'hbmprof(peak="2GiB", leak="0"): fail if the test uses more device memory at its peak than `peak`, beyond '
+        "what was in use at its start, or leaves more than `leak` in use")
+    config.addinivalue_line(
         "markers", "hbmprof_leak_check(max_bytes=0): fail if more device memory is in use after the test than before")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    marker = pyfuncitem.get_closest_marker("hbmprof_leak_check")
+    checks = _checks(pyfuncitem)
     # A plugin that repeats a test calls this again for the same item.
-    if marker is not None and not hasattr(pyfuncitem.obj, "_hbmprof_is_checked"):
-        pyfuncitem.obj = _checked(pyfuncitem.obj, marker)
+    if checks and not hasattr(pyfuncitem.obj, "_hbmprof_is_checked"):
+        pyfuncitem.obj = _checked(pyfuncitem.obj, checks)
 
 
-def _checked(test, marker):
+def _checks(item):
+    """Returns functions, each of which makes a check of the test's marks."""
+    checks = []
+    marker = item.get_closest_marker("hbmprof")
+    if marker is not None:
+        if marker.args or not marker.kwargs or set(marker.kwargs) - {"peak", "leak"}:
+            pytest.fail('write the mark as hbmprof(peak="2GiB", leak="0"), or with one of both', pytrace=False)
+        if "leak" in marker.kwargs:
+            checks.append(functools.partial(hbmprof.leak_check, marker.kwargs["leak"]))
+        if "peak" in marker.kwargs:
+            checks.append(functools.partial(hbmprof.peak_check, marker.kwargs["peak"]))
+    marker = item.get_closest_marker("hbmprof_leak_check")
+    if marker is not None:
+        checks.append(functools.partial(hbmprof.leak_check, *marker.args, **marker.kwargs))
+    return checks
+
+
+@contextlib.contextmanager
+def _all(checks):
+    __tracebackhide__ = True
+    with contextlib.ExitStack() as stack:
+        for check in checks:
+            stack.enter_context(check())
+        yield
+        passed = stack.pop_all()
+    try:
+        passed.close()
+    except (hbmprof.LeakError, hbmprof.PeakError) as error:
+        # The message has the call stacks; Python's own stack would show only this plugin.
+        raise pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False) from None
+
+
+def _checked(test, checks):
     if inspect.iscoroutinefunction(test):
 
         @functools.wraps(test)
         async def checked(*args, **kwargs):
             __tracebackhide__ = True
-            with hbmprof.leak_check(*marker.args, **marker.kwargs):
+            with _all(checks):
                 return await test(*args, **kwargs)
 
     else:
@@ -42,7 +80,7 @@ def _checked(test, marker):
         @functools.wraps(test)
         def checked(*args, **kwargs):
             __tracebackhide__ = True
-            with hbmprof.leak_check(*marker.args, **marker.kwargs):
+            with _all(checks):
                 return test(*args, **kwargs)
 
     checked._hbmprof_is_checked = True

@@ -5,10 +5,14 @@
 // belong to the program. Instead:
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
-//   HBMPROF_NVTX=innermost|outermost|path  see nvtx.cc
+//   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
+//   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
+//                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
+#include "src/api/recording/capture_range.h"
 #include "src/backends/cuda/driver/driver_shim.h"
+#include "src/base/completes.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
@@ -37,6 +41,17 @@ void CudaTrackingStarts() {
 }
 
 void CudaCallIsTracked() { StartExitWriterInChild(); }
+
+void CudaProfilerCalled(bool starts) {
+  CaptureChoice choice;
+  if (!Completes([&] { choice = ReadCaptureChoice(nullptr); }) || !choice.is_profiler_api) return;
+  PrepareCudaTracking();
+  if (starts) {
+    BeginCaptureRange("cudaProfilerStart");
+  } else {
+    EndCaptureRange(0);
+  }
+}
 
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   if (LeaveFailureToTorch(failure, caller)) return;

@@ -1,4 +1,4 @@
-// LeakCheck in GoogleTest tests.
+// LeakCheck and PeakCheck in GoogleTest tests.
 #include "hbmprof/leak_check.h"
 
 #include <memory>
@@ -159,6 +159,86 @@ TEST_F(LeakCheckTest, IgnoresIdleMemoryOfPools) {
   EXPECT_EQ(leaks.LeakedBytes(), 256);
   profiler_.RecordBlockFree(segment);
   EXPECT_EQ(leaks.LeakedBytes(), 0);
+}
+
+using PeakCheckTest = LeakCheckTest;
+
+TEST_F(PeakCheckTest, PassesUpToTheLimit) {
+  void* before = AllocatePage(allocator_, 1 << 20);
+  const PeakCheck peak(4096, profiler_);
+  EXPECT_EQ(peak.PeakBytes(), 0) << "what is in use at the start does not count";
+  void* page = AllocatePage(allocator_, 4096);
+  ASSERT_TRUE(allocator_.Free(page).ok());
+  EXPECT_EQ(peak.PeakBytes(), 4096);
+  EXPECT_EQ(peak.Report(), "");
+  ASSERT_TRUE(allocator_.Free(before).ok());
+}
+
+TEST_F(PeakCheckTest, FailsWithTheStacksThatHeldTheMemoryAtThePeak) {
+  void* older = AllocatePage(allocator_, 512);
+  EXPECT_NONFATAL_FAILURE(
+      {
+        const PeakCheck peak(4096, profiler_);
+        void* small = AllocatePage(allocator_, 256);
+        void* large = nullptr;
+        {
+          const ScopedTag tag("phase", "decode");
+          large = AllocatePage(allocator_, 8192);
+        }
+        EXPECT_TRUE(allocator_.Free(large).ok());
+        EXPECT_TRUE(allocator_.Free(small).ok());
+        EXPECT_TRUE(allocator_.Free(AllocatePage(allocator_, 2048)).ok());  // after the peak
+      },
+      "this scope used 8448 B of sim:0 at its peak, more than 4096 B; the call stacks with the most at that time:\n"
+      "  8192 B in 1 buffer on sim:0, device, allocator pages, phase=decode\n"
+      "    #0 AllocatePage\n");
+  ASSERT_TRUE(allocator_.Free(older).ok());
+}
+
+TEST_F(PeakCheckTest, ShowsWhatWasAddedToTheStartOnly) {
+  void* older = AllocatePage(allocator_, 512);
+  PeakCheck peak(0, profiler_);
+  void* page = AllocatePage(allocator_, 256);
+  EXPECT_THAT(peak.Report(), AllOf(HasSubstr("  256 B in 1 buffer on sim:0"), Not(HasSubstr("512 B"))));
+  peak.Dismiss();
+  for (void* const one : {older, page}) ASSERT_TRUE(allocator_.Free(one).ok());
+}
+
+TEST_F(PeakCheckTest, IdleMemoryOfPoolsCountsAndPinnedMemoryDoesNot) {
+  PeakCheck peak(0, profiler_);
+  static char segment[4096];
+  static char pinned[100];
+  profiler_.RecordSegment(segment, sizeof(segment));
+  profiler_.RecordBlock(segment, 256);
+  ASSERT_TRUE(profiler_.RecordAlloc(pinned, sizeof(pinned), {kDefaultDevice, MemoryKind::kPinnedHost}));
+  EXPECT_EQ(peak.PeakBytes(), 4096);
+  EXPECT_THAT(peak.Report(), AllOf(HasSubstr("  4096 B in 1 buffer on GPU:0, pool"), Not(HasSubstr("pinned"))));
+  peak.Dismiss();
+}
+
+TEST_F(PeakCheckTest, CountsEachDeviceByItself) {
+  SimulatedDevice::Options options;
+  options.name = "sim:1";
+  const std::unique_ptr<SimulatedDevice> second = SimulatedDevice::Create(options).value();
+  TrackingAllocator other(*second, "others", profiler_);
+  PeakCheck peak(1024, profiler_);
+  void* first = AllocatePage(allocator_, 1024);
+  void* page = AllocatePage(other, 1536);
+  EXPECT_EQ(peak.PeakBytes(), 1536);
+  EXPECT_THAT(peak.Report(), AllOf(HasSubstr("used 1536 B of sim:1"), Not(HasSubstr("sim:0"))));
+  peak.Dismiss();
+  ASSERT_TRUE(allocator_.Free(first).ok());
+  ASSERT_TRUE(other.Free(page).ok());
+}
+
+TEST_F(PeakCheckTest, FailsIfRecordingIsOff) {
+  EXPECT_NONFATAL_FAILURE(
+      {
+        profiler_.SetEnabled(false);
+        const PeakCheck peak(1 << 20, profiler_);
+      },
+      "the peak could not be checked: recording is off");
+  profiler_.SetEnabled(true);
 }
 
 }  // namespace

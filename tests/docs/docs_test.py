@@ -311,12 +311,20 @@ class Test(Pages):
     except SyntaxError as error:
       self.problem(block.name, f"is no Python: {error}")
       return
-    with open(os.path.join(self.source, "python", "hbmprof", "__init__.py"), encoding="utf-8") as module:
-      known = {node.name for node in ast.parse(module.read()).body if hasattr(node, "name")}
     for node in ast.walk(code):
-      if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "hbmprof":
-        if node.attr not in known:
-          self.problem(block.name, f"the package hbmprof has no {node.attr}")
+      if not isinstance(node, ast.Attribute):
+        continue
+      module, _, name = ast.unparse(node).rpartition(".")
+      if module in ("hbmprof", "hbmprof.torch") and name not in self.python_names(module):
+        self.problem(block.name, f"the module {module} has no {name}")
+
+  def python_names(self, module):
+    """The functions, classes and modules of hbmprof or hbmprof.torch."""
+    folder = os.path.join(self.source, "python", "hbmprof")
+    file = "__init__.py" if module == "hbmprof" else f"{module.partition('.')[2]}.py"
+    with open(os.path.join(folder, file), encoding="utf-8") as source:
+      names = {node.name for node in ast.parse(source.read()).body if hasattr(node, "name")}
+    return names | ({"torch"} if module == "hbmprof" else set())
 
   def anchors(self, page):
     anchors = set()

@@ -15,6 +15,10 @@ namespace abi = hbmprof::internal::nvtx;
 
 // hbmprof's declarations agree with those of NVIDIA.
 static_assert(abi::kCore == NVTX_CB_MODULE_CORE && abi::kCore2 == NVTX_CB_MODULE_CORE2);
+static_assert(abi::kRangeStartEx == NVTX_CBID_CORE_RangeStartEx && abi::kRangeStartA == NVTX_CBID_CORE_RangeStartA &&
+              abi::kRangeStartW == NVTX_CBID_CORE_RangeStartW && abi::kRangeEnd == NVTX_CBID_CORE_RangeEnd);
+static_assert(abi::kDomainRangeStartEx == NVTX_CBID_CORE2_DomainRangeStartEx &&
+              abi::kDomainRangeEnd == NVTX_CBID_CORE2_DomainRangeEnd);
 static_assert(abi::kRangePushEx == NVTX_CBID_CORE_RangePushEx && abi::kRangePushA == NVTX_CBID_CORE_RangePushA);
 static_assert(abi::kRangePushW == NVTX_CBID_CORE_RangePushW && abi::kRangePop == NVTX_CBID_CORE_RangePop);
 static_assert(abi::kDomainRangePushEx == NVTX_CBID_CORE2_DomainRangePushEx &&

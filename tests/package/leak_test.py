@@ -1,8 +1,10 @@
-"""Uses the Python package under `hbmprof run`: labels, a saved profile, numbers, and leak_check."""
+"""Uses the Python package under `hbmprof run`: labels, a saved profile, numbers, leak_check and peak_check."""
 import ctypes
 import gzip
+import json
 import os
 import signal
+import subprocess
 
 import hbmprof
 
@@ -70,11 +72,76 @@ except hbmprof.Error as error:
 else:
     raise SystemExit("save into a missing folder raised nothing")
 
+
+# Phases: as a decorator, in itself, and several times.
+@hbmprof.phase("load")
+def load(size):
+    """Its text."""
+    if size > 1000:
+        load(size - 1000)
+    return allocate(size)
+
+
+decode = hbmprof.phase("decode")
+before = hbmprof.stats()["bytes_in_use"]
+load(3000)
+load(500)
+assert load.__name__ == "load" and load.__doc__ == "Its text."
+with decode:
+    with decode:
+        allocate(70)
+    allocate(7)
+    load(400)
+try:
+    with decode:
+        raise KeyError
+except KeyError:
+    allocate(5)
+hbmprof.save("phases.pb.gz")
+top = subprocess.run(["hbmprof", "top", "--by", "phase", "--json", "phases.pb.gz"], capture_output=True, text=True, check=True)
+found = {row["labels"]["phase"] or "-": row["flat"] for row in json.loads(top.stdout)["rows"]}
+assert found == {"load": 6000 + 500 + 400, "decode": 777 + 77, "-": before - 777 + 5}, found
+
+
+async def serve():
+    pass
+
+
+def generate():
+    yield
+
+
+# The peak.
+with hbmprof.peak_check("1KiB"):
+    free(allocate(1024))
+try:
+    with hbmprof.peak_check(2000):
+        first = load(1000)
+        second = allocate(1500)
+        free(first)
+        free(second)
+        free(allocate(1900))
+except hbmprof.PeakError as error:
+    assert str(error).startswith("the block used 2500 bytes of GPU:0 at its peak, more than 2000 (in use "), error
+    assert " load " in str(error) and "+1000" in str(error) and "+1500" in str(error), error
+else:
+    raise SystemExit("peak_check found no peak")
+try:
+    with hbmprof.peak_check(0):
+        free(allocate(1))
+        raise KeyError("its own")
+except KeyError:
+    pass
+
 for call, expected in (
+    (lambda: hbmprof.phase("x")(serve), TypeError),
+    (lambda: hbmprof.tag("x", "y")(generate), TypeError),
+    (lambda: hbmprof.peak_check("2GB").__enter__(), ValueError),
+    (lambda: hbmprof.peak_check(None).__enter__(), ValueError),
     (lambda: hbmprof.counter("requests", 2**63), OverflowError),
     (lambda: hbmprof.save("cut\0off.pb.gz"), ValueError),
     (lambda: hbmprof.leak_check(-1).__enter__(), ValueError),
-    (lambda: hbmprof.leak_check("1MiB").__enter__(), TypeError),
+    (lambda: hbmprof.leak_check("1MB").__enter__(), ValueError),
 ):
     try:
         call()
@@ -99,6 +166,14 @@ except hbmprof.Error as error:
     assert "recording is off" in str(error), error
 else:
     raise SystemExit("leak_check passed although recording is off")
+
+try:
+    with hbmprof.peak_check(1):
+        pass
+except hbmprof.Error as error:
+    assert "hbmprof.peak_check: recording is off" in str(error), error
+else:
+    raise SystemExit("peak_check passed although recording is off")
 
 # After use_with_jax, JAX's plugin has the records, not the library that was loaded before.
 loaded = hbmprof._load()

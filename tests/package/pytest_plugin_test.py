@@ -1,8 +1,10 @@
 """Runs pytest with hbmprof's plugin under `hbmprof run`: a test that leaks fails, one that does not passes."""
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 CONFTEST = '''
 def pytest_runtest_call(item):
@@ -51,6 +53,51 @@ def test_that_is_repeated_is_checked_once():
 
 def test_is_not_checked():
     allocate(100)
+
+
+def cache():
+    return allocate(3 << 20)
+
+
+def work():
+    kept = cache()
+    assert cuda.cuMemFree_v2(kept) == 0
+
+
+@pytest.mark.hbmprof(peak="2GiB", leak="0")
+def test_within_both_limits():
+    work()
+
+
+@pytest.mark.hbmprof(peak="2MiB", leak="0")
+def test_exceeds_the_peak():
+    work()
+
+
+@pytest.mark.hbmprof(peak=4 << 20, leak="1KiB")
+def test_leaks_beyond_a_limit():
+    allocate(2222)
+
+
+@pytest.mark.hbmprof(peak="1MiB")
+def test_peak_is_beyond_the_start():  # 6,000 bytes and more are in use already
+    assert cuda.cuMemFree_v2(allocate(1 << 20)) == 0
+
+
+@pytest.mark.hbmprof(peak="1KiB", leak="0")
+def test_fails_by_itself():
+    cache()
+    assert False, "its own failure"
+
+
+@pytest.mark.hbmprof(peak="much")
+def test_has_a_bad_limit():
+    pass
+
+
+@pytest.mark.hbmprof("2GiB")
+def test_has_a_bad_mark():
+    pass
 '''
 
 
@@ -65,13 +112,29 @@ def main():
         pathlib.Path(folder, "test_cache.py").write_text(TESTS)
         result = subprocess.run(
             ["hbmprof", "run", "--output", folder, "--", sys.executable, "-m", "pytest", "-p", "hbmprof.pytest_plugin",
-             "-p", "no:cacheprovider", "--strict-markers", "test_cache.py"],
+             "-p", "no:cacheprovider", "--strict-markers", "--junitxml=junit.xml", "test_cache.py"],
             cwd=folder, capture_output=True, text=True, check=False)
+        junit = xml.etree.ElementTree.parse(pathlib.Path(folder, "junit.xml"))
     print(result.stdout, result.stderr)
     assert result.returncode == 1, result.returncode
-    assert "1 failed, 4 passed" in result.stdout
+    assert "6 failed, 6 passed" in result.stdout
     assert "FAILED test_cache.py::test_leaks" in result.stdout
-    assert "hbmprof.LeakError: 4321 bytes of device memory" in result.stdout
+    assert "\nLeakError: 4321 bytes of device memory" in result.stdout
+
+    # What a reader of JUnit's format shows: the message, and the text with the call stacks.
+    failures = {case.get("name"): (failure.get("message"), failure.text)
+                for case in junit.iter("testcase") for failure in case.iter("failure")}
+    message, text = failures["test_exceeds_the_peak"]
+    assert message.startswith("Failed: PeakError: the block used 3145728 bytes of GPU:0 at its peak, more than 2097152 (in use "), message
+    # The call tree begins at the test.
+    assert re.search(r" where\n.* test_exceeds_the_peak +\S+test_cache.py:\d+\n.* work .*\n.* cache .*\n.* \+3145728 B +allocate ",
+                     message), message
+    assert text in message, text
+    message, _ = failures["test_leaks_beyond_a_limit"]
+    assert message.startswith("Failed: LeakError: 2222 bytes of device memory") and " test_leaks_beyond_a_limit " in message, message
+    assert "its own failure" in failures["test_fails_by_itself"][0]
+    assert 'ValueError: hbmprof.peak_check: max_bytes is \'much\'' in failures["test_has_a_bad_limit"][0]
+    assert "write the mark as hbmprof(peak=" in failures["test_has_a_bad_mark"][0]
     return 0
 
 

@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
@@ -25,6 +26,7 @@
 #include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_file.h"
 #include "src/api/public/enough_stack.h"
+#include "src/api/recording/capture_range.h"
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/delayed_signals.h"
@@ -40,14 +42,21 @@ namespace {
 using internal::OutputFile;
 using internal::PrintMessage;
 
+// The options of a process's own profiler.
+struct ProcessOptions : DefaultOptions {
+  ProcessOptions() = default;
+  explicit ProcessOptions(DefaultOptions options) : DefaultOptions(std::move(options)) {}
+  std::string capture_output;  // the pattern for the files of capture ranges; "": no ranges are captured
+};
+
 // The process's own profiler and the options that it was made with. Never destroyed.
 struct DefaultProfiler {
-  explicit DefaultProfiler(const DefaultOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
-  DefaultProfiler(const internal::InjectedProfiler& injected, const DefaultOptions& with)
+  explicit DefaultProfiler(const ProcessOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
+  DefaultProfiler(const internal::InjectedProfiler& injected, const ProcessOptions& with)
       : profiler(internal::ProfilerAccess::Joined(injected, with.enabled)), options(with) {}
 
   Profiler profiler;
-  const DefaultOptions options;
+  const ProcessOptions options;
 };
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, because late exit handlers use it
@@ -111,12 +120,14 @@ void EndProcess(const internal::ProcessEnd& end) {
   internal::RemoveControlSocket();
   const internal::ProbeLimit limit(end.context);
   WriteLastProfile(end);
+  internal::EndCaptureRangeAtExit();
   internal::StopRecordingAtExit();
 }
 
 // Called when a signal comes that the kernel ignores by default, so that the process continues.
 void WriteAndContinue() try {
   const internal::ProbeLimit limit;
+  internal::EndCaptureRange(0);
   // WriteLastProfile would keep a snapshot without samples for the end of the process.
   if (Profiler::Default().TakeSnapshot().samples.empty()) return;
   // A file that was opened early can be written once only, and SIGKILL may end the process next.
@@ -130,6 +141,7 @@ void WriteAndContinue() try {
 void BeforeExec() {
   const internal::ProbeLimit limit;
   WriteProfileNow();
+  internal::EndCaptureRange(0);
   internal::StopRecordingAtExit();
 }
 
@@ -177,7 +189,7 @@ void StartThreadsNow(const DefaultOptions& options) try {
 // Makes the process's own profiler. Returns false if another thread has made it meanwhile. The calling thread must be
 // inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when the process forks.
 // Throws std::bad_alloc.
-bool Make(const DefaultOptions& options) {
+bool Make(const ProcessOptions& options) {
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
     if (injected->start() == 0) throw std::bad_alloc();
@@ -204,7 +216,7 @@ DefaultProfiler* MakeFromEnvironment() {
   const internal::ReentryGuard guard;
   if (!guard.entered()) return nullptr;
   std::vector<std::string> problems;
-  DefaultOptions options = OptionsFromEnvironment(&problems);
+  ProcessOptions options(OptionsFromEnvironment(&problems));
   if (output_variable != nullptr) {
     const char* output = internal::OptionText(output_variable);
     options.output = output == nullptr ? "" : output;
@@ -213,10 +225,16 @@ DefaultProfiler* MakeFromEnvironment() {
     const char* on_signals = internal::OptionText("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = internal::OptionText("HBMPROF_OOM_OUTPUT");
-    if (oom_output == nullptr || *oom_output == '\0') {
+    const bool captures_ranges = internal::ReadCaptureChoice(&problems).is_on();
+    if (!captures_ranges && (oom_output == nullptr || *oom_output == '\0')) {
       options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
     }
     if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
+    if (captures_ranges) {
+      options.capture_output = std::exchange(options.output, "");
+      options.output_interval = 0;
+      options.record.clear();
+    }
   }
   if (!Make(options)) return default_profiler.load(std::memory_order_acquire);
   internal::PrintOptionProblems(problems);
@@ -275,6 +293,11 @@ absl::Status internal::WriteOutput() try {
   return absl::ResourceExhaustedError("the host has no memory to build it");
 }
 
+std::string internal::CaptureOutput() {
+  const DefaultProfiler* const made = FindOrMake();
+  return made != nullptr && made->options.enabled ? made->options.capture_output : "";
+}
+
 const Snapshot& internal::ExitSnapshot() {
   const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found->snapshot;
@@ -305,14 +328,14 @@ absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
     return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");
   }
   if (default_profiler.load(std::memory_order_acquire) != nullptr) return MadeAlready();
-  return Make(options) ? absl::OkStatus() : MadeAlready();
+  return Make(ProcessOptions(options)) ? absl::OkStatus() : MadeAlready();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("Profiler::InitDefault: the host has no memory for the profiler");
 }
 
 DefaultOptions Profiler::OptionsOfDefault() {
   const DefaultProfiler* const made = FindOrMake();
-  return made != nullptr ? made->options : DefaultOptions();
+  return made != nullptr ? static_cast<const DefaultOptions&>(made->options) : DefaultOptions();
 }
 
 }  // namespace hbmprof

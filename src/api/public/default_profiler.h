@@ -12,8 +12,10 @@
 namespace hbmprof::internal {
 
 // Makes Profiler::Default() read its output path and interval from these environment variables instead of
-// HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which are for the program's own copy of the library. REQUIRES:
-// Profiler::Default() was not called yet; the names are never freed.
+// HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which are for the program's own copy of the library. If
+// HBMPROF_CAPTURE_RANGE selects ranges (capture_range.h), the path is that of their files, and there is no profile at
+// exit, no recording of the whole run and no profile of a failed allocation. REQUIRES: Profiler::Default() was not
+// called yet; the names are never freed.
 void SetOutputVariables(const char* path, const char* interval);
 
 // Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.
@@ -33,6 +35,10 @@ void EndRecordingWithProcess();
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
 // from the start. Any thread may call it. Errors: those of save_device_memory_profile.
 absl::Status WriteOutput();
+
+// Returns the pattern for the files of capture ranges (capture_range.h); "" if no ranges are captured. Throws
+// std::bad_alloc.
+std::string CaptureOutput();
 
 // Returns the snapshot for the profiles at exit. The first call takes it; later calls in the same process return the
 // same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws

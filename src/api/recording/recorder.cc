@@ -793,6 +793,14 @@ void BeginMark(std::string_view name) {
 
 void EndMark() { EventLog::MarkOfThread() = 0; }
 
+void RecordMark(std::string_view name) {
+  ProfilerImpl* const profiler = LoggedProfiler();
+  const ReentryGuard guard;
+  if (profiler == nullptr || !guard.entered()) return;
+  const uint64_t number = marks.Get().Add(name);
+  if (number != 0) profiler->ledger().LogOnly(RecordedKind::kMark, number - 1, kNoRecordedSite, 0);
+}
+
 ScopedMark::ScopedMark(std::string_view name) {
   const InjectedProfiler* const joined = JoinedProfiler();
   joined != nullptr ? Joined(*joined).BeginMark(name) : BeginMark(name);

@@ -39,6 +39,10 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new = false);
 void BeginMark(std::string_view name);
 void EndMark();
 
+// Writes a mark with the name `name` at this instant. Does nothing if neither a recording nor the flight recorder is
+// on. May throw std::bad_alloc.
+void RecordMark(std::string_view name);
+
 // The calling thread's snapshots of Profiler::Default() during the life of this object are marks with the name `name`,
 // such as the path of the profile, in the recording or the flight recorder. May throw std::bad_alloc.
 class ScopedMark {

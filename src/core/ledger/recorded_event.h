@@ -24,7 +24,7 @@ enum class RecordedKind : uint8_t {
   kFailed,
   kTags,       // the thread's tags are those with number `id` (RecordingTables::tag_sets) from now on; no site
   kResetPeak,  // the peak of the account with number `id` (device * kMemorySpaceCount + space) is reset; no site
-  kMark,       // a snapshot was taken for a profile at this instant; `id` is the number of the mark; no site
+  kMark,       // such as a snapshot for a profile at this instant; `id` is the number of the mark; no site
 };
 inline constexpr int kRecordedKinds = 11;
 inline constexpr uint32_t kNoRecordedSite = UINT32_MAX;

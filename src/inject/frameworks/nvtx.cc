@@ -1,13 +1,17 @@
 // NVTX ranges as tags: what a thread allocates inside a range that it has pushed gets the label `nvtx`. A program that
 // uses NVTX 3 loads the library that NVTX_INJECTION64_PATH names and calls InitializeInjectionNvtx2 in it, once for
-// each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library.
+// each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library. With
+// HBMPROF_CAPTURE_RANGE=nvtx:NAME, the ranges of that name are capture ranges (capture_range.h).
 //
-// Environment: HBMPROF_NVTX=innermost|outermost|path selects the ranges that the label names.
+// Environment: HBMPROF_NVTX=innermost|outermost|path|none selects the ranges that the label names.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 
+#include "src/api/recording/capture_range.h"
+#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
@@ -17,8 +21,11 @@
 namespace hbmprof::internal {
 namespace {
 
-enum class Shown : uint8_t { kInnermost, kOutermost, kPath };
-std::atomic<Shown> shown{Shown::kInnermost};  // set before the program gets the functions of this file
+// These are set before the program gets the functions of this file.
+enum class Shown : uint8_t { kInnermost, kOutermost, kPath, kNone };
+std::atomic<Shown> shown{Shown::kInnermost};
+char captured_name[kMaxTagBytes];
+std::atomic<size_t> captured_size{0};  // 0: no ranges are captured
 std::atomic_flag has_read_environment = ATOMIC_FLAG_INIT;
 
 constexpr std::string_view kLabel = "nvtx";
@@ -27,6 +34,7 @@ constexpr int kMaxRanges = 32;
 // The pushed ranges of a thread, of all domains. Ranges beyond kMaxRanges are only counted.
 struct Range {
   const void* domain;
+  uint64_t captured;  // the number of the capture range that it has begun; 0: none
   TagSetId tags_before;
   uint16_t path_size_before;
 };
@@ -45,6 +53,18 @@ std::string_view WithoutNumbers(std::string_view text) {
     text = text.substr(0, text.find(start));
   }
   return text;
+}
+
+// Begins a capture range if `text` is the name of one. Returns its number, else 0.
+uint64_t Capture(std::string_view text) {
+  const size_t size = captured_size.load(std::memory_order_acquire);
+  if (size == 0 || text != std::string_view(captured_name, size)) return 0;
+  PrepareCudaTracking();
+  return BeginCaptureRange(text);
+}
+
+void EndCaptured(uint64_t number) {
+  if (number != 0) EndCaptureRange(number);
 }
 
 void AddToPath(ThreadRanges& of_thread, std::string_view text) {
@@ -71,14 +91,14 @@ int Push(const void* domain, std::string_view text) {
   ThreadRanges& of_thread = *found;
   const int level = LevelOf(of_thread, domain);
   if (of_thread.count++ >= kMaxRanges) return level;
-  of_thread.ranges[of_thread.count - 1] = {domain, current_tags, of_thread.path_size};
   text = WithoutNumbers(text);
+  of_thread.ranges[of_thread.count - 1] = {domain, Capture(text), current_tags, of_thread.path_size};
   const Shown choice = shown.load(std::memory_order_relaxed);
   if (choice == Shown::kPath) {
     AddToPath(of_thread, text);
     text = {of_thread.path, of_thread.path_size};
   }
-  const bool is_shown = choice != Shown::kOutermost || of_thread.count == 1;
+  const bool is_shown = choice != Shown::kNone && (choice != Shown::kOutermost || of_thread.count == 1);
   if (is_shown && !text.empty()) internal::SetCurrentTags(ExtendTags(current_tags, kLabel, text));
   return level;
 }
@@ -109,6 +129,7 @@ int Pop(const void* domain) {
                  static_cast<size_t>(of_thread.count - 1 - ended) * sizeof(Range));
   }
   --of_thread.count;
+  EndCaptured(range.captured);
   return level;
 }
 
@@ -144,17 +165,23 @@ class Utf8 {
 
 std::string_view Text(const char* text) { return text == nullptr ? std::string_view() : text; }
 
-int PushEvent(const void* domain, const nvtx::EventAttributes* event) {
-  if (event == nullptr || event->message == nullptr) return Push(domain, {});
+// Calls use(text) with the message of an event, and returns its result.
+template <typename Use>
+auto WithMessage(const nvtx::EventAttributes* event, const Use& use) {
+  if (event == nullptr || event->message == nullptr) return use({});
   switch (event->message_type) {
     case nvtx::kAscii:
     case nvtx::kRegistered:
-      return Push(domain, Text(static_cast<const char*>(event->message)));
+      return use(Text(static_cast<const char*>(event->message)));
     case nvtx::kUnicode:
-      return Push(domain, Utf8(static_cast<const wchar_t*>(event->message)).text());
+      return use(Utf8(static_cast<const wchar_t*>(event->message)).text());
     default:
-      return Push(domain, {});
+      return use({});
   }
+}
+
+int PushEvent(const void* domain, const nvtx::EventAttributes* event) {
+  return WithMessage(event, [&](std::string_view text) { return Push(domain, text); });
 }
 
 // A registered string is a copy of its text. It lives as long as the program; without host memory, it is null.
@@ -173,6 +200,15 @@ int RangePushEx(const nvtx::EventAttributes* event) { return PushEvent(nullptr, 
 int RangePushA(const char* text) { return Push(nullptr, Text(text)); }
 int RangePushW(const wchar_t* text) { return Push(nullptr, Utf8(text).text()); }
 int RangePop() { return Pop(nullptr); }
+// A range that belongs to no thread. Its id is the number of the capture range, or 0, as without a tool.
+uint64_t RangeStartEx(const nvtx::EventAttributes* event) {
+  return WithMessage(event, [](std::string_view text) { return Capture(WithoutNumbers(text)); });
+}
+uint64_t RangeStartA(const char* text) { return Capture(WithoutNumbers(Text(text))); }
+uint64_t RangeStartW(const wchar_t* text) { return Capture(WithoutNumbers(Utf8(text).text())); }
+void RangeEnd(uint64_t id) { EndCaptured(id); }
+uint64_t DomainRangeStartEx(const void* /*domain*/, const nvtx::EventAttributes* event) { return RangeStartEx(event); }
+void DomainRangeEnd(const void* /*domain*/, uint64_t id) { EndCaptured(id); }
 int DomainRangePushEx(const void* domain, const nvtx::EventAttributes* event) { return PushEvent(domain, event); }
 int DomainRangePop(const void* domain) { return Pop(domain); }
 void* DomainRegisterStringA(const void* /*domain*/, const char* text) { return Copy(Text(text)); }
@@ -189,9 +225,15 @@ void ReadEnvironment() {
     shown.store(Shown::kOutermost, std::memory_order_relaxed);
   } else if (name == "path") {
     shown.store(Shown::kPath, std::memory_order_relaxed);
+  } else if (name == "none") {
+    shown.store(Shown::kNone, std::memory_order_relaxed);
   } else if (!name.empty() && name != "innermost") {
-    PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost or path; using innermost");
+    PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost, path or none; using innermost");
   }
+  CaptureChoice choice;
+  if (!Completes([&] { choice = ReadCaptureChoice(nullptr); })) return;
+  choice.nvtx_name.copy(captured_name, sizeof(captured_name));
+  captured_size.store(choice.nvtx_name.size(), std::memory_order_release);
 }
 
 template <typename Signature>
@@ -217,7 +259,18 @@ extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
   Take(table, size, nvtx::kRangePushA, &RangePushA);
   Take(table, size, nvtx::kRangePushW, &RangePushW);
   Take(table, size, nvtx::kRangePop, &RangePop);
+  const bool captures = captured_size.load(std::memory_order_acquire) != 0;
+  if (captures) {
+    Take(table, size, nvtx::kRangeStartEx, &RangeStartEx);
+    Take(table, size, nvtx::kRangeStartA, &RangeStartA);
+    Take(table, size, nvtx::kRangeStartW, &RangeStartW);
+    Take(table, size, nvtx::kRangeEnd, &RangeEnd);
+  }
   if (callbacks->get_module_function_table(nvtx::kCore2, &table, &size) == 0) return 1;
+  if (captures) {
+    Take(table, size, nvtx::kDomainRangeStartEx, &DomainRangeStartEx);
+    Take(table, size, nvtx::kDomainRangeEnd, &DomainRangeEnd);
+  }
   Take(table, size, nvtx::kDomainRangePushEx, &DomainRangePushEx);
   Take(table, size, nvtx::kDomainRangePop, &DomainRangePop);
   Take(table, size, nvtx::kDomainRegisterStringA, &DomainRegisterStringA);

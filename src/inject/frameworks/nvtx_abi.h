@@ -10,11 +10,17 @@ namespace hbmprof::internal::nvtx {
 
 // Sets of functions that a tool may replace, and the numbers of the functions in each set.
 inline constexpr int kCore = 1;
+inline constexpr unsigned kRangeStartEx = 4;
+inline constexpr unsigned kRangeStartA = 5;
+inline constexpr unsigned kRangeStartW = 6;
+inline constexpr unsigned kRangeEnd = 7;
 inline constexpr unsigned kRangePushEx = 8;
 inline constexpr unsigned kRangePushA = 9;
 inline constexpr unsigned kRangePushW = 10;
 inline constexpr unsigned kRangePop = 11;
 inline constexpr int kCore2 = 5;
+inline constexpr unsigned kDomainRangeStartEx = 2;
+inline constexpr unsigned kDomainRangeEnd = 3;
 inline constexpr unsigned kDomainRangePushEx = 4;
 inline constexpr unsigned kDomainRangePop = 5;
 inline constexpr unsigned kDomainRegisterStringA = 10;

@@ -37,8 +37,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kProfilerApi[] = "cudaProfilerApi";
+constexpr char kNvtxRange[] = "nvtx:";
+
 struct RunOptions : OutputOptions {
-  std::string nvtx;  // "innermost", "outermost" or "path"; empty: no ranges
+  std::string nvtx;           // "innermost", "outermost" or "path"; empty: no ranges
+  std::string capture_range;  // "cudaProfilerApi" or "nvtx:NAME"; empty: the whole run is recorded
+
+  bool captures_nvtx() const { return capture_range.rfind(kNvtxRange, 0) == 0; }
   std::vector<std::string> command;
 };
 
@@ -328,18 +334,35 @@ void Summarize(int64_t process, const std::string& path) {
   PrintErrorText(info.devices.empty() ? "  no allocation was seen\n" : table.Text());
 }
 
+// Checks the value of --capture-range. Returns what is wrong with it; "" if nothing is.
+std::string CheckCaptureRange(const std::string& value) {
+  constexpr size_t kMostBytes = 128;  // of a name, as of each NVTX label
+  const size_t start = sizeof(kNvtxRange) - 1;
+  const bool is_nvtx = value.rfind(kNvtxRange, 0) == 0 && value.size() > start && value.size() <= start + kMostBytes;
+  if (value == kProfilerApi || is_nvtx) return "";
+  return Cat("'", value, "' is neither ", kProfilerApi, " nor ", kNvtxRange, "NAME with a name of at most ", kMostBytes,
+             " bytes");
+}
+
 // Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
-  const std::vector<Written> written = folder.Profiles(run, !options.interval.empty());
+  const bool is_captured = !options.capture_range.empty();
+  const std::vector<Written> written = folder.Profiles(run, /*last_only=*/!options.interval.empty());
   for (const Written& profile : written) {
     Summarize(profile.process, Cat(folder.path(), "/", profile.name));
   }
   for (const int process : still_running) {
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
-                       process, ".*", kProfileSuffix, " when it ends\n"));
+                       process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));
   }
-  if (written.empty() && still_running.empty()) {
+  if (!written.empty() || !still_running.empty()) return;
+  if (is_captured) {
+    const std::string what = options.captures_nvtx()
+                                 ? Cat("began no NVTX range with the name ", options.capture_range.substr(5))
+                                 : "made no successful call of cudaProfilerStart";
+    PrintErrorText(Cat("hbmprof: no profile: the program ", Visible(what), ", was killed, or cannot be injected\n"));
+  } else {
     PrintErrorText(
         Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
             "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
@@ -351,11 +374,11 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
   const char* const other = std::getenv(kNvtxVariable);
   if (other != nullptr && *other != '\0') {
     PrintErrorText(Cat("hbmprof: no NVTX ranges: ", kNvtxVariable, " already names another tool, ", Visible(other),
-                       "; unset it to use --nvtx\n"));
+                       "; unset it to use ", options.captures_nvtx() ? "--capture-range=nvtx:NAME" : "--nvtx", "\n"));
     return;
   }
   setup.environment[kNvtxVariable] = library;
-  setup.environment["HBMPROF_NVTX"] = options.nvtx;
+  setup.environment["HBMPROF_NVTX"] = options.nvtx.empty() ? "none" : options.nvtx;
 }
 
 absl::StatusOr<int> RunRun(const RunOptions& options) {
@@ -375,7 +398,8 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     SetOutputVariables(options, folder.path(), run, setup.environment);
-    if (!options.nvtx.empty()) AddNvtx(options, library, setup);
+    if (!options.capture_range.empty()) setup.environment["HBMPROF_CAPTURE_RANGE"] = options.capture_range;
+    if (!options.nvtx.empty() || options.captures_nvtx()) AddNvtx(options, library, setup);
   } else {
     PrintErrorText(
         Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
@@ -414,6 +438,15 @@ Command AddRunCommand(CLI::App& tool) {
       ->add_flag("--nvtx{innermost}", options->nvtx,
                  "Label allocations with their thread's NVTX range: innermost, outermost or path")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
+  arguments
+      ->add_option("--capture-range", options->capture_range,
+                   "Write a profile and a recording of each range only: cudaProfilerApi (from cudaProfilerStart to "
+                   "cudaProfilerStop) or nvtx:NAME")
+      ->type_name("RANGE")
+      ->envname("HBMPROF_CAPTURE_RANGE")
+      ->check(&CheckCaptureRange)
+      ->excludes(arguments->get_option("--interval"))
+      ->excludes(arguments->get_option("--record"));
   arguments->add_option("PROGRAM", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
       "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"

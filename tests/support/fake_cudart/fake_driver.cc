@@ -754,6 +754,14 @@ CUresult cuStreamEndCapture(Handle stream, Handle* graph) {
   return state.capturing.erase(stream) != 0 ? kSuccess : kInvalidValue;
 }
 
+// --- The part of the run that a profiler looks at. ---
+
+CUresult cuProfilerStart() {
+  if (const int error = fake_cuda_ready()) return error;
+  return fake_cuda_current_device() < 0 ? kInvalidContext : kSuccess;
+}
+CUresult cuProfilerStop() { return cuProfilerStart(); }
+
 // --- Code. Each module takes 2 MiB. ---
 
 CUresult cuModuleLoadData(Handle* module, const void*) { return LoadModule("cuModuleLoadData", module); }
@@ -929,6 +937,8 @@ const Entry kEntries[] = {
     ENTRY("cuMulticastBindMem", 12010, false, cuMulticastBindMem),
     ENTRY("cuMulticastCreate", 12010, false, cuMulticastCreate),
     ENTRY("cuPointerGetAttribute", 4000, false, cuPointerGetAttribute),
+    ENTRY("cuProfilerStart", 4000, false, cuProfilerStart),
+    ENTRY("cuProfilerStop", 4000, false, cuProfilerStop),
     ENTRY("cuStreamBeginCapture", 10010, false, cuStreamBeginCapture_v2),
     ENTRY("cuStreamBeginCapture", 10010, true, cuStreamBeginCapture_v2_ptsz),
     ENTRY("cuStreamEndCapture", 10000, false, cuStreamEndCapture),

@@ -94,6 +94,8 @@ CUresult cudaIpcOpenMemHandle(CUdeviceptr* ptr, IpcMemHandle handle, unsigned fl
   return Call("cuIpcOpenMemHandle", 11000, 0, ptr, handle, flags);
 }
 CUresult cudaIpcCloseMemHandle(CUdeviceptr ptr) { return Call("cuIpcCloseMemHandle", 4010, 0, ptr); }
+CUresult cudaProfilerStart() { return Call("cuProfilerStart", 4000, 0); }
+CUresult cudaProfilerStop() { return Call("cuProfilerStop", 4000, 0); }
 CUresult cudaGetDriverEntryPointByVersion(const char* name, void** function, int version) {
   *function = Find(name, version, 0);
   return *function == nullptr ? kErrorNotFound : kSuccess;

@@ -38,6 +38,8 @@ CUresult cudaGraphDestroy(Handle graph);
 CUresult cudaIpcGetMemHandle(IpcMemHandle* handle, CUdeviceptr ptr);
 CUresult cudaIpcOpenMemHandle(CUdeviceptr* ptr, IpcMemHandle handle, unsigned flags);
 CUresult cudaIpcCloseMemHandle(CUdeviceptr ptr);
+CUresult cudaProfilerStart();
+CUresult cudaProfilerStop();
 // As PyTorch finds the driver's calls for physical memory.
 CUresult cudaGetDriverEntryPointByVersion(const char* name, void** function, int version);
 }

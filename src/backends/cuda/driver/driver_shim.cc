@@ -100,6 +100,13 @@ CUresult HandOutWrapper(const Real& real, void** function) {
   return result;
 }
 
+template <typename Real>
+CUresult ProfilerCalled(const Real& real, bool starts) {
+  const CUresult result = real();
+  if (result == kSuccess) CudaProfilerCalled(starts);
+  return result;
+}
+
 // Returns the bytes that a wrapped call requests: its second argument, or for pitched memory the width times the
 // height. Returns nullopt for calls whose second argument is neither.
 template <typename... Arguments>
@@ -146,7 +153,7 @@ PoolFigures PoolOf(const Arguments&... arguments) {
 template <typename... Arguments>
 int DeviceOf(const Arguments&... arguments) {
   int device = CudaDriverInProcess().CurrentDevice();
-  const auto look_at = [&](const auto& argument) {
+  [[maybe_unused]] const auto look_at = [&](const auto& argument) {
     if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
       if (argument->location.type == kLocationDevice) device = argument->location.id;
     }
@@ -158,7 +165,7 @@ int DeviceOf(const Arguments&... arguments) {
 // Returns whether a wrapped call requests physical memory on the host.
 template <typename... Arguments>
 bool RequestsHostMemory(const Arguments&... arguments) {
-  const auto is_on_host = [](const auto& argument) {
+  [[maybe_unused]] const auto is_on_host = [](const auto& argument) {
     if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
       return IsOnHost(argument->location);
     }
@@ -197,8 +204,8 @@ void ReportFailure(const Caller& caller, std::string_view name, const Arguments&
   }()
 #define ALLOCATE(id, bytes, kind) \
   TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
-#define UNPACKED(...) __VA_ARGS__
-#define REPORT(name, ...) ReportFailure(caller, #name, __VA_ARGS__)
+#define REPORT(name, arguments) \
+  std::apply([&](const auto&... all) { ReportFailure(caller, #name, all...); }, std::tie arguments)
 #define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
 
 extern "C" {
@@ -212,13 +219,12 @@ extern "C" {
     if (!call.outermost()) return real();                                                   \
     [[maybe_unused]] const Caller& caller = call.caller();                                  \
     const CUresult result = action;                                                         \
-    if (result == kErrorOutOfMemory) REPORT(name, UNPACKED arguments);                      \
+    if (result == kErrorOutOfMemory) REPORT(name, arguments);                               \
     return result;                                                                          \
   }
 #include "src/backends/cuda/driver/driver_calls.inc"
 }
 #undef REPORT
-#undef UNPACKED
 #undef LOAD
 #undef ALLOCATE
 #undef TRACK

@@ -28,6 +28,9 @@ void CudaCallIsTracked();
 // wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);
 
+// The wrappers call it after cuProfilerStart or cuProfilerStop has succeeded.
+void CudaProfilerCalled(bool starts);
+
 // See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
 bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
 

@@ -1,0 +1,195 @@
+"""Labels what the modules and the optimizer of a PyTorch program allocate: see watch().
+
+`import hbmprof` does not import PyTorch, and neither does this module: PyTorch is imported by watch().
+"""
+
+import threading
+
+import hbmprof
+
+__all__ = ["Watch", "watch"]
+
+_FORWARD, _BACKWARD, _STEP = range(3)
+_METADATA = "hbmprof"  # the key under which a node of the autograd graph is marked
+_MOST_TENSORS = 1000  # of an output or of the inputs; the others are not looked at
+
+
+class _Scopes(threading.local):
+    """The scopes of a thread that are open, innermost last: (kind, what has begun it, number of tags, module path)."""
+
+    def __init__(self):
+        self.open = []
+
+
+def _tensors(value, found, tensor_type):
+    """Adds the tensors in `value` to the list `found`: of nested tuples, lists and dicts."""
+    if isinstance(value, tensor_type):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            if len(found) >= _MOST_TENSORS:
+                return
+            _tensors(one, found, tensor_type)
+    elif isinstance(value, dict):
+        _tensors(tuple(value.values()), found, tensor_type)
+
+
+class Watch:
+    """What watch() returns. remove() ends the labels; as a context manager, the end of the `with` block does."""
+
+    def __init__(self):
+        self._handles = []
+        self._is_removed = False
+        self._close_scopes = None  # ends the scopes of the calling thread
+
+    def remove(self):
+        """Removes all hooks. What was allocated before keeps its labels. A second call does nothing.
+
+        Other threads must not run the model meanwhile.
+        """
+        self._is_removed = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._close_scopes()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+        return False
+
+
+def watch(model, optimizer=None, *, name=""):
+    """Labels what is allocated while `model` and `optimizer` run, and returns a Watch, whose remove() ends that.
+
+    `model` is a torch.nn.Module. `optimizer` is a torch.optim.Optimizer or a list of them. The labels are:
+
+    module    the path of the innermost module that runs, such as "layers.0.attention", also in the backward pass. That of
+              `model` itself is `name`, or the name of its class; `name` also comes before all other paths.
+    phase     "forward", "backward" or "step"
+    category  "activations" in the forward pass, "gradients" in the backward pass, "optimizer state" in step()
+
+    The results of the model do not change. Parameters that exist already keep their labels: create them inside
+    `with hbmprof.tag("category", "parameters"):`. Raises hbmprof.Error if PyTorch is older than 2.1, or if `model` is a
+    module of TorchScript, which has no hooks.
+    """
+    import torch
+
+    if not hasattr(torch._C, "_current_graph_task_id"):
+        raise hbmprof.Error(f"hbmprof.torch.watch: PyTorch {torch.__version__} is too old; it needs 2.1 or later")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise hbmprof.Error("hbmprof.torch.watch: a module of TorchScript has no hooks; watch a module that calls it")
+    library = hbmprof._load()
+    push, pop = library.hbmprof_tag_push, library.hbmprof_tag_pop
+    graph_task = torch._C._current_graph_task_id
+    # torch.compile traces the hooks. They do nothing there.
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+    scopes = _Scopes()
+    result = Watch()
+
+    def close_until(count):
+        """Ends the innermost scopes of the thread, until `count` are open."""
+        while len(scopes.open) > count:
+            for _ in range(scopes.open.pop()[2]):
+                pop()
+
+    def close(kind, owner):
+        """Ends a scope, and those inside it that an exception has left open. Does nothing if it is not open."""
+        for index in range(len(scopes.open) - 1, -1, -1):
+            if scopes.open[index][:2] == (kind, owner):
+                close_until(index)
+                return
+
+    def close_ended_backward():
+        """Ends the scope of a backward pass that an exception has ended."""
+        if scopes.open and scopes.open[-1][0] == _BACKWARD and scopes.open[-1][1] != graph_task():
+            close_until(len(scopes.open) - 1)
+
+    def begin_backward(path):
+        """From now on, what the thread allocates in this backward pass belongs to the module `path`."""
+        close_ended_backward()
+        task = graph_task()
+        top = scopes.open[-1] if scopes.open else None
+        if top is not None and top[0] == _BACKWARD:
+            pop()
+            push(b"module", path)
+            return
+        if any(scope[:2] == (_BACKWARD, task) for scope in scopes.open):
+            return  # a module runs again inside the backward pass, as with checkpointing
+        push(b"phase", b"backward")
+        push(b"category", b"gradients")
+        push(b"module", path)
+        scopes.open.append((_BACKWARD, task, 3, path))
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: close(_BACKWARD, task))
+
+    def mark(value, path):
+        """Makes the backward pass begin the module `path` when it reaches the tensors of `value`."""
+        tensors = []
+        _tensors(value, tensors, torch.Tensor)
+        for tensor in tensors:
+            node = tensor.grad_fn
+            if node is None or _METADATA in node.metadata:
+                continue
+            node.metadata[_METADATA] = True
+
+            def begins(_):
+                if not result._is_removed:
+                    begin_backward(path)
+
+            node.register_prehook(begins)
+
+    def watch_module(module, path):
+        owner = id(module)
+
+        # These are no methods: copy.deepcopy(model) would copy their object.
+        def before(_, inputs):
+            if is_compiling():
+                return
+            close_ended_backward()
+            if scopes.open and scopes.open[-1][0] == _FORWARD:
+                mark(inputs, scopes.open[-1][3])
+                push(b"module", path)
+                scopes.open.append((_FORWARD, owner, 1, path))
+                return
+            push(b"phase", b"forward")
+            push(b"category", b"activations")
+            push(b"module", path)
+            scopes.open.append((_FORWARD, owner, 3, path))
+
+        def after(_, inputs, output):
+            if is_compiling():
+                return
+            close(_FORWARD, owner)
+            mark(output, path)
+
+        result._handles.append(module.register_forward_pre_hook(before))
+        result._handles.append(module.register_forward_hook(after, always_call=True))
+
+    def watch_optimizer(one):
+        owner = id(one)
+
+        def before(*_):
+            close(_STEP, owner)  # a step that an exception has ended
+            close_ended_backward()
+            push(b"phase", b"step")
+            push(b"category", b"optimizer state")
+            scopes.open.append((_STEP, owner, 2, None))
+
+        def after(*_):
+            close(_STEP, owner)
+
+        result._handles.append(one.register_step_pre_hook(before))
+        result._handles.append(one.register_step_post_hook(after))
+
+    result._close_scopes = lambda: close_until(0)
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue
+        full = f"{name}.{path}" if name and path else path or name or type(model).__name__
+        watch_module(module, full.encode())
+    for one in optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]:
+        if one is not None:
+            watch_optimizer(one)
+    return result

@@ -1,0 +1,228 @@
+#include "src/api/recording/capture_range.h"
+
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "hbmprof/options.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
+#include "hbmprof/snapshot.h"
+#include "src/api/control/live.h"
+#include "src/api/output/out_of_memory.h"
+#include "src/api/output/output_path.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/public/enough_stack.h"
+#include "src/api/recording/recorder.h"
+#include "src/base/atomic_file.h"
+#include "src/base/completes.h"
+#include "src/base/delayed_signals.h"
+#include "src/base/message.h"
+#include "src/base/no_cancellation.h"
+#include "src/base/option_text.h"
+#include "src/core/joined/injected.h"
+#include "src/core/profiler_impl.h"
+#include "src/core/tables/tags.h"
+
+namespace hbmprof::internal {
+namespace {
+
+constexpr int kMostNames = 100'000;
+constexpr int kMillisecondsToWaitAtExit = 2000;
+
+enum class Phase : uint64_t { kClosed, kOpening, kEndsWhenOpen, kOpen, kClosing };
+
+// The phase, with the id of its process above it: the range of a parent is not a range of its forked child.
+std::atomic<uint64_t> state{0};
+constexpr int kPhaseBits = 3;
+
+uint64_t StateOf(Phase phase) { return static_cast<uint64_t>(getpid()) << kPhaseBits | static_cast<uint64_t>(phase); }
+
+Phase PhaseOf(uint64_t word) {
+  if (word >> kPhaseBits != static_cast<uint64_t>(getpid())) return Phase::kClosed;
+  return static_cast<Phase>(word & ((1u << kPhaseBits) - 1));
+}
+
+// Returns whether this call has changed the phase from `from` to `to`. The thread that makes it kOpening or kClosing is
+// the one that uses `open_range` and `last_number` until it makes it kOpen or kClosed.
+bool Enter(Phase from, Phase to) {
+  uint64_t word = state.load(std::memory_order_acquire);
+  return PhaseOf(word) == from && state.compare_exchange_strong(word, StateOf(to), std::memory_order_acq_rel);
+}
+
+struct Range {
+  std::string profile;  // paths
+  std::string recording;
+  bool has_recording = false;
+};
+Range* open_range = nullptr;           // in a forked child it can be the parent's, which is never freed
+std::atomic<uint64_t> open_number{0};  // what BeginCaptureRange returns for it
+uint64_t last_number = 0;              // with the process id above it, as all numbers
+
+std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+// Returns the paths of a range's files, which have the number `number`.
+Range PathsOf(const OutputPattern& pattern, int number) {
+  constexpr std::string_view kProfile = ".pb.gz";
+  Range range;
+  range.profile = pattern.has_number() ? pattern.Path(number) : WithNumber(pattern.Path(0), number);
+  const size_t size = range.profile.size();
+  const bool has_ending = size > kProfile.size() && range.profile.compare(size - kProfile.size(), size, kProfile) == 0;
+  range.recording = range.profile.substr(0, has_ending ? size - kProfile.size() : size) + ".hbmrec";
+  return range;
+}
+
+// Starts the recording of a range, with the next number for which there are no files.
+void StartFiles(const std::string& output, std::string_view name, Range* range) {
+  const OutputPattern pattern(output);
+  const uint64_t process = static_cast<uint64_t>(getpid()) << 32;
+  if ((last_number & ~uint64_t{UINT32_MAX}) != process) last_number = process;
+  absl::Status status = absl::AlreadyExistsError("100000 files with names for the ranges exist already");
+  for (int i = 0; i < kMostNames; ++i) {
+    *range = PathsOf(pattern, static_cast<int>(last_number & UINT32_MAX));
+    ++last_number;
+    if (Exists(range->profile) || Exists(range->recording)) continue;
+    RecordingOptions options;
+    options.max_bytes = Profiler::OptionsOfDefault().record_max_bytes;
+    status =
+        StartRecorder(ProfilerAccess::ImplOf(Profiler::Default()), range->recording, options, /*must_be_new=*/true);
+    if (!absl::IsAlreadyExists(status)) break;
+  }
+  range->has_recording = status.ok();
+  if (!status.ok()) PrintMessage("hbmprof: no recording of the range ", name, ": ", Text(status));
+  // Also ends the range, if it is still open then.
+  EndRecordingWithProcess();
+  RecordMark(name);
+}
+
+// Writes the files of a range that ends.
+void WriteFiles(const Range& range) {
+  Snapshot snapshot;
+  {
+    const ScopedMark mark(range.profile);
+    snapshot = Profiler::Default().TakeSnapshot();
+  }
+  if (range.has_recording) {
+    const absl::Status status = StopRecorder();
+    // The recorder itself has printed why a recording has ended.
+    if (absl::IsDeadlineExceeded(status)) PrintMessage("hbmprof: ", Text(status));
+  }
+  FileRules rules;
+  rules.mode.bits = static_cast<mode_t>(Profiler::OptionsOfDefault().output_mode);
+  rules.must_be_new = true;
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
+  const absl::Status status = bytes.ok() ? WriteFileAtomically(range.profile, *bytes, rules) : bytes.status();
+  if (!status.ok()) return PrintMessage("hbmprof: no profile of the range: ", Text(status));
+  RememberProfile(snapshot);
+}
+
+// REQUIRES: the phase is kClosing, and this thread has entered it.
+void Close() {
+  const std::unique_ptr<const Range> range(std::exchange(open_range, nullptr));
+  open_number.store(0);
+  bool is_written = false;
+  if (!WithEnoughStack([&] { is_written = Completes([&] { WriteFiles(*range); }); }) || !is_written) {
+    PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
+  }
+  state.store(StateOf(Phase::kClosed), std::memory_order_release);
+}
+
+uint64_t Begin(std::string_view name) {
+  std::string output;
+  std::unique_ptr<Range> range;
+  const auto prepare = [&] {
+    output = CaptureOutput();
+    range = std::make_unique<Range>();
+  };
+  if (!Completes(prepare) || output.empty()) return 0;
+  if (!Enter(Phase::kClosed, Phase::kOpening)) {
+    if (PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
+      PrintMessage("hbmprof: the range ", name,
+                   " is not captured: another thread still writes the files of the range before");
+    }
+    return 0;
+  }
+  const auto start = [&] {
+    ResetPeaks();
+    StartFiles(output, name, range.get());
+  };
+  if (!Completes(start)) {
+    PrintMessage("hbmprof: the range ", name, " is not captured: the host has no memory for it");
+    if (range->has_recording) static_cast<void>(StopRecorder());
+    state.store(StateOf(Phase::kClosed), std::memory_order_release);
+    return 0;
+  }
+  open_range = range.release();
+  const uint64_t number = last_number;
+  open_number.store(number);
+  if (!Enter(Phase::kOpening, Phase::kOpen)) {  // another thread has ended it meanwhile
+    state.store(StateOf(Phase::kClosing), std::memory_order_release);
+    Close();
+  }
+  return number;
+}
+
+}  // namespace
+
+CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems) {
+  CaptureChoice choice;
+  const char* const value = OptionText("HBMPROF_CAPTURE_RANGE");
+  const std::string text = value == nullptr ? "" : value;
+  constexpr std::string_view kNvtx = "nvtx:";
+  if (text == "cudaProfilerApi") {
+    choice.is_profiler_api = true;
+  } else if (text.compare(0, kNvtx.size(), kNvtx) == 0 && text.size() > kNvtx.size() &&
+             text.size() <= kNvtx.size() + kMaxTagBytes) {
+    choice.nvtx_name = text.substr(kNvtx.size());
+  } else if (!text.empty() && problems != nullptr) {
+    problems->push_back("hbmprof: HBMPROF_CAPTURE_RANGE='" + text.substr(0, 200) +
+                        "' is not cudaProfilerApi or nvtx:NAME with a name of at most 128 bytes; using no ranges");
+  }
+  return choice;
+}
+
+uint64_t BeginCaptureRange(std::string_view name) {
+  const NoCancellation no_cancellation;
+  const DelayedSignals delayed;
+  const int error = errno;
+  uint64_t number = 0;
+  if (!WithEnoughStack([&] { number = Begin(name); })) {
+    PrintMessage("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");
+  }
+  errno = error;
+  return number;
+}
+
+void EndCaptureRange(uint64_t number) {
+  if (number != 0 && number != open_number.load()) return;
+  const NoCancellation no_cancellation;
+  const DelayedSignals delayed;
+  const int error = errno;
+  if (!Enter(Phase::kOpening, Phase::kEndsWhenOpen) && Enter(Phase::kOpen, Phase::kClosing)) Close();
+  errno = error;
+}
+
+void EndCaptureRangeAtExit() {
+  const timespec millisecond = {0, 1'000'000};
+  for (int i = 0; i < kMillisecondsToWaitAtExit; ++i) {
+    const Phase phase = PhaseOf(state.load(std::memory_order_acquire));
+    if (phase == Phase::kClosed || phase == Phase::kOpen) break;
+    nanosleep(&millisecond, nullptr);
+  }
+  EndCaptureRange(0);
+}
+
+}  // namespace hbmprof::internal

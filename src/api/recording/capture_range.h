@@ -1,0 +1,44 @@
+// Capture ranges: the parts of a run that the program itself delimits, by calls of the CUDA profiler API or by NVTX
+// ranges. With HBMPROF_CAPTURE_RANGE, an injected library writes a profile and a recording for each range, and no
+// profile at the end of the process.
+//
+// A process has at most one range at a time. The functions below never wait for another thread, except at the end of
+// the process: if two threads begin or end ranges at the same time, the order of the calls decides, and a range that
+// begins while another thread still writes the files of the one before is not captured.
+#ifndef HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
+#define HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hbmprof::internal {
+
+// The ranges that are captured.
+struct CaptureChoice {
+  bool is_profiler_api = false;  // from cuProfilerStart to cuProfilerStop
+  std::string nvtx_name;         // NVTX ranges with this name; "": none
+
+  bool is_on() const { return is_profiler_api || !nvtx_name.empty(); }
+};
+// Reads HBMPROF_CAPTURE_RANGE. If its value is bad, adds a line to `problems`, unless that is null, and returns no
+// ranges. Throws std::bad_alloc.
+CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems);
+
+// Begins a range, whose begin is a mark with the name `name` in its recording. Begins a new peak of every device.
+// Returns a number for EndCaptureRange that is not 0; returns 0 if no range was begun, because one is open already or
+// because Profiler::Default() captures no ranges. Prints what fails. Does not change errno. Does not throw.
+uint64_t BeginCaptureRange(std::string_view name);
+
+// Ends the range with the number `number`, or the open range if that is 0, and writes its files. Does nothing if there
+// is no such range in this process. Prints what fails. Does not change errno. Does not throw.
+void EndCaptureRange(uint64_t number);
+
+// Ends the open range when the process ends. If another thread begins or ends a range, waits for that for two seconds
+// at most.
+void EndCaptureRangeAtExit();
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_

@@ -1,0 +1,205 @@
+// Capture ranges whose calls meet in several threads: one thread is held inside a call while another one calls.
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hbmprof/profiler.h"
+#include "hbmprof/recording.h"
+#include "src/api/public/default_profiler.h"
+#include "src/api/recording/capture_range.h"
+#include "src/base/message.h"
+#include "tests/support/program_run.h"
+
+namespace hbmprof::internal {
+namespace {
+
+using ::hbmprof_test::NewDirectory;
+using ::hbmprof_test::ViewProfile;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Sets the environment of the process before it has a profiler.
+const std::string& Folder() {
+  static const std::string folder = [] {
+    std::string made = NewDirectory();
+    setenv("STATES_OUTPUT", (made + "/r.%p.%n.pb.gz").c_str(), 1);
+    setenv("HBMPROF_CAPTURE_RANGE", "cudaProfilerApi", 1);
+    SetOutputVariables("STATES_OUTPUT", "STATES_INTERVAL");
+    return made;
+  }();
+  return folder;
+}
+
+// Returns what hbmprof prints during the call.
+template <typename Call>
+std::string Printed(const Call& call) {
+  testing::internal::CaptureStderr();
+  UseStandardError();
+  call();
+  std::string text = testing::internal::GetCapturedStderr();
+  UseStandardError();
+  return text;
+}
+
+class CaptureRangeStatesTest : public ::testing::Test {
+ protected:
+  CaptureRangeStatesTest() {
+    Folder();
+    Profiler& profiler = Profiler::Default();
+    const DeviceId device = profiler.Device("GPU:0");
+    // Each call that reads the device's numbers waits here while it is held.
+    profiler.SetDeviceProbe(device, [this] {
+      ++probes_;
+      while (holds_.load()) usleep(1000);
+      return DeviceProbe();
+    });
+    profiler.RecordAlloc(&buffer_, 4096, {device});
+    before_ = Profiles();
+  }
+  ~CaptureRangeStatesTest() override {
+    Profiler::Default().RemoveDeviceProbe(Profiler::Default().Device("GPU:0"), nullptr);
+    Profiler::Default().RecordFree(&buffer_);
+  }
+
+  static std::set<std::string> Profiles() {
+    std::set<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
+      if (entry.path().extension() == ".gz") paths.insert(entry.path());
+    }
+    return paths;
+  }
+  // Returns the profiles that were written since the start of the test.
+  std::vector<std::string> NewProfiles() const {
+    std::vector<std::string> paths;
+    for (const std::string& path : Profiles()) {
+      if (before_.count(path) == 0) paths.push_back(path);
+    }
+    return paths;
+  }
+
+  // Starts a thread that makes the call, and waits until it is held in a probe.
+  template <typename Call>
+  std::thread Held(const Call& call) {
+    holds_.store(true);
+    const int before = probes_.load();
+    std::thread thread(call);
+    while (probes_.load() == before) usleep(1000);
+    return thread;
+  }
+  void Release(std::thread& thread) {
+    holds_.store(false);
+    thread.join();
+  }
+
+  char buffer_ = 0;
+  std::atomic<bool> holds_{false};
+  std::atomic<int> probes_{0};
+  std::set<std::string> before_;
+};
+
+TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
+  std::atomic<uint64_t> number{0};
+  std::thread begins = Held([&] { number = BeginCaptureRange("a"); });
+  EXPECT_EQ(BeginCaptureRange("b"), 0u) << "one begins already";
+  EndCaptureRange(0);  // does not wait
+  EXPECT_THAT(NewProfiles(), IsEmpty());
+  Release(begins);
+  EXPECT_NE(number.load(), 0u);
+  ASSERT_THAT(NewProfiles(), SizeIs(1));
+  EXPECT_EQ(ViewProfile(NewProfiles()[0]).Sum("inuse_space"), 4096);
+  EndCaptureRange(0);
+  EXPECT_THAT(NewProfiles(), SizeIs(1)) << "it has ended";
+}
+
+TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
+  const uint64_t first = BeginCaptureRange("a");
+  ASSERT_NE(first, 0u);
+  std::thread ends = Held([] { EndCaptureRange(0); });
+  EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
+              HasSubstr("hbmprof: the range b is not captured: another thread still writes"));
+  EndCaptureRange(0);
+  Release(ends);
+  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  const uint64_t third = BeginCaptureRange("c");
+  EXPECT_NE(third, 0u);
+  EXPECT_NE(third, first);
+  EndCaptureRange(first);  // it has ended
+  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  EndCaptureRange(third);
+  EXPECT_THAT(NewProfiles(), SizeIs(2));
+}
+
+#if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
+TEST_F(CaptureRangeStatesTest, AChildThatIsForkedWhileARangeBeginsHasRangesOfItsOwn) {
+  std::thread begins = Held([] { BeginCaptureRange("a"); });
+  const pid_t child = fork();
+  if (child == 0) {
+    holds_.store(false);
+    EndCaptureRange(0);
+    const size_t none = NewProfiles().size();
+    const uint64_t number = BeginCaptureRange("b");
+    EndCaptureRange(number);
+    _exit(none == 0 && number != 0 && NewProfiles().size() == 1 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  Release(begins);
+  EndCaptureRange(0);
+  EXPECT_THAT(NewProfiles(), SizeIs(2));
+}
+#endif
+
+TEST_F(CaptureRangeStatesTest, TheEndOfTheProcessWaitsForARangeThatEnds) {
+  BeginCaptureRange("a");
+  std::thread ends = Held([] { EndCaptureRange(0); });
+  std::thread releases([this] {
+    usleep(50'000);
+    holds_.store(false);
+  });
+  EndCaptureRangeAtExit();
+  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  releases.join();
+  ends.join();
+}
+
+TEST_F(CaptureRangeStatesTest, ARecordingInProgressContinues) {
+  const std::string recording = NewDirectory() + "/own.hbmrec";
+  ASSERT_TRUE(StartRecording(recording).ok());
+  EXPECT_THAT(Printed([] { EXPECT_NE(BeginCaptureRange("a"), 0u); }),
+              HasSubstr("hbmprof: no recording of the range a: StartRecording: there is a recording already"));
+  EndCaptureRange(0);
+  ASSERT_THAT(NewProfiles(), SizeIs(1));
+  const std::string profile = NewProfiles()[0];
+  EXPECT_FALSE(std::filesystem::exists(profile.substr(0, profile.size() - 6) + ".hbmrec"));
+  EXPECT_TRUE(StopRecording().ok());
+}
+
+TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int k = 0; k < 25; ++k) {
+        const uint64_t number = BeginCaptureRange("random");
+        EndCaptureRange(k % 2 == 0 ? number : 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EndCaptureRange(0);
+  EXPECT_GE(NewProfiles().size(), 1u);
+  for (const std::string& path : NewProfiles()) EXPECT_EQ(ViewProfile(path).Sum("inuse_space"), 4096);
+}
+
+}  // namespace
+}  // namespace hbmprof::internal

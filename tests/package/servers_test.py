@@ -1,0 +1,120 @@
+"""Runs the lines of docs/python.md for vLLM and Ray, with stand-ins for both.
+
+The plugin is the code of the page. It is found by its entry point, as vLLM finds it. Ray starts a worker as
+`bash -c "exec PY_EXECUTABLE SCRIPT ARGUMENTS"`, and ends it with SIGTERM.
+"""
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+
+WORKER = '''
+import ctypes
+import importlib.metadata
+import sys
+
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+
+
+def allocate(size):
+    pointer = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)) == 0
+
+
+sys.modules["__main__"].allocate = allocate
+for plugin in importlib.metadata.entry_points(group="vllm.general_plugins"):
+    plugin.load()()
+    plugin.load()()  # vLLM may load a plugin more than once
+from vllm.v1.worker.gpu_worker import Worker
+
+worker = Worker()
+worker.load_model()
+worker.determine_available_memory()
+worker.initialize_from_config(None)
+worker.compile_or_warm_up_model()
+assert worker.execute_model(batch=3) == 3
+allocate(9)
+print("ready", *sys.argv[1:], flush=True)
+if "wait" in sys.argv:
+    sys.stdin.read()
+'''
+VLLM = '''
+import __main__
+
+
+class Worker:
+    def load_model(self):
+        __main__.allocate(1000)
+
+    def determine_available_memory(self):
+        __main__.allocate(200)
+
+    def initialize_from_config(self, config):
+        __main__.allocate(30)
+
+    def compile_or_warm_up_model(self):
+        __main__.allocate(50)
+
+    def execute_model(self, batch):
+        __main__.allocate(4)
+        return batch
+'''
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def phases(folder):
+    (profile,) = pathlib.Path(folder).glob("*.pb.gz")
+    top = subprocess.run(["hbmprof", "top", "--by", "phase", "--json", profile], capture_output=True, text=True, check=True)
+    return {row["labels"]["phase"] or "-": row["flat"] for row in json.loads(top.stdout)["rows"]}
+
+
+def main():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    plugin = textwrap.dedent(re.search(r"  ```python\n(  import hbmprof\n.*?)  ```\n", page, re.S)[1])
+    executable = re.search(r'"py_executable": "(.*?)"', page)[1]
+    expected = {"load": 1000, "profile": 200, "kv cache": 30, "warm up": 50, "serve": 4, "-": 9}
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write(folder / "my_package.py", plugin)
+        write(folder / "my_package-1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
+        write(folder / "my_package-1.dist-info" / "entry_points.txt",
+              "[vllm.general_plugins]\nphases = my_package:register\n")
+        for module in ("vllm", "vllm/v1", "vllm/v1/worker"):
+            write(folder / module / "__init__.py", "")
+        write(folder / "vllm/v1/worker/gpu_worker.py", VLLM)
+        write(folder / "worker.py", WORKER)
+        # vLLM: `hbmprof run -- vllm serve ...` starts its workers itself.
+        subprocess.run(["hbmprof", "run", "-o", folder / "vllm-profiles", "--", sys.executable, folder / "worker.py"],
+                       check=True)
+        assert phases(folder / "vllm-profiles") == expected, phases(folder / "vllm-profiles")
+
+        # Ray.
+        executable = executable.replace("/tmp/hbmprof-profiles", str(folder / "ray-profiles")).replace("python3", sys.executable)
+        ray = subprocess.Popen(["bash", "-c", f"exec {executable} {folder / 'worker.py'} --node-ip=10.0.0.1 wait"],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert ray.stdout.readline() == "ready --node-ip=10.0.0.1 wait\n"
+        ray.send_signal(signal.SIGTERM)
+        assert ray.wait(60) == -signal.SIGTERM, ray.returncode
+        ray.stdin.close()
+        for _ in range(100):
+            if list((folder / "ray-profiles").glob("*.pb.gz")):
+                break
+            time.sleep(0.1)
+        assert phases(folder / "ray-profiles") == expected, phases(folder / "ray-profiles")
+    print("servers_test: passed")
+
+
+main()
