@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Searches with libFuzzer for inputs on which the code crashes, hangs or takes too much memory.
 #
-# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf recording http report_page
+# usage: scripts/fuzz.sh [SECONDS] [FUZZER...]     600 s for each of: profile cfi elf recording torch http report_page
 #
 #   profile      the command hbmprof on arbitrary profiles
 #   cfi          the reader of unwind tables on arbitrary tables
 #   elf          the readers of ELF and DWARF on arbitrary files
 #   recording    the reader of recordings on arbitrary files
+#   torch        the reader of snapshots of PyTorch on arbitrary pickles
 #   http         the server of `hbmprof serve` on arbitrary requests
 #   report_page  the report's page in Chromium, made of profiles with hostile strings (not libFuzzer)
 #
@@ -21,7 +22,7 @@ cmake -G Ninja -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=
   -DHBMPROF_BUILD_TESTS=ON >/dev/null
 seconds=${1:-600}
 fuzzers=("${@:2}")
-[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording http report_page)
+[[ ${#fuzzers[@]} -gt 0 ]] || fuzzers=(profile cfi elf recording torch http report_page)
 for fuzzer in "${fuzzers[@]}"; do
   hbmprof_step "building $fuzzer" cmake --build build/fuzz --target "${fuzzer}_fuzz"
   if [[ $fuzzer == report_page ]]; then

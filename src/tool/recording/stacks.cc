@@ -9,6 +9,7 @@
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
@@ -76,7 +77,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }

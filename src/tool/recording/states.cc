@@ -10,6 +10,7 @@
 #include "hbmprof/pprof.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/gaps.h"
+#include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/status_macros.h"
@@ -79,7 +80,7 @@ absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& 
                                                              size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, internal::RecordingReader::Open(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));

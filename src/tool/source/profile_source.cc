@@ -15,6 +15,8 @@
 #include "src/tool/recording/gaps.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/source/http_client.h"
+#include "src/tool/torch/snapshot_pickle.h"
+#include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/read_file.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
@@ -43,8 +45,7 @@ bool MayBeProcess(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<internal::RecordingReader> recording,
-                   internal::RecordingReader::Open(parts.file));
+  ASSIGN_OR_RETURN(const std::unique_ptr<internal::RecordingReader> recording, OpenRecordingFile(parts.file));
   ASSIGN_OR_RETURN(const RecordedInstant instant,
                    In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
   ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
@@ -96,7 +97,7 @@ bool IsRecordingFile(const std::string& path) {
   if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   char begin[16] = {};
   std::ifstream(path, std::ios::binary).read(begin, sizeof(begin));
-  return internal::IsRecording(std::string_view(begin, sizeof(begin)));
+  return internal::IsRecording(std::string_view(begin, sizeof(begin))) || IsPickle(path);
 }
 
 absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps) {

@@ -1,0 +1,731 @@
+// See snapshot_pickle.h.
+//
+// The contents are not built as a tree. When a dictionary or a list is complete, it is closed: it becomes a number of a
+// frame, a call stack, an event, a block or a segment in the TorchSnapshot, by its keys. A container is complete at the
+// latest when it becomes an element of another one, or when the memo is asked for it.
+#include "src/tool/torch/snapshot_pickle.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "src/base/descriptor.h"
+#include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+constexpr uint8_t kProtocol = 0x80;
+constexpr uint64_t kMostInputBytes = uint64_t{64} << 30;  // a small gzip file can have very many
+constexpr size_t kMostTextBytes = size_t{16} << 20;
+constexpr size_t kMostValues = size_t{1} << 24;      // on the stack
+constexpr size_t kMostMemoValues = size_t{1} << 26;  // in the memo
+constexpr size_t kMostDevices = 1024;
+constexpr uint64_t kMostAddress = (uint64_t{1} << 50) - 1;  // RecordedEvent::id has more bits for other purposes
+constexpr int64_t kMostBytes = int64_t{1} << 48;
+
+struct CloseGzip {
+  void operator()(gzFile_s* file) const { gzclose_r(file); }
+};
+using GzipFile = std::unique_ptr<gzFile_s, CloseGzip>;
+
+// Opens a file; zlib also reads files that are not compressed. Null, with errno set, on failure.
+GzipFile OpenGzip(const std::string& path) {
+  internal::FileDescriptor descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (descriptor.get() < 0) return nullptr;
+  GzipFile file(gzdopen(descriptor.get(), "rb"));
+  if (file != nullptr) descriptor.Release();
+  return file;
+}
+
+// The bytes of the file, one after the other.
+class Input {
+ public:
+  Input(GzipFile file, size_t file_bytes)
+      : file_(std::move(file)), progress_(file_bytes >> 20, "MiB of the snapshot read"), buffer_(kBufferBytes, '\0') {}
+
+  // Returns the number of the byte that is read next.
+  uint64_t position() const { return before_ + at_; }
+  // Stores the next `count` bytes. Returns false if the file has fewer.
+  bool Read(size_t count, std::string* bytes) {
+    bytes->clear();
+    while (bytes->size() < count) {
+      if (at_ == size_ && !Fill()) return false;
+      const size_t part = std::min(count - bytes->size(), size_ - at_);
+      bytes->append(buffer_.data() + at_, part);
+      at_ += part;
+    }
+    return true;
+  }
+  // Stores a number of `count` <= 8 bytes, the lowest byte first. Returns false if the file has fewer.
+  bool ReadNumber(size_t count, uint64_t* number) {
+    *number = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (at_ == size_ && !Fill()) return false;
+      *number |= uint64_t{static_cast<uint8_t>(buffer_[at_++])} << (8 * i);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kBufferBytes = 1 << 20;
+
+  bool Fill() {
+    before_ += size_;
+    const int count = gzread(file_.get(), buffer_.data(), kBufferBytes);
+    at_ = 0;
+    size_ = static_cast<size_t>(std::max(count, 0));
+    const size_t done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
+    progress_.Advance(done - std::min(done, reported_));
+    reported_ = done;
+    return count > 0;
+  }
+
+  const GzipFile file_;
+  Progress progress_;
+  size_t reported_ = 0;
+  std::string buffer_;
+  size_t at_ = 0;
+  size_t size_ = 0;
+  uint64_t before_ = 0;  // bytes before the buffer
+};
+
+// The keys that are read.
+enum Key : uint8_t {
+  kName,
+  kFilename,
+  kLine,
+  kFrames,
+  kAction,
+  kAddr,
+  kDeviceFree,
+  kSize,
+  kTimeUs,
+  kUserMetadata,
+  kAddress,
+  kRequestedSize,
+  kState,
+  kDevice,
+  kTotalSize,
+  kBlocks,
+  kSegments,
+  kDeviceTraces,
+  kKeys,
+};
+constexpr const char* kKeyNames[kKeys] = {"name",    "filename",       "line",         "frames",  "action",
+                                          "addr",    "device_free",    "size",         "time_us", "user_metadata",
+                                          "address", "requested_size", "state",        "device",  "total_size",
+                                          "blocks",  "segments",       "device_traces"};
+
+enum class Type : uint8_t {
+  kAbsent,   // a dictionary has no such key
+  kNone,     // None
+  kOther,    // a value of which nothing is read
+  kInteger,  // the number itself
+  kText,     // number of a text
+  kMark,     // the start of the elements of a container
+  kOpen,     // index in Machine::open_: a dictionary or list that is not closed
+  kFrame,    // these have the number of an element of the TorchSnapshot
+  kStack,
+  kEvent,
+  kBlock,
+  kSegment,
+  kEmptyList,
+  kRuns,   // index in Machine::lists_: events, blocks or segments
+  kLists,  // index in Machine::lists_of_lists_: lists of events
+};
+
+struct Value {
+  Type type = Type::kAbsent;
+  int64_t number = 0;
+};
+constexpr int64_t kNoEvent = UINT32_MAX;  // the number of an event that is left out
+
+// A Value of 8 bytes. Only integers need more; pickles never number these.
+class MemoValue {
+ public:
+  explicit MemoValue(const Value& value)
+      : word_(static_cast<uint64_t>(value.number) << 8 | static_cast<uint64_t>(value.type)) {}
+  Value value() const { return {static_cast<Type>(word_ & 0xff), static_cast<int64_t>(word_ >> 8)}; }
+
+ private:
+  uint64_t word_;
+};
+
+// A dictionary or a list to which elements can be added.
+struct Container {
+  bool is_list = false;
+  size_t position = 0;         // on the stack
+  std::optional<size_t> memo;  // its number in the memo
+  std::array<Value, kKeys> values;
+  // A list of equal types. kEmptyList: it has no elements; kOther: the types differ.
+  Type elements = Type::kEmptyList;
+  std::vector<uint32_t> numbers;  // of frames, or of lists
+  Runs runs;                      // of events, blocks or segments
+};
+
+struct ListOfRuns {
+  Type elements;
+  Runs runs;
+};
+
+class Machine {
+ public:
+  Machine(Input& input, TorchSnapshot& snapshot) : input_(input), snapshot_(snapshot) {
+    for (uint8_t key = 0; key < kKeys; ++key) key_texts_[key] = snapshot_.texts.Number(kKeyNames[key]);
+    snapshot_.stacks.emplace_back();
+    stack_numbers_.emplace("", 0);
+    snapshot_.block_lists.emplace_back();
+  }
+
+  // Runs the program of the pickle. The message of an error has the number of the byte.
+  absl::Status Run() {
+    bool has_ended = false;
+    while (!has_ended) {
+      const uint64_t at = input_.position();
+      const absl::Status status = Step(at, &has_ended);
+      if (!status.ok()) return absl::Status(status.code(), Cat("byte ", at, ": ", std::string(status.message())));
+    }
+    return snapshot_.events.Flush();
+  }
+
+ private:
+  static absl::Status Wrong(const std::string& text) { return absl::InvalidArgumentError(text); }
+  static absl::Status Truncated() { return Wrong("the file ends in the middle of the pickle"); }
+
+  absl::Status Step(uint64_t at, bool* has_ended) {
+    uint64_t code;
+    if (!input_.ReadNumber(1, &code)) return Truncated();
+    if (at > kMostInputBytes) return absl::ResourceExhaustedError("the pickle is larger than 64 GiB");
+    if ((at == 0) != (code == kProtocol)) return Wrong("the start of a pickle is expected once, at byte 0");
+    switch (code) {
+      case kProtocol:
+        return Protocol();
+      case 0x95:  // FRAME: the length of the next part, which is not needed
+        return Number(8).status();
+      case '.':
+        *has_ended = true;
+        return End();
+      case '(':
+        return Push({Type::kMark, 0});
+      case 'N':
+        return Push({Type::kNone, 0});
+      case 0x88:  // NEWTRUE
+      case 0x89:  // NEWFALSE
+        return Push({Type::kOther, 0});
+      case 'G': {  // BINFLOAT
+        RETURN_IF_ERROR(Number(8).status());
+        return Push({Type::kOther, 0});
+      }
+      case 'K':  // BININT1
+        return Integer(1, false);
+      case 'M':  // BININT2
+        return Integer(2, false);
+      case 'J':  // BININT
+        return Integer(4, true);
+      case 0x8a:  // LONG1
+        return Long();
+      case 0x8c:  // SHORT_BINUNICODE
+        return Text(1);
+      case 'X':  // BINUNICODE
+        return Text(4);
+      case 0x8d:  // BINUNICODE8
+        return Text(8);
+      case ']':
+        return PushContainer(true);
+      case '}':
+        return PushContainer(false);
+      case ')':  // EMPTY_TUPLE
+        return Push({Type::kOther, 0});
+      case 0x85:  // TUPLE1 to TUPLE3
+      case 0x86:
+      case 0x87:
+        return Tuple(code - 0x84);
+      case 't': {
+        ASSIGN_OR_RETURN(const size_t first, AfterMark());
+        RETURN_IF_ERROR(Tuple(stack_.size() - first));
+        stack_.erase(stack_.end() - 2);  // the mark
+        return absl::OkStatus();
+      }
+      case 'a': {
+        if (stack_.empty()) return Wrong("an element of a list is missing");
+        return Append(stack_.size() - 1, stack_.size() - 1);
+      }
+      case 'e': {
+        ASSIGN_OR_RETURN(const size_t first, AfterMark());
+        return Append(first, first - 1);
+      }
+      case 's': {
+        if (stack_.size() < 2) return Wrong("an element of a dictionary is missing");
+        return SetItems(stack_.size() - 2, stack_.size() - 2);
+      }
+      case 'u': {
+        ASSIGN_OR_RETURN(const size_t first, AfterMark());
+        return SetItems(first, first - 1);
+      }
+      case 0x94:  // MEMOIZE
+        return Put(memo_.size());
+      case 'q':  // BINPUT
+      case 'r': {
+        ASSIGN_OR_RETURN(const uint64_t number, Number(code == 'q' ? 1 : 4));
+        return Put(number);
+      }
+      case 'h':  // BINGET
+      case 'j': {
+        ASSIGN_OR_RETURN(const uint64_t number, Number(code == 'h' ? 1 : 4));
+        return Get(number);
+      }
+      default: {
+        char text[8];
+        std::snprintf(text, sizeof(text), "0x%02x", static_cast<unsigned>(code));
+        return Wrong(Cat("the pickle has the instruction ", text,
+                         ", which is not one for plain data; hbmprof does not run it: a pickle can execute any code"));
+      }
+    }
+  }
+
+  absl::StatusOr<uint64_t> Number(size_t bytes) {
+    uint64_t number;
+    if (!input_.ReadNumber(bytes, &number)) return Truncated();
+    return number;
+  }
+
+  absl::Status Protocol() {
+    ASSIGN_OR_RETURN(const uint64_t version, Number(1));
+    return version >= 2 && version <= 5 ? absl::OkStatus()
+                                        : Wrong(Cat("the pickle has protocol ", version, "; 2 to 5 can be read"));
+  }
+
+  // --- Values ---
+
+  absl::Status Push(const Value& value) {
+    if (stack_.size() == kMostValues) return absl::ResourceExhaustedError("the stack of the pickle is too large");
+    stack_.push_back(value);
+    return absl::OkStatus();
+  }
+
+  absl::Status Integer(size_t bytes, bool is_signed) {
+    ASSIGN_OR_RETURN(const uint64_t number, Number(bytes));
+    return Push({Type::kInteger, is_signed ? static_cast<int32_t>(number) : static_cast<int64_t>(number)});
+  }
+
+  absl::Status Long() {
+    ASSIGN_OR_RETURN(const uint64_t bytes, Number(1));
+    if (!input_.Read(bytes, &text_)) return Truncated();
+    if (bytes > 8) return Push({Type::kOther, 0});  // no value that is read is so large
+    uint64_t number = bytes > 0 && static_cast<int8_t>(text_.back()) < 0 ? ~uint64_t{0} : 0;
+    for (size_t i = bytes; i > 0; --i) number = number << 8 | static_cast<uint8_t>(text_[i - 1]);
+    return Push({Type::kInteger, static_cast<int64_t>(number)});
+  }
+
+  absl::Status Text(size_t length_bytes) {
+    ASSIGN_OR_RETURN(const uint64_t length, Number(length_bytes));
+    if (length > kMostTextBytes) return absl::ResourceExhaustedError(Cat("a text has ", length, " bytes"));
+    if (!input_.Read(length, &text_)) return Truncated();
+    return Push({Type::kText, snapshot_.texts.Number(text_)});
+  }
+
+  absl::Status PushContainer(bool is_list) {
+    // A container cannot be the key of a dictionary directly below it. So that dictionary is complete. It is closed
+    // here, because thousands of elements of a list can be on the stack.
+    if (!stack_.empty() && stack_.back().type == Type::kOpen &&
+        !open_[static_cast<size_t>(stack_.back().number)].is_list) {
+      RETURN_IF_ERROR(Close(stack_.size() - 1));
+    }
+    if (free_.empty()) {
+      free_.push_back(open_.size());
+      open_.emplace_back();
+    }
+    const size_t index = free_.back();
+    RETURN_IF_ERROR(Push({Type::kOpen, static_cast<int64_t>(index)}));
+    free_.pop_back();
+    Container& container = open_[index];
+    container.is_list = is_list;
+    container.position = stack_.size() - 1;
+    return absl::OkStatus();
+  }
+
+  // The elements of a tuple are not read.
+  absl::Status Tuple(size_t count) {
+    if (stack_.size() < count) return Wrong("an element of a tuple is missing");
+    for (size_t i = stack_.size() - count; i < stack_.size(); ++i) RETURN_IF_ERROR(Close(i));
+    stack_.resize(stack_.size() - count);
+    return Push({Type::kOther, 0});
+  }
+
+  // Returns the position after the last mark.
+  absl::StatusOr<size_t> AfterMark() {
+    size_t first = stack_.size();
+    while (first > 0 && stack_[first - 1].type != Type::kMark) --first;
+    if (first == 0) return Wrong("the start of a container is missing");
+    return first;
+  }
+
+  // Returns the container that is below `end`, the position of its first new element or of the mark before that.
+  absl::StatusOr<Container*> Below(size_t end, bool is_list) {
+    if (end > 0 && stack_[end - 1].type == Type::kOpen) {
+      Container& container = open_[static_cast<size_t>(stack_[end - 1].number)];
+      if (container.is_list == is_list) return &container;
+    }
+    return Wrong(Cat("an element is added to a value that is not a ", is_list ? "list" : "dictionary",
+                     ", or that is in use already"));
+  }
+
+  absl::Status Put(uint64_t number) {
+    if (stack_.empty() || stack_.back().type == Type::kMark) return Wrong("the value for the memo is missing");
+    if (number > memo_.size()) return Wrong(Cat("number ", number, " of the memo comes before smaller ones"));
+    if (number >= kMostMemoValues) return absl::ResourceExhaustedError("the memo of the pickle is too large");
+    Value value = stack_.back();
+    if (value.type == Type::kInteger) return Wrong("a number is put into the memo");
+    if (value.type == Type::kOpen) {
+      Container& container = open_[static_cast<size_t>(value.number)];
+      if (container.memo.has_value() && container.memo != number) {
+        RETURN_IF_ERROR(Close(stack_.size() - 1));
+        value = stack_.back();
+      } else {
+        container.memo = number;
+      }
+    }
+    if (number == memo_.size()) {
+      memo_.emplace_back(value);
+    } else {
+      // The container that had this number has it no longer.
+      const Value before = memo_[number].value();
+      if (before.type == Type::kOpen && (value.type != Type::kOpen || value.number != before.number)) {
+        open_[static_cast<size_t>(before.number)].memo.reset();
+      }
+      memo_[number] = MemoValue(value);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Get(uint64_t number) {
+    if (number >= memo_.size()) return Wrong(Cat("the memo has no number ", number));
+    if (memo_[number].value().type == Type::kOpen) {
+      RETURN_IF_ERROR(Close(open_[static_cast<size_t>(memo_[number].value().number)].position));
+    }
+    return Push(memo_[number].value());
+  }
+
+  // --- Containers ---
+
+  // Adds the values from `first` on to the list below `end`, and removes them and what is between.
+  absl::Status Append(size_t first, size_t end) {
+    ASSIGN_OR_RETURN(Container * list, Below(end, true));
+    for (size_t i = first; i < stack_.size(); ++i) {
+      RETURN_IF_ERROR(Close(i));
+      // Closing an element cannot close the list, because the list is not an element of its elements.
+      AddTo(*list, stack_[i]);
+    }
+    stack_.resize(end);
+    return absl::OkStatus();
+  }
+
+  static void AddTo(Container& list, const Value& value) {
+    Type type = value.type;
+    if (type == Type::kEmptyList) type = Type::kRuns;
+    const auto number = static_cast<uint32_t>(value.number);
+    if (list.elements == Type::kEmptyList) list.elements = type;
+    if (list.elements != type) list.elements = Type::kOther;
+    switch (list.elements) {
+      case Type::kFrame:
+        list.numbers.push_back(number);
+        return;
+      case Type::kRuns:
+        // Number 0 of lists_ is an empty list.
+        list.numbers.push_back(value.type == Type::kEmptyList ? 0 : number);
+        return;
+      case Type::kEvent:
+        if (value.number == kNoEvent) return;
+        [[fallthrough]];
+      case Type::kBlock:
+      case Type::kSegment:
+        if (!list.runs.empty() && list.runs.back().first + list.runs.back().count == number) {
+          ++list.runs.back().count;
+        } else {
+          list.runs.push_back({number, 1});
+        }
+        return;
+      default:
+        list.elements = Type::kOther;
+    }
+  }
+
+  // Likewise, pairs of keys and values to the dictionary below `end`.
+  absl::Status SetItems(size_t first, size_t end) {
+    ASSIGN_OR_RETURN(Container * dictionary, Below(end, false));
+    if ((stack_.size() - first) % 2 != 0) return Wrong("a key has no value");
+    for (size_t i = first; i < stack_.size(); i += 2) {
+      RETURN_IF_ERROR(Close(i));
+      RETURN_IF_ERROR(Close(i + 1));
+      if (stack_[i].type != Type::kText) continue;
+      const auto* const key = std::find(key_texts_.begin(), key_texts_.end(), stack_[i].number);
+      if (key != key_texts_.end()) dictionary->values[static_cast<size_t>(key - key_texts_.begin())] = stack_[i + 1];
+    }
+    stack_.resize(end);
+    return absl::OkStatus();
+  }
+
+  // Closes the container at a position of the stack, if there is one.
+  absl::Status Close(size_t position) {
+    if (stack_[position].type != Type::kOpen) return absl::OkStatus();
+    const auto index = static_cast<size_t>(stack_[position].number);
+    ASSIGN_OR_RETURN(const Value value, open_[index].is_list ? ListValue(open_[index]) : DictionaryValue(open_[index]));
+    stack_[position] = value;
+    if (open_[index].memo.has_value()) memo_[*open_[index].memo] = MemoValue(value);
+    open_[index] = Container();
+    free_.push_back(index);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Value> ListValue(Container& list) {
+    switch (list.elements) {
+      case Type::kEmptyList:
+        return Value{Type::kEmptyList, 0};
+      case Type::kFrame: {
+        const std::string key(reinterpret_cast<const char*>(list.numbers.data()),
+                              list.numbers.size() * sizeof(list.numbers[0]));
+        const auto [entry, is_new] = stack_numbers_.try_emplace(key, static_cast<uint32_t>(snapshot_.stacks.size()));
+        if (is_new) snapshot_.stacks.push_back(std::move(list.numbers));
+        return Value{Type::kStack, entry->second};
+      }
+      case Type::kEvent:
+      case Type::kBlock:
+      case Type::kSegment:
+        lists_.push_back({list.elements, std::move(list.runs)});
+        return Value{Type::kRuns, static_cast<int64_t>(lists_.size() - 1)};
+      case Type::kRuns:
+        lists_of_lists_.push_back(std::move(list.numbers));
+        return Value{Type::kLists, static_cast<int64_t>(lists_of_lists_.size() - 1)};
+      default:
+        return Value{Type::kOther, 0};
+    }
+  }
+
+  // A dictionary of another kind, such as the settings of the allocator, is not read.
+  absl::StatusOr<Value> DictionaryValue(const Container& dictionary) {
+    const auto has = [&](Key key) { return dictionary.values[key].type != Type::kAbsent; };
+    if (has(kAction)) return EventOf(dictionary);
+    if (has(kBlocks)) return SegmentOf(dictionary);
+    if (has(kState) && has(kSize)) return BlockOf(dictionary);
+    if (has(kFilename) && has(kName)) return FrameOf(dictionary);
+    return Value{Type::kOther, 0};
+  }
+
+  static absl::Status WrongType(const char* what, Key key, const char* expected) {
+    return Wrong(Cat("'", kKeyNames[key], "' of ", what, " is not ", expected));
+  }
+  // These return the value of a key.
+  static absl::StatusOr<int64_t> IntegerOf(const Container& dictionary, const char* what, Key key, int64_t most) {
+    const Value& value = dictionary.values[key];
+    if (value.type == Type::kInteger && value.number >= 0 && value.number <= most) return value.number;
+    return WrongType(what, key, most == INT64_MAX ? "a whole number" : "a whole number of the right size");
+  }
+  static absl::StatusOr<uint32_t> TextOf(const Container& dictionary, const char* what, Key key) {
+    const Value& value = dictionary.values[key];
+    if (value.type == Type::kText) return static_cast<uint32_t>(value.number);
+    return WrongType(what, key, "a text");
+  }
+  static absl::StatusOr<uint32_t> StackOf(const Container& dictionary, const char* what) {
+    const Value& value = dictionary.values[kFrames];
+    if (value.type == Type::kStack) return static_cast<uint32_t>(value.number);
+    if (value.type == Type::kAbsent || value.type == Type::kNone || value.type == Type::kEmptyList) return 0;
+    return WrongType(what, kFrames, "a list of frames");
+  }
+  absl::StatusOr<Runs> RunsOf(const Value& value, Type elements, const char* what, Key key) const {
+    if (value.type == Type::kEmptyList) return Runs();
+    if (value.type == Type::kRuns) {
+      const ListOfRuns& list = lists_[static_cast<size_t>(value.number)];
+      if (list.elements == elements || list.elements == Type::kEmptyList) return list.runs;
+    }
+    return WrongType(what, key,
+                     elements == Type::kBlock     ? "a list of blocks"
+                     : elements == Type::kSegment ? "a list of segments"
+                                                  : "a list of lists of events");
+  }
+
+  absl::StatusOr<Value> FrameOf(const Container& dictionary) {
+    TorchFrame frame;
+    ASSIGN_OR_RETURN(frame.function, TextOf(dictionary, "a frame", kName));
+    ASSIGN_OR_RETURN(frame.file, TextOf(dictionary, "a frame", kFilename));
+    const Value& line = dictionary.values[kLine];
+    if (line.type == Type::kInteger) frame.line = std::max<int64_t>(line.number, 0);  // negative: not known
+    if (line.type != Type::kInteger && line.type != Type::kAbsent) return WrongType("a frame", kLine, "a whole number");
+    char key[sizeof(frame)];
+    std::memcpy(key, &frame, sizeof(frame));
+    const auto number = static_cast<uint32_t>(snapshot_.frames.size());
+    const auto [entry, is_new] = frame_numbers_.try_emplace(std::string(key, sizeof(key)), number);
+    if (is_new) snapshot_.frames.push_back(frame);
+    return Value{Type::kFrame, entry->second};
+  }
+
+  absl::StatusOr<Value> EventOf(const Container& dictionary) {
+    constexpr const char* kWhat = "an event";
+    constexpr std::pair<const char*, TorchAction> kActions[] = {
+        {"alloc", TorchAction::kAlloc},
+        {"free_requested", TorchAction::kFreeRequested},
+        {"free_completed", TorchAction::kFreeCompleted},
+        {"segment_alloc", TorchAction::kMap},
+        {"segment_map", TorchAction::kMap},
+        {"segment_free", TorchAction::kUnmap},
+        {"segment_unmap", TorchAction::kUnmap},
+        {"oom", TorchAction::kOutOfMemory},
+        {"snapshot", TorchAction::kSnapshot},
+    };
+    ASSIGN_OR_RETURN(const uint32_t action_text, TextOf(dictionary, kWhat, kAction));
+    const std::string& action = snapshot_.texts.text(action_text);
+    const auto* const found = std::find_if(std::begin(kActions), std::end(kActions),
+                                           [&](const auto& known) { return action == known.first; });
+    if (found == std::end(kActions)) {
+      // Such as "annotate", which changes no memory.
+      if (action != "annotate") ++snapshot_.left_out;
+      return Value{Type::kEvent, kNoEvent};
+    }
+    TorchEvent event;
+    event.action = found->second;
+    if (event.action == TorchAction::kOutOfMemory) {
+      if (dictionary.values[kDeviceFree].type != Type::kAbsent) {
+        ASSIGN_OR_RETURN(const int64_t free, IntegerOf(dictionary, kWhat, kDeviceFree, kMostBytes));
+        event.address = static_cast<uint64_t>(free);
+      }
+    } else if (event.action != TorchAction::kSnapshot) {
+      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddr, kMostAddress));
+      event.address = static_cast<uint64_t>(address);
+    }
+    if (event.action != TorchAction::kSnapshot) {
+      ASSIGN_OR_RETURN(event.bytes, IntegerOf(dictionary, kWhat, kSize, kMostBytes));
+    }
+    if (dictionary.values[kTimeUs].type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(event.time_us, IntegerOf(dictionary, kWhat, kTimeUs, INT64_MAX));
+    }
+    ASSIGN_OR_RETURN(event.stack, StackOf(dictionary, kWhat));
+    if (dictionary.values[kUserMetadata].type == Type::kText) {
+      event.metadata = static_cast<uint32_t>(dictionary.values[kUserMetadata].number);
+    }
+    RETURN_IF_ERROR(snapshot_.events.Add(event));
+    return Value{Type::kEvent, int64_t{snapshot_.events.size()} - 1};
+  }
+
+  absl::StatusOr<Value> BlockOf(const Container& dictionary) {
+    constexpr const char* kWhat = "a block";
+    TorchBlock block;
+    ASSIGN_OR_RETURN(const uint32_t state, TextOf(dictionary, kWhat, kState));
+    // A block that waits for a stream is free for the program.
+    block.is_live = snapshot_.texts.text(state) == "active_allocated";
+    ASSIGN_OR_RETURN(block.room, IntegerOf(dictionary, kWhat, kSize, kMostBytes));
+    block.bytes = block.room;
+    const Value& requested = dictionary.values[kRequestedSize];
+    if (requested.type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(const int64_t bytes, IntegerOf(dictionary, kWhat, kRequestedSize, kMostBytes));
+      if (bytes > 0) block.bytes = std::min(bytes, block.room);
+    }
+    if (dictionary.values[kAddress].type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddress, kMostAddress));
+      block.address = static_cast<uint64_t>(address);
+      block.has_address = true;
+    }
+    ASSIGN_OR_RETURN(block.stack, StackOf(dictionary, kWhat));
+    snapshot_.blocks.push_back(block);
+    return Value{Type::kBlock, static_cast<int64_t>(snapshot_.blocks.size() - 1)};
+  }
+
+  absl::StatusOr<Value> SegmentOf(const Container& dictionary) {
+    constexpr const char* kWhat = "a segment";
+    TorchSegment segment;
+    ASSIGN_OR_RETURN(const int64_t device, IntegerOf(dictionary, kWhat, kDevice, kMostDevices - 1));
+    segment.device = static_cast<uint32_t>(device);
+    ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddress, kMostAddress));
+    segment.address = static_cast<uint64_t>(address);
+    ASSIGN_OR_RETURN(segment.bytes, IntegerOf(dictionary, kWhat, kTotalSize, kMostBytes));
+    ASSIGN_OR_RETURN(segment.stack, StackOf(dictionary, kWhat));
+    ASSIGN_OR_RETURN(Runs blocks, RunsOf(dictionary.values[kBlocks], Type::kBlock, kWhat, kBlocks));
+    segment.blocks = static_cast<uint32_t>(snapshot_.block_lists.size());
+    snapshot_.block_lists.push_back(std::move(blocks));
+    snapshot_.segments.push_back(segment);
+    return Value{Type::kSegment, static_cast<int64_t>(snapshot_.segments.size() - 1)};
+  }
+
+  // The result is a dictionary with the state and the traces, or the list of segments that
+  // torch.cuda.memory_snapshot() returns.
+  absl::Status End() {
+    constexpr const char* kWhat = "the snapshot";
+    const absl::Status none =
+        Wrong("the pickle has no 'segments' and 'device_traces', so it is not a snapshot of PyTorch's memory");
+    if (stack_.size() != 1 || stack_[0].type != Type::kOpen) return none;
+    const Container root = open_[static_cast<size_t>(stack_[0].number)];
+    if (root.is_list) {
+      if (root.elements != Type::kSegment) return none;
+      snapshot_.state = root.runs;
+      return absl::OkStatus();
+    }
+    const Value& segments = root.values[kSegments];
+    const Value& traces = root.values[kDeviceTraces];
+    if (segments.type == Type::kAbsent && traces.type == Type::kAbsent) return none;
+    if (segments.type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(snapshot_.state, RunsOf(segments, Type::kSegment, kWhat, kSegments));
+    }
+    if (traces.type == Type::kAbsent || traces.type == Type::kEmptyList) return absl::OkStatus();
+    if (traces.type != Type::kLists) return WrongType(kWhat, kDeviceTraces, "a list of lists of events");
+    const std::vector<uint32_t>& lists = lists_of_lists_[static_cast<size_t>(traces.number)];
+    if (lists.size() > kMostDevices) return absl::ResourceExhaustedError("there are too many devices");
+    for (const uint32_t list : lists) {
+      ASSIGN_OR_RETURN(Runs runs, RunsOf({Type::kRuns, list}, Type::kEvent, kWhat, kDeviceTraces));
+      snapshot_.traces.push_back(std::move(runs));
+    }
+    return absl::OkStatus();
+  }
+
+  Input& input_;
+  TorchSnapshot& snapshot_;
+  std::array<int64_t, kKeys> key_texts_ = {};
+  std::string text_;  // is here so that its memory is used again
+
+  std::vector<Value> stack_;
+  // The open containers. Each is on the stack exactly once, because it is closed before it is pushed again.
+  std::vector<Container> open_;
+  std::vector<size_t> free_;  // indices in open_
+  std::deque<MemoValue> memo_;
+  std::vector<ListOfRuns> lists_ = {{Type::kEmptyList, {}}};
+  std::vector<std::vector<uint32_t>> lists_of_lists_;
+  std::unordered_map<std::string, uint32_t> stack_numbers_;
+  std::unordered_map<std::string, uint32_t> frame_numbers_;
+};
+
+}  // namespace
+
+bool IsPickle(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  const GzipFile file = OpenGzip(path);
+  char begin[2];
+  return file != nullptr && gzread(file.get(), begin, sizeof(begin)) == sizeof(begin) &&
+         static_cast<uint8_t>(begin[0]) == kProtocol && begin[1] >= 2 && begin[1] <= 5;
+}
+
+absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot) {
+  GzipFile file = OpenGzip(path);
+  if (file == nullptr) {
+    const std::string text = Cat(path, ": cannot be opened: ", std::strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
+  }
+  struct stat info = {};
+  stat(path.c_str(), &info);
+  Input input(std::move(file), static_cast<size_t>(std::max<off_t>(info.st_size, 0)));
+  const absl::Status status = Machine(input, *snapshot).Run();
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      Cat(path, ": is not readable as a snapshot of PyTorch: ", std::string(status.message())));
+}
+
+}  // namespace hbmprof::tool

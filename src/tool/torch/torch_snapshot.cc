@@ -1,0 +1,624 @@
+// See torch_snapshot.h.
+//
+// The state of a snapshot is that of its end. The trace holds the last events before it, and says nothing about the
+// buffers that were live before the first of these. So the trace is read twice: first to find what was live at its
+// start, then to write the recording.
+//
+// All memory of a device is a set of pieces, which do not overlap: segments, or the mapped parts of an expandable one.
+// Blocks do not overlap either. A piece's bytes that no block covers are idle and count at the site of the piece.
+#include "src/tool/torch/torch_snapshot.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/base/descriptor.h"
+#include "src/base/hash.h"
+#include "src/export/utf8.h"
+#include "src/tool/torch/snapshot_contents.h"
+#include "src/tool/torch/snapshot_pickle.h"
+#include "src/tool/util/status_macros.h"
+#include "src/tool/util/text.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingTables;
+using internal::RecordingWriter;
+using SiteKind = RecordingTables::SiteKind;
+
+constexpr int64_t kStartTime = 1'000'000'000;
+constexpr int64_t kMostMicros = int64_t{1} << 52;  // 142 years
+constexpr size_t kEventsPerFlush = 1 << 16;
+// Steps over pieces and blocks. A trace that needs more was made to slow the reader down.
+constexpr uint64_t kMostSteps = 1'000'000'000;
+constexpr uint64_t kMostStepsPerEvent = 1000;
+
+// A piece or a block.
+struct Part {
+  int64_t bytes = 0;
+  uint32_t stack = 0;
+  uint32_t metadata = 0;
+};
+using Parts = std::map<uint64_t, Part>;  // by address; they do not overlap
+
+uint64_t EndOf(const Parts::value_type& part) { return part.first + static_cast<uint64_t>(part.second.bytes); }
+
+// Returns the first part that ends after `address`.
+Parts::iterator FirstAfter(Parts& parts, uint64_t address) {
+  auto part = parts.upper_bound(address);
+  if (part != parts.begin() && EndOf(*std::prev(part)) > address) --part;
+  return part;
+}
+bool Overlaps(Parts& parts, uint64_t address, int64_t bytes) {
+  const auto part = FirstAfter(parts, address);
+  return part != parts.end() && part->first < address + static_cast<uint64_t>(bytes);
+}
+
+// Calls `visit(begin, bytes)` for each range of [address, address + bytes) that no part covers. `visit` may change the
+// parts. Adds the number of the parts in the range to `steps`.
+template <typename Visit>
+void ForEachGap(Parts& parts, uint64_t address, int64_t bytes, uint64_t& steps, const Visit& visit) {
+  const uint64_t end = address + static_cast<uint64_t>(bytes);
+  std::vector<std::pair<uint64_t, uint64_t>> gaps;
+  for (auto part = FirstAfter(parts, address); part != parts.end() && part->first < end; ++part) {
+    if (part->first > address) gaps.emplace_back(address, part->first);
+    address = EndOf(*part);
+    ++steps;
+  }
+  if (address < end) gaps.emplace_back(address, end);
+  for (const auto& [from, to] : gaps) visit(from, static_cast<int64_t>(to - from));
+}
+
+// Removes [address, address + bytes) from the parts. Parts that it covers only partly remain with the rest.
+void Cut(Parts& parts, uint64_t address, int64_t bytes) {
+  const uint64_t end = address + static_cast<uint64_t>(bytes);
+  for (auto part = FirstAfter(parts, address); part != parts.end() && part->first < end;) {
+    const auto [begin, whole] = *part;
+    const uint64_t part_end = EndOf(*part);
+    part = parts.erase(part);
+    if (begin < address) parts[begin] = {static_cast<int64_t>(address - begin), whole.stack, whole.metadata};
+    if (part_end > end) parts[end] = {static_cast<int64_t>(part_end - end), whole.stack, whole.metadata};
+  }
+}
+
+// What is live on a device: pieces and blocks, by address.
+struct Live {
+  Parts pieces;
+  Parts blocks;
+};
+
+struct Device {
+  uint32_t number = 0;  // as PyTorch has it
+  Runs trace;
+  Live start;
+  Live now;  // while the recording is written
+  Live end;  // the state of the snapshot
+};
+
+// The events of all traces, in order of time.
+class Trace {
+ public:
+  Trace(const TorchEvents& events, const std::vector<Device>& devices) {
+    for (const Device& device : devices) next_.push_back({TorchEvents::Cursor(events, device.trace), {}, false, 0});
+  }
+
+  // Must be called first.
+  absl::Status Start() {
+    for (Next& next : next_) {
+      RETURN_IF_ERROR(Advance(next));
+      const int64_t time = next.event.time_us;
+      if (next.is_valid && time > 0 && (first_ == 0 || time < first_)) first_ = time;
+    }
+    for (Next& next : next_) SetTime(next);
+    return absl::OkStatus();
+  }
+  // The time of the first event, in microseconds since 1970. 0: the events have no times.
+  int64_t first() const { return first_; }
+
+  // Stores the next event, the index of its device, and its time in microseconds since first(). Events without a time
+  // are one microsecond apart. Returns false at the end. Error: kInternal.
+  absl::StatusOr<bool> Step(TorchEvent* event, size_t* device, int64_t* micros) {
+    Next* earliest = nullptr;
+    for (Next& next : next_) {
+      if (next.is_valid && (earliest == nullptr || next.micros < earliest->micros)) earliest = &next;
+    }
+    if (earliest == nullptr) return false;
+    *event = earliest->event;
+    *device = static_cast<size_t>(earliest - next_.data());
+    *micros = earliest->micros;
+    RETURN_IF_ERROR(Advance(*earliest));
+    SetTime(*earliest);
+    return true;
+  }
+
+ private:
+  struct Next {
+    TorchEvents::Cursor cursor;
+    TorchEvent event;
+    bool is_valid = false;
+    int64_t micros = 0;
+  };
+  static absl::Status Advance(Next& next) {
+    ASSIGN_OR_RETURN(next.is_valid, next.cursor.Next(&next.event));
+    return absl::OkStatus();
+  }
+  void SetTime(Next& next) const {
+    const int64_t micros =
+        next.event.time_us > 0 ? std::min(next.event.time_us - first_, kMostMicros) : next.micros + 1;
+    next.micros = std::max(next.micros, micros);
+  }
+
+  std::vector<Next> next_;
+  int64_t first_ = 0;
+};
+
+// Writes the snapshot as a recording.
+class Recorder {
+ public:
+  explicit Recorder(const TorchSnapshot& snapshot) : snapshot_(snapshot) {}
+
+  // `modified` is the time of the file in nanoseconds since 1970, which stands for the times that the events lack.
+  absl::Status Write(int64_t modified, RecordingWriter& writer) {
+    writer_ = &writer;
+    MakeNames();
+    RETURN_IF_ERROR(FindEnd());
+    RETURN_IF_ERROR(FindStart());
+    Trace trace(snapshot_.events, devices_);
+    RETURN_IF_ERROR(trace.Start());
+    tables_.start_time = kStartTime;
+    tables_.start_unix_nanos = trace.first() > 0 ? std::min(trace.first(), kMostMicros) * 1000 : modified;
+    tables_.names.time_unix_nanos = tables_.start_unix_nanos;
+    if (trace.first() == 0 && snapshot_.events.size() > 0) {
+      tables_.names.warnings.emplace_back(
+          "The trace of the snapshot has no times (PyTorch writes them since release 2.2): its events are shown one "
+          "microsecond apart.");
+    }
+    if (snapshot_.left_out > 0) {
+      tables_.names.warnings.push_back(
+          Cat("The trace of the snapshot has ", snapshot_.left_out, " events of unknown kinds, which are left out."));
+    }
+    for (size_t device = 0; device < devices_.size(); ++device) SetStart(device);
+    RETURN_IF_ERROR(writer_->AddTables(tables_));
+    TorchEvent event;
+    size_t device = 0;
+    int64_t micros = 0;
+    while (true) {
+      ASSIGN_OR_RETURN(const bool has_next, trace.Step(&event, &device, &micros));
+      if (!has_next) break;
+      time_ = kStartTime + micros * 1000;
+      RETURN_IF_ERROR(Enter(event, device));
+      RETURN_IF_ERROR(EndChange());
+    }
+    for (device = 0; device < devices_.size(); ++device) RETURN_IF_ERROR(BecomeEnd(device));
+    if (differences_ > 0) {
+      tables_.names.warnings.push_back(
+          Cat("The trace of the snapshot does not lead to its state: ", differences_,
+              " blocks or segments differ. They change at the end, which shows the state."));
+    }
+    RETURN_IF_ERROR(Flush());
+    return writer_->Finish(time_);
+  }
+
+ private:
+  struct SiteKey {
+    uint64_t words[3];
+    bool operator==(const SiteKey& other) const { return std::equal(words, words + 3, other.words); }
+  };
+  struct SiteHash {
+    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 3); }
+  };
+
+  void MakeNames() {
+    Snapshot& names = tables_.names;
+    for (const TorchFrame& frame : snapshot_.frames) {
+      const std::string& file = snapshot_.texts.text(frame.file);
+      names.named_frames.push_back({internal::ValidUtf8(snapshot_.texts.text(frame.function)),
+                                    file == "??" ? "" : internal::ValidUtf8(file), frame.line, 0});
+    }
+    for (const std::vector<uint32_t>& frames : snapshot_.stacks) {
+      Snapshot::Stack& stack = names.stacks.emplace_back();
+      for (const uint32_t frame : frames) stack.return_addresses.push_back(Snapshot::kNamedFrame | frame);
+    }
+    before_stack_ = static_cast<uint32_t>(names.stacks.size());
+    names.stacks.emplace_back().return_addresses.push_back(Snapshot::kNamedFrame | names.named_frames.size());
+    names.named_frames.push_back({"[before the trace]", "", 0, 0});
+    names.allocators = {"", "pytorch"};
+    tables_.tag_sets.emplace_back();
+    tables_.threads.emplace_back();
+  }
+
+  // Returns the index in devices_ of a device of PyTorch, before they are sorted.
+  size_t DeviceOf(uint32_t number) {
+    if (device_indices_.size() <= number) device_indices_.resize(number + size_t{1}, SIZE_MAX);
+    size_t& index = device_indices_[number];
+    if (index != SIZE_MAX) return index;
+    index = devices_.size();
+    devices_.emplace_back().number = number;
+    return index;
+  }
+
+  // Makes the devices that have memory or events, and their state at the end.
+  absl::Status FindEnd() {
+    for (uint32_t i = 0; i < snapshot_.traces.size(); ++i) {
+      if (!snapshot_.traces[i].empty()) devices_[DeviceOf(i)].trace = snapshot_.traces[i];
+    }
+    for (const Run& run : snapshot_.state) {
+      for (uint32_t i = run.first; i < run.first + run.count; ++i) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
+    }
+    std::sort(devices_.begin(), devices_.end(), [](const Device& a, const Device& b) { return a.number < b.number; });
+    for (const Device& device : devices_) tables_.names.devices.emplace_back().name = Cat("GPU:", device.number);
+    return absl::OkStatus();
+  }
+  absl::Status AddSegment(const TorchSegment& segment) {
+    Live& end = devices_[DeviceOf(segment.device)].end;
+    if (segment.bytes > 0 && !Overlaps(end.pieces, segment.address, segment.bytes)) {
+      end.pieces[segment.address] = {segment.bytes, segment.stack, 0};
+    }
+    uint64_t address = segment.address;
+    for (const Run& run : snapshot_.block_lists[segment.blocks]) {
+      for (uint32_t i = run.first; i < run.first + run.count; ++i) {
+        const TorchBlock& block = snapshot_.blocks[i];
+        if (block.has_address) address = block.address;
+        if (address < segment.address ||
+            address + static_cast<uint64_t>(block.room) > segment.address + static_cast<uint64_t>(segment.bytes)) {
+          return absl::InvalidArgumentError(
+              Cat("a block of the segment at address ", segment.address, " lies outside of the segment"));
+        }
+        if (block.is_live && block.bytes > 0 && !Overlaps(end.blocks, address, block.bytes)) {
+          end.blocks[address] = {block.bytes, block.stack, 0};
+        }
+        address += static_cast<uint64_t>(block.room);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Finds what was live before the first event: what is freed or unmapped without an event that made it, and what is
+  // live at the end without one.
+  absl::Status FindStart() {
+    for (Device& device : devices_) {
+      Live made;  // by the events so far
+      TorchEvents::Cursor cursor(snapshot_.events, device.trace);
+      TorchEvent event;
+      while (true) {
+        ASSIGN_OR_RETURN(const bool has_next, cursor.Next(&event));
+        if (!has_next) break;
+        if (event.bytes == 0) continue;
+        RETURN_IF_ERROR(CheckSteps());
+        switch (event.action) {
+          case TorchAction::kAlloc:
+            made.blocks[event.address] = {event.bytes, event.stack, 0};
+            break;
+          case TorchAction::kFreeRequested:
+          case TorchAction::kFreeCompleted:
+            if (made.blocks.erase(event.address) > 0 || event.action == TorchAction::kFreeCompleted) break;
+            AddUnlessOverlaps(device.start.blocks, event.address, {event.bytes, before_stack_, 0});
+            break;
+          case TorchAction::kMap:
+            AddGaps(made.pieces, event.address, {event.bytes, event.stack, 0});
+            break;
+          case TorchAction::kUnmap:
+            ForEachGap(made.pieces, event.address, event.bytes, steps_, [&](uint64_t address, int64_t bytes) {
+              AddGaps(device.start.pieces, address, {bytes, before_stack_, 0});
+            });
+            Cut(made.pieces, event.address, event.bytes);
+            break;
+          case TorchAction::kOutOfMemory:
+          case TorchAction::kSnapshot:
+            break;
+        }
+      }
+      for (const auto& [address, piece] : device.end.pieces) {
+        ForEachGap(made.pieces, address, piece.bytes, steps_, [&, stack = piece.stack](uint64_t at, int64_t bytes) {
+          AddGaps(device.start.pieces, at, {bytes, stack, 0});
+        });
+      }
+      for (const auto& [address, block] : device.end.blocks) {
+        if (made.blocks.count(address) == 0) AddUnlessOverlaps(device.start.blocks, address, block);
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status CheckSteps() const {
+    if (steps_ <= kMostSteps + kMostStepsPerEvent * snapshot_.events.size()) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the blocks and segments of the trace overlap too often");
+  }
+  static void AddUnlessOverlaps(Parts& parts, uint64_t address, const Part& part) {
+    if (!Overlaps(parts, address, part.bytes)) parts[address] = part;
+  }
+  // Adds the ranges of the part that no other part covers.
+  void AddGaps(Parts& parts, uint64_t address, const Part& part) {
+    ForEachGap(parts, address, part.bytes, steps_, [&](uint64_t from, int64_t bytes) {
+      parts[from] = {bytes, part.stack, part.metadata};
+    });
+  }
+
+  // --- Sites ---
+
+  uint32_t SiteOf(size_t device, SiteKind kind, const Part& part) {
+    const SiteKey key = {{uint64_t{part.stack} << 32 | part.metadata, static_cast<uint64_t>(part.bytes),
+                          uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
+    const auto [site, is_new] = sites_.try_emplace(key, static_cast<uint32_t>(tables_.sites.size()));
+    if (is_new) {
+      Snapshot::Sample& sample = tables_.sites.emplace_back();
+      sample.stack = part.stack;
+      sample.device = static_cast<uint32_t>(device);
+      sample.kind = kind == SiteKind::kSegment ? MemoryKind::kPool : MemoryKind::kDevice;
+      sample.allocator = 1;
+      sample.block_bytes = part.bytes;
+      if (part.metadata != 0) {
+        sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts.text(part.metadata)));
+      }
+      tables_.site_kinds.push_back(kind);
+    }
+    return site->second;
+  }
+
+  // Enters what is live at the start into the tables.
+  void SetStart(size_t index) {
+    Device& device = devices_[index];
+    device.now = device.start;
+    DeviceStats& stats = tables_.names.devices[index].spaces[static_cast<size_t>(MemorySpace::kDevice)];
+    const auto add = [&](SiteKind kind, const Parts::value_type& part, int64_t in_use) {
+      const uint32_t site = SiteOf(index, kind, part.second);
+      Snapshot::Sample& sample = tables_.sites[site];
+      ++sample.alloc_objects;
+      sample.alloc_bytes += part.second.bytes;
+      sample.peak_objects = ++sample.inuse_objects;
+      sample.inuse_bytes += in_use;
+      sample.peak_bytes = sample.inuse_bytes;
+      stats.bytes_in_use += in_use;
+      ++stats.num_allocs;
+      ++stats.num_live;
+      stats.largest_alloc_size = std::max(stats.largest_alloc_size, part.second.bytes);
+      const uint64_t id = kind == SiteKind::kSegment ? part.first : BlockId(part.first);
+      tables_.live.push_back({id, site, part.second.bytes});
+    };
+    for (const auto& piece : device.now.pieces) {
+      add(SiteKind::kSegment, piece, piece.second.bytes - Covered(device.now.blocks, piece.first, piece.second.bytes));
+    }
+    for (const auto& block : device.now.blocks) add(SiteKind::kBlock, block, block.second.bytes);
+    stats.peak_bytes_in_use = stats.bytes_in_use;
+  }
+
+  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63; }
+
+  // --- Events ---
+
+  absl::Status Enter(const TorchEvent& event, size_t device) {
+    Live& now = devices_[device].now;
+    const Part part = {event.bytes, event.stack, event.metadata};
+    RETURN_IF_ERROR(CheckSteps());
+    switch (event.action) {
+      case TorchAction::kAlloc:
+        if (event.bytes > 0) AddBlock(device, event.address, part);
+        return absl::OkStatus();
+      case TorchAction::kFreeRequested:
+      case TorchAction::kFreeCompleted:  // has an effect only if the trace lacks the request
+        if (const auto block = now.blocks.find(event.address); block != now.blocks.end()) RemoveBlock(device, block);
+        return absl::OkStatus();
+      case TorchAction::kMap:
+        Map(device, event.address, part);
+        return absl::OkStatus();
+      case TorchAction::kUnmap:
+        Unmap(device, event.address, event.bytes);
+        return absl::OkStatus();
+      case TorchAction::kOutOfMemory: {
+        Add(RecordedKind::kFailed, SiteOf(device, SiteKind::kPlain, part), device * kMemorySpaceCount, event.bytes);
+        internal::DriverSample sample;
+        sample.time = time_;
+        sample.devices.emplace_back().device = static_cast<uint32_t>(device);
+        sample.devices.back().bytes_free = static_cast<int64_t>(event.address);
+        return writer_->AddSample(sample);
+      }
+      case TorchAction::kSnapshot:
+        if (tables_.marks.empty()) tables_.marks.push_back({"snapshot"});
+        Add(RecordedKind::kMark, internal::kNoRecordedSite, 0, 0);
+        return absl::OkStatus();
+    }
+    return absl::OkStatus();
+  }
+
+  void Add(RecordedKind kind, uint32_t site, uint64_t id, int64_t bytes) {
+    RecordedEvent& event = change_.emplace_back();
+    event.time = time_;
+    event.id = id;
+    event.bytes = bytes;
+    event.site = site;
+    event.kind = kind;
+  }
+
+  // Ends the change that consists of the events since the last one.
+  absl::Status EndChange() {
+    if (change_.empty()) return absl::OkStatus();
+    for (size_t i = 0; i + 1 < change_.size(); ++i) change_[i].is_continued = true;
+    events_.insert(events_.end(), change_.begin(), change_.end());
+    change_.clear();
+    return events_.size() < kEventsPerFlush ? absl::OkStatus() : Flush();
+  }
+  absl::Status Flush() {
+    RETURN_IF_ERROR(writer_->AddTables(tables_));
+    RETURN_IF_ERROR(writer_->AddEvents(events_.data(), events_.size()));
+    events_.clear();
+    return writer_->Flush(time_ - 1);
+  }
+
+  // Returns how many bytes of a range the parts cover.
+  int64_t Covered(Parts& parts, uint64_t address, int64_t bytes) {
+    const uint64_t end = address + static_cast<uint64_t>(bytes);
+    int64_t covered = 0;
+    for (auto part = FirstAfter(parts, address); part != parts.end() && part->first < end; ++part) {
+      covered += static_cast<int64_t>(std::min(end, EndOf(*part)) - std::max(address, part->first));
+      ++steps_;
+    }
+    return covered;
+  }
+
+  void AddBlock(size_t device, uint64_t address, const Part& block) {
+    Parts& blocks = devices_[device].now.blocks;
+    // The trace lacks the frees of blocks at the same place.
+    const uint64_t end = address + static_cast<uint64_t>(block.bytes);
+    for (auto old = FirstAfter(blocks, address); old != blocks.end() && old->first < end;) {
+      old = RemoveBlock(device, old);
+      ++differences_;
+    }
+    blocks[address] = block;
+    Add(RecordedKind::kAlloc, SiteOf(device, SiteKind::kBlock, block), BlockId(address), block.bytes);
+    Charge(device, address, block.bytes, 1);
+  }
+  Parts::iterator RemoveBlock(size_t device, Parts::iterator block) {
+    const auto [address, part] = *block;
+    Charge(device, address, part.bytes, -1);
+    Add(RecordedKind::kFree, SiteOf(device, SiteKind::kBlock, part), BlockId(address), part.bytes);
+    return devices_[device].now.blocks.erase(block);
+  }
+  // A block at these addresses takes its bytes from the pieces there (1), or returns them (-1).
+  void Charge(size_t device, uint64_t address, int64_t bytes, int64_t sign) {
+    Parts& pieces = devices_[device].now.pieces;
+    const uint64_t end = address + static_cast<uint64_t>(bytes);
+    for (auto piece = FirstAfter(pieces, address); piece != pieces.end() && piece->first < end; ++piece) {
+      const uint32_t site = SiteOf(device, SiteKind::kSegment, piece->second);
+      const auto part = static_cast<int64_t>(std::min(end, EndOf(*piece)) - std::max(address, piece->first));
+      ++steps_;
+      if (!change_.empty() && change_.back().kind == RecordedKind::kCharge && change_.back().site == site) {
+        change_.back().bytes += sign * part;
+      } else {
+        Add(RecordedKind::kCharge, site, 0, sign * part);
+      }
+    }
+  }
+
+  void Map(size_t device, uint64_t address, const Part& piece) {
+    Live& now = devices_[device].now;
+    ForEachGap(now.pieces, address, piece.bytes, steps_, [&](uint64_t from, int64_t bytes) {
+      AddPiece(device, from, {bytes, piece.stack, 0});
+    });
+  }
+  void Unmap(size_t device, uint64_t address, int64_t bytes) {
+    Live& now = devices_[device].now;
+    const uint64_t end = address + static_cast<uint64_t>(bytes);
+    Parts rest;  // of the pieces that are unmapped
+    for (auto piece = FirstAfter(now.pieces, address); piece != now.pieces.end() && piece->first < end;) {
+      rest.insert(*piece);
+      const uint32_t site = SiteOf(device, SiteKind::kSegment, piece->second);
+      const int64_t covered = Covered(now.blocks, piece->first, piece->second.bytes);
+      if (covered > 0) Add(RecordedKind::kCharge, site, 0, -covered);
+      Add(RecordedKind::kFree, site, piece->first, piece->second.bytes);
+      piece = now.pieces.erase(piece);
+    }
+    Cut(rest, address, bytes);
+    for (const auto& [from, piece] : rest) AddPiece(device, from, piece);
+  }
+  void AddPiece(size_t device, uint64_t address, const Part& piece) {
+    Live& now = devices_[device].now;
+    now.pieces[address] = piece;
+    const uint32_t site = SiteOf(device, SiteKind::kSegment, piece);
+    Add(RecordedKind::kAlloc, site, address, piece.bytes);
+    const int64_t covered = Covered(now.blocks, address, piece.bytes);
+    if (covered > 0) Add(RecordedKind::kCharge, site, 0, covered);
+  }
+
+  // Changes what is live into the state at the end.
+  absl::Status BecomeEnd(size_t index) {
+    Live& now = devices_[index].now;
+    Live& end = devices_[index].end;
+    for (auto block = now.blocks.begin(); block != now.blocks.end();) {
+      const auto last = end.blocks.find(block->first);
+      if (last != end.blocks.end() && last->second.bytes == block->second.bytes) {
+        ++block;
+        continue;
+      }
+      block = RemoveBlock(index, block);
+      ++differences_;
+      RETURN_IF_ERROR(EndChange());
+    }
+    const Parts pieces = now.pieces;
+    for (const auto& [address, piece] : pieces) {
+      ForEachGap(end.pieces, address, piece.bytes, steps_, [&](uint64_t from, int64_t bytes) {
+        Unmap(index, from, bytes);
+        ++differences_;
+      });
+      RETURN_IF_ERROR(EndChange());
+    }
+    for (const auto& [address, piece] : end.pieces) {
+      const size_t before = change_.size();
+      Map(index, address, piece);
+      if (change_.size() > before) ++differences_;
+      RETURN_IF_ERROR(EndChange());
+    }
+    for (const auto& [address, block] : end.blocks) {
+      if (now.blocks.count(address) > 0) continue;
+      AddBlock(index, address, block);
+      ++differences_;
+      RETURN_IF_ERROR(EndChange());
+    }
+    return absl::OkStatus();
+  }
+
+  const TorchSnapshot& snapshot_;
+  RecordingWriter* writer_ = nullptr;
+  RecordingTables tables_;
+  uint32_t before_stack_ = 0;  // of what was allocated before the trace
+  std::vector<Device> devices_;
+  std::vector<size_t> device_indices_;  // by number
+  std::unordered_map<SiteKey, uint32_t, SiteHash> sites_;
+  int64_t time_ = kStartTime;
+  std::vector<RecordedEvent> change_;
+  std::vector<RecordedEvent> events_;
+  int64_t differences_ = 0;
+  uint64_t steps_ = 0;
+};
+
+// A recording in a folder of its own. Its name is removed as soon as the file is open.
+absl::StatusOr<std::unique_ptr<RecordingWriter>> CreateNameless(internal::FileDescriptor& reader) {
+  std::string folder = TemporaryFolder() + "/hbmprof-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::InternalError(
+        Cat("cannot create a temporary folder in ", TemporaryFolder(), ": ", std::strerror(errno)));
+  }
+  const std::string path = folder + "/snapshot.hbmrec";
+  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
+  if (writer.ok()) reader.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int error = errno;
+  unlink(path.c_str());
+  rmdir(folder.c_str());
+  if (writer.ok() && reader.get() < 0) {
+    return absl::InternalError(Cat(path, ": cannot be opened: ", std::strerror(error)));
+  }
+  return writer;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::string& path) {
+  if (!IsPickle(path)) return RecordingReader::Open(path);
+  struct stat info = {};
+  stat(path.c_str(), &info);
+  internal::FileDescriptor file;
+  {
+    TorchSnapshot snapshot;
+    RETURN_IF_ERROR(ReadPickle(path, &snapshot));
+    ASSIGN_OR_RETURN(const std::unique_ptr<RecordingWriter> writer, CreateNameless(file));
+    const int64_t modified = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+    const absl::Status status = Recorder(snapshot).Write(modified, *writer);
+    if (!status.ok()) return absl::Status(status.code(), Cat(path, ": ", std::string(status.message())));
+  }
+  return RecordingReader::Open(Cat("/proc/self/fd/", file.get()));
+}
+
+}  // namespace hbmprof::tool

@@ -1,0 +1,20 @@
+// Snapshots of PyTorch's memory, read as recordings: what torch.cuda.memory._dump_snapshot writes (docs/torch.md).
+#ifndef HBMPROF_SRC_TOOL_TORCH_TORCH_SNAPSHOT_H_
+#define HBMPROF_SRC_TOOL_TORCH_TORCH_SNAPSHOT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "src/export/recording.h"
+
+namespace hbmprof::tool {
+
+// Opens a recording, or a snapshot of PyTorch as a recording. The latter is written to a temporary file without a name.
+// Its end is the state of the snapshot, and its events are those of the trace. Errors: those of RecordingReader::Open
+// and ReadPickle; kInternal, if the temporary file cannot be written.
+absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenRecordingFile(const std::string& path);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_TORCH_TORCH_SNAPSHOT_H_

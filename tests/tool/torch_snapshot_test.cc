@@ -1,0 +1,279 @@
+// PyTorch's snapshots as a user reads them: each subcommand, with the numbers that the maker of the snapshot counted.
+#include "src/tool/torch/torch_snapshot.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/make_recording.h"
+#include "tests/tool/tool.h"
+
+namespace hbmprof_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+using BytesByName = std::map<std::string, int64_t>;
+
+// A snapshot, and what its maker says about it: a list of devices.
+struct Made {
+  std::string path;
+  Json devices;
+
+  int64_t Sum(const std::string& key) const {
+    int64_t sum = 0;
+    for (const Json& device : devices) sum += device[key].get<int64_t>();
+    return sum;
+  }
+};
+
+Made Make(const std::string& release, const std::vector<std::string>& options = {}) {
+  static int number = 0;
+  Made made;
+  made.path = ScratchDir() + "/snapshot" + std::to_string(number++) + ".pickle";
+  std::vector<std::string> command = {"python3", HBMPROF_TOOL_TESTS "/make_torch_snapshot.py", made.path, release};
+  command.insert(command.end(), options.begin(), options.end());
+  const CommandResult result = RunCommand(command);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  made.devices = Json::parse(result.out, nullptr, false);
+  return made;
+}
+
+int64_t TotalOf(const std::string& source, std::vector<std::string> options = {}) {
+  options.insert(options.begin(), {"top", source});
+  return ToolJson(options)["total"].get<int64_t>();
+}
+
+// The bytes of blocks by innermost function.
+BytesByName HoldersOf(const std::string& source) {
+  BytesByName holders;
+  const Json json = ToolJson({"top", source, "-w", "kind=device", "--no-own", "-n", "0"});
+  for (const Json& row : json["rows"]) {
+    if (row["flat"] != 0) holders[row["name"]] += row["flat"].get<int64_t>();
+  }
+  return holders;
+}
+
+// Runs the command and returns its output.
+std::string OutputOf(const std::vector<std::string>& arguments) {
+  const CommandResult result = RunTool(arguments);
+  EXPECT_LE(result.exit_code, 1) << arguments[0] << ": " << result.err;
+  return result.out + result.err;
+}
+
+// By release, whether segments are expandable, and protocol.
+using Layout = std::tuple<std::string, bool, int>;
+class TorchLayouts : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const auto [release, expandable, protocol] = GetParam();
+    options_ = {"expandable=" + std::to_string(expandable), "protocol=" + std::to_string(protocol)};
+    made_ = Make(release, options_);
+  }
+  std::vector<std::string> options_;
+  Made made_;
+};
+INSTANTIATE_TEST_SUITE_P(All, TorchLayouts,
+                         testing::Values(Layout("2.1", false, 4), Layout("2.1", true, 2), Layout("2.2", false, 3),
+                                         Layout("2.2", true, 4), Layout("2.8", false, 4), Layout("2.8", true, 5),
+                                         Layout("2.15", false, 5), Layout("2.15", true, 4)),
+                         [](const auto& info) {
+                           std::string name = "release" + std::get<0>(info.param);
+                           name[name.find('.')] = '_';
+                           return name + (std::get<1>(info.param) ? "expandable" : "") + "protocol" +
+                                  std::to_string(std::get<2>(info.param));
+                         });
+
+TEST_P(TorchLayouts, EndAndPeakAreThoseOfTheSnapshot) {
+  const Json& device = made_.devices[0];
+  EXPECT_EQ(TotalOf(made_.path), device["reserved"]);
+  EXPECT_EQ(TotalOf(made_.path, {"-w", "kind=device"}), device["requested"]);
+  EXPECT_EQ(TotalOf(made_.path, {"-w", "kind=device", "-t", "inuse_objects"}), device["live"]);
+  EXPECT_EQ(TotalOf(made_.path, {"-w", "allocator=pytorch"}), device["reserved"]);
+  EXPECT_EQ(HoldersOf(made_.path), device["holders"].get<BytesByName>());
+  EXPECT_EQ(TotalOf(made_.path + "@peak"), device["peak_reserved"]);
+  EXPECT_THAT(OutputOf({"top", made_.path}), AllOf(HasSubstr("GPU:0: in use "), HasSubstr("/srv/model.py:31")));
+  const std::string check = OutputOf({"check", made_.path});
+  EXPECT_THAT(check, Not(HasSubstr("does not lead to its state")));
+  EXPECT_EQ(check.find("has no times") != std::string::npos, std::get<0>(GetParam()) == "2.1") << check;
+}
+
+// PyTorch's own reader says the same. It prints sizes with one digit after the point.
+TEST_P(TorchLayouts, PyTorchsScriptPrintsTheSameTotals) {
+  const std::string script = HBMPROF_TORCH "/newest/_memory_viz.py";
+  if (!std::filesystem::exists(script)) GTEST_SKIP() << "PyTorch's _memory_viz.py is not in build/torch/newest";
+  const CommandResult stats = RunCommand({"python3", script, "stats", made_.path});
+  ASSERT_EQ(stats.exit_code, 0) << stats.err;
+  const auto line = [](const char* name, int64_t bytes) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "%s: %.1fMiB\n", name, static_cast<double>(bytes) / (1 << 20));
+    return std::string(text);
+  };
+  EXPECT_THAT(stats.out, HasSubstr(line("total_reserved", TotalOf(made_.path))));
+  EXPECT_THAT(stats.out, HasSubstr(line("total_allocated", TotalOf(made_.path, {"-w", "kind=device"}))));
+}
+
+// The ring of the trace loses its oldest entries.
+TEST_P(TorchLayouts, TheStartOfTheTraceCanBeMissing) {
+  options_.emplace_back("lost=150");
+  const Made lost = Make(std::get<0>(GetParam()), options_);
+  EXPECT_EQ(TotalOf(lost.path), lost.devices[0]["reserved"]);
+  EXPECT_EQ(HoldersOf(lost.path), lost.devices[0]["holders"].get<BytesByName>());
+  EXPECT_EQ(TotalOf(lost.path + "@peak"), lost.devices[0]["peak_reserved"]);
+  const BytesByName start = HoldersOf(lost.path + "@0s");
+  EXPECT_GT(start.at("[before the trace]"), 0) << "blocks that are freed in the trace";
+  EXPECT_GT(start.size(), 1u) << "blocks that are live at the end have their call stack";
+  EXPECT_EQ(HoldersOf(lost.path).count("[before the trace]"), 0u);
+  EXPECT_THAT(OutputOf({"check", lost.path}), Not(HasSubstr("does not lead to its state")));
+}
+
+TEST_P(TorchLayouts, WithoutATraceThereIsTheState) {
+  options_.emplace_back("trace=0");
+  const Made state = Make(std::get<0>(GetParam()), options_);
+  EXPECT_EQ(TotalOf(state.path), state.devices[0]["reserved"]);
+  EXPECT_EQ(TotalOf(state.path + "@peak"), state.devices[0]["reserved"]);
+  EXPECT_EQ(HoldersOf(state.path), state.devices[0]["holders"].get<BytesByName>());
+  EXPECT_THAT(OutputOf({"timeline", state.path}), HasSubstr("GPU:0"));
+}
+
+// Our own file in PyTorch's format has the same numbers as the snapshot that it is made of.
+TEST_P(TorchLayouts, ConvertingToMemoryVizKeepsTheNumbers) {
+  const std::string again = made_.path + ".again.pickle";
+  EXPECT_EQ(OutputOf({"convert", "--to", "memory-viz", made_.path, "-o", again}), "");
+  EXPECT_EQ(TotalOf(again), made_.devices[0]["reserved"]);
+  EXPECT_EQ(HoldersOf(again), made_.devices[0]["holders"].get<BytesByName>());
+  EXPECT_EQ(TotalOf(again + "@peak"), made_.devices[0]["peak_reserved"]);
+}
+
+TEST(TorchSnapshot, ARecordingAsMemoryVizHasTheNumbersOfTheRecording) {
+  for (const bool pool : {false, true}) {
+    const std::string recording = ScratchDir() + "/load.hbmrec";
+    MadeLoad load;
+    load.events = 4000;
+    load.leak = true;
+    load.burst = true;
+    load.pool = pool;
+    ASSERT_TRUE(MakeRecording(recording, load).ok());
+    const std::string snapshot = recording + ".pickle";
+    EXPECT_EQ(OutputOf({"convert", "--to", "memory-viz", recording, "-o", snapshot}), "");
+    for (const char* moment : {"@end", "@peak/GPU:0"}) {
+      EXPECT_EQ(TotalOf(snapshot + moment, {"-w", "device=GPU:0"}),
+                TotalOf(recording + moment, {"-w", "device=GPU:0", "-w", "kind=device|pool"}))
+          << moment;
+      EXPECT_EQ(HoldersOf(snapshot + moment), HoldersOf(recording + moment)) << moment;
+    }
+  }
+}
+
+TEST(TorchSnapshot, AllDevicesAreShown) {
+  const Made made = Make("2.8", {"devices=3", "events=900"});
+  for (int i : {0, 2}) {
+    const std::string device = "device=GPU:" + std::to_string(i);
+    EXPECT_EQ(TotalOf(made.path, {"-w", device}), made.devices[i]["reserved"]);
+    EXPECT_EQ(TotalOf(made.path, {"-w", device, "-w", "kind=device"}), made.devices[i]["requested"]);
+  }
+}
+
+TEST(TorchSnapshot, TimelineShowsThePeakAndTheFailedAllocation) {
+  const Made made = Make("2.15");
+  const Json json = ToolJson({"timeline", made.path});
+  ASSERT_EQ(json["memories"].size(), 1u);
+  EXPECT_EQ(json["memories"][0]["device"], "GPU:0");
+  EXPECT_EQ(json["memories"][0]["peak_bytes"], made.devices[0]["peak_reserved"]);
+  EXPECT_GT(TotalOf(made.path + "@oom"), 0);
+  EXPECT_EQ(TotalOf(made.path + "@mark:snapshot"), made.devices[0]["reserved"]);
+}
+
+TEST(TorchSnapshot, ReportLeaksAndAdviseReadIt) {
+  const Made made = Make("2.15", {"events=3000"});
+  const std::string page = made.path + ".html";
+  EXPECT_EQ(RunTool({"report", made.path, "-o", page}).exit_code, 0);
+  EXPECT_GT(std::filesystem::file_size(page), 50'000u);
+  const Json leaks = Json::parse(RunTool({"leaks", made.path, "--json"}).out, nullptr, false);
+  ASSERT_FALSE(leaks.is_discarded());
+  EXPECT_EQ(leaks["files"].size(), 12u);
+  EXPECT_THAT(OutputOf({"leaks", made.path}), HasSubstr("/srv/"));
+  EXPECT_THAT(OutputOf({"advise", made.path}), HasSubstr("GPU:0"));
+}
+
+TEST(TorchSnapshot, DiffComparesTwo) {
+  const Made before = Make("2.15");
+  const Made after = Make("2.15", {"events=500"});
+  const Json json = ToolJson({"diff", before.path, after.path, "-w", "kind=device", "--no-own", "-n", "0"});
+  int64_t change = 0;
+  for (const Json& row : json["rows"]) change += row["flat"].get<int64_t>();
+  EXPECT_EQ(change, after.Sum("requested") - before.Sum("requested"));
+}
+
+TEST(TorchSnapshot, MetadataIsATag) {
+  const Made made = Make("2.8");
+  const Json json = ToolJson({"top", made.path, "--by", "user_metadata", "-t", "alloc_objects"});
+  std::vector<std::string> steps;
+  for (const Json& row : json["rows"]) steps.push_back(row["labels"]["user_metadata"]);
+  EXPECT_THAT(steps, testing::Contains("step 2"));
+}
+
+TEST(TorchSnapshot, CanBeGzipped) {
+  const Made made = Make("2.15");
+  ASSERT_EQ(RunCommand({"gzip", "-k", made.path}).exit_code, 0);
+  EXPECT_EQ(TotalOf(made.path + ".gz"), made.devices[0]["reserved"]);
+}
+
+TEST(TorchSnapshot, OtherSegmentsFormsOfConvertWork) {
+  const Made made = Make("2.15");
+  for (const char* format : {"perfetto", "folded", "speedscope"}) {
+    const std::string output = made.path + "." + format;
+    EXPECT_EQ(RunTool({"convert", "--to", format, made.path, "-o", output}).exit_code, 0) << format;
+    EXPECT_GT(std::filesystem::file_size(output), 100u) << format;
+  }
+}
+
+// --- Hostile files ---
+
+// One process reads all of them, because there are more than a thousand.
+TEST(HostileSnapshots, AreRefusedWithTheReason) {
+  const std::string folder = ScratchDir() + "/hostile";
+  std::filesystem::create_directory(folder);
+  const CommandResult result = RunCommand({"python3", HBMPROF_TOOL_TESTS "/hostile_torch_snapshots.py", folder});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json expected = Json::parse(result.out);
+  ASSERT_GT(expected.size(), 1000u);
+  for (const auto& [name, text] : expected.items()) {
+    std::string path = folder;
+    path += "/" + name;
+    const auto opened = hbmprof::tool::OpenRecordingFile(path);
+    if (text == "") {
+      EXPECT_TRUE(opened.ok()) << name << ": " << opened.status();
+    } else {
+      ASSERT_FALSE(opened.ok()) << name;
+      EXPECT_THAT(std::string(opened.status().message()), HasSubstr(text.get<std::string>())) << name;
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder + "/executed"));
+  const CommandResult top = RunTool({"top", folder + "/reduce4"});
+  EXPECT_EQ(top.exit_code, 2);
+  EXPECT_THAT(top.err, AllOf(HasSubstr("reduce4: is not readable as a snapshot of PyTorch: byte "),
+                             HasSubstr("a pickle can execute any code")));
+  EXPECT_FALSE(std::filesystem::exists(folder + "/executed"));
+}
+
+// The memory for a snapshot is much less than its size: the entries of the trace are not held.
+TEST(TorchSnapshot, IsNotHeldInMemory) {
+  const std::string path = ScratchDir() + "/large.pickle";
+  ASSERT_EQ(RunCommand({"python3", HBMPROF_TOOL_TESTS "/large_torch_snapshot.py", path, "128"}).exit_code, 0);
+  const CommandResult result = RunTool({"top", path}, {"HBMPROF_TOOL_MEMORY=64MiB"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("in use 1.95 GiB"));
+}
+
+}  // namespace
+}  // namespace hbmprof_test
