@@ -8,53 +8,84 @@ namespace {
 // Lists of patterns with '|' between them. In a pattern, '*' is any number of word characters (letters, digits, '_'),
 // '%' any number of any characters, '#' one or more digits, '^' a capital letter, and '?' says that the character
 // before it may be missing.
+struct KnownLibrary {
+  CodeRole role;
+  std::string_view name;
+  // The file names of shared libraries, without their folders and without ".so" and the text after it. A hash may
+  // follow a name, as in libcudart-d0da41ae.so.11.0 of a Python package.
+  const char* shared_libraries;
+  // Functions, for code that is linked statically or inlined into another binary.
+  const char* functions;
+  // Python packages, by the name of their folder.
+  const char* packages;
+  // Paths of binaries.
+  const char* paths;
+};
 
-// The file names of binaries, without their folders and without ".so" and the text after it. A hash may follow a name,
-// as in libcudart-d0da41ae.so.11.0 of a Python package.
-constexpr char kSharedLibraries[] =
-    // libc
-    "libc|libm|libmvec|libpthread|libdl|librt|libutil|libresolv|libnss_*|ld|ld-linux%|ld-musl%|libc.musl-%|"
-    // The C++ runtime and OpenMP
-    "libstdc++|libsupc++|libc++|libc++abi|libgcc_s|libunwind|libgomp|libi?omp|libi?omp#|"
-    // CUDA
-    "libcuda|libcudart|libnvrtc|libnvrtc-builtins|libnvJitLink|libnvptxcompiler|libcupti|libnvToolsExt|libnvidia-%|"
-    "libcufftw?|libcufile*|libcurand|libcusolver|libcusolverMg|libcusparse|libcusparseLt|libnvjpeg|libnpp*|"
-    // cuDNN, cuBLAS, NCCL, TensorRT
-    "libcudnn*|libcublas|libcublasLt|libnvblas|libnccl|libnccl-%|libnvinfer*|libnvonnxparser|libnvparsers|"
-    // torch
-    "libtorch|libtorch_cpu|libtorch_cuda|libtorch_hip|libtorch_xpu|libtorch_python|libtorch_global_deps|"
-    "libtorch_cuda_linalg|libtorch_nvshmem|libc10|libc10_cuda|libc10_hip|libc10_xpu|libcaffe2*|"
-    // ONNX Runtime
-    "libonnxruntime|libonnxruntime_providers_*|libonnxruntime4j_jni|onnxruntime_pybind11_state%|"
-    // XLA
-    "libtpu|libjax_common|xla_extension|xla_cuda_plugin|xla_rocm_plugin|pjrt_c_api_*|pjrt_plugin_*|libtensorflow|"
-    "libtensorflow_*|"
-    "_pywrap_tensorflow*|"
-    // CPython and hbmprof
-    "libpython#*|libpython#*.#|libffi|libhbmprof*";
-// The file names of other binaries, and the paths of others: the vDSO, and the modules of Python's standard library.
-constexpr char kPrograms[] = "python|python#|python#.#";
-constexpr char kOtherPaths[] = "vdso%|[vdso%|linux-vdso%|[linux-vdso%|%/lib-dynload/%";
+// A frame belongs to the first row that its binary or its Python package matches, else to the first row that its
+// function matches, but a row of kLibrary comes before rows of other roles, and a framework before a runtime: NCCL's
+// part of PyTorch is found by its functions.
+constexpr KnownLibrary kKnownLibraries[] = {
+    {CodeRole::kLibrary, "NCCL", "libnccl|libnccl-%",
+     "nccl^*|c10d::ProcessGroupNCCL%|c10d::NCCLComm%|torch::cuda::nccl::%", "", ""},
+    // PyTorch allocates the workspaces of cuBLAS and cuDNN in these functions.
+    {CodeRole::kLibrary, "cuBLAS", "libcublas|libcublasLt|libnvblas",
+     "cublas^*|at::cuda::blas::%|at::cuda::getNewWorkspace|at::cuda::getCurrentCUDABlasHandle|"
+     "at::cuda::getCUDABlasLtWorkspace*",
+     "", ""},
+    {CodeRole::kLibrary, "cuDNN", "libcudnn*", "cudnn^*|cudnn_frontend::%|at::native::%run_conv_plan*", "", ""},
+    {CodeRole::kLibrary, "cuFFT", "libcufftw?", "cufft^*", "", ""},
+    {CodeRole::kLibrary, "cuSPARSE", "libcusparse|libcusparseLt", "cusparse^*|cusparseLt^*", "", ""},
+    {CodeRole::kLibrary, "cuSOLVER", "libcusolver|libcusolverMg", "cusolver^*", "", ""},
+    {CodeRole::kLibrary, "cuRAND", "libcurand", "curand^*", "", ""},
+    {CodeRole::kLibrary, "NPP", "libnpp*", "", "", ""},
+    {CodeRole::kLibrary, "nvJPEG", "libnvjpeg", "nvjpeg^*", "", ""},
+    {CodeRole::kLibrary, "NVSHMEM", "libnvshmem*|libtorch_nvshmem", "nvshmem_*|nvshmemx_*", "", ""},
+    {CodeRole::kLibrary, "CUTLASS", "", "cutlass::%|void cutlass::%", "cutlass|nvidia_cutlass*", ""},
+    {CodeRole::kLibrary, "Triton", "libtriton|__triton_launcher%", "", "triton",
+     "%/.triton/cache/%|%/torchinductor_%/triton/%"},
+    {CodeRole::kLibrary, "TensorRT", "libnvinfer*|libnvonnxparser|libnvparsers", "nvinfer1::%", "tensorrt*", ""},
+    {CodeRole::kFramework, "PyTorch",
+     "libtorch|libtorch_cpu|libtorch_cuda|libtorch_hip|libtorch_xpu|libtorch_python|libtorch_global_deps|"
+     "libtorch_cuda_linalg|libc10|libc10_cuda|libc10_hip|libc10_xpu|libcaffe2*",
+     "at::%|c10::%|c10d::%|torch::%|caffe2::%", "torch", ""},
+    {CodeRole::kFramework, "TensorFlow", "libtensorflow|libtensorflow_*|_pywrap_tensorflow*", "tensorflow::%",
+     "tensorflow", ""},
+    {CodeRole::kFramework, "XLA",
+     "libtpu|libjax_common|xla_extension|xla_cuda_plugin|xla_rocm_plugin|pjrt_c_api_*|pjrt_plugin_*",
+     "xla::%|tsl::%|stream_executor::%|mlir::%", "jax|jaxlib|jax_*_plugin", ""},
+    {CodeRole::kFramework, "ONNX Runtime",
+     "libonnxruntime|libonnxruntime_providers_*|libonnxruntime4j_jni|onnxruntime_pybind11_state%",
+     "onnxruntime::%|Ort::%", "onnxruntime", ""},
+    // The record of the memory that the process had before `hbmprof attach`.
+    {CodeRole::kRuntime, "before attach", "", "[before attach]", "", ""},
+    {CodeRole::kRuntime, "CUDA",
+     "libcuda|libcudart|libnvrtc|libnvrtc-builtins|libnvJitLink|libnvptxcompiler|libcupti|libnvToolsExt|libnvidia-%|"
+     "libcufile*",
+     "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
+     "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*",
+     "nvidia", ""},
+    {CodeRole::kRuntime, "CPython", "libpython#*|libpython#*.#|libffi",
+     "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
+     "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*",
+     "", "python|python#|python#.#|%/python|%/python#|%/python#.#|%/lib-dynload/%"},
+    {CodeRole::kRuntime, "hbmprof", "libhbmprof*", "hbmprof::%|hbmprof_*", "", ""},
+    {CodeRole::kRuntime, "C++ runtime",
+     "libstdc++|libsupc++|libc++|libc++abi|libgcc_s|libunwind|libgomp|libi?omp|libi?omp#",
+     "std::%|__gnu_cxx::%|__cxxabiv1::%|void std::%|void __gnu_cxx::%|void __cxxabiv1::%|operator new%|operator "
+     "delete%",
+     "", ""},
+    {CodeRole::kRuntime, "libc",
+     "libc|libm|libmvec|libpthread|libdl|librt|libutil|libresolv|libnss_*|ld|ld-linux%|ld-musl%|libc.musl-%",
+     "_start|__libc_start_main*|__libc_start_call_main*|clone3?|__clone3?|start_thread", "",
+     "vdso%|[vdso%|linux-vdso%|[linux-vdso%"},
+};
 
-// Functions, for code that is linked statically or inlined into the program.
-constexpr char kFunctions[] =
-    "_start|__libc_start_main*|__libc_start_call_main*|clone3?|__clone3?|start_thread|"
-    "std::%|__gnu_cxx::%|__cxxabiv1::%|void std::%|void __gnu_cxx::%|void __cxxabiv1::%|operator new%|operator delete%|"
-    "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
-    "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*|"
-    "cudnn^*|cublas^*|cublasLt^*|nccl^*|nvinfer1::%|"
-    "at::%|c10::%|torch::%|caffe2::%|onnxruntime::%|Ort::%|"
-    "xla::%|tsl::%|tensorflow::%|stream_executor::%|mlir::%|"
-    "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
-    "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*|"
-    "hbmprof::%|hbmprof_*";
-
-// Python packages, by the name of their folder, and other source files of known Python code: the standard library.
-constexpr char kPythonPackages[] = "torch|jax|jaxlib|onnxruntime|tensorrt*|tensorflow|nvidia|jax_*_plugin";
+// The source files of Python's standard library.
 constexpr char kPythonLibrary[] = "<frozen %|%/lib/python#.#/%|%/lib64/python#.#/%";
 
 // Names of frames without known code: unknown code, and the marks that the writer of a profile adds.
-constexpr char kNotCode[] = "[unknown]|[no stack]|[stack truncated]|<unknown>";
+constexpr char kNotCode[] = "[unknown]|[no stack]|[stack truncated]|[small call stacks]|<unknown>";
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsCapital(char c) { return c >= 'A' && c <= 'Z'; }
@@ -79,7 +110,9 @@ bool Matches(std::string_view pattern, std::string_view text) {
   return begins && Matches(rest, text.substr(1));
 }
 
+// No pattern matches an empty text.
 bool MatchesAny(std::string_view patterns, std::string_view text) {
+  if (text.empty()) return false;
   for (;;) {
     const size_t end = patterns.find('|');
     if (Matches(patterns.substr(0, end), text)) return true;
@@ -92,53 +125,100 @@ bool EndsWith(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
 
-// Returns whether the file lies in the folder of a known Python package.
-bool IsInKnownPackage(std::string_view path) {
+// Returns the name of the Python package in which the file lies; "" if it lies in none.
+std::string_view PackageOf(std::string_view path) {
   constexpr std::string_view kFolder = "-packages/";
   for (size_t at = path.find(kFolder); at != path.npos; at = path.find(kFolder, at + 1)) {
     const std::string_view inside = path.substr(at + kFolder.size());
     const std::string_view before = path.substr(0, at);
     const size_t end = inside.find('/');
-    if (end != inside.npos && (EndsWith(before, "/site") || EndsWith(before, "/dist")) &&
-        MatchesAny(kPythonPackages, inside.substr(0, end))) {
-      return true;
-    }
+    if (end != inside.npos && (EndsWith(before, "/site") || EndsWith(before, "/dist"))) return inside.substr(0, end);
   }
-  return false;
+  return "";
 }
 
-bool IsKnownBinary(std::string_view path) {
-  if (path.empty()) return false;
-  const std::string_view file = path.substr(path.rfind('/') + 1);
-  const std::string_view stem = file.substr(0, file.find(".so"));
-  if (stem.size() == file.size()) {
-    if (MatchesAny(kPrograms, file)) return true;
-  } else {
-    const std::string_view name = stem.substr(0, stem.find_last_not_of("0123456789abcdef.") + 1);
-    if (MatchesAny(kSharedLibraries, stem)) return true;
-    if (name.size() < stem.size() && EndsWith(name, "-") &&
-        MatchesAny(kSharedLibraries, name.substr(0, name.size() - 1))) {
-      return true;
-    }
+// The parts of a binary's path that the table compares. A part is empty if the path has none.
+struct Binary {
+  explicit Binary(std::string_view whole_path) : path(whole_path), package(PackageOf(whole_path)) {
+    const std::string_view file = path.substr(path.rfind('/') + 1);
+    const size_t end = file.find(".so");
+    if (end == file.npos) return;
+    name = file.substr(0, end);
+    const size_t hash = name.find_last_not_of("0123456789abcdef.") + 1;
+    if (hash < name.size() && EndsWith(name.substr(0, hash), "-")) name_without_hash = name.substr(0, hash - 1);
   }
-  return MatchesAny(kOtherPaths, path) || IsInKnownPackage(path);
+  bool IsOf(const KnownLibrary& library) const {
+    return MatchesAny(library.shared_libraries, name) || MatchesAny(library.shared_libraries, name_without_hash) ||
+           MatchesAny(library.packages, package) || MatchesAny(library.paths, path);
+  }
+
+  std::string_view path;
+  std::string_view package;
+  std::string_view name;  // of a shared library
+  std::string_view name_without_hash;
+};
+
+// Returns the owner of a frame of a Python function. The binary is that of the interpreter, so only the source file
+// counts.
+FrameOwner OwnerOfPython(std::string_view source) {
+  const std::string_view package = PackageOf(source);
+  for (const KnownLibrary& library : kKnownLibraries) {
+    if (MatchesAny(library.packages, package)) return {library.role, library.name};
+  }
+  const bool in_package = source.find("-packages/") != source.npos;
+  if (!in_package && MatchesAny(kPythonLibrary, source)) return {CodeRole::kRuntime, "CPython"};
+  return {CodeRole::kOwnCode, ""};
 }
 
 }  // namespace
 
-bool IsOwnCode(std::string_view name, std::string_view source, std::string_view binary) {
+FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_view binary) {
   // A file can contain a text of any length, in many frames.
   constexpr size_t kMostBytes = 4096;
   name = name.substr(0, kMostBytes);
   source = source.substr(0, kMostBytes);
   binary = binary.substr(0, kMostBytes);
-  if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return false;
-  // The binary of a Python function is the interpreter, so only its source file counts.
-  if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) {
-    const bool in_package = source.find("-packages/") != source.npos;
-    return !IsInKnownPackage(source) && (in_package || !MatchesAny(kPythonLibrary, source));
+  if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
+  if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
+  const Binary parts(binary);
+  for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
+    for (const KnownLibrary& library : kKnownLibraries) {
+      if (library.role == role && parts.IsOf(library)) return {role, library.name};
+    }
+    for (const KnownLibrary& library : kKnownLibraries) {
+      if (library.role == role && MatchesAny(library.functions, name)) return {role, library.name};
+    }
   }
-  return !IsKnownBinary(binary) && !MatchesAny(kFunctions, name);
+  return {CodeRole::kOwnCode, ""};
+}
+
+void MemoryHolder::Add(const FrameOwner& frame) {
+  if (is_complete_) return;
+  switch (frame.role) {
+    case CodeRole::kNone:
+      break;
+    case CodeRole::kRuntime:
+      if (runtime_.empty()) runtime_ = frame.library;
+      break;
+    case CodeRole::kFramework:
+      if (framework_.empty()) framework_ = frame.library;
+      is_complete_ = is_idle_memory_;
+      break;
+    case CodeRole::kLibrary:
+      library_ = frame.library;
+      is_complete_ = true;
+      break;
+    case CodeRole::kOwnCode:
+      has_own_code_ = is_complete_ = true;
+      break;
+  }
+}
+
+std::string_view MemoryHolder::name() const {
+  if (!library_.empty()) return library_;
+  if (!framework_.empty()) return framework_;
+  if (has_own_code_) return kOwnCodeName;
+  return runtime_.empty() ? kUnknownName : runtime_;
 }
 
 }  // namespace hbmprof::internal

@@ -173,46 +173,51 @@ std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_
 struct Holder {
   uint32_t stack = 0;
   int64_t bytes = 0;
+  int64_t idle = 0;          // the part of `bytes` that is idle memory of pools
   int64_t objects = 0;       // live buffers, without segments of pools
   int64_t bytes_before = 0;  // when the last profile was written
 };
 
 bool HoldsMore(const Holder& a, const Holder& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.stack < b.stack; }
 
-std::vector<Holder> LargestHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space) {
+// Returns all holders, largest first.
+std::vector<Holder> HoldersOf(const Snapshot& snapshot, uint32_t device, MemorySpace space) {
   std::unordered_map<uint32_t, Holder> by_stack;
   for (const Snapshot::Sample& sample : snapshot.samples) {
     if (sample.device != device || SpaceOf(sample.kind) != space || sample.inuse_bytes == 0) continue;
     Holder& holder = by_stack[sample.stack];
     holder.stack = sample.stack;
     holder.bytes += sample.inuse_bytes;
-    if (sample.kind != MemoryKind::kPool) holder.objects += sample.inuse_objects;
+    if (sample.kind == MemoryKind::kPool) {
+      holder.idle += sample.inuse_bytes;
+    } else {
+      holder.objects += sample.inuse_objects;
+    }
   }
   std::vector<Holder> holders;
   holders.reserve(by_stack.size());
   for (const auto& [stack, holder] : by_stack) holders.push_back(holder);
   std::sort(holders.begin(), holders.end(), &HoldsMore);
-  holders.resize(std::min(holders.size(), kStacksNamed));
   return holders;
 }
 
 // A frame of a stack as the report shows it.
 struct ShownFrame {
   std::string text;
-  bool is_own = false;  // it is the program's own code
+  FrameOwner owner;
 };
 using ShownFrames = std::unordered_map<uint64_t, ShownFrame>;  // by the element of the stack
 
 ShownFrame Shown(const Snapshot::NamedFrame& frame) {
   const std::string file = frame.file.substr(frame.file.rfind('/') + 1);
   return {frame.function + (file.empty() ? "" : " (" + file + ":" + std::to_string(frame.line) + ")"),
-          IsOwnCode(frame.function, frame.file, "")};
+          OwnerOf(frame.function, frame.file, "")};
 }
 
 ShownFrame Shown(uint64_t address, const Symbolizer::Name& known, const Snapshot::Module* module) {
   const std::string_view name = known.name.empty() ? known.system_name : known.name;
   ShownFrame frame;
-  frame.is_own = IsOwnCode(name, "", module == nullptr ? std::string_view() : module->path);
+  frame.owner = OwnerOf(name, "", module == nullptr ? std::string_view() : module->path);
   frame.text = !name.empty()       ? std::string(name)
                : module != nullptr ? NameInModule(*module, address)
                                    : HexNumber(address);
@@ -251,13 +256,60 @@ std::string StackText(const std::vector<uint64_t>& stack, const ShownFrames& fra
     size_t count = 0;
     for (const uint64_t word : stack) {
       const ShownFrame& frame = frames.at(word);
-      if (only_own && !frame.is_own) continue;
+      if (only_own && frame.owner.role != CodeRole::kOwnCode) continue;
       if (count++ == kFramesShown || (count > 1 && text.size() + frame.text.size() > kStackLineBytes)) break;
       text.append(count == 1 ? "" : " < ").append(Printable(frame.text.substr(0, kStackLineBytes)));
     }
     if (count > 0) return text;
   }
   return "(no call stack)";
+}
+
+// Returns the columns of a line: the bytes, and their share of `whole`.
+std::string SizeColumns(int64_t bytes, int64_t whole) {
+  char columns[64];
+  const double share = whole > 0 ? 100.0 * static_cast<double>(bytes) / static_cast<double>(whole) : 0;
+  std::snprintf(columns, sizeof(columns), "%12s %5.1f %%", Bytes(bytes).c_str(), share);
+  return columns;
+}
+
+// Returns the lines that show which library holds how many bytes of the memory space, largest first; "" if there is
+// only one holder. Their sum is `in_use`, the bytes of all holders, and what only the driver reports. `frames` has the
+// frames of the holders up to kStacksNamed.
+std::string LibrariesText(const Snapshot& snapshot, const std::vector<Holder>& holders, const ShownFrames& frames,
+                          const DeviceStats& stats) {
+  std::map<std::string_view, int64_t> bytes;
+  for (size_t i = 0; i < holders.size(); ++i) {
+    if (i >= kStacksNamed) {
+      bytes["other call stacks"] += holders[i].bytes;
+      continue;
+    }
+    for (const bool is_idle : {false, true}) {
+      const int64_t part = is_idle ? holders[i].idle : holders[i].bytes - holders[i].idle;
+      if (part == 0) continue;
+      MemoryHolder library(is_idle);
+      for (const uint64_t word : snapshot.stacks[holders[i].stack].return_addresses) library.Add(frames.at(word).owner);
+      bytes[library.name()] += part;
+    }
+  }
+  const int64_t unaccounted = stats.unaccounted.value_or(0);
+  if (unaccounted > 0) {
+    bytes[stats.driver_scope == DriverScope::kDevice ? kUnaccountedOfDeviceName : kUnaccountedName] = unaccounted;
+  }
+  if (stats.driver_cache_bytes.value_or(0) > 0) bytes[kDriverCacheName] = *stats.driver_cache_bytes;
+  if (bytes.size() < 2) return "";
+  std::vector<std::pair<int64_t, std::string_view>> rows;
+  int64_t whole = 0;
+  for (const auto& [name, part] : bytes) {
+    rows.emplace_back(-part, name);
+    whole += part;
+  }
+  std::sort(rows.begin(), rows.end());
+  std::string text = "  in use by library, largest first:\n";
+  for (const auto& [part, name] : rows) {
+    text.append(SizeColumns(-part, whole)).append("  ").append(name).append("\n");
+  }
+  return text;
 }
 
 // Returns a line such as "  by kind    2.00 MiB device, 512 B pinned_host"; "" if there is only one kind.
@@ -372,11 +424,14 @@ uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, Me
   return HashBytes(name.data(), name.size(), hash);
 }
 
-std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
-                              const std::function<std::optional<int64_t>(uint64_t)>& bytes_before) {
-  std::vector<Holder> holders = LargestHolders(snapshot, device, space);
-  if (holders.empty()) return "";
+std::string OutOfMemoryHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
+                               const std::function<std::optional<int64_t>(uint64_t)>& bytes_before) {
+  const std::vector<Holder> all = HoldersOf(snapshot, device, space);
+  if (all.empty()) return "";
+  std::vector<Holder> holders(all.begin(),
+                              all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kStacksNamed)));
   const ShownFrames frames = FramesOf(snapshot, holders, symbolizer);
+  const DeviceStats& stats = snapshot.devices[device].spaces[static_cast<int>(space)];
   std::vector<std::string> texts;
   texts.reserve(holders.size());
   for (const Holder& holder : holders) {
@@ -396,16 +451,14 @@ std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemoryS
   holders.clear();
   for (const auto& [name, holder] : by_text) holders.push_back(holder);
   std::sort(holders.begin(), holders.end(), &HoldsMore);
-  const int64_t in_use = snapshot.devices[device].spaces[static_cast<int>(space)].bytes_in_use;
-  std::string text = "  in use by call stack, largest first";
+  std::string text = LibrariesText(snapshot, all, frames, stats);
+  text.append("  in use by call stack, largest first");
   text.append(has_growth ? ", with the change since the last profile:\n" : ":\n");
   for (size_t i = 0; i < std::min(holders.size(), kStacksShown); ++i) {
     const Holder& holder = holders[i];
-    const double share = in_use > 0 ? 100.0 * static_cast<double>(holder.bytes) / static_cast<double>(in_use) : 0;
-    char columns[96];
-    std::snprintf(columns, sizeof(columns), "%12s %5.1f %% %8" PRId64 " live  ", Bytes(holder.bytes).c_str(), share,
-                  holder.objects);
-    text.append(columns);
+    char columns[64];
+    std::snprintf(columns, sizeof(columns), " %8" PRId64 " live  ", holder.objects);
+    text.append(SizeColumns(holder.bytes, stats.bytes_in_use)).append(columns);
     if (has_growth) {
       const int64_t growth = holder.bytes - holder.bytes_before;
       std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());

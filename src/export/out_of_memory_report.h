@@ -71,13 +71,14 @@ std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t devi
 // `stack` and `device` are indices in `snapshot`.
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space);
 
-// Returns the list of the call stacks that hold the most bytes of a device's memory space in `snapshot`; "" if nothing
-// is in use. The list has at most ten lines of stacks. A line shows the innermost functions of the program's own code
-// (known_code.h); those of all code if the stack has no own code. Stacks with the same text share a line. `device` is
-// an index in snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last profile
-// was written, or nullopt if none was written. `symbolizer` may be null.
-std::string OutOfMemoryStacks(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
-                              const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);
+// Returns what holds the bytes of a device's memory space in `snapshot`; "" if nothing is in use. First the libraries
+// (known_code.h) with their bytes and those that only the driver reports, if there are several holders. Then the call
+// stacks that hold the most bytes, in at most ten lines. A line shows the innermost functions of the program's own
+// code; those of all code if the stack has no own code. Stacks with the same text share a line. `device` is an index in
+// snapshot.devices. `bytes_before(key)` returns the bytes of the holder with this key when the last profile was
+// written, or nullopt if none was written. `symbolizer` may be null.
+std::string OutOfMemoryHolders(const Snapshot& snapshot, uint32_t device, MemorySpace space, Symbolizer* symbolizer,
+                               const std::function<std::optional<int64_t>(uint64_t key)>& bytes_before);
 
 }  // namespace hbmprof::internal
 

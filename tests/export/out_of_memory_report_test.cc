@@ -246,21 +246,21 @@ Snapshot TwelveStacks() {
   return snapshot;
 }
 
-TEST(OutOfMemoryStacksTest, ListsTheTenLargestOfTheDeviceAndSpace) {
+TEST(OutOfMemoryHoldersTest, ListsTheTenLargestOfTheDeviceAndSpace) {
   NumberSymbolizer symbolizer;
-  const std::string text = OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kDevice, &symbolizer, nullptr);
+  const std::string text = OutOfMemoryHolders(TwelveStacks(), 1, MemorySpace::kDevice, &symbolizer, nullptr);
   EXPECT_THAT(text, MatchesRegex("  in use by call stack, largest first:\n"
                                  "   12.00 MiB  15.4 %        2 live  f110 < f111 < f113 < f114\n"
                                  "   11.00 MiB  14.1 %        2 live  f100 < f101 < f103 < f104\n(.*\n)*"
                                  "    3.00 MiB   3.8 %        2 live  f20 < f21 < f23 < f24\n"));
 }
 
-TEST(OutOfMemoryStacksTest, ShowsTheNamesOfNamedFrames) {
+TEST(OutOfMemoryHoldersTest, ShowsTheNamesOfNamedFrames) {
   Snapshot snapshot = TwelveStacks();
   snapshot.named_frames = {{"forward", "/srv/model.py", 41, 30}, {"main", "/srv/main.py", 3, 1}};
   snapshot.stacks[11].return_addresses = {21, kNamed | 0, 31, kNamed | 1};
   NumberSymbolizer symbolizer;
-  const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr);
+  const std::string text = OutOfMemoryHolders(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr);
   EXPECT_THAT(text, HasSubstr(" 2 live  f20 < forward (model.py:41) < f30 < main (main.py:3)\n"));
   EXPECT_THAT(text, HasSubstr(" 2 live  f100 < f101 < f103 < f104\n")) << "the stacks behind it";
 }
@@ -298,24 +298,24 @@ Snapshot WithStacks(const std::vector<std::vector<uint64_t>>& stacks) {
   return snapshot;
 }
 
-TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInCpp) {
+TEST(OutOfMemoryHoldersTest, RowBeginsAtOwnCodeInCpp) {
   const Snapshot snapshot = WithStacks({{0x16f7a, 0x1011, 0x1021, 0x1031, 0x10100}, {0x1012, 0x1021, 0x1031}});
   ListedNames names({{0x1010, "std::vector::resize"}, {0x1020, "app::Grow"}, {0x1030, "main"}, {0x100ff, "_start"}});
-  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
               HasSubstr("    1.00 MiB  50.0 %        1 live  app::Grow < main\n"
                         "    1.00 MiB  50.0 %        1 live  app+0x11 < app::Grow < main\n"));
 }
 
-TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInPython) {
+TEST(OutOfMemoryHoldersTest, RowBeginsAtOwnCodeInPython) {
   Snapshot snapshot = WithStacks({{0x16f7a, 0x10101, kNamed | 0, 0x50101, kNamed | 1}});
   snapshot.named_frames = {{"load", "/srv/model.py", 41, 30}, {"<module>", "/srv/main.py", 3, 1}};
   ListedNames names({{0x10100, "ffi_call"}, {0x50100, "cfunction_call"}});
-  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
               HasSubstr(" 1 live  load (model.py:41) < <module> (main.py:3)\n"));
 }
 
 // Two paths through PyTorch to one line of the user are one row.
-TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInPyTorch) {
+TEST(OutOfMemoryHoldersTest, RowBeginsAtOwnCodeInPyTorch) {
   Snapshot snapshot = WithStacks({{0x30101, 0x30201, 0x50101, kNamed | 0, kNamed | 1, kNamed | 2},
                                   {0x30101, 0x30301, 0x50101, kNamed | 0, kNamed | 1, kNamed | 2},
                                   {0x30101, 0x30301, 0x50201}});
@@ -326,38 +326,74 @@ TEST(OutOfMemoryStacksTest, RowBeginsAtOwnCodeInPyTorch) {
                      {0x30200, "at::empty"},
                      {0x30300, "at::native::zeros"},
                      {0x50100, "cfunction_call"}});
-  EXPECT_THAT(OutOfMemoryStacks(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
               HasSubstr("    2.00 MiB  66.7 %        2 live  forward (model.py:17)\n"
                         "    1.00 MiB  33.3 %        1 live  c10::cuda::CUDACachingAllocator::Native::malloc < "
                         "at::native::zeros < python3.11+0x200\n"));
 }
 
-TEST(OutOfMemoryStacksTest, FrameWithoutANameShowsItsObject) {
+// PyTorch's tensor, NCCL's buffer in PyTorch's pool, and own code; and what only the driver reports.
+TEST(OutOfMemoryHoldersTest, ListsTheLibraries) {
+  Snapshot snapshot = WithStacks({{0x30101, 0x30201, kNamed | 0}, {0x30101, 0x30301, kNamed | 0}, {0x1011}});
+  snapshot.named_frames = {{"train", "/srv/train.py", 17, 10}};
+  ListedNames names({{0x30100, "c10::cuda::CUDACachingAllocator::Native::malloc"},
+                     {0x30200, "at::empty"},
+                     {0x30300, "c10d::ProcessGroupNCCL::allgather"}});
+  snapshot.samples[0].inuse_bytes = 4 * kMiB;
+  snapshot.samples.push_back(snapshot.samples[1]);
+  snapshot.samples.back().kind = MemoryKind::kPool;
+  DeviceStats& stats = snapshot.devices[0].spaces[0];
+  stats.bytes_in_use = 7 * kMiB;
+  stats.unaccounted = kMiB / 2;
+  stats.driver_scope = DriverScope::kProcess;
+  stats.driver_cache_bytes = kMiB / 2;
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr("  in use by library, largest first:\n"
+                        "    5.00 MiB  62.5 %  PyTorch\n"
+                        "    1.00 MiB  12.5 %  NCCL\n"
+                        "    1.00 MiB  12.5 %  own code\n"
+                        "  512.00 KiB   6.2 %  CUDA memory pools (idle)\n"
+                        "  512.00 KiB   6.2 %  unaccounted (contexts, modules, driver)\n"
+                        "  in use by call stack, largest first:\n"));
+  stats.driver_scope = DriverScope::kDevice;
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
+              HasSubstr("  unaccounted (driver and other processes)\n"));
+}
+
+TEST(OutOfMemoryHoldersTest, StacksBeyondTheLimitAreOneHolder) {
+  std::vector<std::vector<uint64_t>> stacks;
+  for (uint64_t i = 0; i < 4098; ++i) stacks.push_back({0x1000000 + i});
+  EXPECT_THAT(OutOfMemoryHolders(WithStacks(stacks), 0, MemorySpace::kDevice, nullptr, nullptr),
+              HasSubstr("    4.00 GiB 100.0 %  unknown\n"
+                        "    2.00 MiB   0.0 %  other call stacks\n"));
+}
+
+TEST(OutOfMemoryHoldersTest, FrameWithoutANameShowsItsObject) {
   ListedNames names({{0x10100, "ffi_call"}});
-  EXPECT_THAT(OutOfMemoryStacks(WithStacks({{0x16f7a, 0x10101, 0x900001}}), 0, MemorySpace::kDevice, &names, nullptr),
+  EXPECT_THAT(OutOfMemoryHolders(WithStacks({{0x16f7a, 0x10101, 0x900001}}), 0, MemorySpace::kDevice, &names, nullptr),
               HasSubstr(" 1 live  libffi.so.8+0x6f79 < ffi_call < 0x900000\n"));
 }
 
-TEST(OutOfMemoryStacksTest, ShowsGrowthSinceTheLastProfile) {
+TEST(OutOfMemoryHoldersTest, ShowsGrowthSinceTheLastProfile) {
   const Snapshot snapshot = TwelveStacks();
   const uint64_t largest = HolderKey(snapshot, 11, 1, MemorySpace::kDevice);
   const auto before = [&](uint64_t key) { return std::optional<int64_t>(key == largest ? 10 * kMiB : 20 * kMiB); };
-  const std::string text = OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, nullptr, before);
+  const std::string text = OutOfMemoryHolders(snapshot, 1, MemorySpace::kDevice, nullptr, before);
   EXPECT_THAT(text, HasSubstr("   12.00 MiB  15.4 %        2 live     +2.00 MiB  0x6e < 0x6f"));
   EXPECT_THAT(text, HasSubstr("   11.00 MiB  14.1 %        2 live     -9.00 MiB  0x64 < 0x65"));
 }
 
-TEST(OutOfMemoryStacksTest, EqualInnermostFunctionsShareALine) {
+TEST(OutOfMemoryHoldersTest, EqualInnermostFunctionsShareALine) {
   Snapshot snapshot = TwelveStacks();
   snapshot.stacks[0].return_addresses = snapshot.stacks[11].return_addresses;
   snapshot.stacks[0].return_addresses.push_back(7);  // beyond the frames that are shown
   NumberSymbolizer symbolizer;
-  EXPECT_THAT(OutOfMemoryStacks(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr),
+  EXPECT_THAT(OutOfMemoryHolders(snapshot, 1, MemorySpace::kDevice, &symbolizer, nullptr),
               HasSubstr("   13.00 MiB  16.7 %        4 live  f110 < f111 < f113 < f114\n"));
 }
 
-TEST(OutOfMemoryStacksTest, EmptyIfNothingIsInUse) {
-  EXPECT_EQ(OutOfMemoryStacks(TwelveStacks(), 1, MemorySpace::kManaged, nullptr, nullptr), "");
+TEST(OutOfMemoryHoldersTest, EmptyIfNothingIsInUse) {
+  EXPECT_EQ(OutOfMemoryHolders(TwelveStacks(), 1, MemorySpace::kManaged, nullptr, nullptr), "");
 }
 
 TEST(OutOfMemoryKindsAndProcessesTest, ShowsKindsAndOtherProcesses) {

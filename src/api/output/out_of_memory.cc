@@ -230,7 +230,7 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   std::string text;
   if (const std::optional<uint32_t> device = DeviceIn(snapshot, failure.device)) {
     text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
-    text += OutOfMemoryStacks(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
+    text += OutOfMemoryHolders(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
   }
   return text + WriteProfile(snapshot, options);
 }

@@ -23,7 +23,6 @@ struct ConvertOptions : ViewOptions {
   std::string to;
   std::string output;
   std::string type;
-  std::vector<std::string> by;
 };
 
 // Whether the format is made only from recordings.

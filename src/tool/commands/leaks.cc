@@ -32,7 +32,6 @@ struct LeaksOptions : ViewOptions {
   std::string fail_over;
   std::string fail_on = "sure";
   bool has_fail_on = false;  // the option --fail-on was given
-  std::vector<std::string> by;
   size_t rows = 10;
   size_t frames = 8;
   bool all = false;

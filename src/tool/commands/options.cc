@@ -10,7 +10,7 @@
 namespace hbmprof::tool {
 
 const char kFilterHelp[] =
-    "Also --known REGEX: further known libraries. Of a running process: --socket-dir DIR\n"
+    "Also --known [NAME=]REGEX: a further known library. Of a running process: --socket-dir DIR\n"
     "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
     "[KEY=]REGEX|RANGE";
 
@@ -28,7 +28,8 @@ void AddProcessOptions(CLI::App& arguments, bool is_hidden) {
 
 CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known) {
   return arguments
-      .add_option("--known", known, "REGEX of further known libraries: binaries, files, functions; can be repeated")
+      .add_option("--known", known,
+                  "A further known library, as [NAME=]REGEX: binaries, files, functions; can be repeated")
       ->allow_extra_args(false);
 }
 
@@ -53,7 +54,7 @@ void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
 void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
   arguments.add_option("-t,--type", options.type, "Sample type, such as peak_space (default: the profile's own)");
   arguments
-      .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,phase")
+      .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,library")
       ->delimiter(',')
       ->allow_extra_args(false);
   arguments.add_option("-n,--rows", options.rows, "Rows to show, 0 for all")

@@ -301,7 +301,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
-                        "Add columns of bytes: function, tag (sets of tags), or KEY (values of this tag)");
+                        "Add columns of bytes: function, library, tag (sets of tags), or KEY (values of this tag)");
   arguments
       ->add_option("-n,--rows", options->rows,
                    "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")

@@ -5,39 +5,41 @@
 #include <optional>
 #include <utility>
 
-#include "src/export/known_code.h"
 #include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
 absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::string>& more) {
   KnownLibraries libraries;
-  for (const std::string& expression : more) {
+  for (const std::string& text : more) {
+    std::string name = text;
+    std::string expression = text;
+    RE2::FullMatch(text, R"(([\w.+-]+)=(.+))", &name, &expression);
     ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex("--known", expression));
-    libraries.more_.emplace_back(std::move(compiled));
+    libraries.more_.push_back({std::make_unique<const std::string>(std::move(name)), NamePattern(std::move(compiled))});
   }
   return libraries;
 }
 
-bool KnownLibraries::IsOwn(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source,
-                           ProfileSet::String binary) {
-  for (NamePattern& pattern : more_) {
+internal::FrameOwner KnownLibraries::OwnerOf(const ProfileSet& profiles, ProfileSet::String name,
+                                             ProfileSet::String source, ProfileSet::String binary) {
+  for (Library& library : more_) {
     for (const ProfileSet::String text : {name, source, binary}) {
-      if (text != 0 && pattern.Matches(profiles, text)) return false;
+      if (text != 0 && library.pattern.Matches(profiles, text)) return {internal::CodeRole::kLibrary, *library.name};
     }
   }
-  return internal::IsOwnCode(profiles.text(name), profiles.text(source), profiles.text(binary));
+  return internal::OwnerOf(profiles.text(name), profiles.text(source), profiles.text(binary));
 }
 
-std::vector<bool> KnownLibraries::OwnFrames(const ProfileSet& profiles, uint64_t number) {
+std::vector<internal::FrameOwner> KnownLibraries::OwnersOf(const ProfileSet& profiles, uint64_t number) {
   const ProfileSet::Location& location = profiles.locations()[number];
-  std::vector<bool> own;
-  if (location.frames.empty()) own.push_back(IsOwn(profiles, 0, 0, location.object));
+  std::vector<internal::FrameOwner> owners;
+  if (location.frames.empty()) owners.push_back(OwnerOf(profiles, 0, 0, location.object));
   for (const ProfileSet::Frame& frame : location.frames) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
-    own.push_back(IsOwn(profiles, function.name, function.filename, location.object));
+    owners.push_back(OwnerOf(profiles, function.name, function.filename, location.object));
   }
-  return own;
+  return owners;
 }
 
 bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
@@ -48,10 +50,10 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
   };
   std::vector<Own> own(profiles.locations().size());
   for (uint64_t l = 0; l < own.size(); ++l) {
-    const std::vector<bool> frames = libraries.OwnFrames(profiles, l);
+    const std::vector<internal::FrameOwner> frames = libraries.OwnersOf(profiles, l);
     own[l].location = l;
     for (size_t i = 0; i < frames.size() && !own[l].frame.has_value(); ++i) {
-      if (frames[i]) own[l].frame = i;
+      if (frames[i].role == internal::CodeRole::kOwnCode) own[l].frame = i;
     }
     if (own[l].frame.value_or(0) == 0) continue;
     ProfileSet::Location rest = profiles.locations()[l];

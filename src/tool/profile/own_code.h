@@ -4,10 +4,12 @@
 #define HBMPROF_SRC_TOOL_PROFILE_OWN_CODE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "src/export/known_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/regex.h"
 
@@ -16,19 +18,26 @@ namespace hbmprof::tool {
 // Decides which frames belong to known libraries. Not thread-safe.
 class KnownLibraries {
  public:
-  // `more`: regular expressions for the binaries, source files and functions of further libraries. Error:
-  // kInvalidArgument for an expression that RE2 does not accept.
+  // `more`: further libraries, which come before those of the table. Each is a regular expression for binaries, source
+  // files and functions, as "REGEX" or "NAME=REGEX". The name has letters, digits and the characters "_.+-"; without a
+  // name, the library has the expression as its name. Error: kInvalidArgument for an expression that RE2 does not
+  // accept.
   static absl::StatusOr<KnownLibraries> Make(const std::vector<std::string>& more);
 
-  // Returns for each frame of the location, innermost first, whether it is the program's own code: it has a name or a
-  // binary, and is not of a known library. `profiles` must be the same in all calls.
-  std::vector<bool> OwnFrames(const ProfileSet& profiles, uint64_t location);
+  // Returns what each frame of the location belongs to, innermost first. The names live as long as this object.
+  // `profiles` must be the same in all calls.
+  std::vector<internal::FrameOwner> OwnersOf(const ProfileSet& profiles, uint64_t location);
 
  private:
   KnownLibraries() = default;
-  bool IsOwn(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source, ProfileSet::String binary);
+  internal::FrameOwner OwnerOf(const ProfileSet& profiles, ProfileSet::String name, ProfileSet::String source,
+                               ProfileSet::String binary);
 
-  std::vector<NamePattern> more_;
+  struct Library {
+    std::unique_ptr<const std::string> name;  // its address does not change
+    NamePattern pattern;
+  };
+  std::vector<Library> more_;
 };
 
 // Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Also removes the

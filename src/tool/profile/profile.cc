@@ -150,6 +150,19 @@ ProfileSet::String ProfileSet::Intern(std::string_view text) {
   return number;
 }
 
+uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
+  std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) {
+    return std::tie(a.key, a.text, a.number, a.unit) < std::tie(b.key, b.text, b.number, b.unit);
+  });
+  std::vector<uint64_t> key;
+  for (const Label& label : labels) {
+    key.insert(key.end(), {label.key, label.text, static_cast<uint64_t>(label.number), label.unit});
+  }
+  const uint32_t number = label_keys_.Intern(key);
+  if (number == label_sets_.size()) label_sets_.push_back(std::move(labels));
+  return number;
+}
+
 // Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
@@ -295,16 +308,7 @@ class ProfileSet::Adder {
       if (label.str() == 0 && label.num() == 0 && label.num_unit() == 0) continue;
       labels_.push_back({Text(label.key()), Text(label.str()), label.num(), Text(label.num_unit())});
     }
-    std::sort(labels_.begin(), labels_.end(), [](const Label& a, const Label& b) {
-      return std::tie(a.key, a.text, a.number, a.unit) < std::tie(b.key, b.text, b.number, b.unit);
-    });
-    label_key_.clear();
-    for (const Label& label : labels_) {
-      label_key_.insert(label_key_.end(), {label.key, label.text, static_cast<uint64_t>(label.number), label.unit});
-    }
-    const uint32_t number = set_.label_keys_.Intern(label_key_);
-    if (number == set_.label_sets_.size()) set_.label_sets_.push_back(labels_);
-    return number;
+    return set_.LabelSetOf(labels_);
   }
 
   ProfileSet& set_;
@@ -316,7 +320,6 @@ class ProfileSet::Adder {
   absl::flat_hash_map<uint64_t, Mapped> locations_;
   std::vector<uint64_t> stack_;
   std::vector<Label> labels_;
-  std::vector<uint64_t> label_key_;
 };
 
 absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types) {
@@ -504,6 +507,36 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
     file.samples.resize(kept);
     file.values.resize(kept * width);
   }
+}
+
+void ProfileSet::AddLabel(std::string_view key, const std::function<std::string_view(const Sample&)>& text_of) {
+  const String key_number = Intern(key);
+  absl::flat_hash_map<std::pair<uint32_t, String>, uint32_t> sets;  // by the set before and the text
+  for (File& file : files_) {
+    for (Sample& sample : file.samples) {
+      const auto [entry, is_new] = sets.try_emplace({sample.labels, Intern(text_of(sample))}, sample.labels);
+      if (is_new) {
+        std::vector<Label> labels = label_sets_[sample.labels];
+        const bool has_key =
+            std::any_of(labels.begin(), labels.end(), [&](const Label& label) { return label.key == key_number; });
+        labels.push_back({key_number, entry->first.second, 0, 0});
+        if (!has_key) entry->second = LabelSetOf(std::move(labels));
+      }
+      sample.labels = entry->second;
+    }
+  }
+}
+
+void ProfileSet::AddSample(size_t file, std::string_view function,
+                           const std::vector<std::pair<std::string_view, std::string_view>>& labels, size_t type,
+                           int64_t value) {
+  const auto number = static_cast<uint32_t>(functions_.size());
+  functions_.push_back({Intern(function), 0, 0});
+  std::vector<Label> set;
+  for (const auto& [key, text] : labels) set.push_back({Intern(key), Intern(text), 0, 0});
+  files_[file].samples.push_back({StackOf({AddLocation({0, {{number, 0}}})}), LabelSetOf(std::move(set)), 0});
+  files_[file].values.resize(files_[file].values.size() + types_.size());
+  files_[file].values[files_[file].values.size() - types_.size() + type] = value;
 }
 
 std::string ProfileSet::ShownFrame::Position() const {

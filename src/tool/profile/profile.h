@@ -171,6 +171,13 @@ class ProfileSet {
   // Removes the samples of the label sets for which `keeps` returns false.
   void FilterLabels(Removed removed, const std::function<bool(uint32_t label_set)>& keeps);
 
+  // Gives each sample the label `key` with the text that `text_of` returns, if it has no label with this key.
+  void AddLabel(std::string_view key, const std::function<std::string_view(const Sample& sample)>& text_of);
+  // Adds a sample to the file with this index: a stack of the function `function`, labels with texts, and a value of
+  // the sample type `type`. Its other values are 0.
+  void AddSample(size_t file, std::string_view function,
+                 const std::vector<std::pair<std::string_view, std::string_view>>& labels, size_t type, int64_t value);
+
   // Returns the frames of a location, innermost first; at least one.
   std::vector<ShownFrame> ShownLocation(uint64_t location) const;
   // Returns the frames of a stack with the inlined ones, innermost first.
@@ -183,6 +190,8 @@ class ProfileSet {
   class Adder;
   ProfileSet() = default;
   String Intern(std::string_view text);
+  // Returns the number of the set of these labels, in any order.
+  uint32_t LabelSetOf(std::vector<Label> labels);
   // Replaces the stacks of all samples. Removes a sample if `stack_of` returns nullopt.
   void MapSamples(Removed removed, const std::function<std::optional<uint32_t>(const Sample&)>& stack_of);
   absl::Status Unify(const std::vector<std::vector<SampleType>>& types);

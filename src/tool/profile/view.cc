@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/util/status_macros.h"
@@ -343,9 +344,20 @@ bool ViewOptions::has_filter() const {
          !tag_focus.empty() || !tag_ignore.empty();
 }
 
+bool ViewOptions::needs_libraries() const {
+  const std::string begin = Cat(kLibraryLabel, "=");
+  const auto begins = [&](const std::string& text) { return text.compare(0, begin.size(), begin) == 0; };
+  return std::count(by.begin(), by.end(), kLibraryLabel) > 0 || std::any_of(where.begin(), where.end(), begins) ||
+         begins(tag_focus) || begins(tag_ignore);
+}
+
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
   Filters filters;
   RETURN_IF_ERROR(filters.Set(options));
+  if (options.needs_libraries()) {
+    ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
+    LabelLibraries(libraries, profiles);
+  }
   TagFilter& tag_focus = filters.tag_focus;
   TagFilter& tag_ignore = filters.tag_ignore;
   bool where_matches = true;

@@ -15,6 +15,7 @@ namespace hbmprof::tool {
 struct ViewOptions {
   explicit ViewOptions(bool own_by_default) : own(own_by_default) {}
 
+  std::vector<std::string> by;  // what the rows of the output are made by: the keys of labels, for some commands frames
   std::vector<std::string> where;
   std::string focus;
   std::string ignore;
@@ -28,11 +29,14 @@ struct ViewOptions {
 
   // Returns whether an option other than `own` removes samples or frames.
   bool has_filter() const;
+  // Returns whether an option selects or shows the libraries that hold the memory.
+  bool needs_libraries() const;
 };
 
-// Applies `where` and then pprof's filters to the samples, as pprof does. Samples without the labels of `where` do not
-// count in totals; samples that a filter removes do, as in pprof. Prints a warning of the subcommand `command` for a
-// filter that matches nothing. Error: kInvalidArgument for a wrong expression or a label that no sample has.
+// Gives samples the label of libraries.h if an option needs it. Then applies `where` and pprof's filters to the
+// samples, as pprof does. Samples without the labels of `where` do not count in totals; samples that a filter removes
+// do, as in pprof. Prints a warning of the subcommand `command` for a filter that matches nothing. Error:
+// kInvalidArgument for a wrong expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
 
 // Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.

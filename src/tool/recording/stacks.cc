@@ -43,34 +43,39 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
   result.own_frames_.resize(tables.names.stacks.size());
   if (result.stacks_.empty()) return result;
   ASSIGN_OR_RETURN(const ProfileSet profiles, ProfileOfStacks(tables));
-  // By location: its frames, and which of them are own code.
+  // By location: its frames, and what they belong to.
   struct Location {
     uint32_t first_frame = 0;
-    std::vector<bool> own;
+    std::vector<internal::FrameOwner> owners;
   };
   std::vector<Location> locations(profiles.locations().size());
   for (uint64_t l = 0; l < locations.size(); ++l) {
-    locations[l] = {static_cast<uint32_t>(result.frames_.size()), libraries.OwnFrames(profiles, l)};
+    locations[l] = {static_cast<uint32_t>(result.frames_.size()), libraries.OwnersOf(profiles, l)};
     for (Frame& frame : profiles.ShownLocation(l)) result.frames_.push_back(std::move(frame));
   }
   const auto none = static_cast<uint32_t>(result.frames_.size());
   result.frames_.push_back({"[no stack]", "", 0, false});
   for (std::vector<uint32_t>& stack : result.stacks_) stack.assign(1, none);
   result.own_frames_.assign(result.stacks_.size(), none);
+  for (auto& names : result.libraries_) names.assign(result.stacks_.size(), std::string(internal::kUnknownName));
   for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
     const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
     std::vector<uint32_t>& stack = result.stacks_[number];
     stack.clear();
     std::optional<uint32_t> own;
+    internal::MemoryHolder holders[] = {internal::MemoryHolder(false), internal::MemoryHolder(true)};
     for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
-      for (uint32_t i = 0; i < locations[*l].own.size(); ++i) {
+      for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
-        if (own_code && !own.has_value() && locations[*l].own[i]) own = frame;
+        const bool is_own = locations[*l].owners[i].role == internal::CodeRole::kOwnCode;
+        if (own_code && is_own && !own.has_value()) own = frame;
+        for (internal::MemoryHolder& holder : holders) holder.Add(locations[*l].owners[i]);
         stack.push_back(frame);
       }
     }
     if (stack.empty()) stack.push_back(none);
     result.own_frames_[number] = own.value_or(stack.front());
+    for (size_t i = 0; i < 2; ++i) result.libraries_[i][number] = holders[i].name();
   }
   return result;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "src/tool/profile/libraries.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/arithmetic.h"
@@ -80,13 +81,14 @@ class TimelineMaker {
   }
 
   absl::Status CheckTag() const {
-    if (options_.by == "function" || options_.by == "tag" || tables_.sites.empty()) return absl::OkStatus();
+    const bool is_tag = options_.by != "function" && options_.by != "tag" && options_.by != kLibraryLabel;
+    if (!is_tag || tables_.sites.empty()) return absl::OkStatus();
     std::map<std::string, int> keys;
     for (const Snapshot::Sample& site : tables_.sites) {
       for (const auto& [key, value] : site.tags) keys[key] = 0;
     }
     if (keys.count(options_.by) > 0) return absl::OkStatus();
-    std::string names = "function, tag";
+    std::string names = Cat("function, tag, ", kLibraryLabel);
     for (const auto& [key, unused] : keys) names += ", " + key;
     return absl::InvalidArgumentError(Cat("--by: no allocation has the tag '", options_.by, "'; there are ", names));
   }
@@ -95,6 +97,7 @@ class TimelineMaker {
   std::string GroupOf(uint32_t site) const {
     const Snapshot::Sample& sample = tables_.sites[site];
     if (options_.by == "function") return stacks_.own_frame(sample.stack).name;
+    if (options_.by == kLibraryLabel) return stacks_.library(sample.stack, sample.kind == MemoryKind::kPool);
     std::string tags;
     for (const auto& [key, value] : sample.tags) {
       if (options_.by == "tag") tags += Cat(tags.empty() ? "" : " ", key, "=", value);

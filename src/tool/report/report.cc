@@ -58,8 +58,9 @@ class StackTree {
     std::vector<ProfileSet::ShownFrame> frames = profiles.ShownStack(stack);
     std::vector<bool> own;
     for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
-      const std::vector<bool> of_location = libraries.OwnFrames(profiles, *l);
-      own.insert(own.end(), of_location.begin(), of_location.end());
+      for (const internal::FrameOwner& owner : libraries.OwnersOf(profiles, *l)) {
+        own.push_back(owner.role == internal::CodeRole::kOwnCode);
+      }
     }
     if (frames.empty()) {
       frames.push_back({"[no stack]", "", 0, false});

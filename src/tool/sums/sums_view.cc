@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "src/tool/profile/libraries.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/units.h"
 
@@ -30,6 +31,9 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
   ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
   bool trimmed = false;
+  // The age of unaccounted memory is not known.
+  const bool by_library = std::count(options.by.begin(), options.by.end(), kLibraryLabel) > 0;
+  if (by_library && options.older.empty()) AddUnaccounted(profiles);
   RETURN_IF_ERROR(ApplyView(command, options, profiles, &trimmed));
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
   RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));

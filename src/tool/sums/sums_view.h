@@ -27,7 +27,6 @@ struct SumsOptions : ViewOptions {
 
   std::vector<std::string> files;
   std::string type;
-  std::vector<std::string> by;
   std::string older;  // only live buffers older than this time; empty: all
   size_t rows = 20;
   bool by_cum = false;

@@ -1,0 +1,60 @@
+// See libraries.h.
+#include "src/tool/profile/libraries.h"
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "src/export/known_code.h"
+
+namespace hbmprof::tool {
+
+void LabelLibraries(KnownLibraries& libraries, ProfileSet& profiles) {
+  std::vector<std::vector<internal::FrameOwner>> owners(profiles.locations().size());
+  for (uint64_t l = 0; l < owners.size(); ++l) owners[l] = libraries.OwnersOf(profiles, l);
+  absl::flat_hash_map<uint32_t, bool> is_idle;                               // by label set
+  absl::flat_hash_map<std::pair<uint32_t, bool>, std::string_view> holders;  // by stack and whether it is idle memory
+  profiles.AddLabel(kLibraryLabel, [&](const ProfileSet::Sample& sample) {
+    const auto [idle, new_set] = is_idle.try_emplace(sample.labels);
+    if (new_set) idle->second = profiles.LabelText(sample.labels, "kind") == "pool";
+    const auto [holder, new_stack] = holders.try_emplace({sample.stack, idle->second});
+    if (new_stack) {
+      internal::MemoryHolder found(idle->second);
+      for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
+        for (const internal::FrameOwner& owner : owners[*l]) found.Add(owner);
+      }
+      holder->second = found.name();
+    }
+    return holder->second;
+  });
+}
+
+std::vector<UnaccountedMemory> UnaccountedOf(const ProfileSet::File& file) {
+  std::vector<UnaccountedMemory> list;
+  for (const ProfileInfo::Device& device : file.info.devices) {
+    // A negative number means that more is recorded than the driver reports: nothing is unaccounted.
+    const int64_t unaccounted = device.Number("unaccounted").value_or(0);
+    if (unaccounted > 0) {
+      const bool is_of_all_processes = device.Text("driver_scope") == "device";
+      list.push_back({device.name,
+                      is_of_all_processes ? internal::kUnaccountedOfDeviceName : internal::kUnaccountedName,
+                      "[unaccounted]", unaccounted});
+    }
+    const int64_t idle = device.Number("driver_cache").value_or(0);
+    if (idle > 0) list.push_back({device.name, internal::kDriverCacheName, "[idle CUDA pools]", idle});
+  }
+  return list;
+}
+
+void AddUnaccounted(ProfileSet& profiles) {
+  const std::optional<size_t> type = profiles.FindType("inuse_space");
+  if (!type.has_value() || profiles.types()[*type].unit != "bytes") return;
+  for (size_t f = 0; f < profiles.files().size(); ++f) {
+    for (const UnaccountedMemory& one : UnaccountedOf(profiles.files()[f])) {
+      profiles.AddSample(f, one.function, {{kLibraryLabel, one.name}, {"device", one.device}}, *type, one.bytes);
+    }
+  }
+}
+
+}  // namespace hbmprof::tool
