@@ -90,9 +90,6 @@ void ReleasePages(void* pages) {
     pages->cache.Start(ThreadStackBounds());
   }
   mine.pages = pages;
-  // In a build with HBMPROF_CHECK_CAPTURE captures never use the cache, so that WalkAndCache can compare each cached
-  // stack with a walk.
-  if (!kIsChecked && pages != nullptr) active_path_cache = &pages->cache;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_busy = false;
   return pages;
@@ -137,7 +134,12 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
 
 bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
   if (kIsChecked) return true;
-  if (++walks_ + hits_ > kCounted) {
+  if (pause_ > 0) {
+    --pause_;
+    return false;
+  }
+  if (++walks_ + hits_ > kTrialCaptures) {
+    if (hits_ < learnings_) pause_ = kPausedWalks;
     hits_ = 0;
     walks_ = 0;
     learnings_ = 0;
@@ -145,9 +147,10 @@ bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
   const uint64_t key = hash.low ^ MixAddress(caller.sp);
   uint16_t& seen = seen_[key >> (64 - kSeenBits)];
   const auto tag = static_cast<uint16_t>(key >> 16);
-  if (seen == tag) return learnings_++ <= hits_ + kFreeLearnings;
+  const bool should_learn = seen == tag;
   seen = tag;
-  return false;
+  learnings_ += should_learn;
+  return should_learn;
 }
 
 // Makes the node of `key` a leaf. A new node replaces the oldest one of its set.
@@ -196,7 +199,11 @@ WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, con
   }
   if (walk.end == WalkEnd::kUnknown || walk.is_guessed || mine.is_busy || !IsOnOwnStack(caller.sp)) return walk;
   CachePages* const pages = mine.pages != nullptr ? mine.pages : ObtainPages();
-  if (pages == nullptr || !pages->cache.ShouldLearn(caller, walk.hash)) return walk;
+  if (pages == nullptr) return walk;
+  const bool should_learn = pages->cache.ShouldLearn(caller, walk.hash);
+  // In a build with HBMPROF_CHECK_CAPTURE captures never use the cache, so that each cached stack is compared above.
+  active_path_cache = kIsChecked || pages->cache.is_paused() ? nullptr : &pages->cache;
+  if (!should_learn) return walk;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   *path = LearnPath(caller, max_depth, &pages->scratch);

@@ -4,7 +4,7 @@
 // The key of a lookup is the caller's (pc, sp). The lookup finds a path (paths.h) that was added for this key before.
 // If all words that the path depends on are unchanged, the stack has the frames of the path. Otherwise the stack is
 // walked by rules. When a stack is walked for the second time, its path is learned (made by LearnPath) and added to the
-// cache. A thread whose stacks seldom repeat learns few of them.
+// cache. A thread whose stacks seldom repeat does not use its cache most of the time.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.
@@ -73,9 +73,11 @@ class PathCache {
   // Adds the path of a stack that begins at `caller`.
   void Insert(const Caller& caller, const Path* path);
 
+  // Whether the thread does not use its cache for now, because its stacks seldom repeat.
+  bool is_paused() const { return pause_ > 0; }
+
   // Must be called after each walk of a stack for which Find returned null. Returns whether the path of the stack
-  // should be learned: the same stack was walked recently, and most paths are found again after they were learned.
-  // `hash` is that of the frames.
+  // should be learned: the same stack was walked recently, and the cache is not paused. `hash` is that of the frames.
   bool ShouldLearn(const Caller& caller, const Hash128& hash);
 
  private:
@@ -91,8 +93,8 @@ class PathCache {
   };
   static_assert(sizeof(Set) == 64, "one cache line");
   static constexpr uint32_t kSeenBits = 11;
-  static constexpr uint32_t kCounted = 2048;       // captures that the counts below cover
-  static constexpr uint32_t kFreeLearnings = 128;  // of these captures
+  static constexpr uint32_t kTrialCaptures = 2048;
+  static constexpr uint32_t kPausedWalks = 1 << 14;
 
   static uint64_t RootKey(const Caller& caller) { return MixAddress(caller.pc + (caller.sp << 21)); }
   static uint64_t ChildKey(uint64_t key, uintptr_t word) { return MixAddress(key + word); }
@@ -114,14 +116,15 @@ class PathCache {
   Set sets_[1 << kSetBits];
   uintptr_t stack_high_;
   uintptr_t stack_bytes_;
-  // Counts of the last captures.
+  uint32_t pause_;  // number of walks until the cache is used again
+  // Counts since the last decision about a pause.
   uint32_t hits_;
   uint32_t walks_;
   uint32_t learnings_;
   uint16_t seen_[1 << kSeenBits];  // tags of stacks that were walked
 };
 
-// The calling thread's cache; null if it has none. Plain data in the static TLS block, so
+// The calling thread's cache; null if it has none or does not use it for now. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
