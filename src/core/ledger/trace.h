@@ -21,9 +21,7 @@ enum class EventStep : uint8_t {
 // is the order of the events of an account. TraceStep is called with no lock held.
 void TraceLedger();
 void TraceStep(EventStep step);
-inline constexpr bool kIsTraced = true;
 #else
-inline constexpr bool kIsTraced = false;
 inline void TraceLedger() {}
 inline void TraceStep(EventStep) {}
 #endif
