@@ -2,10 +2,12 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,11 +26,13 @@ class Examiner {
  public:
   explicit Examiner(const RawProfile& profile) : profile_(profile), message_(profile.message()) {}
 
-  void Examine() {
+  // `gaps`: what is missing in the recording of which the profile is a moment.
+  void Examine(const std::vector<std::string>& gaps) {
     Header();
     Tables();
     Samples();
     Comments();
+    for (const std::string& gap : gaps) Problem(gap);
   }
 
   std::string Summary() const {
@@ -38,10 +42,6 @@ class Examiner {
     }
     return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
                message_.function_size(), " functions");
-  }
-  // Adds what is missing in the recording of which the profile is a moment.
-  void AddGaps(const std::vector<std::string>& gaps) {
-    for (const std::string& gap : gaps) Problem(gap);
   }
   const std::vector<std::string>& problems() const { return problems_; }
   const std::vector<std::string>& notes() const { return notes_; }
@@ -100,7 +100,6 @@ class Examiner {
     }
     int without_name = 0;
     int without_line = 0;
-    std::map<std::string, int> lost;
     for (int i = 0; i < message_.location_size(); ++i) {
       const pprof::Location& location = message_.location(i);
       dense = dense && location.id() == static_cast<uint64_t>(i) + 1;
@@ -153,97 +152,86 @@ class Examiner {
 
   // Checks that the comments agree with the samples. Only profiles of hbmprof have these comments.
   void Comments() {
+    ProfileInfo info;
+    for (const int64_t index : message_.comment()) info.Add(profile_.text(index));
+    Devices(info.devices);
+    for (const Comment& tracker : info.trackers) {
+      const auto value = [&](const char* key) { return tracker.Number(key).value_or(0); };
+      if (value("dropped_records") != 0) {
+        Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
+                    FormatValue(value("dropped_bytes"), "bytes"),
+                    " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
+      }
+      for (const auto& [key, text] :
+           {std::pair("truncated_stacks",
+                      " stacks lost their outermost frames: they are deeper than HBMPROF_STACK_DEPTH, or end at code "
+                      "without unwind information"),
+            std::pair("replaced_records", " buffers were freed by a call that was not recorded"),
+            std::pair("foreign_frees", " frees were of buffers whose allocation was not recorded")}) {
+        if (value(key) != 0) Note(Cat(value(key), text));
+      }
+    }
     for (const int64_t index : message_.comment()) {
       const Comment comment(profile_.text(index));
-      const auto value = [&](const std::string& key) { return comment.Number(key).value_or(0); };
-      if (const auto text = comment.values.find("text"); comment.word == "warning" && text != comment.values.end()) {
-        Note(text->second);
-      }
-      if (comment.word == "tracker") {
-        if (value("dropped_records") != 0) {
-          Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
-                      FormatValue(value("dropped_bytes"), "bytes"),
-                      " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
-        }
-        if (value("truncated_stacks") != 0) {
-          Note(Cat(value("truncated_stacks"),
-                   " stacks lost their outermost frames: they are deeper than "
-                   "HBMPROF_STACK_DEPTH, or end at code without unwind information"));
-        }
-        if (value("replaced_records") != 0) {
-          Note(Cat(value("replaced_records"), " buffers were freed by a call that was not recorded"));
-        }
-        if (value("foreign_frees") != 0) {
-          Note(Cat(value("foreign_frees"), " frees were of buffers whose allocation was not recorded"));
-        }
-      } else if (comment.word == "python") {
-        const std::string problem = comment.Text("problem");
-        if (!problem.empty()) Note(Cat("Python functions are not in the stacks: ", problem));
-      } else if (comment.word == "device") {
-        Device(ProfileInfo::Device(comment));
-      }
+      const std::string problem = comment.word == "python" ? comment.Text("problem") : "";
+      if (!problem.empty()) Note(Cat("Python functions are not in the stacks: ", problem));
     }
+    for (const std::string& warning : info.warnings) Note(warning);
   }
 
-  void Device(const ProfileInfo::Device& comment) {
-    const std::string& of = comment.space;
-    for (const auto& [key, type] : {std::make_pair("in_use", "inuse_space"), std::make_pair("peak", "peak_space")}) {
-      const std::optional<int64_t> stated = comment.Number(key);
-      const std::optional<int64_t> sum = SumOf(comment.name, of, type);
-      if (stated.has_value() && sum.has_value() && *stated != *sum) {
-        Problem(Cat("device ", comment.name, " (", of, ") states ", key, "=", *stated, ", but the samples' ", type,
-                    " sum to ", *sum));
+  void Devices(const std::vector<ProfileInfo::Device>& devices) {
+    if (devices.empty()) return;
+    const std::tuple<const char*, const char*, std::optional<SumsByDevice>> totals[] = {
+        {"in_use", "inuse_space", SumsOf("inuse_space")}, {"peak", "peak_space", SumsOf("peak_space")}};
+    for (const ProfileInfo::Device& device : devices) {
+      for (const auto& [key, type, sums] : totals) {
+        const std::optional<int64_t> stated = device.Number(key);
+        if (!stated.has_value() || !sums.has_value()) continue;
+        const auto found = sums->find({device.name, device.space});
+        const std::optional<int64_t> sum = found == sums->end() ? 0 : found->second;
+        if (!sum.has_value() || *stated == *sum) continue;
+        Problem(Cat("device ", device.name, " (", device.space, ") states ", key, "=", *stated, ", but the samples' ",
+                    type, " sum to ", *sum));
       }
-    }
-    const int64_t unaccounted = comment.Number("unaccounted").value_or(0);
-    if (unaccounted != 0) {
-      Note(Cat("device ", comment.name, ": ", FormatChange(unaccounted, "bytes"),
+      const int64_t unaccounted = device.Number("unaccounted").value_or(0);
+      if (unaccounted == 0) continue;
+      Note(Cat("device ", device.name, ": ", FormatChange(unaccounted, "bytes"),
                " are in use outside of tracked allocations"));
     }
   }
 
-  // Returns the sum over the samples of a device and memory space; nullopt if there is no such sample type, or if the
-  // sum overflows int64.
-  std::optional<int64_t> SumOf(std::string_view device, std::string_view space, std::string_view type) {
-    const auto [entry, is_new] = sums_.try_emplace(type);
-    if (is_new) AddUp(type, entry->second);
-    if (!entry->second.has_value()) return std::nullopt;
-    const auto sum = entry->second->find({device, space});
-    return sum == entry->second->end() ? 0 : sum->second;
-  }
-
-  // By device and memory space.
+  // By device and memory space; nullopt if the sum overflows int64.
   using SumsByDevice = absl::flat_hash_map<std::pair<std::string_view, std::string_view>, std::optional<int64_t>>;
-  void AddUp(std::string_view type, std::optional<SumsByDevice>& sums) const {
+  // Returns the sums of the samples; nullopt if there is no such sample type.
+  std::optional<SumsByDevice> SumsOf(std::string_view type) const {
     int index = 0;
     while (index < message_.sample_type_size() && profile_.text(message_.sample_type(index).type()) != type) ++index;
-    if (index == message_.sample_type_size()) return;
-    sums.emplace();
+    if (index == message_.sample_type_size()) return std::nullopt;
+    SumsByDevice sums;
     for (const pprof::Sample& sample : message_.sample()) {
-      std::string_view of_device;
+      std::string_view device;
       std::string_view kind;
       for (const pprof::Label& label : sample.label()) {
-        if (profile_.text(label.key()) == "device") of_device = profile_.text(label.str());
+        if (profile_.text(label.key()) == "device") device = profile_.text(label.str());
         if (profile_.text(label.key()) == "kind") kind = profile_.text(label.str());
       }
-      const std::string_view of_space = kind == "managed" || kind == "pinned_host" ? kind : kDeviceSpace;
-      std::optional<int64_t>& sum = sums->try_emplace({of_device, of_space}, 0).first->second;
+      const std::string_view space = kind == "managed" || kind == "pinned_host" ? kind : "device";
+      std::optional<int64_t>& sum = sums.try_emplace({device, space}, 0).first->second;
       int64_t with_this = 0;
       if (sum.has_value()) {
         sum = __builtin_add_overflow(*sum, sample.value(index), &with_this) ? std::nullopt : std::optional(with_this);
       }
     }
+    return sums;
   }
 
   // The largest number of problems, and of remarks, that are listed.
   static constexpr size_t kEnough = 20;
-  inline static const std::string kDeviceSpace = "device";
 
   const RawProfile& profile_;
   const pprof::Profile& message_;
   std::vector<std::string> problems_;
   std::vector<std::string> notes_;
-  std::map<std::string_view, std::optional<SumsByDevice>> sums_;  // by sample type
 };
 
 }  // namespace
@@ -267,8 +255,7 @@ Command AddCheckCommand(CLI::App& tool) {
                 continue;
               }
               Examiner examiner(*profile);
-              examiner.Examine();
-              examiner.AddGaps(gaps);
+              examiner.Examine(gaps);
               const bool good = examiner.problems().empty();
               Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
                         Visible(examiner.Summary()), "\n"));

@@ -35,11 +35,10 @@ void OccupyClosedDescriptors() {
 }
 
 // Prints what is wrong with the arguments of `command`, or of hbmprof itself if it is "". `problem` can contain the
-// user's arguments. Returns the exit code.
-int PrintWrongUsage(const std::string& command, const std::string& problem) {
+// user's arguments.
+void PrintWrongUsage(const std::string& command, const std::string& problem) {
   PrintError(command, problem);
   PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
-  return kUnusable;
 }
 
 // Returns the number of edits (insertions, deletions, changes, swaps of neighbours) that turn `a` into `b`.
@@ -115,14 +114,13 @@ bool PrintOldName(const std::string& command, const std::vector<std::string>& ar
 }
 
 // Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
-int PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
+void PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
   std::vector<std::string> candidates;
   for (const Command& command : commands) candidates.push_back(command.arguments->get_name());
   PrintError("", name.empty() ? "a command is missing"
                               : Cat("there is no command '", name, "'", DidYouMean(name, candidates)));
   PrintErrorText(
       Cat("The commands are: ", absl::StrJoin(candidates, ", "), ". Run hbmprof --help for more information.\n"));
-  return kUnusable;
 }
 
 // Each of the functions ...Problem returns what is wrong with the arguments of a subcommand; "" if nothing is.
@@ -235,6 +233,50 @@ class HiddenOptions {
   std::vector<CLI::Option*> options_;
 };
 
+// Parses the command line, the subcommand `first` and the words after it. Returns the subcommand; null if there is
+// nothing to run: then prints the help, the version or what is wrong, and sets `*code` to the exit code.
+const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const std::string& first,
+                     std::vector<std::string> words, int* code) {
+  *code = kUnusable;
+  const auto named = std::find_if(commands.begin(), commands.end(),
+                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  if (named != commands.end()) {
+    SeparateProgram(*named, words);
+    const std::string problem = EmptyValueProblem(*named->arguments, words);
+    if (!problem.empty()) {
+      PrintWrongUsage(first, problem);
+      return nullptr;
+    }
+  } else if (first.empty() || first[0] != '-') {
+    PrintUnknownCommand(commands, first);
+    return nullptr;
+  }
+  try {
+    const HiddenOptions hidden(commands);
+    std::vector<std::string> reversed(words.rbegin(), words.rend());
+    reversed.push_back(first);
+    tool.parse(reversed);
+    for (const Command& command : commands) {
+      if (!command.arguments->parsed()) continue;
+      const std::string problem = EmptyValueProblem(*command.arguments, {});
+      if (problem.empty()) return &command;
+      PrintWrongUsage(command.arguments->get_name(), problem);
+    }
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // the help or the version
+      std::ostringstream out;
+      *code = tool.exit(error, out, out);
+      Print(out.str());
+      return nullptr;
+    }
+    const CLI::App& command = named == commands.end() ? tool : *named->arguments;
+    std::string problem = named == commands.end() ? error.what() : UnknownOptionProblem(command, words);
+    if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(command);
+    PrintWrongUsage(named == commands.end() ? "" : first, problem.empty() ? error.what() : problem);
+  }
+  return nullptr;
+}
+
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
@@ -246,46 +288,16 @@ int Run(int argc, char** argv, std::string* command_name) {
 #include "src/tool/commands/commands.inc"
 #undef HBMPROF_COMMAND
   const std::string first = argc > 1 ? argv[1] : "";
-  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
+  const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
   if (PrintOldName(first, words)) return kUnusable;
-  const auto named = std::find_if(commands.begin(), commands.end(),
-                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
-  if (named == commands.end()) {
-    if (first.empty() || first[0] != '-') return PrintUnknownCommand(commands, first);
-  } else {
-    SeparateProgram(*named, words);
-    const std::string problem = EmptyValueProblem(*named->arguments, words);
-    if (!problem.empty()) return PrintWrongUsage(first, problem);
-  }
-  auto parsed = commands.end();
-  std::string empty;
-  try {
-    const HiddenOptions hidden(commands);
-    std::vector<std::string> reversed(words.rbegin(), words.rend());
-    reversed.push_back(first);
-    tool.parse(reversed);
-    parsed = std::find_if(commands.begin(), commands.end(),
-                          [](const Command& command) { return command.arguments->parsed(); });
-    if (parsed == commands.end()) return kUnusable;
-    empty = EmptyValueProblem(*parsed->arguments, {});
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // the help or the version
-      std::ostringstream out;
-      tool.exit(error, out, out);
-      Print(out.str());
-      return kSuccess;
-    }
-    if (named == commands.end()) return PrintWrongUsage("", error.what());
-    std::string problem = UnknownOptionProblem(*named->arguments, words);
-    if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(*named->arguments);
-    return PrintWrongUsage(first, problem.empty() ? error.what() : problem);
-  }
-  *command_name = parsed->arguments->get_name();
-  if (!empty.empty()) return PrintWrongUsage(*command_name, empty);
-  const std::string input = RepeatedInputProblem(*parsed->arguments);
-  const absl::StatusOr<int> code = input.empty() ? RunCommand(*parsed) : absl::InvalidArgumentError(input);
-  if (code.ok()) return *code;
-  PrintError(*command_name, std::string(code.status().message()));
+  int code = kUnusable;
+  const Command* const command = Parse(tool, commands, first, words, &code);
+  if (command == nullptr) return code;
+  *command_name = command->arguments->get_name();
+  const std::string problem = RepeatedInputProblem(*command->arguments);
+  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : absl::InvalidArgumentError(problem);
+  if (result.ok()) return *result;
+  PrintError(*command_name, std::string(result.status().message()));
   return kUnusable;
 }
 

@@ -1,6 +1,5 @@
 // `hbmprof completion`: prints a shell's completion script. The script is generated from the definition of the command
 // line, so it has every option.
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,11 +18,7 @@ std::vector<const CLI::App*> Subcommands(const CLI::App& tool) {
 
 // Returns the options of a command for users. Those that only the command itself uses have no description.
 std::vector<const CLI::Option*> DescribedOptions(const CLI::App& command) {
-  std::vector<const CLI::Option*> options = command.get_options();
-  options.erase(std::remove_if(options.begin(), options.end(),
-                               [](const CLI::Option* option) { return option->get_description().empty(); }),
-                options.end());
-  return options;
+  return command.get_options([](const CLI::Option* option) { return !option->get_description().empty(); });
 }
 
 // Returns the names of the command's options, such as "--json", "--type" and "-t".

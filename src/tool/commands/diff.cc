@@ -6,10 +6,8 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
-#include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
@@ -22,24 +20,17 @@ struct DiffOptions : SumsOptions {
 };
 
 // Reads the base, and the other profiles after the time of --after.
-absl::StatusOr<SumsQuery> ReadWithDelay(const DiffOptions& options) {
+absl::StatusOr<SumsQuery> ReadWithDelay(const std::vector<std::string>& files, const DiffOptions& options) {
   ASSIGN_OR_RETURN(const double seconds,
                    SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
-  std::vector<ProfileBytes> profiles;
-  const auto read = [&](const std::string& source) {
-    ASSIGN_OR_RETURN(std::string bytes, ReadSource(source));
-    CountInput(bytes.size());
-    profiles.push_back({source, std::move(bytes)});
+  bool is_base = true;
+  const auto wait = [&](pprof::Profile&) {
+    if (std::exchange(is_base, false)) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(read(options.base));
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-  for (const std::string& source : options.files) {
-    RETURN_IF_ERROR(read(source));
-  }
-  ASSIGN_OR_RETURN(ProfileSet set, ProfileSet::Parse(profiles));
-  KeepLastOfEachProcess("diff", 1, set);
-  return MakeQuery("diff", std::move(set), options);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files, wait));
+  KeepLastOfEachProcess("diff", 1, profiles);
+  return MakeQuery("diff", std::move(profiles), options);
 }
 
 // The tree of the changes.
@@ -126,7 +117,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
   ASSIGN_OR_RETURN(const SumsQuery query,
-                   options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(options));
+                   options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(files, options));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, query.unit));
   const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.

@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_join.h"
@@ -40,11 +40,6 @@ constexpr Processor kProcessor = {EM_AARCH64, "aarch64", "ld-linux-aarch64.so"};
 #else
 constexpr Processor kProcessor = {EM_X86_64, "x86-64", "ld-linux-x86-64.so"};
 #endif
-
-bool IsFile(const std::string& path) {
-  struct stat info = {};
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
 
 std::string FileName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -105,7 +100,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
     }
   }
   for (const std::string& candidate : candidates) {
-    if (IsFile(candidate)) {
+    if (fs::is_regular_file(candidate, error)) {
       const std::string path = fs::canonical(candidate, error);
       if (path.find_first_of(" :$") == std::string::npos) return path;
       return absl::InvalidArgumentError(Cat(
@@ -128,8 +123,9 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
     for (const std::string& folder : folders) candidates.push_back(Cat(folder.empty() ? "." : folder, "/", command));
   }
   bool forbidden = false;
+  std::error_code error;
   for (const std::string& candidate : candidates) {
-    if (IsFile(candidate) && access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (fs::is_regular_file(candidate, error) && access(candidate.c_str(), X_OK) == 0) return candidate;
     forbidden = forbidden || access(candidate.c_str(), F_OK) == 0;
   }
   if (forbidden) return absl::PermissionDeniedError(Cat(command, " exists, but you may not execute it"));

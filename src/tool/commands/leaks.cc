@@ -95,17 +95,18 @@ Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const
   return result;
 }
 
-void AddVerdict(const SiteGrowth& site, const DumpSeries& series, Json* entry) {
-  (*entry)["verdict"] = VerdictName(site.verdict);
-  (*entry)["sure"] = SureName(site.sure);
-  (*entry)["why"] = site.why;
-  (*entry)["more_dumps"] = site.more_dumps;
-  (*entry)["growth"] = site.growth;
-  (*entry)["per_interval"] = site.per_interval;
-  (*entry)["values"] = site.values;
-  if (site.oldest > 0) (*entry)["born"] = {{"oldest_seconds", site.oldest}, {"newest_seconds", site.newest}};
-  if (!series.seconds.empty()) (*entry)["per_second"] = site.per_second;
-  if (!series.counts.empty()) (*entry)["per_count"] = site.per_count;
+Json VerdictJson(const SiteGrowth& site, const DumpSeries& series) {
+  Json json = {{"verdict", VerdictName(site.verdict)},
+               {"sure", SureName(site.sure)},
+               {"why", site.why},
+               {"more_dumps", site.more_dumps},
+               {"growth", site.growth},
+               {"per_interval", site.per_interval},
+               {"values", site.values}};
+  if (site.oldest > 0) json["born"] = {{"oldest_seconds", site.oldest}, {"newest_seconds", site.newest}};
+  if (!series.seconds.empty()) json["per_second"] = site.per_second;
+  if (!series.counts.empty()) json["per_count"] = site.per_count;
+  return json;
 }
 
 void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
@@ -120,11 +121,10 @@ void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
   if (!series.restart.empty()) json["restart"] = series.restart;
   if (!series.seconds.empty()) json["seconds"] = series.seconds;
   if (!series.counts.empty()) json["counter"] = {{"name", options.per}, {"values", series.counts}};
-  AddVerdict(result.rest, series, &json["rest"]);
+  json["rest"] = VerdictJson(result.rest, series);
   Json& list = json["sites"] = Json::array();
   for (const SiteGrowth& site : result.sites) {
-    Json entry;
-    AddVerdict(site, series, &entry);
+    Json entry = VerdictJson(site, series);
     entry["labels"] = ObjectOf({site.labels.begin(), site.labels.end()});
     Json& stack = entry["stack"] = Json::array();
     for (const ProfileSet::ShownFrame& frame : profiles.ShownStack(site.stack)) {

@@ -10,15 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -51,13 +51,6 @@ struct RunOptions : OutputOptions {
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 // --- The folder and the names of the profiles. ---
-
-// A profile with the name RUN.PROCESS.NUMBER.pb.gz.
-struct Written {
-  int64_t process = 0;
-  int64_t number = 0;
-  std::string name;
-};
 
 // The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
 // folder.
@@ -99,28 +92,25 @@ class OutputFolder {
 
   const std::string& path() const { return path_; }
 
-  // Returns the profiles whose names begin with `run`, in the order of processes and numbers. With `last_only`, returns
-  // only the last profile of each process. Otherwise each file is from a different process, also if the ids are equal:
-  // an id can be used in two containers, or again at a later time.
-  std::vector<Written> Profiles(const std::string& run, bool last_only) const {
+  // Returns the names RUN.PROCESS.NUMBER.pb.gz of the profiles of `run`, by process and number. With `last_only`,
+  // returns only the last profile of each process. Otherwise each file is from a different process, also if the ids are
+  // equal: an id can be used in two containers, or again at a later time.
+  std::map<std::pair<int64_t, int64_t>, std::string> Profiles(const std::string& run, bool last_only) const {
     const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kProfileSuffix)));
-    std::vector<Written> profiles;
+    std::map<std::pair<int64_t, int64_t>, std::string> names;
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
-      Written profile = {0, 0, entry.path().filename()};
-      if (!RE2::FullMatch(profile.name, pattern, &profile.process, &profile.number)) continue;
-      profiles.push_back(std::move(profile));
+      const std::string name = entry.path().filename();
+      int64_t process = 0;
+      int64_t number = 0;
+      if (RE2::FullMatch(name, pattern, &process, &number)) names[{process, number}] = name;
     }
-    std::sort(profiles.begin(), profiles.end(), [](const Written& a, const Written& b) {
-      return std::tie(a.process, a.number) < std::tie(b.process, b.number);
-    });
-    if (!last_only) return profiles;
-    std::vector<Written> last;
-    for (Written& profile : profiles) {
-      if (!last.empty() && last.back().process == profile.process) last.pop_back();
-      last.push_back(std::move(profile));
+    for (auto name = names.begin(); last_only && name != names.end();) {
+      const auto next = std::next(name);
+      const bool is_last = next == names.end() || next->first.first != name->first.first;
+      name = is_last ? next : names.erase(name);
     }
-    return last;
+    return names;
   }
 
   // Removes the empty folders that Open() created, unless another run uses them.
@@ -289,11 +279,6 @@ int CannotStart(const absl::Status& status) {
 
 // --- The summary. ---
 
-std::string BytesOrUnknown(const Comment& comment, const std::string& key) {
-  const std::optional<int64_t> value = comment.Number(key);
-  return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
-}
-
 // Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
@@ -327,9 +312,12 @@ void Summarize(int64_t process, const std::string& path) {
   }
   for (const std::string& warning : info.warnings) PrintErrorText(Cat("  ", Visible(warning), "\n"));
   for (const ProfileInfo::Device& device : info.devices) {
-    table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space,
-               Cat("peak ", BytesOrUnknown(device, "peak")), Cat("in use ", BytesOrUnknown(device, "in_use")),
-               device.is_device_memory() ? Unaccounted(device) : ""});
+    const auto bytes = [&device](const char* key) {
+      const std::optional<int64_t> value = device.Number(key);
+      return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
+    };
+    table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space, Cat("peak ", bytes("peak")),
+               Cat("in use ", bytes("in_use")), device.is_device_memory() ? Unaccounted(device) : ""});
   }
   PrintErrorText(info.devices.empty() ? "  no allocation was seen\n" : table.Text());
 }
@@ -348,10 +336,8 @@ std::string CheckCaptureRange(const std::string& value) {
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
   const bool is_captured = !options.capture_range.empty();
-  const std::vector<Written> written = folder.Profiles(run, /*last_only=*/!options.interval.empty());
-  for (const Written& profile : written) {
-    Summarize(profile.process, Cat(folder.path(), "/", profile.name));
-  }
+  const auto written = folder.Profiles(run, /*last_only=*/!options.interval.empty());
+  for (const auto& [key, name] : written) Summarize(key.first, Cat(folder.path(), "/", name));
   for (const int process : still_running) {
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
                        process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,24 +35,14 @@ struct ServeOptions {
   std::string max_bytes = "4MiB";
 };
 
-int NumberOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-      return 400;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kUnavailable:
-      return 502;
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kResourceExhausted:
-      return 503;
-    default:
-      return 500;
-  }
-}
-
 HttpResponse Failure(const absl::Status& status) {
-  return TextResponse(NumberOf(status.code()), std::string(status.message()));
+  static const std::map<absl::StatusCode, int> kNumbers = {{absl::StatusCode::kInvalidArgument, 400},
+                                                           {absl::StatusCode::kNotFound, 404},
+                                                           {absl::StatusCode::kUnavailable, 502},
+                                                           {absl::StatusCode::kOutOfRange, 503},
+                                                           {absl::StatusCode::kResourceExhausted, 503}};
+  const auto number = kNumbers.find(status.code());
+  return TextResponse(number == kNumbers.end() ? 500 : number->second, std::string(status.message()));
 }
 
 HttpResponse Success(std::string type, std::string body) {

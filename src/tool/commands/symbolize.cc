@@ -153,23 +153,30 @@ absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& opt
 
 using Modules = std::map<ModuleKey, Module>;
 
-// Adds the modules of the profile, and the positions in them that need frames.
-void AddModules(const RawProfile& profile, Modules& modules) {
+// A profile, and its modules by the ids of their mappings; null for those without code in a file.
+struct Input {
+  RawProfile profile;
+  absl::flat_hash_map<uint64_t, Module*> modules;
+};
+
+// Returns the profile with its modules. Adds them, and the positions in them that need frames, to `modules`.
+Input WithModules(RawProfile profile, Modules& modules) {
   absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
   for (const pprof::Mapping& mapping : profile.message().mapping()) mappings[mapping.id()] = &mapping;
-  absl::flat_hash_map<uint64_t, Module*> of_mapping;  // null: not a file with code
-  for (const pprof::Location& location : profile.message().location()) {
+  Input input = {std::move(profile), {}};
+  for (const pprof::Location& location : input.profile.message().location()) {
     const auto mapping = mappings.find(location.mapping_id());
     if (mapping == mappings.end() || location.address() == 0) continue;
-    const auto [module, is_new] = of_mapping.try_emplace(mapping->first, nullptr);
-    const std::string_view path = profile.text(mapping->second->filename());
-    if (is_new && IsFileOfCode(path) && CanBeModule(profile, *mapping->second)) {
-      module->second = &modules[KeyOf(profile, *mapping->second)];
+    const auto [module, is_new] = input.modules.try_emplace(mapping->first, nullptr);
+    const std::string_view path = input.profile.text(mapping->second->filename());
+    if (is_new && IsFileOfCode(path) && CanBeModule(input.profile, *mapping->second)) {
+      module->second = &modules[KeyOf(input.profile, *mapping->second)];
       module->second->path = path;
-      module->second->build_id = profile.text(mapping->second->build_id());
+      module->second->build_id = input.profile.text(mapping->second->build_id());
     }
     if (module->second != nullptr) module->second->frames[PositionOf(location, *mapping->second)];
   }
+  return input;
 }
 
 // Symbolizes the modules, several at a time.
@@ -197,23 +204,18 @@ void PrintSummary(const std::vector<Module*>& modules) {
   PrintVisible(table.Text());
 }
 
-// Writes the frames that were found into the profile.
-void Rewrite(const Modules& modules, RawProfile& profile) {
-  absl::flat_hash_map<uint64_t, const Module*> of_mapping;
-  const auto frames_of = [&](const pprof::Location& location,
-                             const pprof::Mapping& mapping) -> const std::vector<SourceFrame>* {
-    const auto [entry, is_new] = of_mapping.try_emplace(mapping.id(), nullptr);
-    if (is_new && CanBeModule(profile, mapping)) {
-      const auto module = modules.find(KeyOf(profile, mapping));
-      if (module != modules.end()) entry->second = &module->second;
-    }
-    const Module* const module = entry->second;
+// Writes the frames that were found into the profile. `count`: the number of modules of all profiles.
+void Rewrite(size_t count, Input& input) {
+  const auto frames_of = [&input](const pprof::Location& location,
+                                  const pprof::Mapping& mapping) -> const std::vector<SourceFrame>* {
+    const auto found = input.modules.find(mapping.id());
+    const Module* const module = found == input.modules.end() ? nullptr : found->second;
     // A symbol table has no more information than the names in the profile, so these are kept.
     if (module == nullptr || (!module->has_dwarf && location.line_size() > 0)) return nullptr;
     const auto frames = module->frames.find(PositionOf(location, mapping));
     return frames == module->frames.end() ? nullptr : &frames->second;
   };
-  WriteFrames(frames_of, modules.size(), profile);
+  WriteFrames(frames_of, count, input.profile);
 }
 
 absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
@@ -222,12 +224,11 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   for (const std::string& dir : options.debug_dirs) {
     if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
   }
-  std::vector<RawProfile> profiles;
+  std::vector<Input> inputs;
   Modules modules;
   for (const std::string& file : options.files) {
     ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(file));
-    AddModules(profile, modules);
-    profiles.push_back(std::move(profile));
+    inputs.push_back(WithModules(std::move(profile), modules));
   }
   // The largest module comes first, so that it is not the last one to finish.
   std::vector<Module*> work;
@@ -236,9 +237,9 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
             [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
   DebugFiles debug_files(options.debug_dirs);
   SymbolizeModules(work, options, debug_files);
-  for (size_t i = 0; i < profiles.size(); ++i) {
-    Rewrite(modules, profiles[i]);
-    ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(profiles[i].message().SerializeAsString()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Rewrite(modules.size(), inputs[i]);
+    ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(inputs[i].profile.message().SerializeAsString()));
     RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }
   if (!IsStandardOutput(outputs.front())) PrintSummary(work);

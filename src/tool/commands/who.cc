@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <deque>
-#include <iterator>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,7 +24,6 @@ namespace {
 
 using internal::AddressOfBuffer;
 using internal::RecordedEvent;
-using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingState;
 using internal::RecordingTables;
@@ -40,9 +39,9 @@ struct Owner {
   uint32_t site = 0;
   int64_t bytes = 0;
   std::optional<int64_t> allocated;  // not set: before the recording
-  std::optional<int64_t> freed;      // not set: live at the end
-  uint16_t freeing_thread = 0;
   uint16_t thread = 0;
+  std::optional<int64_t> freed;  // not set: live at the end
+  uint16_t freeing_thread = 0;
 
   bool IsLiveAt(int64_t time) const {
     return allocated.value_or(INT64_MIN) <= time && time < freed.value_or(INT64_MAX);
@@ -67,54 +66,39 @@ constexpr size_t kMostShown = 10;
 Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int64_t> time) {
   Owners owners;
   std::deque<Owner>& shown = owners.shown;
-  std::optional<Owner> left_out;  // the last one that was freed before `time`
+  const auto is_wanted = [time](const Owner& owner) { return !time.has_value() || owner.IsLiveAt(*time); };
   const auto begin = [&](const Owner& owner) {
     ++owners.count;
     if (time.has_value() && owner.allocated.value_or(INT64_MIN) > *time) return;
+    if (shown.size() >= kMostShown) {
+      // A free may still be undone, so at first each owner is kept.
+      const auto least = time.has_value() ? std::find_if_not(shown.begin(), shown.end(), is_wanted) : shown.begin();
+      if (least != shown.end()) shown.erase(least);
+    }
     shown.push_back(owner);
-    if (!time.has_value() && shown.size() > kMostShown) shown.pop_front();
-  };
-  const auto end = [&](const RecordedEvent& event) {
-    const auto found = std::find_if(shown.rbegin(), shown.rend(), [&event](const Owner& owner) {
-      return owner.id == event.id && owner.site == event.site && !owner.freed.has_value();
-    });
-    if (found == shown.rend()) return;
-    found->freed = event.time;
-    found->freeing_thread = event.thread;
-    if (!time.has_value() || found->IsLiveAt(*time)) return;
-    left_out = *found;
-    shown.erase(std::next(found).base());
-  };
-  const auto undo_end = [&](const RecordedEvent& event) {
-    const auto is_it = [&event](const Owner& owner) { return owner.id == event.id && owner.site == event.site; };
-    if (left_out.has_value() && is_it(*left_out)) {
-      left_out->freed.reset();
-      shown.push_back(*left_out);
-      left_out.reset();
-      return;
-    }
-    const auto last = std::find_if(shown.rbegin(), shown.rend(), is_it);
-    if (last != shown.rend()) {
-      last->freed.reset();
-    } else {
-      // A prepared record, such as the memory of a CUDA graph, becomes live without an allocation.
-      begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
-    }
   };
   for (const RecordingTables::Live& live : recording.tables().live) {
-    if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, {}, 0, 0});
+    if (Contains(live.id, live.bytes, address)) begin({live.id, live.site, live.bytes, {}, 0, {}, 0});
   }
   RecordedEvent event;
   RecordingCursor cursor(recording);
   while (cursor.Next(&event)) {
-    const bool begins = event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kMoveTo;
-    const bool ends = internal::Ends(event.kind);
-    const bool is_undone = event.kind == RecordedKind::kUndoFree;
-    if ((!begins && !ends && !is_undone) || !Contains(event.id, event.bytes, address)) continue;
-    if (begins) begin({event.id, event.site, event.bytes, event.time, {}, 0, event.thread});
-    if (ends) end(event);
-    if (is_undone) undo_end(event);
+    const bool begins = internal::Begins(event.kind);
+    if ((!begins && !internal::Ends(event.kind)) || !Contains(event.id, event.bytes, address)) continue;
+    const auto latest = std::find_if(shown.rbegin(), shown.rend(), [&](const Owner& owner) {
+      return owner.id == event.id && owner.site == event.site && owner.freed.has_value() == begins;
+    });
+    if (!begins && latest != shown.rend()) {
+      latest->freed = event.time;
+      latest->freeing_thread = event.thread;
+    } else if (event.kind == internal::RecordedKind::kUndoFree && latest != shown.rend()) {
+      latest->freed.reset();
+    } else if (begins) {
+      // Also the undone free of no buffer: a prepared record, such as the memory of a CUDA graph, becomes live so.
+      begin({event.id, event.site, event.bytes, event.time, event.thread, {}, 0});
+    }
   }
+  shown.erase(std::remove_if(shown.begin(), shown.end(), std::not_fn(is_wanted)), shown.end());
   return owners;
 }
 
