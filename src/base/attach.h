@@ -27,8 +27,9 @@ enum AttachCode : int {
   kAttachForkedChild = 8,  // a forked child of a process that was attached to
   kNotAttached = 9,        // hbmprof_detach: there is nothing to detach
   kAttachOptionsTooLong = 10,
+  kAttachNoControl = 11,  // no control socket can be made in HBMPROF_SOCKET_DIR
 };
-inline constexpr int kAttachCodes = 11;
+inline constexpr int kAttachCodes = 12;
 
 // A line for the user.
 inline const char* AttachText(int code) {
@@ -44,6 +45,9 @@ inline const char* AttachText(int code) {
       "the process is a forked child of a process that hbmprof was attached to: it cannot be recorded",
       "hbmprof is not attached",
       "the options are too long",
+      "the process can make no control socket, so it would not answer (its standard error says why): name another "
+      "folder "
+      "with HBMPROF_SOCKET_DIR",
   };
   return code >= 0 && code < kAttachCodes ? kTexts[code] : "unknown code of hbmprof_attach";
 }
@@ -59,9 +63,10 @@ inline constexpr char kAttachBorrowed[] = "HBMPROF_ATTACH=borrowed";
 
 extern "C" {
 // Begins to record. `options`: lines NAME=VALUE, which replace all environment variables of hbmprof (`hbmprof run`
-// sets HBMPROF_CUDA_OUTPUT, HBMPROF_SOCKET_DIR and others); null: the environment's. The options of the first call
-// hold for the rest of the process's life, because the profiler is made once. Needs 128 KiB of stack. The thread may
-// have all signals blocked. It must hold no lock of the C library, of the dynamic linker and of malloc. Starts threads.
+// sets HBMPROF_CUDA_OUTPUT, HBMPROF_SOCKET_DIR and others); null: the environment's. The options of the first call that
+// makes the profiler hold for the rest of the process's life; only HBMPROF_SOCKET_DIR is read again in each call until
+// one succeeds. Needs 128 KiB of stack. The thread may have all signals blocked. It must hold no lock of the C library,
+// of the dynamic linker and of malloc. Starts threads.
 int hbmprof_attach(const char* options);
 // Ends that: puts back the pointers that are still ours. What was recorded stays, and the control channel still
 // answers. The library stays loaded. hbmprof_attach can be called again; it then begins without live records.

@@ -9,9 +9,8 @@
 //                 and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the device's name, up to the end of
 //                 the line; a line feed in a name is sent as a space)
 //                 In a process that hbmprof was attached to (attach.h), these lines follow:
-//                   attach STATE                   attached, or detached
+//                   attach STATE                   attached, detached, or changing from one to the other
 //                   functions N M                  N of the M wrapped functions that this driver has are recorded
-//                   driver VERSION PATH            cuDriverGetVersion, and the path of libcuda
 //                   references N                   references to the report functions of PyTorch and TensorFlow that
 //                                                  were set
 //                   calls N                        calls of these functions since it was attached

@@ -2,30 +2,41 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <new>
 
 namespace hbmprof::internal {
 namespace {
 
-size_t replaced_bytes = 0;
-std::atomic<const char*> replaced{nullptr};
+struct Lines {
+  size_t bytes;
+  char* text;  // each line ends with a null byte
+};
+std::atomic<const Lines*> replaced{nullptr};  // never freed
 
 }  // namespace
 
-void ReplaceOptions(char* lines, size_t bytes) {
-  for (char* end = lines; (end = static_cast<char*>(std::memchr(end, '\n', bytes - (end - lines)))) != nullptr;) {
-    *end = '\0';
+bool ReplaceOptions(const char* lines, size_t bytes) {
+  auto* const text = new (std::nothrow) char[bytes + 1];
+  auto* const copy = new (std::nothrow) Lines{bytes + 1, text};
+  if (text == nullptr || copy == nullptr) {
+    delete copy;
+    delete[] text;
+    return false;
   }
-  replaced_bytes = bytes;
-  replaced.store(lines, std::memory_order_release);
+  std::replace_copy(lines, lines + bytes, text, '\n', '\0');
+  text[bytes] = '\0';
+  replaced.store(copy, std::memory_order_release);
+  return true;
 }
 
 const char* OptionText(const char* name) {
-  const char* const lines = replaced.load(std::memory_order_acquire);
+  const Lines* const lines = replaced.load(std::memory_order_acquire);
   if (lines == nullptr) return secure_getenv(name);
   const size_t length = std::strlen(name);
-  for (const char* line = lines; line < lines + replaced_bytes; line += std::strlen(line) + 1) {
+  for (const char* line = lines->text; line < lines->text + lines->bytes; line += std::strlen(line) + 1) {
     if (std::strncmp(line, name, length) == 0 && line[length] == '=') return line + length + 1;
   }
   return nullptr;

@@ -7,9 +7,10 @@
 
 namespace hbmprof::internal {
 
-// From now on OptionText looks only at these lines. `lines` must stay valid and must contain at most one line for each
-// name; its line feeds become ends of strings. To be called at most once.
-void ReplaceOptions(char* lines, size_t bytes);
+// From now on OptionText looks only at a copy of these `bytes` bytes, lines with at most one for each name. Returns
+// false and changes nothing if there is no memory. Texts that OptionText has returned stay valid. Not thread-safe, but
+// other threads may call OptionText meanwhile.
+bool ReplaceOptions(const char* lines, size_t bytes);
 
 // Returns the value of the option `name`; null if it is not set, or if the process runs with more rights than its user
 // (secure_getenv).

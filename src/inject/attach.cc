@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/snapshot.h"
@@ -27,6 +27,8 @@
 #include "src/backends/cuda/driver/memory_from_before.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
+#include "src/base/control_protocol.h"
+#include "src/base/driver_slot.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
@@ -70,41 +72,6 @@ struct Reference {
 constexpr int kMaxReferences = 64;
 Reference references[kMaxReferences];
 std::atomic<int> reference_count{0};
-
-// Returns the slot through which the driver's function jumps; null if its code has another form.
-Place SlotOf(const void* function) {
-  const auto* code = static_cast<const unsigned char*>(function);
-#if defined(__x86_64__)
-  // [endbr64]; cmpl $0x321cba00, flag(%rip); je; jmp *slot(%rip)
-  constexpr unsigned char kEndbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
-  constexpr unsigned char kEnded[] = {0x00, 0xba, 0x1c, 0x32};
-  if (std::memcmp(code, kEndbr, sizeof(kEndbr)) == 0) code += sizeof(kEndbr);
-  const bool is_known = code[0] == 0x81 && code[1] == 0x3d && std::memcmp(code + 6, kEnded, sizeof(kEnded)) == 0 &&
-                        code[10] == 0x74 && code[12] == 0xff && code[13] == 0x25;
-  if (!is_known) return nullptr;
-  int32_t distance;
-  std::memcpy(&distance, code + 14, sizeof(distance));
-  return reinterpret_cast<Place>(reinterpret_cast<uintptr_t>(code) + 18 + static_cast<uintptr_t>(intptr_t{distance}));
-#elif defined(__aarch64__)
-  // [bti c]; adrp; mov; movk; ldr; cmp; b.eq; adrp xN; ldr xN, [xN, #offset]; br xN
-  uint32_t words[10];
-  std::memcpy(words, code, sizeof(words));
-  const bool has_bti = words[0] == 0xd503245f;
-  const uint32_t* const w = words + (has_bti ? 1 : 0);
-  const bool is_known = (w[0] & 0x9f000000) == 0x90000000 && (w[5] & 0xff00001f) == 0x54000000 &&
-                        (w[6] & 0x9f000000) == 0x90000000 && (w[7] & 0xffc00000) == 0xf9400000 &&
-                        (w[8] & 0xfffffc1f) == 0xd61f0000;
-  if (!is_known || (w[7] >> 5 & 31) != (w[6] & 31) || (w[8] >> 5 & 31) != (w[7] & 31)) return nullptr;
-  const uint64_t pages = uint64_t{w[6] >> 5 & 0x7ffff} << 2 | (w[6] >> 29 & 3);
-  const auto signed_pages = static_cast<int64_t>(pages << 43) >> 43;
-  const uintptr_t at = reinterpret_cast<uintptr_t>(code) + (has_bti ? 28 : 24);
-  return reinterpret_cast<Place>((at & ~uintptr_t{4095}) + static_cast<uintptr_t>(signed_pages * 4096) +
-                                 (w[7] >> 10 & 0xfff) * 8);
-#else
-  static_cast<void>(code);
-  return nullptr;
-#endif
-}
 
 // The driver's library in memory.
 class DriverImage {
@@ -150,7 +117,9 @@ AttachCode FindSlots() {
     const void* const function = FindSymbol(library, kEntryNames[i]);
     slots[i] = {};
     if (function == nullptr) continue;
-    const Place place = image.Has(function) ? SlotOf(function) : nullptr;
+    if (!image.Has(function)) return kAttachUnknownForm;
+    const auto place = reinterpret_cast<Place>(
+        DriverSlotOf(static_cast<const unsigned char*>(function), reinterpret_cast<uintptr_t>(function)));
     if (place == nullptr || !image.HasWritable(place)) return kAttachUnknownForm;
     for (int j = 0; j < i; ++j) {
       if (slots[j].place == place) return kAttachUnknownForm;
@@ -188,32 +157,25 @@ AttachCode SetSlots() {
   return kAttached;
 }
 
+// The libraries stay loaded, because their references are restored later. They are found by dlopen: its lock is free in
+// a forked child, unlike that of dl_iterate_phdr, and forks do not wait for this thread (ForkWithoutGate).
 void SetReportReferences() {
-  const auto visit = [](dl_phdr_info* object, size_t, void* count) {
-    const char* const slash = std::strrchr(object->dlpi_name, '/');
-    const std::string_view file = slash == nullptr ? "" : slash + 1;
-    const bool is_tensorflow = file.rfind("libtensorflow_framework.so", 0) == 0;
-    if (!is_tensorflow && file.rfind("libc10_cuda.so", 0) != 0) return 0;
-    const ElfW(Dyn)* dynamic = nullptr;
-    for (int i = 0; i < object->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& header = object->dlpi_phdr[i];
-      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
-    }
-    int& found = *static_cast<int*>(count);
+  int found = 0;
+  const auto set_of = [&](const char* file, void* (*hook_by_name)(const char*), bool with_own) {
+    void* const library = dlopen(file, RTLD_LAZY | RTLD_NOLOAD);
+    link_map* map = nullptr;
+    if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return ClearLinkerError();
     const auto set = [&](const char* name, void** place, bool) {
-      void* const stub = is_tensorflow ? TensorflowHookByName(name) : TorchHookByName(name);
+      void* const stub = hook_by_name(name);
       void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
       if (stub == nullptr || value == stub || found == kMaxReferences) return;
       references[found++] = {place, value, stub};
       WriteProtected(place, stub);
     };
-    ForEachReference(object->dlpi_addr, dynamic, set, /*with_own=*/is_tensorflow);
-    return 0;
+    ForEachReference(map->l_addr, map->l_ld, set, with_own);
   };
-  int found = 0;
-  EnterMutexSection();  // a fork waits, so that the child does not find the dynamic linker's lock held
-  dl_iterate_phdr(visit, &found);
-  LeaveMutexSection();
+  set_of("libc10_cuda.so", &TorchHookByName, false);
+  set_of("libtensorflow_framework.so.2", &TensorflowHookByName, true);
   reference_count.store(found, std::memory_order_relaxed);
 }
 
@@ -231,11 +193,16 @@ void RestoreReportReferences() {
 AttachCode TakeOptions(const char* options) {
   const size_t bytes = strnlen(options, kMaxAttachOptionBytes);
   if (bytes == kMaxAttachOptionBytes) return kAttachOptionsTooLong;
-  auto* const copy = static_cast<char*>(std::malloc(bytes + 1));  // never freed
-  if (copy == nullptr) return kAttachNoMemory;
-  std::memcpy(copy, options, bytes + 1);
-  ReplaceOptions(copy, bytes + 1);
-  return kAttached;
+  return ReplaceOptions(options, bytes) ? kAttached : kAttachNoMemory;
+}
+
+// Starts the control channel if the options want one. Returns false if it cannot be started. Throws std::bad_alloc.
+bool HasControlChannel() {
+  const char* const directory = OptionText(kControlDirectoryVariable);
+  if (directory == nullptr || *directory == '\0' || std::strcmp(directory, "off") == 0) return true;
+  const absl::Status status = StartControlServer(directory);
+  if (!status.ok()) PrintMessage("hbmprof: ", {status.message().data(), status.message().size()});
+  return status.ok();
 }
 
 // Measures the devices whose bytes the driver reports outside of a context, which takes a while.
@@ -246,15 +213,10 @@ void* MeasureInThread(void* /*argument*/) {
 }
 
 std::string Describe() {
-  const auto get_version = reinterpret_cast<int (*)(int*)>(FindSymbol(CudaDriverLibrary(), "cuDriverGetVersion"));
-  int version = 0;
-  if (get_version != nullptr) get_version(&version);
-  link_map* map = nullptr;
-  const bool has_path = dlinfo(CudaDriverLibrary(), RTLD_DI_LINKMAP, &map) == 0;
-  std::string text =
-      absl::StrCat("attach ", state.load() == State::kAttached ? "attached" : "detached", "\nfunctions ",
-                   slots_set.load(), " ", slots_found.load(), "\ndriver ", version, " ", has_path ? map->l_name : "",
-                   "\nreferences ", reference_count.load(), "\ncalls ", EndedCudaCalls() - calls_before.load(), "\n");
+  constexpr const char* kNames[] = {"detached", "changing", "attached"};  // by State
+  std::string text = absl::StrCat("attach ", kNames[static_cast<int>(state.load())], "\nfunctions ", slots_set.load(),
+                                  " ", slots_found.load(), "\nreferences ", reference_count.load(), "\ncalls ",
+                                  EndedCudaCalls() - calls_before.load(), "\n");
   const CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   for (const Snapshot::Device& device : snapshot.devices) {
@@ -270,14 +232,16 @@ constexpr AttachRequests kRequests = {&hbmprof_attach, &hbmprof_detach, &Describ
 
 // In the state kChanging.
 AttachCode Attach(const char* options) {
-  static bool has_options = false;
   if (!cuda_driver::LoadDriverFunctions()) return kAttachNoDriver;
   if (const AttachCode code = FindSlots(); code != kAttached) return code;
-  if (options != nullptr && !has_options) {
+  if (options != nullptr && process == 0) {
     if (const AttachCode code = TakeOptions(options); code != kAttached) return code;
-    has_options = true;
   }
   ForkWithoutGate();
+  // Before the profiler is made, so that a process without the channel writes no profile.
+  PrepareCudaTracking();
+  SetAttachRequests(&kRequests);
+  if (!HasControlChannel()) return kAttachNoControl;
   for (int i = 0; i < kWrappedCount; ++i) {
     if (slots[i].place != nullptr) cuda_driver::SetDriverFunction(i, slots[i].original);
   }
@@ -285,7 +249,6 @@ AttachCode Attach(const char* options) {
   stack[0] = InternNamedFrame("[before attach]", "", 0, 0);
   CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
-  SetAttachRequests(&kRequests);
   SetTracking(true);  // ends the records of an earlier time
   before->Expect(CallerOfStack(stack, 1));
   calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);

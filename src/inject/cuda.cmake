@@ -78,6 +78,8 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
+# A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
+target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so)
 # driver_table.cc must call the C library's dlsym, not the one of this library.
 target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym HBMPROF_EXPORTS_DLSYM)
 

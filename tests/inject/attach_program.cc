@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,7 +31,14 @@ using driver_program::Allocate;
 
 extern char** environ;
 
+std::atomic<bool> lacks_threads{false};
+
 extern "C" {
+// Fails if lacks_threads is set, as on a host without memory for another stack.
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) noexcept {
+  static auto* const real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return lacks_threads.load() ? EAGAIN : real(thread, attributes, run, argument);
+}
 [[gnu::noinline]] CUdeviceptr allocate_before(size_t bytes) { return Allocate(bytes); }
 [[gnu::noinline]] CUdeviceptr allocate_after(size_t bytes) { return Allocate(bytes); }
 }
@@ -136,21 +144,31 @@ class Hammer {
   std::vector<std::thread> threads_;
 };
 
-// A lock of the program that its fork handlers take.
+// Locks of the program that its fork handlers take: registered before and after the library was loaded.
 pthread_mutex_t program_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t late_lock = PTHREAD_MUTEX_INITIALIZER;
+
+template <pthread_mutex_t* lock>
+void HoldDuringForks() {
+  const auto unlock = [] { pthread_mutex_unlock(lock); };
+  pthread_atfork([] { pthread_mutex_lock(lock); }, unlock, unlock);
+}
 
 // Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
 void Cycles(int cycles) {
   driver_program::UseDevice(0);
+  HoldDuringForks<&late_lock>();
   const Hammer hammer;
   std::atomic<bool> ends{false};
-  // Allocates under the lock that the fork handlers take.
+  // Allocates under the locks that the fork handlers take.
   std::thread worker([&] {
     driver_program::UseDevice(1);
     while (!ends.load()) {
-      pthread_mutex_lock(&program_lock);
-      Free(Allocate(4096));
-      pthread_mutex_unlock(&program_lock);
+      for (pthread_mutex_t* const lock : {&program_lock, &late_lock}) {
+        pthread_mutex_lock(lock);
+        Free(Allocate(4096));
+        pthread_mutex_unlock(lock);
+      }
     }
   });
   for (int i = 0; i < cycles; ++i) {
@@ -243,6 +261,16 @@ void Options() {
   Print("attach", attach(options));
 }
 
+// The thread of the control channel cannot be started.
+void NoThread() {
+  driver_program::UseDevice(0);
+  lacks_threads.store(true);
+  Print("no thread", attach(options));
+  lacks_threads.store(false);
+  Print("attach", attach(options));
+  WaitForLine();
+}
+
 // The device's memory grows, but not by functions of the driver.
 void Silent() {
   driver_program::UseDevice(0);
@@ -259,9 +287,7 @@ void Silent() {
 }  // namespace
 
 int main(int, char** argv) {
-  // Before the library is loaded, so that its handler runs first.
-  pthread_atfork([] { pthread_mutex_lock(&program_lock); }, [] { pthread_mutex_unlock(&program_lock); },
-                 [] { pthread_mutex_unlock(&program_lock); });
+  HoldDuringForks<&program_lock>();
   options = std::getenv("ATTACH_OPTIONS");
   const std::string name = argv[2];
   if (name != "serve") Load(argv[1]);
@@ -272,6 +298,7 @@ int main(int, char** argv) {
   if (name == "serve") Serve(static_cast<size_t>(std::atoi(argv[3])));
   if (name == "child") Child();
   if (name == "options") Options();
+  if (name == "no_thread") NoThread();
   if (name == "silent") Silent();
   return 0;
 }

@@ -136,6 +136,16 @@ TEST_F(AttachTest, OptionsThatCannotBeTakenRefuse) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+TEST_F(AttachTest, ControlChannelThatCannotStartRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "no_thread"}, Environment(HBMPROF_DOUBLES),
+                         directory_ + "/errors");
+  EXPECT_EQ(program.ReadLine(), "no thread 11");
+  EXPECT_EQ(program.ReadLine(), "attach 0");
+  EXPECT_THAT(Query(program, "info"), HasSubstr("\nattach attached\n"));
+  program.WriteLine("");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
 TEST_F(AttachTest, WarnsIfNoCallIsSeen) {
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "silent"},
                          Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
@@ -212,7 +222,7 @@ TEST_F(AttachTest, RealDriversSlotsAreSetAndRestored) {
                            Environment(driver.path(), {"HBMPROF_SOCKET_DIR=" + sockets_}));
     EXPECT_EQ(program.ReadLine(), "without a driver 4 9");
     EXPECT_EQ(program.ReadLine(), "attach 0");
-    EXPECT_THAT(Query(program, "info"), HasSubstr("/libcuda.so.1\n"));
+    EXPECT_THAT(Query(program, "info"), HasSubstr("\nattach attached\n"));
     program.WriteLine("");
     EXPECT_EQ(program.ReadLine(), "detach 0");
     EXPECT_EQ(program.ReadLine(), "attach 0");

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,6 +182,35 @@ void Attach(const Torch& torch) {
   Operate(torch, 1, 1000, 1);
 }
 
+// Holds memory and leaks from its start on, for another process that attaches. Input: "s" ends the leak, "f" frees what
+// it held, "g" allocates, a line feed prints the totals.
+void Live(const Torch& torch) {
+  void* const small = load_weights(torch, 3 * kMiB);
+  void* const large = load_weights(torch, 64 * kMiB);
+  grow_kv_cache(torch, 64 << 10);
+  std::printf("ready\n");
+  std::fflush(stdout);
+  bool leaks = true;
+  for (;;) {
+    pollfd input = {STDIN_FILENO, POLLIN, 0};
+    char byte = 0;
+    if (poll(&input, 1, leaks ? 20 : -1) == 0) {
+      grow_kv_cache(torch, 64 << 10);
+      continue;
+    }
+    if (read(STDIN_FILENO, &byte, 1) != 1) return;
+    if (byte == 's') leaks = false;
+    if (byte == 'g') grow_kv_cache(torch, 5 * kMiB);
+    if (byte == 'f') {
+      torch.Free(small);
+      torch.Free(large);
+      torch.EmptyCache();
+    }
+    if (byte == '\n') torch.PrintTotals();
+    std::fflush(stdout);
+  }
+}
+
 }  // namespace
 
 extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, const char* case_name) {
@@ -203,6 +233,7 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   }
   if (name == "fork") Fork(torch);
   if (name == "attach") Attach(torch);
+  if (name == "live") Live(torch);
   if (name == "time") Time(torch);
   if (name == "empty") {
     Operate(torch, 1, 1000, 1);

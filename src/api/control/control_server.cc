@@ -514,18 +514,9 @@ void CloseInChild() {
   for (Client& client : server->clients) client.socket.Close();
 }
 
-}  // namespace
+std::atomic<bool> is_started{false};
 
-void SetAttachRequests(const AttachRequests* requests) { attach_requests.store(requests, std::memory_order_release); }
-
-void RemoveControlSocket() {
-  const Server* const server = running.load();
-  if (server != nullptr && server->process == getpid()) RemoveFile(*server);
-}
-
-absl::Status StartControlServer(const std::string& directory) {
-  static std::atomic<bool> is_started{false};
-  if (is_started.exchange(true)) return absl::OkStatus();
+absl::Status Start(const std::string& directory) {
   auto server = std::make_unique<Server>();
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
@@ -539,6 +530,25 @@ absl::Status StartControlServer(const std::string& directory) {
   }
   server.release();
   return absl::OkStatus();
+}
+
+}  // namespace
+
+void SetAttachRequests(const AttachRequests* requests) { attach_requests.store(requests, std::memory_order_release); }
+
+void RemoveControlSocket() {
+  const Server* const server = running.load();
+  if (server != nullptr && server->process == getpid()) RemoveFile(*server);
+}
+
+absl::Status StartControlServer(const std::string& directory) try {
+  if (is_started.exchange(true)) return absl::OkStatus();
+  const absl::Status status = Start(directory);
+  if (!status.ok()) is_started.store(false);
+  return status;
+} catch (const std::bad_alloc&) {
+  is_started.store(false);
+  throw;
 }
 
 }  // namespace hbmprof::internal

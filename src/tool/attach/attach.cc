@@ -1,13 +1,14 @@
 #include "src/tool/attach/attach.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
-#include "src/tool/attach/borrowed_thread.h"
+#include "src/base/driver_slot.h"
 #include "src/tool/attach/safe_thread.h"
 #include "src/tool/util/text.h"
 
@@ -25,17 +26,9 @@ const MappedFile* Driver(const Target& target) {
   return target.Find([](std::string_view name) { return StartsWith(name, kDriver); });
 }
 
-// Whether an entry of the driver jumps through a pointer: [endbr64] cmpl $N, flag(%rip); je ...; jmp *slot(%rip).
-bool HasSlot([[maybe_unused]] const Target& target, [[maybe_unused]] uint64_t entry) {
-#if defined(__x86_64__)
-  unsigned char code[18];
-  constexpr char kEndbr64[] = "\xf3\x0f\x1e\xfa";
-  if (!target.Read(entry, code, sizeof(code))) return false;
-  if (std::memcmp(code, kEndbr64, 4) == 0 && !target.Read(entry + 4, code, sizeof(code))) return false;
-  return code[0] == 0x81 && code[1] == 0x3d && code[10] == 0x74 && code[12] == 0xff && code[13] == 0x25;
-#else
-  return true;  // the library checks all entries
-#endif
+bool HasSlot(const Target& target, uint64_t entry) {
+  unsigned char code[internal::kDriverEntryBytes];
+  return target.Read(entry, code, sizeof(code)) && internal::DriverSlotOf(code, entry) != 0;
 }
 
 std::string Contents(const std::string& path) {
@@ -62,18 +55,13 @@ std::string DriverVersion(const Target& target) {
 absl::Status CheckCanAttach(const Target& target) {
   const std::string process = Cat("process ", target.pid());
   const auto refuse = [&](auto... parts) { return absl::FailedPreconditionError(Cat(process, parts...)); };
+  // Another command of hbmprof traces it for some milliseconds.
+  for (int i = 0; i < 20 && target.Status("TracerPid") != "0"; ++i) usleep(10'000);
   if (const std::string tracer = target.Status("TracerPid"); tracer != "0") {
     return refuse(" is traced by process ", tracer, " (a debugger or strace); end that first");
   }
   if (const std::string state = target.Status("State"); !state.empty() && (state[0] == 'T' || state[0] == 't')) {
     return refuse(" is stopped; let it go on (kill -CONT ", target.pid(), ") and try again");
-  }
-  // musl's one file has the names libc.so and ld-musl-PROCESSOR.so.1.
-  const auto is_musl = [](std::string_view name) {
-    return name == "libc.so" || StartsWith(name, "ld-musl") || StartsWith(name, "libc.musl");
-  };
-  if (target.Find(is_musl) != nullptr) {
-    return refuse(" uses musl as its C library; hbmprof needs the GNU C library");
   }
 #if defined(__x86_64__)
   if (const absl::Status loader = FindLoader(target).status(); !loader.ok()) {
@@ -97,12 +85,15 @@ absl::Status CheckCanAttach(const Target& target) {
 absl::StatusOr<Attached> LoadLibrary([[maybe_unused]] const Target& target, [[maybe_unused]] const std::string& library,
                                      [[maybe_unused]] const std::string& options) {
 #if defined(__x86_64__)
+  if (absl::Status status = target.CheckIsThere(); !status.ok()) return status;
   const absl::StatusOr<LoaderFunctions> loader = FindLoader(target);
   if (!loader.ok()) return loader.status();
   Loading loading;
-  loading.function = "hbmprof_attach";
-  loading.argument = options;
-  if (target.SharesFiles()) {
+  loading.options = options;
+  if (HasInjectedLibrary(target)) {
+    loading.path = kLibrary;
+    loading.is_loaded = true;
+  } else if (target.SharesFiles()) {
     loading.path = library;
   } else {
     loading.contents = Contents(library);
@@ -110,9 +101,7 @@ absl::StatusOr<Attached> LoadLibrary([[maybe_unused]] const Target& target, [[ma
   }
   absl::StatusOr<StoppedThread> thread = StopSafeThread(target, kSecondsForSafeThread);
   if (!thread.ok()) return thread.status();
-  const absl::StatusOr<Loaded> loaded = LoadInThread(target, *std::move(thread), *loader, loading);
-  if (!loaded.ok()) return loaded.status();
-  return Attached{loaded->result, loaded->millis};
+  return LoadInThread(target, *std::move(thread), *loader, loading);
 #else
   return absl::UnimplementedError("this hbmprof attaches on x86-64 only; start the program with `hbmprof run`");
 #endif

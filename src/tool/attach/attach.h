@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "src/tool/attach/borrowed_thread.h"
 #include "src/tool/attach/target.h"
 
 namespace hbmprof::tool {
@@ -19,13 +20,9 @@ bool HasInjectedLibrary(const Target& target);
 // The version in the name of the driver's file, as in libcuda.so.550.163.01; "" if it has none.
 std::string DriverVersion(const Target& target);
 
-struct Attached {
-  int code = 0;       // of hbmprof_attach (src/inject/attach.h)
-  double millis = 0;  // during which one thread of the process did not wait
-};
-
-// Makes the process load the file `library` and call its hbmprof_attach(options). REQUIRES: CheckCanAttach(target).
-// Errors: those of StopSafeThread and LoadInThread; kUnimplemented on processors other than x86-64.
+// Makes the process load the file `library`, unless it has loaded the injected library, and call
+// hbmprof_attach(options) of that. REQUIRES: CheckCanAttach(target). Errors: those of StopSafeThread and LoadInThread;
+// kUnimplemented on processors other than x86-64.
 absl::StatusOr<Attached> LoadLibrary(const Target& target, const std::string& library, const std::string& options);
 
 }  // namespace hbmprof::tool

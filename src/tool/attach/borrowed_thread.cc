@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -197,6 +198,7 @@ struct StubData {
   uint64_t blocked = 0, mask = 0;
   uint64_t r8, r9, r10, r12, r13, r14, r15, rdi, rsi, rdx, rbp, rax, rsp, rip, eflags, rbx;
   char memory_name[24] = {};
+  pid_t owner = getpid();
 };
 static_assert(offsetof(StubData, memory_file) == 32 && offsetof(StubData, open) == 40 &&
               offsetof(StubData, errno_location) == 64 && offsetof(StubData, result) == 96 &&
@@ -207,9 +209,10 @@ static_assert(offsetof(StubData, memory_file) == 32 && offsetof(StubData, open) 
 constexpr uint64_t kXsaveBytes = 0x8000;
 constexpr uint64_t kPathAt = 0x8000;
 constexpr uint64_t kFunctionAt = 0x9000;
-constexpr uint64_t kArgumentAt = 0xa000;
+constexpr uint64_t kOptionsAt = 0xa000;
 constexpr uint64_t kTextsEnd = 0x10000;
 constexpr uint64_t kScratchBytes = 0x70000;
+constexpr char kFunction[] = "hbmprof_attach";
 constexpr uint64_t kRedZone = 128;
 constexpr uint64_t kNoSystemCall = ~uint64_t{0};
 
@@ -237,9 +240,16 @@ void Trace(int request, pid_t tid, const void* data) {
 
 bool HasEnded(int status) { return WIFEXITED(status) || WIFSIGNALED(status); }
 
-// Makes the thread repeat a wait that the kernel would not continue by itself: epoll_wait.
-void RepeatIfInterrupted(user_regs_struct& registers) {
+// Whether a handler of the program's will run as soon as the thread goes on.
+bool GetsSignal(pid_t tid) {
+  const auto signals = [tid](const char* key) { return std::strtoull(StatusOf(tid, key).c_str(), nullptr, 16); };
+  return ((signals("SigPnd") | signals("ShdPnd")) & ~signals("SigBlk") & signals("SigCgt")) != 0;
+}
+
+// Makes the thread repeat a wait that the kernel would not continue by itself (epoll_wait), unless a signal ends it.
+void RepeatIfInterrupted(pid_t tid, user_regs_struct& registers) {
   if (static_cast<int64_t>(registers.orig_rax) < 0 || static_cast<int64_t>(registers.rax) != -EINTR) return;
+  if (GetsSignal(tid)) return;
   registers.rax = registers.orig_rax;
   registers.orig_rax = kNoSystemCall;
   registers.rip -= 2;
@@ -263,10 +273,8 @@ StoppedThread::~StoppedThread() {
 }
 
 absl::StatusOr<StoppedThread> StoppedThread::Stop(pid_t tid) {
-  if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
-    if (errno == EPERM) return absl::PermissionDeniedError(Cat("the thread ", tid, " cannot be traced"));
-    return absl::AbortedError("it has ended");
-  }
+  if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
+    return absl::AbortedError("it has ended, or another one traces it");
   ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr);
   const auto end = Clock::now() + std::chrono::seconds(2);
   int status = 0;
@@ -289,7 +297,7 @@ absl::StatusOr<StoppedThread> StoppedThread::Stop(pid_t tid) {
 
 void StoppedThread::Release(user_regs_struct registers, bool are_changed) {
   const uint64_t rip = registers.rip;
-  RepeatIfInterrupted(registers);
+  RepeatIfInterrupted(tid_, registers);
   if (are_changed || registers.rip != rip) Trace(PTRACE_SETREGS, tid_, &registers);
   Trace(PTRACE_DETACH, tid_, nullptr);
   tid_ = 0;
@@ -382,24 +390,24 @@ absl::Status WriteTexts(const Target& target, const StubData& data, const Loadin
       done += static_cast<size_t>(count);
     }
   }
-  if (path.size() >= kFunctionAt - kPathAt || loading.argument.size() >= kTextsEnd - kArgumentAt) {
+  if (path.size() >= kFunctionAt - kPathAt || loading.options.size() >= kTextsEnd - kOptionsAt) {
     return absl::InvalidArgumentError("the options are too long");
   }
-  const bool is_written =
-      target.Write(data.scratch + kPathAt, path.c_str(), path.size() + 1) &&
-      target.Write(data.scratch + kFunctionAt, loading.function.c_str(), loading.function.size() + 1) &&
-      target.Write(data.scratch + kArgumentAt, loading.argument.c_str(), loading.argument.size() + 1);
+  const bool is_written = target.Write(data.scratch + kPathAt, path.c_str(), path.size() + 1) &&
+                          target.Write(data.scratch + kFunctionAt, kFunction, sizeof(kFunction)) &&
+                          target.Write(data.scratch + kOptionsAt, loading.options.c_str(), loading.options.size() + 1);
   return is_written ? absl::OkStatus() : absl::UnavailableError("the process has ended");
 }
 
-absl::StatusOr<int> ResultOf(const Target& target, const StubData& data, const Loading& loading) {
+absl::StatusOr<int> ResultOf(const Target& target, const StubData& data) {
   if (data.state < 0) {
     return absl::FailedPreconditionError(
         Cat("the process gets no memory for the stack of the call: ", std::strerror(-data.state)));
   }
   if (data.is_done == 0) return absl::DeadlineExceededError("the process was not ready in time; try again");
   if (data.handle == 0) {
-    std::string text = data.error_text != 0 ? target.Text(data.error_text) : "the dynamic linker gives no reason";
+    std::string text =
+        data.error_text != 0 ? target.Text(data.error_text) : "it is gone, another command may load it now; try again";
     if (text.find("static TLS") != std::string::npos) {
       text += "; other libraries have taken this memory: start the program with `hbmprof run`";
     }
@@ -407,15 +415,15 @@ absl::StatusOr<int> ResultOf(const Target& target, const StubData& data, const L
   }
   if (data.function == 0) {
     return absl::FailedPreconditionError(
-        Cat("the library has no ", loading.function, ": it is of an earlier version of hbmprof"));
+        Cat("the library has no ", kFunction, ": it is of an earlier version of hbmprof"));
   }
   return data.result;
 }
 
 }  // namespace
 
-absl::StatusOr<Loaded> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
-                                    const Loading& loading) {
+absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
+                                      const Loading& loading) {
   const auto start = Clock::now();
   const user_regs_struct before = stopped.registers();
   const std::string_view stub(hbmprof_attach_stub, static_cast<size_t>(hbmprof_attach_stub_end - hbmprof_attach_stub));
@@ -428,7 +436,7 @@ absl::StatusOr<Loaded> LoadInThread(const Target& target, StoppedThread stopped,
 
   StubData data;
   data.scratch_bytes = kScratchBytes;
-  data.mode = loader.mode;
+  data.mode = loader.mode | (loading.is_loaded ? RTLD_NOLOAD : 0);
   data.has_xsave = xsave_bytes != 0 ? 1 : 0;
   data.open = loader.open, data.error = loader.error, data.symbol = loader.symbol;
   data.errno_location = loader.errno_location;
@@ -486,14 +494,17 @@ absl::StatusOr<Loaded> LoadInThread(const Target& target, StoppedThread stopped,
   }
   if (absl::StatusOr<StoppedThread> last = StoppedThread::Stop(tid); last.ok()) {
     const uint64_t rip = last->registers().rip;
-    // Else it has gone on by itself: this process was stopped for seconds.
-    if (rip >= place && rip < place + stub.size() && data.state != StubData::kLeft) last->ContinueAt(before, data.mask);
+    // Else it has gone on by itself, and can serve another command: this process was stopped for seconds.
+    const bool is_ours = target.Read(at, &data, sizeof(data)) && data.owner == getpid();
+    if (is_ours && rip >= place && rip < place + stub.size() && data.state != StubData::kLeft) {
+      last->ContinueAt(before, data.mask);
+    }
   }
   const double millis = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   if (!written.ok()) return written;
-  const absl::StatusOr<int> result = ResultOf(target, data, loading);
-  if (!result.ok()) return result.status();
-  return Loaded{*result, millis};
+  const absl::StatusOr<int> code = ResultOf(target, data);
+  if (!code.ok()) return code.status();
+  return Attached{*code, millis};
 }
 
 }  // namespace hbmprof::tool

@@ -19,13 +19,18 @@
 
 namespace hbmprof::tool {
 
+struct Attached {
+  int code = 0;       // of hbmprof_attach (src/base/attach.h)
+  double millis = 0;  // during which one thread of the process did not wait
+};
+
 #if defined(__x86_64__)
 
 // A thread that is traced and stopped. The destructor lets it go on where it was stopped, so that also those waits go
 // on that the kernel would end with EINTR.
 class StoppedThread {
  public:
-  // Errors: kAborted (it cannot be stopped now; another one may), kPermissionDenied, kUnavailable (give up).
+  // Errors: kAborted (it cannot be stopped now; another one may), kUnavailable (give up).
   static absl::StatusOr<StoppedThread> Stop(pid_t tid);
   StoppedThread(StoppedThread&& other) noexcept;
   ~StoppedThread();
@@ -55,15 +60,10 @@ class StoppedThread {
 
 // What the thread shall do.
 struct Loading {
-  std::string path;      // of the library. Empty: it comes from `contents`
-  std::string contents;  // of the library's file, for a process that cannot see it
-  std::string function;  // int function(const char*)
-  std::string argument;
-};
-
-struct Loaded {
-  int result = 0;     // of the function
-  double millis = 0;  // how long the thread did not wait
+  std::string path;        // of the library. Empty: it comes from `contents`
+  std::string contents;    // of the library's file, for a process that cannot see it
+  bool is_loaded = false;  // `path` is the name of a library that the process has loaded
+  std::string options;     // for its hbmprof_attach
 };
 
 // Finds the functions of the C library that load a library. Errors: kFailedPrecondition.
@@ -78,8 +78,8 @@ absl::StatusOr<LoaderFunctions> FindLoader(const Target& target);
 
 // Makes a thread that is `stopped` at a point where it may load libraries do so. Errors: kFailedPrecondition with the
 // dynamic linker's message, kDeadlineExceeded, kUnavailable (the process has ended).
-absl::StatusOr<Loaded> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
-                                    const Loading& loading);
+absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
+                                      const Loading& loading);
 
 #endif
 

@@ -15,7 +15,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,64 +31,28 @@ bool IsLinker(std::string_view name) {
   return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
 }
 
-// Calls that can wait for long: first those that the kernel continues unseen, then those that are begun again.
-constexpr long kContinued[] = {SYS_poll,   SYS_ppoll,   SYS_select,    SYS_pselect6,        SYS_futex,
-                               SYS_accept, SYS_accept4, SYS_nanosleep, SYS_clock_nanosleep, SYS_wait4,
-                               SYS_waitid, SYS_pause,   SYS_read,      SYS_rt_sigsuspend,   SYS_restart_syscall};
-constexpr long kBegunAgain[] = {SYS_recvfrom, SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait, SYS_rt_sigtimedwait};
-
-// How well a thread that waits in this system call can be borrowed: 0, 1 or, if not at all, -1.
-int Preference(long system_call) {
-  const auto is_it = [system_call](long other) { return other == system_call; };
-  if (std::any_of(std::begin(kContinued), std::end(kContinued), is_it)) return 0;
-  return std::any_of(std::begin(kBegunAgain), std::end(kBegunAgain), is_it) ? 1 : -1;
-}
+// Calls that can wait for long, best first: those that the kernel continues unseen, then those that are begun again.
+constexpr long kWaits[] = {SYS_poll,     SYS_ppoll,   SYS_select,     SYS_pselect6,        SYS_futex,
+                           SYS_accept,   SYS_accept4, SYS_nanosleep,  SYS_clock_nanosleep, SYS_wait4,
+                           SYS_waitid,   SYS_pause,   SYS_read,       SYS_rt_sigsuspend,   SYS_restart_syscall,
+                           SYS_recvfrom, SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait,     SYS_rt_sigtimedwait};
 
 // The functions of the C library that wait and hold none of its locks while they wait. Not here: those in which a
 // program can wait while it holds one, such as fgets or getaddrinfo.
+constexpr std::string_view kWaitFunctions =
+    " accept accept4 clock_nanosleep epoll_pwait epoll_wait nanosleep pause poll ppoll ppoll64 pselect"
+    " pthread_barrier_wait pthread_clockjoin_ex pthread_clockjoin_np pthread_cond_clockwait pthread_cond_timedwait"
+    " pthread_cond_wait pthread_join pthread_timedjoin_np read recv recvfrom recvmsg select sem_clockwait"
+    " sem_timedwait sem_wait sigsuspend sigtimedwait sigwait sigwaitinfo sleep usleep wait4 waitid waitpid ";
+
 bool IsWait(std::string_view name) {
-  static const std::set<std::string_view> kNames = {"accept",
-                                                    "accept4",
-                                                    "clock_nanosleep",
-                                                    "epoll_pwait",
-                                                    "epoll_wait",
-                                                    "nanosleep",
-                                                    "pause",
-                                                    "poll",
-                                                    "ppoll",
-                                                    "ppoll64",
-                                                    "pselect",
-                                                    "pthread_barrier_wait",
-                                                    "pthread_clockjoin_ex",
-                                                    "pthread_clockjoin_np",
-                                                    "pthread_cond_clockwait",
-                                                    "pthread_cond_timedwait",
-                                                    "pthread_cond_wait",
-                                                    "pthread_join",
-                                                    "pthread_timedjoin_np",
-                                                    "read",
-                                                    "recv",
-                                                    "recvfrom",
-                                                    "recvmsg",
-                                                    "select",
-                                                    "sem_clockwait",
-                                                    "sem_timedwait",
-                                                    "sem_wait",
-                                                    "sigsuspend",
-                                                    "sigtimedwait",
-                                                    "sigwait",
-                                                    "sigwaitinfo",
-                                                    "sleep",
-                                                    "usleep",
-                                                    "wait4",
-                                                    "waitid",
-                                                    "waitpid"};
-  return kNames.count(name.substr(std::min(name.find_first_not_of('_'), name.size()))) != 0;
+  name.remove_prefix(std::min(name.find_first_not_of('_'), name.size()));
+  return kWaitFunctions.find(Cat(" ", name, " ")) != std::string_view::npos;
 }
 
 struct Candidate {
   pid_t tid;
-  int preference;
+  const long* call;  // in kWaits
   std::string wait;  // the system call with its arguments and the position in the code, as /proc shows them
 };
 
@@ -104,12 +67,10 @@ std::vector<Candidate> WaitingThreads(const Target& target) {
     unsigned long long pc = 0;
     if (std::sscanf(text.c_str(), "%ld %*x %*x %*x %*x %*x %*x %*x %llx", &number, &pc) != 2) continue;
     const MappedFile* const code = target.FileAt(pc);
-    if (Preference(number) >= 0 && code != nullptr && IsLibc(code->name)) {
-      found.push_back({tid, Preference(number), text});
-    }
+    const long* const call = std::find(std::begin(kWaits), std::end(kWaits), number);
+    if (call != std::end(kWaits) && code != nullptr && IsLibc(code->name)) found.push_back({tid, call, text});
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.preference < b.preference; });
+  std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.call < b.call; });
   return found;
 }
 
@@ -275,6 +236,7 @@ absl::StatusOr<StoppedThread> StopSafeThread(const Target& target, double second
   std::map<std::string, int> reasons;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   do {
+    if (absl::Status status = target.CheckIsThere(); !status.ok()) return status;
     for (const Candidate& candidate : WaitingThreads(target)) {
       if (rejected[candidate.tid] == candidate.wait) continue;
       std::string reason;

@@ -17,7 +17,8 @@ namespace hbmprof::tool {
 // Each thread that could be one is stopped for some microseconds, to copy its stack. The copy is unwound while the
 // thread runs. Then the thread is stopped again; it is taken if it still waits, with the same stack.
 //
-// Errors: kUnavailable (no such thread within `seconds`; the message says what the threads do), kPermissionDenied.
+// Errors: kUnavailable (no such thread within `seconds`; the message says what the threads do; or the process has
+// ended, or runs another program).
 absl::StatusOr<StoppedThread> StopSafeThread(const Target& target, double seconds);
 
 #endif

@@ -71,6 +71,16 @@ uint32_t GnuHash(std::string_view name) {
 
 }  // namespace
 
+std::string StatusOf(pid_t id, std::string_view key) {
+  std::ifstream file(Cat("/proc/", id, "/status"));
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0 || line[key.size()] != ':') continue;
+    const size_t start = line.find_first_not_of(" \t", key.size() + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
 std::string WhyNotPermitted(pid_t target, uid_t owner, uid_t user, int scope) {
   const std::string start = Cat("you may not attach to ", target, ": ");
   const std::string root = "run the command as root, or with the capability CAP_SYS_PTRACE (in Kubernetes: SYS_PTRACE)";
@@ -110,6 +120,11 @@ absl::StatusOr<std::unique_ptr<Target>> Target::Open(pid_t pid) {
   return target;
 }
 
+absl::Status Target::CheckIsThere() const {
+  if (Get<char>(files_.front().start).has_value()) return absl::OkStatus();
+  return absl::UnavailableError("the process has ended, or runs another program now");
+}
+
 std::string Target::ProcPath(std::string_view file) const { return Cat("/proc/", pid_, "/", file); }
 
 std::string Target::OutsidePath(std::string_view path) const {
@@ -123,16 +138,6 @@ bool Target::SharesFiles() const {
   return fs::read_symlink("/proc/self/ns/mnt", error) == fs::read_symlink(ProcPath("ns/mnt"), error) && !error &&
          stat("/", &mine) == 0 && stat(ProcPath("root/").c_str(), &its) == 0 && mine.st_dev == its.st_dev &&
          mine.st_ino == its.st_ino;
-}
-
-std::string Target::Status(std::string_view key) const {
-  std::ifstream file(ProcPath("status"));
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, key.size(), key) != 0 || line[key.size()] != ':') continue;
-    const size_t start = line.find_first_not_of(" \t", key.size() + 1);
-    return start == std::string::npos ? "" : line.substr(start);
-  }
-  return "";
 }
 
 pid_t Target::inner_pid() const {

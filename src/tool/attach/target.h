@@ -18,6 +18,9 @@
 
 namespace hbmprof::tool {
 
+// Returns the value of a line of /proc/ID/status of a process or thread, as it is now; "" if there is none.
+std::string StatusOf(pid_t id, std::string_view key);
+
 // A file that the process has mapped.
 struct MappedFile {
   std::string path;  // in the process's mount namespace
@@ -36,8 +39,9 @@ class Target {
   // In the process's own pid namespace.
   pid_t inner_pid() const;
   std::string Name() const;
-  // Returns the value of a line of /proc/PID/status, as it is now; "" if there is none.
-  std::string Status(std::string_view key) const;
+  std::string Status(std::string_view key) const { return StatusOf(pid_, key); }
+  // Returns kUnavailable if it no longer has the memory that it had when it was opened.
+  absl::Status CheckIsThere() const;
   std::string ProcPath(std::string_view file) const;
   // Returns the path of this process's view of a file that the target sees as `path`.
   std::string OutsidePath(std::string_view path) const;

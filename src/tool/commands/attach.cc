@@ -139,11 +139,10 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
 
 // What the process says about the attachment (control_protocol.h).
 struct Attachment {
-  bool is_attached = false;
-  bool is_detached = false;  // neither: it was started with the library
-  std::string functions;     // "75 of 75"
-  int64_t references = 0;    // of PyTorch
-  std::string before;        // a line for the user; empty: not known yet
+  std::string state;       // "attached", "detached", "changing"; empty: it was started with the library
+  std::string functions;   // "75 of 75"
+  int64_t references = 0;  // of PyTorch
+  std::string before;      // a line for the user; empty: not known yet
 };
 
 absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
@@ -155,10 +154,7 @@ absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
     std::string key;
     std::string value;
     words >> key;
-    if (key == "attach" && words >> value) {
-      attachment.is_attached = value == "attached";
-      attachment.is_detached = value == "detached";
-    }
+    if (key == "attach") words >> attachment.state;
     int64_t some = 0;
     int64_t all = 0;
     if (key == "functions" && words >> some >> all) attachment.functions = Cat(some, " of ", all);
@@ -221,30 +217,48 @@ absl::Status Report(const Target& target) {
   return absl::OkStatus();
 }
 
+// Attaches through the control channel if the process has the library, else by loading it. Returns a code of
+// hbmprof_attach.
+absl::StatusOr<int> AttachTo(const Target& target, const AttachOptions& options, const std::string& library,
+                             bool has_output) {
+  if (HasInjectedLibrary(target)) {
+    // It does not answer if an earlier attempt has failed, or if another command has just loaded it.
+    absl::StatusOr<Attachment> known = QueryAttachment(target);
+    if (known.ok() && known->state == "detached") {
+      const absl::Status status = QueryProcess(SocketOf(target), "attach").status();
+      known = QueryAttachment(target);
+      if (!status.ok() && known.ok() && known->state == "detached") return status;
+    }
+    if (known.ok() && known->state.empty()) return internal::kAttachPreloaded;
+    if (known.ok()) return known->state == "attached" ? internal::kAttachedAlready : internal::kAttachBusy;
+  }
+  RETURN_IF_ERROR(CheckCanAttach(target));
+  ASSIGN_OR_RETURN(const std::string lines, LibraryOptions(target, options, has_output));
+  ASSIGN_OR_RETURN(const Attached attached, LoadLibrary(target, library, lines));
+  return attached.code;
+}
+
 absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output, bool is_any_output_given) {
   RETURN_IF_ERROR(CheckOutputOptions(options));
   ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   ASSIGN_OR_RETURN(const pid_t pid, FindPid(options.process));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Target> target, Target::Open(pid));
-  if (const std::string reason = WhyNotInjected(target->ProcPath("exe"), ""); !reason.empty()) {
-    return absl::FailedPreconditionError(Cat("process ", pid, ": its program ", reason));
+  int code = internal::kAttachBusy;
+  std::unique_ptr<Target> target;
+  constexpr int kAttempts = 50;
+  for (int i = 0; i < kAttempts && code == internal::kAttachBusy; ++i) {
+    if (i != 0) usleep(100'000);
+    ASSIGN_OR_RETURN(target, Target::Open(pid));  // its files can be others now
+    if (const std::string reason = WhyNotInjected(target->ProcPath("exe"), ""); !reason.empty()) {
+      return absl::FailedPreconditionError(Cat("process ", pid, ": its program ", reason));
+    }
+    ASSIGN_OR_RETURN(code, AttachTo(*target, options, library, has_output));
   }
-  if (!HasInjectedLibrary(*target)) {
-    RETURN_IF_ERROR(CheckCanAttach(*target));
-    ASSIGN_OR_RETURN(const std::string lines, LibraryOptions(*target, options, has_output));
-    ASSIGN_OR_RETURN(const Attached attached, LoadLibrary(*target, library, lines));
-    if (attached.code != internal::kAttached && attached.code != internal::kAttachedAlready) {
-      return absl::FailedPreconditionError(Cat("process ", pid, ": ", internal::AttachText(attached.code)));
-    }
-  } else {
-    ASSIGN_OR_RETURN(const Attachment attachment, QueryAttachment(*target));
-    if (attachment.is_detached) {
-      RETURN_IF_ERROR(QueryProcess(SocketOf(*target), "attach").status());
-    } else if (!attachment.is_attached) {
-      return absl::FailedPreconditionError(
-          Cat("process ", pid, ": ", internal::AttachText(internal::kAttachPreloaded)));
-    }
-    if (is_any_output_given) PrintError("attach", "it was attached before, so the options of that time stay");
+  if (code != internal::kAttached && code != internal::kAttachedAlready) {
+    const std::string folder = code == internal::kAttachNoControl ? Cat(", which is ", InnerDirectory(*target)) : "";
+    return absl::FailedPreconditionError(Cat("process ", pid, ": ", internal::AttachText(code), folder));
+  }
+  if (code == internal::kAttachedAlready && is_any_output_given) {
+    PrintError("attach", "it was attached before, so the options of that time stay");
   }
   RETURN_IF_ERROR(Report(*target));
   return kSuccess;

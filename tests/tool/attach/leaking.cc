@@ -1,30 +1,37 @@
-// A program on the fake driver that holds memory and leaks, from its start on. After "free" it frees what it held.
+// A program with a static runtime, which has the driver's functions in pointers of its own. It holds memory and leaks,
+// from its start on. After a line feed it frees what it held.
 #include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
 
-#include "tests/inject/driver_calls.h"
-#include "tests/inject/driver_program.h"
+#include "tests/support/check.h"
+#include "tests/support/mini_runtime/mini_runtime.h"
 
-[[gnu::noinline]] void LeakOneStep() {
-  driver_program::Allocate(64 << 10);
-  asm volatile("" ::: "memory");  // no tail call
+using mini_runtime::CUdeviceptr;
+using mini_runtime::kSuccess;
+
+[[gnu::noinline]] CUdeviceptr LeakOneStep(size_t bytes) {
+  CUdeviceptr ptr = 0;
+  CHECK_THAT(mini_runtime::cudaMalloc(&ptr, bytes) == kSuccess);
+  return ptr;
 }
 
 int main() {
-  driver_program::UseDevice(0);
-  const auto held = driver_program::Allocate(64 << 20);
-  for (int i = 0; i < 4; ++i) LeakOneStep();
+  constexpr size_t kStep = 64 << 10;
+  CHECK_THAT(mini_runtime::cudaSetDevice(0) == kSuccess);
+  CUdeviceptr held = 0;
+  CHECK_THAT(mini_runtime::cudaMalloc(&held, 64 << 20) == kSuccess);
+  for (int i = 0; i < 4; ++i) LeakOneStep(kStep);
   std::printf("ready\n");
   std::fflush(stdout);
   pollfd input = {STDIN_FILENO, POLLIN, 0};
   char byte = 0;
   while (poll(&input, 1, 20) == 0 || read(STDIN_FILENO, &byte, 1) == 1) {
-    LeakOneStep();
+    LeakOneStep(kStep);
     if (byte != '\n') continue;
     byte = 0;
-    CHECK_THAT(hbmprof::internal::cuda_driver::cuMemFree_v2(held) == hbmprof::internal::cuda_driver::kSuccess);
+    CHECK_THAT(mini_runtime::cudaFree(held) == kSuccess);
     std::printf("freed\n");
     std::fflush(stdout);
   }

@@ -32,6 +32,7 @@ extern "C" {
   pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
   if (sigismember(&blocked, SIGPROF) != 1 || sigismember(&blocked, SIGTERM) != 1) return 101;
   if (std::strcmp(options, "NAME=VALUE\n") != 0) return 102;
+  if (std::getenv("PROBE_SIGNAL") != nullptr) pthread_kill(pthread_self(), SIGUSR1);
   errno = EIO;
   void* const memory = std::malloc(1000);
   std::free(memory);

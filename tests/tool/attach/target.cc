@@ -1,21 +1,26 @@
 // A process that is attached to. "wait KIND": one thread that waits in a function of the C library, and says whether
 // the wait and its registers were changed. "hammer N": N threads that use what attaching uses too. "spin": no thread
-// that waits.
+// that waits. "exec": after a line of input it starts "wait read" in its place.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -150,6 +155,18 @@ Wait WaitOf(const std::string& kind) {
   if (kind == "epoll") {
     return {f(&epoll_wait), uint64_t(epoll_create1(0)), Address(&event), 1, kWaitMillis, 0, -1, true};
   }
+  // A signal that comes meanwhile ends the wait, as it does without hbmprof.
+  if (kind == "epoll_signal" || kind == "poll_signal") {
+    setenv("PROBE_SIGNAL", "1", 1);
+    const struct sigaction count = [] {
+      struct sigaction action = {};
+      action.sa_handler = [](int) {};
+      return action;
+    }();
+    sigaction(SIGUSR1, &count, nullptr);
+    if (kind == "poll_signal") return {f(&poll), 0, 0, kWaitMillis, 0, minus_one, EINTR, false};
+    return {f(&epoll_wait), uint64_t(epoll_create1(0)), Address(&event), 1, kWaitMillis, minus_one, EINTR, false};
+  }
   if (kind == "sem") return {f(&sem_timedwait), Address(&semaphore), Address(&end), 0, 0, minus_one, ETIMEDOUT, true};
   if (kind == "cond") {
     pthread_mutex_lock(&mutex);
@@ -190,6 +207,17 @@ int RunWait(const std::string& kind) {
   char rest;
   while (read(STDIN_FILENO, &rest, 1) == 1) continue;
   return 0;
+}
+
+// From now on memfd_create fails.
+void ForbidMemfd() {
+  sock_filter steps[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program = {sizeof(steps) / sizeof(steps[0]), steps};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) std::exit(3);
 }
 
 std::atomic<bool> is_done{false};
@@ -266,8 +294,17 @@ int RunHammer(int count) {
 int main(int count, char** words) {
   const std::string what = count > 1 ? words[1] : "";
   cuMemAlloc_v2();
+  if (std::getenv("FORBID_MEMFD") != nullptr) ForbidMemfd();
   if (what == "wait" && count > 2) return RunWait(words[2]);
   if (what == "hammer" && count > 2) return RunHammer(std::atoi(words[2]));
+  if (what == "exec") {
+    std::printf("ready\n");
+    std::fflush(stdout);
+    char line[2];
+    if (read(STDIN_FILENO, line, sizeof(line)) < 1) return 3;
+    execl(words[0], words[0], "wait", "read", nullptr);
+    return 3;
+  }
   if (what == "spin") {
     std::printf("ready\n");
     std::fflush(stdout);
