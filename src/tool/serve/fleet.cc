@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "src/tool/report/report.h"
+#include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
@@ -256,9 +257,10 @@ Fleet::Text Fleet::Metrics() const {
   std::string up;
   for (size_t i = 0; i < paths.size(); ++i) {
     const LiveProcess& process = (*processes)[i];
-    metrics.push_back({process.id, process.name, answers[i].ok() ? *answers[i] : ""});
-    up += Cat("hbmprof_process_up{pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)),
-              "\"} ", answers[i].ok() ? 1 : 0, "\n");
+    std::vector<std::pair<std::string, std::string>> labels = ContainerLabels(process);
+    labels.insert(labels.begin(), {{"pid", process.id}, {"name", process.name}});
+    up += Cat("hbmprof_process_up{", LabelsText(labels), "} ", answers[i].ok() ? 1 : 0, "\n");
+    metrics.push_back({std::move(labels), answers[i].ok() ? *answers[i] : ""});
   }
   std::string text = Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
                          "# TYPE hbmprof_process_up gauge\n", up,

@@ -3,6 +3,7 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -67,11 +68,13 @@ class Merger {
     std::string value;
     double number = 0;
     if (!RE2::FullMatch(line, kSample, &name, &given, &value) || !absl::SimpleAtod(value, &number)) return;
-    std::string labels = Cat("pid=\"", LabelValue(process.id), "\",name=\"", LabelValue(Visible(process.name)), "\"");
+    std::string labels = LabelsText(process.labels);
     std::string key;
     std::string text;
     while (RE2::Consume(&given, kLabel, &key, &text)) {
-      labels += Cat(",", key == "pid" || key == "name" ? "exported_" : "", key, "=", text);
+      const bool is_given = std::any_of(process.labels.begin(), process.labels.end(),
+                                        [&](const auto& label) { return label.first == key; });
+      labels += Cat(labels.empty() ? "" : ",", is_given ? "exported_" : "", key, "=", text);
     }
     // The samples of a histogram or summary have names with suffixes.
     const bool is_in_family = !family_.empty() && name.rfind(family_, 0) == 0;
@@ -91,8 +94,13 @@ std::string MergeMetrics(const std::vector<ProcessMetrics>& processes) {
   return merger.Text();
 }
 
-std::string LabelValue(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}});
+std::string LabelsText(const std::vector<std::pair<std::string, std::string>>& labels) {
+  std::string text;
+  for (const auto& [name, value] : labels) {
+    text += Cat(text.empty() ? "" : ",", name, "=\"",
+                absl::StrReplaceAll(Visible(value), {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
+  }
+  return text;
 }
 
 }  // namespace hbmprof::tool
