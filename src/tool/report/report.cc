@@ -15,6 +15,7 @@
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/growth/verdict.h"
+#include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/report/page.h"
 #include "src/tool/report/timeline.h"
@@ -45,6 +46,13 @@ Json FileJson(const ProfileSet::File& file) {
   }
   json["devices"] = std::move(devices);
   return json;
+}
+
+Json UnaccountedJson(const ProfileSet::File& file) {
+  Json list = Json::array();
+  for (const UnaccountedMemory& one : UnaccountedOf(file))
+    list.push_back({one.device, std::string(one.name), Shown(one.bytes)});
+  return list;
 }
 
 // The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
@@ -286,6 +294,7 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   ProfileSet& profiles = only_recording ? recorded->states : *dumps;
   for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
     if (set == nullptr) continue;
+    LabelLibraries(set == &profiles ? libraries : libraries_of_states, *set);
     RETURN_IF_ERROR(ApplyFilters("report", options, *set));
     RETURN_IF_ERROR(set->CheckTextOfStacks());
   }
@@ -307,7 +316,11 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
     // The states of a recording are one file.
     if (!only_recording || f == series.files.back()) files.push_back(FileJson(profiles.files()[f]));
   }
-  if (base != nullptr) data["base"] = {{"path", base->path}, {"time", FormatTime(base->time_nanos)}};
+  data["unaccounted"] = UnaccountedJson(now);
+  if (base != nullptr) {
+    data["base"] = {
+        {"path", base->path}, {"time", FormatTime(base->time_nanos)}, {"unaccounted", UnaccountedJson(*base)}};
+  }
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   StackTree tree;
   LabelSets labels;
