@@ -4,10 +4,11 @@
 // ends with a line feed, and gets one answer: "ok BYTES\n" or "error BYTES\n", followed by BYTES bytes. Then the
 // process closes the connection. The bytes of an "error" answer are a message for the user. A request is a word, with
 // arguments that are separated by one space. Requests and the bytes of their answers:
-//   info          lines "key value": pid, name, version, seconds (since the start), and one line for each memory space
-//                 of each device in which memory was allocated: "memory SPACE IN_USE PEAK LIMIT DEVICE" (IN_USE, PEAK
-//                 and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the device's name, up to the end of
-//                 the line; a line feed in a name is sent as a space)
+//   info          lines "key value": pid, name, version, seconds (since the start), host (its name), "environment NAME
+//                 VALUE" for each entry of Snapshot::environment, "cgroup LINE" for each line of /proc/self/cgroup, and
+//                 one line for each memory space of each device in which memory was allocated: "memory SPACE IN_USE
+//                 PEAK LIMIT DEVICE" (IN_USE, PEAK and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the
+//                 device's name, up to the end of the line; a line feed in a name or value is sent as a space)
 //                 In a process that hbmprof was attached to (attach.h), these lines follow:
 //                   attach STATE                   attached, detached, or changing from one to the other
 //                   functions N M                  N of the M wrapped functions that this driver has are recorded

@@ -12,6 +12,7 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/run_environment.h"
 #include "src/core/tables/births.h"
 
 namespace hbmprof::internal {
@@ -125,6 +126,7 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) 
   snapshot->process_id = getpid();
   char host[256] = {};
   snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
+  snapshot->environment = RunEnvironment();
   snapshot->tracker = profiler.GetTrackerStats();
 }
 

@@ -676,6 +676,11 @@ class ProfileWriter {
     for (const std::string& warning : snapshot_.warnings) {
       WriteComment(CommentLine("warning").Add("text", warning));
     }
+    if (!snapshot_.environment.empty()) {
+      CommentLine environment("environment");
+      for (const auto& [name, value] : snapshot_.environment) environment.Add(name, value);
+      WriteComment(environment);
+    }
     CommentLine line("hbmprof");
     line.Add("version", HBMPROF_VERSION_STRING)
         .Add("unwinder", tracker.unwinder)

@@ -46,8 +46,10 @@ Snapshot Everything() {
   });
   profiler.SetCounter("requests", -1);
   profiler.RecordDropped(5);
-  ProfilerAccess::ImplOf(profiler).SetSnapshotFinisher(
-      [](Snapshot* snapshot) { snapshot->warnings.push_back(std::to_string(snapshot->samples.size()) + " samples"); });
+  ProfilerAccess::ImplOf(profiler).SetSnapshotFinisher([](Snapshot* snapshot) {
+    snapshot->warnings.push_back(std::to_string(snapshot->samples.size()) + " samples");
+    snapshot->environment.emplace_back("RANK", "3");
+  });
   Snapshot snapshot = profiler.TakeSnapshot();
   snapshot.named_frames = {{"Model.forward", "/srv/model.py", 41, 30}};
   snapshot.python = {"3.11.7", "turned off"};
@@ -111,6 +113,7 @@ TEST(SnapshotBytes, RoundTripIsUnchanged) {
   EXPECT_EQ(after.counters, before.counters);
   EXPECT_EQ(after.warnings, std::vector<std::string>{"2 samples"});
   EXPECT_EQ(after.host, before.host);
+  EXPECT_EQ(after.environment.back(), (std::pair<std::string, std::string>("RANK", "3")));
   EXPECT_EQ(after.process_id, before.process_id);
   ASSERT_EQ(after.stacks.size(), before.stacks.size());
   EXPECT_EQ(after.stacks[1].return_addresses, before.stacks[1].return_addresses);

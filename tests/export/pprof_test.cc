@@ -167,6 +167,13 @@ TEST(SerializePprof, CommentOfPythonHasItsVersionAndProblem) {
       Contains("python version=3.15.2 functions=not_read problem=hbmprof%20does%20not%20know%20this%20version"));
 }
 
+TEST(SerializePprof, CommentOfTheEnvironmentHasItsVariables) {
+  Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
+  EXPECT_EQ(ProfileView(Written(snapshot, nullptr)).Comment("environment", "RANK"), "");
+  snapshot.environment = {{"RANK", "3"}, {"POD_NAME", "a b=c"}};
+  EXPECT_THAT(ProfileView(Written(snapshot, nullptr)).comments, Contains("environment RANK=3 POD_NAME=a%20b%3Dc"));
+}
+
 TEST(SerializePprof, OmitsTheSizeLabelOfZeroByteBuffers) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].kind = MemoryKind::kAlias;

@@ -406,6 +406,18 @@ TEST_F(ControlTest, FewDescriptorsAreEnough) {
   EXPECT_THAT(Body(program, "stats"), HasSubstr("sim:0")) << "it still answers";
 }
 
+TEST_F(ControlTest, TellsItsPlaceInTheRun) {
+  RunningProgram first(sockets_, {"hold"}, "export RANK=0 WORLD_SIZE=3; ");
+  RunningProgram second(sockets_, {"hold"}, "export RANK=1 WORLD_SIZE=3 POD_NAME='a b'; ");
+  const std::string info = Body(second, "info");
+  EXPECT_THAT(info, HasSubstr("\nenvironment RANK 1\n"));
+  EXPECT_THAT(info, HasSubstr("\nenvironment POD_NAME a b\n"));
+  const CommandResult ranks = Hbmprof({"ranks", second.name(), first.name()});
+  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
+  EXPECT_THAT(ranks.out, HasSubstr("2 ranks of 3 (the others have no profile here): inuse_space from "));
+  EXPECT_THAT(ranks.out, HasSubstr("(rank 0)"));
+}
+
 TEST_F(ControlTest, LineFeedInANameDoesNotSplitTheAnswer) {
   RunningProgram program(sockets_, {"lines"});
   const std::string info = Body(program, "info");

@@ -78,7 +78,7 @@ class FleetTest : public testing::Test {
     // Leaks KV pages until TearDown ends it.
     Start({HBMPROF_LLM_SERVER, "--leak", "--dumps", "9999", "--dump-dir", directory_, "--max-tokens", "8", "--kv-pages",
            "100000", "--cancel-every", "2", HBMPROF_PROMPTS},
-          {});
+          {"POD_NAME=chat-0", "POD_NAMESPACE=serving", "CONTAINER_NAME=server"});
     Start({ToolPath(), "run", "--library", HBMPROF_INJECTED, "--output", directory_ + "/run", "--", HBMPROF_INJECT_ENDS,
            "sleep"},
           {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES});
@@ -172,6 +172,7 @@ TEST_F(FleetTest, PrometheusReadsMetricsAndFiresAlert) {
   EXPECT_EQ(bytes_of("name=\"pjrt_host\""), 4096);
   EXPECT_EQ(bytes_of("name=\"inject_ends\",device=\"GPU:0\""), 1 << 20);
   EXPECT_GT(bytes_of("name=\"llm_server\",tag_phase=\"\""), 6 << 20) << "the weights";
+  EXPECT_GT(bytes_of("pod=\"chat-0\",namespace=\"serving\",container=\"server\""), 6 << 20);
   WaitFor([&] { return bytes_of("name=\"llm_server\",tag_phase=\"prefill\"") > 0; }, "the tag phase");
 
   WaitFor(

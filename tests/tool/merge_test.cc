@@ -244,11 +244,15 @@ TEST(ProfileMergerTest, NothingSelectedIsAValidProfile) {
   EXPECT_TRUE(Taken(merger).samples.empty());
 }
 
+hbmprof::tool::ProcessMetrics Of(const std::string& id, const std::string& name, const std::string& text) {
+  return {{{"pid", id}, {"name", name}}, text};
+}
+
 TEST(MergeMetricsTest, EachFamilyHasOneTypeAndEachSampleItsProcess) {
   const std::string text =
       "# HELP x_bytes Bytes.\n# TYPE x_bytes gauge\nx_bytes{device=\"GPU:0\"} 5\n"
       "# TYPE y_total counter\ny_total{} 7\ny_total 8\n";
-  EXPECT_EQ(MergeMetrics({{"1", "a", text}, {"2.1", "b", text}}),
+  EXPECT_EQ(MergeMetrics({Of("1", "a", text), Of("2.1", "b", text)}),
             "# HELP x_bytes Bytes.\n# TYPE x_bytes gauge\n"
             "x_bytes{pid=\"1\",name=\"a\",device=\"GPU:0\"} 5\nx_bytes{pid=\"2.1\",name=\"b\",device=\"GPU:0\"} 5\n"
             "# TYPE y_total counter\n"
@@ -257,20 +261,20 @@ TEST(MergeMetricsTest, EachFamilyHasOneTypeAndEachSampleItsProcess) {
 }
 
 TEST(MergeMetricsTest, LabelOfTheSameNameIsRenamed) {
-  EXPECT_EQ(MergeMetrics({{"1", "a", "x{pid=\"9\",name=\"n\"} 1\n"}}),
+  EXPECT_EQ(MergeMetrics({Of("1", "a", "x{pid=\"9\",name=\"n\"} 1\n")}),
             "x{pid=\"1\",name=\"a\",exported_pid=\"9\",exported_name=\"n\"} 1\n");
 }
 
 TEST(MergeMetricsTest, LeavesOutInvalidLines) {
   EXPECT_EQ(
-      MergeMetrics({{"1", "a",
-                     "x{l=\"\xff\"} 1\nx{l=\"open} 1\nx{l=1} 1\n1x 1\nx{} one\nx{}\nx 1 2 3\n{} 1\nx{l=\"\\\"} 1\n"
-                     "x{l=\"fine \\\" }\"} 1\n"}}),
+      MergeMetrics({Of("1", "a",
+                       "x{l=\"\xff\"} 1\nx{l=\"open} 1\nx{l=1} 1\n1x 1\nx{} one\nx{}\nx 1 2 3\n{} 1\nx{l=\"\\\"} 1\n"
+                       "x{l=\"fine \\\" }\"} 1\n")}),
       "x{pid=\"1\",name=\"a\",l=\"fine \\\" }\"} 1\n");
 }
 
 TEST(MergeMetricsTest, HostileNamesOfProcessesStayInTheirLabel) {
-  const std::string merged = MergeMetrics({{"1", "a\"} 1\nforged 1\n\\\xff", "x 1\n"}});
+  const std::string merged = MergeMetrics({Of("1", "a\"} 1\nforged 1\n\\\xff", "x 1\n")});
   EXPECT_EQ(merged, "x{pid=\"1\",name=\"a\\\"} 1\\\\nforged 1\\\\n\\\\\\\\xff\"} 1\n");
 }
 

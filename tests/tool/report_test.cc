@@ -231,6 +231,17 @@ TEST_F(ReportInBrowser, ShowsGrowthDevicesLabelsSizesAndWarnings) {
   EXPECT_THAT(said, Not(HasSubstr("ERROR")));
 }
 
+TEST_F(ReportInBrowser, ShowsTheLibrariesAndWhatOnlyTheDriverReports) {
+  MakeReport(Dumps(2));
+  EXPECT_EQ(Browse("const rows = () => say(document.getElementById('libraries').innerText.replace(/\\s+/g, ' '));"
+                   "rows(); press('change'); rows(); press('now');"
+                   "const device = document.getElementById('device'); device.value = 'GPU:1'; device.dispatchEvent(new "
+                   "Event('change')); rows();"),
+            "library own code 4.94 MiB unaccounted (contexts, modules, driver) 1.00 MiB\n"
+            "library own code +320.00 KiB\n"
+            "library own code 960.00 KiB\n");
+}
+
 // A profile whose leaf is a function of the CUDA runtime.
 std::string WriteLibraryLeaf(const std::string& path) {
   ProfileMaker maker(kTypes);

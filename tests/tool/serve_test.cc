@@ -181,7 +181,7 @@ TEST_F(ServeTest, MetricsHaveEveryProcess) {
   EXPECT_THAT(answer.headers, HasSubstr("text/plain; version=0.0.4"));
   for (const RunningProgram* program : {&one, &other}) {
     const std::string labels = "{pid=\"" + std::to_string(program->pid()) + "\",name=\"control_program\"";
-    EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_process_up" + labels + "} 1\n"));
+    EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_process_up" + labels));
     EXPECT_THAT(answer.body, HasSubstr("\nhbmprof_device_memory_in_use_bytes" + labels +
                                        ",device=\"sim:0\",space=\"device\"} 3000000\n"));
   }
@@ -478,6 +478,27 @@ std::string LargeAnswer(const std::string& request) {
   if (request == "info") return "pid 77\nname large\nversion 1\nseconds 5\n";
   if (request.rfind("metrics", 0) == 0) return "ok 300000000\nx 1\n";
   return request == "profile" ? "ok 300000000\n" : std::string(size_t{100} << 20, 'x');
+}
+
+// The group is that of the process's own answer, because this test is in no container.
+TEST_F(ServeTest, MetricsHaveTheContainer) {
+  const std::string id(64, 'a');
+  const FakeProcess process(sockets_, [&](const std::string& request) {
+    if (request == "info") {
+      return "pid 77\nname worker\nversion 1\nseconds 5\nhost train-7\nenvironment POD_NAMESPACE ml\"x\n"
+             "environment CONTAINER_NAME trainer\nenvironment RANK 3\n"
+             "cgroup 0::/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/cri-containerd-" +
+             id + ".scope\nmemory device 1 1 -1 GPU:0\n";
+    }
+    return std::string("# TYPE x gauge\nx{pod=\"forged\"} 1\n");
+  });
+  const Server server(sockets_, {});
+  const std::string labels =
+      "{pid=\"77\",name=\"worker\",container=\"trainer\",pod=\"train-7\",namespace=\"ml\\\"x\",container_id=\"" + id +
+      "\",pod_uid=\"01234567-89ab-cdef-0123-456789abcdef\"";
+  const std::string metrics = HttpGet(server.port(), "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("hbmprof_process_up" + labels + "} 1\n"));
+  EXPECT_THAT(metrics, HasSubstr("\nx" + labels + ",exported_pod=\"forged\"} 1\n"));
 }
 
 TEST_F(ServeTest, RefusesAnswersThatAreTooLarge) {

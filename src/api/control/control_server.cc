@@ -32,6 +32,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/base/lines.h"
 #include "src/export/device_use.h"
 
 namespace hbmprof::internal {
@@ -126,7 +127,14 @@ std::string InLine(std::string name) {
 std::string Info(const Server& server) {
   std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
                                   HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(server), "\n");
-  for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
+  const Snapshot snapshot = Profiler::Default().TakeSnapshot();
+  absl::StrAppend(&text, "host ", InLine(snapshot.host), "\n");
+  for (const auto& [name, value] : snapshot.environment) {
+    absl::StrAppend(&text, "environment ", name, " ", InLine(value), "\n");
+  }
+  ForEachLine(ReadProcFile("/proc/self/cgroup"),
+              [&text](const std::string& line) { absl::StrAppend(&text, "cgroup ", line, "\n"); });
+  for (const Snapshot::Device& device : snapshot.devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
       if (!IsUsed(stats)) continue;

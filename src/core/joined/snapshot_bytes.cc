@@ -136,7 +136,7 @@ void Fields(Visit& visit, T& value) {
     static_assert(std::is_same_v<Type, Snapshot>);
     visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,
           value.tracker, value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id,
-          value.host, value.uptime_seconds, value.birth_class_log2);
+          value.host, value.environment, value.uptime_seconds, value.birth_class_log2);
   }
 }
 

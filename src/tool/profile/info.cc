@@ -71,6 +71,8 @@ void ProfileInfo::Add(std::string_view text) {
     trackers.push_back(std::move(comment));
   } else if (comment.word == "hbmprof") {
     processes.push_back(std::move(comment));
+  } else if (comment.word == "environment") {
+    environments.push_back(std::move(comment));
   } else if (comment.word == "counter") {
     counters.push_back(std::move(comment));
   }

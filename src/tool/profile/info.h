@@ -24,8 +24,8 @@ struct Comment {
   std::string Text(const std::string& key, const std::string& missing = "") const;
 };
 
-// The comments by their words, in the order of the file. Only a merged profile has several of `processes` or
-// `trackers`.
+// The comments by their words, in the order of the file. Only a merged profile has several of `processes`,
+// `trackers` or `environments`.
 struct ProfileInfo {
   // One memory space of a device.
   struct Device : Comment {
@@ -37,7 +37,8 @@ struct ProfileInfo {
   };
   std::vector<Device> devices;
   std::vector<Comment> trackers;
-  std::vector<Comment> processes;  // with the keys host and pid
+  std::vector<Comment> processes;     // with the keys host and pid
+  std::vector<Comment> environments;  // with names of variables as keys
   std::vector<Comment> counters;
   std::vector<std::string> warnings;
 

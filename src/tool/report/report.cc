@@ -15,6 +15,7 @@
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/growth/verdict.h"
+#include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/report/page.h"
 #include "src/tool/report/timeline.h"
@@ -45,6 +46,13 @@ Json FileJson(const ProfileSet::File& file) {
   }
   json["devices"] = std::move(devices);
   return json;
+}
+
+Json UnaccountedJson(const ProfileSet::File& file) {
+  Json list = Json::array();
+  for (const UnaccountedMemory& one : UnaccountedOf(file))
+    list.push_back({one.device, std::string(one.name), Shown(one.bytes)});
+  return list;
 }
 
 // The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
@@ -298,6 +306,7 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   ProfileSet& profiles = only_recording ? recorded->states : *dumps;
   for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
     if (set == nullptr) continue;
+    LabelLibraries(set == &profiles ? libraries : libraries_of_states, *set);
     RETURN_IF_ERROR(ApplyFilters("report", options, *set));
     RETURN_IF_ERROR(set->CheckTextOfStacks());
   }
@@ -312,6 +321,8 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   // The states of a recording are one file.
   const std::vector<size_t> shown = only_recording ? std::vector<size_t>{series.files.back()} : series.files;
   Json data = HeadJson(profiles, shown, base, type, options.own);
+  data["unaccounted"] = UnaccountedJson(now);
+  if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base);
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   StackTree tree;
   LabelSets labels;

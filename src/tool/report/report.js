@@ -5,6 +5,8 @@
 // - the function tree.names[tree.name[i]],
 // - the positions tree.positions[tree.position[i]] of this function in the source,
 // - tree.library[i]: 1 for a frame of a known library, else 0.
+// The label `library` of a label set is the library that holds the memory. `unaccounted`, and that of the base, is a list
+// of [device, name, bytes]: the memory that only the driver reports, by the name under which it is shown.
 // A sample is [node, label set, values now, values in the base]. Values are in the order of `types`.
 // If a recording was given, `timeline` has:
 // - times: nanoseconds of the instants since the start of the recording,
@@ -355,18 +357,39 @@ document.addEventListener("click", event => {
   if (link) search("^" + link.dataset.find.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "$");
 });
 
-function drawLabels() {
+// Returns the sums by the values of the label.
+function sumsBy(label) {
   const sums = new Map();
   for (const {labels, now, base} of view.entries) {
     const set = data.label_sets[labels];
-    const value = Object.hasOwn(set, state.label) ? set[state.label] : "(none)";
+    const value = Object.hasOwn(set, label) ? set[label] : "(none)";
     sums.set(value, (sums.get(value) || 0) + now - (view.changing ? base : 0));
   }
+  return sums;
+}
+// Returns a table of sums by the values of a label.
+function sumsTable(label, sums) {
   const list = [...sums].filter(([, sum]) => sum).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1])).slice(0, 20);
   const most = Math.max(...list.map(([, sum]) => Math.abs(sum)), 0);
-  $("labels").replaceChildren(list.length === 0 ? muted("Nothing here.") : tableOf(
-    [th(null, state.label), th(null, ""), th("number", "")],
-    list.map(([value, sum]) => element("tr", {}, td(null, String(value)), td(null, meter(sum, most)), td("number", shown(sum))))));
+  return list.length === 0 ? muted("Nothing here.") : tableOf(
+    [th(null, label), th(null, ""), th("number", "")],
+    list.map(([value, sum]) => element("tr", {}, td(null, String(value)), td(null, meter(sum, most)), td("number", shown(sum)))));
+}
+const drawLabels = () => $("labels").replaceChildren(sumsTable(state.label, sumsBy(state.label)));
+function drawLibraries() {
+  const sums = sumsBy("library");
+  // The memory that only the driver reports is known for the dumps, in bytes in use.
+  if (!selection() && data.types[view.type].type === "inuse_space") {
+    const add = (rows, sign) => {
+      for (const [device, name, bytes] of rows) {
+        if (!state.device || device === state.device) sums.set(name, (sums.get(name) || 0) + sign * bytes);
+      }
+    };
+    add(data.unaccounted, 1);
+    if (view.changing) add(data.base.unaccounted, -1);
+  }
+  $("libraries-panel").hidden = sums.size === 0;
+  $("libraries").replaceChildren(sumsTable("library", sums));
 }
 
 function drawSizes() {
@@ -851,6 +874,7 @@ function draw() {
   drawFlame();
   drawGrowth();
   drawFunctions();
+  drawLibraries();
   drawLabels();
   drawSizes();
   $("functions-title").textContent = view.changing ? "Functions, by change" : "Functions";
@@ -863,7 +887,7 @@ $("device").parentElement.hidden = devices.length < 2;
 $("device").value = state.device;
 $("device").onchange = event => { state.device = event.target.value; draw(); };
 const keys = [...new Set(data.label_sets.flatMap(labels => Object.keys(labels)))].filter(key => key !== "bytes").sort();
-if (!keys.includes(state.label)) state.label = keys.find(key => !["device", "kind", "allocator"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
+if (!keys.includes(state.label)) state.label = keys.find(key => !["device", "kind", "allocator", "library"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
 fill($("label"), keys.map(key => element("option", {value: key, selected: key === state.label ? "" : null}, key)));
 $("label").onchange = event => { state.label = event.target.value; drawLabels(); remember(); };
 $("search").value = state.q;

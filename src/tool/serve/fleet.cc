@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "src/tool/report/report.h"
+#include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
 #include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
@@ -247,7 +248,9 @@ Fleet::Text Fleet::Metrics() const {
   std::vector<ProcessMetrics> metrics;
   for (size_t i = 0; i < paths.size(); ++i) {
     const LiveProcess& process = (*processes)[i];
-    metrics.push_back({process.id, process.name,
+    std::vector<std::pair<std::string, std::string>> labels = ContainerLabels(process);
+    labels.insert(labels.begin(), {{"pid", process.id}, {"name", process.name}});
+    metrics.push_back({std::move(labels),
                        Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
                            "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
                            answers[i].ok() ? *answers[i] : "")});

@@ -3,6 +3,7 @@
 
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -72,11 +73,16 @@ class Merger {
     std::string value;
     double number = 0;
     if (!RE2::FullMatch(line, kSample, &name, &given, &value) || !absl::SimpleAtod(value, &number)) return;
-    std::string labels = Cat("pid=", LabelValue(Visible(process.id)), ",name=", LabelValue(Visible(process.name)));
+    std::string labels;
+    for (const auto& [label, of_process] : process.labels) {
+      labels += Cat(labels.empty() ? "" : ",", label, "=", LabelValue(Visible(of_process)));
+    }
     std::string key;
     std::string text;
     while (RE2::Consume(&given, kLabel, &key, &text)) {
-      labels += Cat(",", key == "pid" || key == "name" ? "exported_" : "", key, "=", text);
+      const bool is_given = std::any_of(process.labels.begin(), process.labels.end(),
+                                        [&](const auto& label) { return label.first == key; });
+      labels += Cat(labels.empty() ? "" : ",", is_given ? "exported_" : "", key, "=", text);
     }
     // The samples of a histogram or summary have names with suffixes.
     const bool is_in_family = !family_.empty() && name.rfind(family_, 0) == 0;

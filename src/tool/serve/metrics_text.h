@@ -3,19 +3,19 @@
 #define HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hbmprof::tool {
 
 // The metrics of one process, in the text format 0.0.4 of Prometheus, without timestamps.
 struct ProcessMetrics {
-  std::string id;
-  std::string name;
+  std::vector<std::pair<std::string, std::string>> labels;  // names and values, of the process
   std::string text;
 };
 
-// Returns the metrics of all processes. Each sample gets the labels `pid` (the id) and `name`; a label of the same name
-// that it already has becomes exported_pid or exported_name, as in Prometheus. Each family has one HELP and one TYPE,
+// Returns the metrics of all processes. Each sample gets the labels of its process; a label NAME of the same name that
+// it already has becomes exported_NAME, as in Prometheus. Each family has one HELP and one TYPE,
 // those of the first process that has it. Leaves out lines that are not valid.
 std::string MergeMetrics(const std::vector<ProcessMetrics>& processes);
 

@@ -146,6 +146,14 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
     process->version = rest();
   } else if (key == "seconds") {
     words >> process->seconds;
+  } else if (key == "host") {
+    process->host = rest();
+  } else if (key == "environment") {
+    std::string name;
+    words >> name;
+    process->environment[name] = rest();
+  } else if (key == "cgroup") {
+    process->control_group += rest() + "\n";
   } else if (key == "memory") {
     LiveMemory memory;
     if (!(words >> memory.space >> memory.in_use >> memory.peak >> memory.limit)) return;
@@ -267,18 +275,21 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   return text;
 }
 
-int OpenProcess([[maybe_unused]] const std::string& path) {
-#ifdef SYS_pidfd_open
+int64_t PidOf(const std::string& path) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kQueryMillis);
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (fd.get() < 0 || !Connect({fd, path, kQueryMillis, deadline}).ok() ||
       getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return -1;
+    return 0;
   }
-  // The process id is 0 if the process is not visible in the pid namespace of this command.
-  if (peer.pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+  return peer.pid;
+}
+
+int OpenProcess([[maybe_unused]] const std::string& path) {
+#ifdef SYS_pidfd_open
+  if (const int64_t pid = PidOf(path); pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
 #endif
   return -1;
 }

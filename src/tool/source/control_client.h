@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +32,10 @@ struct LiveProcess {
   int64_t pid = 0;  // in the process's own pid namespace
   std::string name;
   std::string version;
-  int64_t seconds = 0;  // since its control channel was started
+  int64_t seconds = 0;                             // since its control channel was started
+  std::string host;                                // the name of its host or container
+  std::map<std::string, std::string> environment;  // Snapshot::environment of the process
+  std::string control_group;                       // what it reads in /proc/self/cgroup
   std::vector<LiveMemory> memory;
 };
 
@@ -89,6 +93,10 @@ struct QueryLimits {
 // Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
+
+// Returns the id of the process that listens at the socket `path`, in the pid namespace of this command; 0 if no
+// process listens or it is not visible in this namespace.
+int64_t PidOf(const std::string& path);
 
 // Returns a descriptor that poll reports as readable when the process that listens at the socket `path` has ended. The
 // caller closes it. Returns -1 if no process listens or the system does not offer such a descriptor (Linux before 5.3).

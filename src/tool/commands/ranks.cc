@@ -1,0 +1,201 @@
+// `hbmprof ranks`: compares the ranks of one run.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "src/tool/commands/command.h"
+#include "src/tool/commands/options.h"
+#include "src/tool/profile/libraries.h"
+#include "src/tool/source/profile_source.h"
+#include "src/tool/source/read_profiles.h"
+#include "src/tool/sums/rank_table.h"
+#include "src/tool/sums/sums_view.h"
+#include "src/tool/util/progress.h"
+#include "src/tool/util/status_macros.h"
+
+namespace hbmprof::tool {
+namespace {
+
+struct RanksOptions : ViewOptions {
+  RanksOptions() : ViewOptions(true) {}
+
+  std::vector<std::string> files;
+  std::string type;
+  size_t rows = 20;
+  size_t frames = 4;
+  bool exact = false;
+  bool json = false;
+};
+
+// The name for the call stack in --by.
+constexpr char kByStack[] = "stack";
+
+struct ComparedRanks {
+  SampleType type;
+  std::vector<std::string> by;  // labels
+  bool by_stack = false;
+  RankTable::Result table;
+};
+
+// Reads the profiles in parts, so that only one part is in memory. The profiles of a part share their names, of which
+// only the first one is compared with the known libraries. The first part has one profile, which has the sample type.
+absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
+  constexpr size_t kPart = 64;
+  ComparedRanks result;
+  std::copy_if(options.by.begin(), options.by.end(), std::back_inserter(result.by),
+               [](const std::string& key) { return key != kByStack; });
+  result.by_stack = options.by.empty() || result.by.size() < options.by.size();
+  RankTable table(result.by, result.by_stack);
+  Progress progress(options.files.size(), "files read");
+  for (size_t next = 0; next < options.files.size();) {
+    const size_t end = next == 0 ? 1 : std::min(next + kPart, options.files.size());
+    const auto read = [&]() -> absl::StatusOr<std::optional<ProfileSet::Named>> {
+      if (next == end) return std::nullopt;
+      const std::string& source = options.files[next++];
+      ASSIGN_OR_RETURN(RawProfile raw, ReadProfile(source));
+      progress.Advance(1);
+      return ProfileSet::Named{source, std::move(raw)};
+    };
+    ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::ReadEach(read));
+    if (std::count(result.by.begin(), result.by.end(), kLibraryLabel) > 0) AddUnaccounted(profiles);
+    RETURN_IF_ERROR(ApplyView("ranks", options, profiles));
+    RETURN_IF_ERROR(CheckLabels(profiles, result.by));
+    ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(end == 1 ? options.type : result.type.type));
+    const SampleType& found = profiles.types()[type];
+    if (end == 1) result.type = found;
+    if (found.unit != result.type.unit) {
+      return absl::InvalidArgumentError(Cat(profiles.files()[0].path, ": ", found.type, " is in ", found.unit,
+                                            ", but in ", options.files[0], " in ", result.type.unit,
+                                            "; such profiles cannot be compared"));
+    }
+    table.Add(profiles, type);
+  }
+  result.table = table.Take();
+  return result;
+}
+
+std::string StackInLine(const RankTable::Row& row, size_t frames) {
+  std::string text;
+  frames = frames == 0 ? row.frames.size() : std::min(frames, row.frames.size());
+  for (size_t i = 0; i < frames; ++i) text += (i == 0 ? "" : " < ") + row.frames[i].name;
+  return text.empty() ? "[no stack]" : text;
+}
+
+void PrintRanksJson(const ComparedRanks& compared) {
+  const std::vector<RankTable::Rank>& ranks = compared.table.ranks;
+  Json json = {{"version", kJsonVersion}, {"type", compared.type.type}, {"unit", compared.type.unit}};
+  Json& all = json["ranks"] = Json::array();
+  for (const RankTable::Rank& rank : ranks) {
+    all.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
+  }
+  Json& rows = json["rows"] = Json::array();
+  for (const RankTable::Row& row : compared.table.rows) {
+    Json& entry = rows.emplace_back(Json::object());
+    for (size_t i = 0; i < compared.by.size(); ++i) entry["labels"][compared.by[i]] = row.labels[i];
+    const auto add = [&](const char* name, const std::pair<size_t, int64_t>& value) {
+      entry[name] = {{"rank", ranks[value.first].name}, {"value", value.second}};
+    };
+    add("outlier", row.outlier);
+    entry["median"] = row.median;
+    add("smallest", row.smallest);
+    add("largest", row.largest);
+    entry["rank_count"] = row.rank_count;
+    if (!compared.by_stack) continue;
+    Json& stack = entry["stack"] = Json::array();
+    for (const ProfileSet::ShownFrame& frame : row.frames) {
+      stack.push_back({{"name", frame.name}, {"where", frame.Position()}});
+    }
+  }
+  Print(ToText(json));
+}
+
+void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) {
+  const std::vector<RankTable::Rank>& ranks = compared.table.ranks;
+  const auto size = [&](int64_t value) { return FormatValue(value, compared.type.unit, options.exact); };
+  const auto [least, most] =
+      std::minmax_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.total < b.total; });
+  std::string head = Cat(ranks.size(), ranks.size() == 1 ? " rank" : " ranks");
+  if (compared.table.world_size > static_cast<int64_t>(ranks.size())) {
+    head += Cat(" of ", compared.table.world_size, " (the others have no profile here)");
+  }
+  PrintVisible(Cat(Visible(Cat(head, ": ", compared.type.type, " from ", size(least->total), " (rank ", least->name,
+                               ") to ", size(most->total), " (rank ", most->name, ")")),
+                   "\n\n"));
+  using Align = Table::Align;
+  std::vector<Align> align(8, Align::kRight);
+  std::vector<std::string> cells = {"rank", "differs by", "median", "smallest", "in", "largest", "in", "ranks"};
+  for (const std::string& key : compared.by) cells.push_back(key);
+  if (compared.by_stack) cells.emplace_back("call stack");
+  align.resize(cells.size(), Align::kLeft);
+  Table table(align);
+  table.Add(std::move(cells));
+  // In the order of RankTable, the rows that are equal in all ranks are the last ones.
+  const auto same = std::find_if(compared.table.rows.begin(), compared.table.rows.end(),
+                                 [](const RankTable::Row& row) { return row.smallest.second == row.largest.second; });
+  const auto different = static_cast<size_t>(same - compared.table.rows.begin());
+  const size_t shown = options.rows == 0 ? different : std::min(options.rows, different);
+  for (size_t i = 0; i < shown; ++i) {
+    const RankTable::Row& row = compared.table.rows[i];
+    const int64_t change = row.outlier.second - row.median;
+    cells = {ranks[row.outlier.first].name,
+             FormatChange(change, compared.type.unit, options.exact),
+             size(row.median),
+             size(row.smallest.second),
+             ranks[row.smallest.first].name,
+             size(row.largest.second),
+             ranks[row.largest.first].name,
+             std::to_string(row.rank_count)};
+    for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
+    if (compared.by_stack) cells.push_back(StackInLine(row, options.frames));
+    table.Add(std::move(cells));
+  }
+  if (different > 0) PrintVisible(table.Text(TerminalColumns()) + MoreRows(shown, different));
+  const size_t equal = compared.table.rows.size() - different;
+  if (equal == 0) return;
+  const char* verb = equal == 1 ? "is" : "are";
+  Print(Cat(equal, equal == 1 ? " row" : " rows", different == 0 ? ", which " : " ", verb, " equal in all ranks\n"));
+}
+
+absl::StatusOr<int> RunRanks(const RanksOptions& options) {
+  RETURN_IF_ERROR(CheckView(options));
+  ASSIGN_OR_RETURN(const ComparedRanks compared, CompareRanks(options));
+  if (compared.table.left_out > 0) {
+    PrintError("ranks", Cat("only the last profile of each process counts: ",
+                            options.files.size() - compared.table.left_out, " of ", options.files.size()));
+  }
+  if (options.json) {
+    PrintRanksJson(compared);
+  } else {
+    PrintRanksText(options, compared);
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Command AddRanksCommand(CLI::App& tool) {
+  CLI::App* arguments = tool.add_subcommand("ranks", "Compare the ranks of a run, the outlier first");
+  auto options = std::make_shared<RanksOptions>();
+  arguments->add_option("SOURCE", options->files, "The profiles of the ranks of one run")->required();
+  arguments->add_option("-t,--type", options->type, "Sample type, such as peak_space (default: the profile's own)");
+  arguments
+      ->add_option("-b,--by", options->by,
+                   "Make rows by label keys instead of by call stack: library; stack,kind: both")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  arguments->add_option("-n,--rows", options->rows, "Rows to show, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_option("--frames", options->frames, "Frames to show of each call stack, 0 for all")
+      ->capture_default_str()
+      ->transform(WholeNumber(0, kMaxCount));
+  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
+  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  AddViewOptions(*arguments, *options);
+  arguments->footer(kFilterHelp);
+  return {arguments, [options] { return RunRanks(*options); }, true};
+}
+
+}  // namespace hbmprof::tool
