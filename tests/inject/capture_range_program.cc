@@ -124,6 +124,22 @@ int main(int argc, char** argv) {
     char* arguments[] = {argv[0], two, nullptr};
     execv("/proc/self/exe", arguments);
   }
+  for (int i = 0; name == "many" && i < 22; ++i) {
+    Start();
+    Stop();
+  }
+  if (name == "kill") {
+    Start();
+    Inside(kMiB);
+    sleep(1);  // the recording is written meanwhile
+    raise(SIGKILL);
+  }
+  if (name == "no_memory") {
+    CUdeviceptr ptr = 0;
+    std::printf("malloc %d\n", cudaMalloc(&ptr, size_t{1} << 40));
+    Start();
+    Stop();
+  }
   if (name == "other_thread") {
     Start();
     Inside(kMiB);

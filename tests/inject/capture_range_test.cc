@@ -174,6 +174,19 @@ TEST(CaptureRangeTest, AnOpenRangeEndsWithTheProcess) {
   EXPECT_THAT(OnlyFiles(replaced), ElementsAre("0.hbmrec", "0.pb.gz", "1.hbmrec", "1.pb.gz", "2.hbmrec", "2.pb.gz"));
 }
 
+TEST(CaptureRangeTest, TheRecordingOfARangeRemainsAfterSigkill) {
+  const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "kill"});
+  EXPECT_THAT(OnlyFiles(outcome), ElementsAre("0.hbmrec"));
+  EXPECT_THAT(Read({"top", PathOf(outcome, "0.hbmrec") + "@end"}).out, HasSubstr("inuse_space: 1.00 MiB\n"));
+}
+
+TEST(CaptureRangeTest, AFailedAllocationOutsideOfARangeIsReportedWithoutAFile) {
+  const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "no_memory"});
+  EXPECT_EQ(outcome.run.out, "malloc 2\nstart 0\nstop 0\n");
+  EXPECT_THAT(outcome.run.err, HasSubstr("hbmprof: out of memory on GPU:0"));
+  EXPECT_THAT(OnlyFiles(outcome), ElementsAre("0.hbmrec", "0.pb.gz"));
+}
+
 TEST(CaptureRangeTest, ACallThatTheDriverRefusesBeginsNoRange) {
   const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "no_context"});
   EXPECT_EQ(outcome.run.out, "start 3\n");
