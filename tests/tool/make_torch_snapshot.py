@@ -210,7 +210,7 @@ def main():
       device.record("annotate", device.live()[0][0], 0, [], time, user_metadata="kv cache")
     device.record("snapshot", 0, 0, [], time)
   summaries = [device.summary() for device in devices]
-  snapshot = {"segments": [segment for device in devices for segment in (device.segment(*one) for one in device.ranges())],
+  snapshot = {"segments": [device.segment(*one) for device in devices for one in device.ranges()],
               "device_traces": [device.trace[options["lost"]:] if options["trace"] else [] for device in devices]}
   if RELEASES.index(release) >= 1:
     snapshot["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1,
