@@ -250,10 +250,10 @@ Fleet::Text Fleet::Metrics() const {
     const LiveProcess& process = (*processes)[i];
     std::vector<std::pair<std::string, std::string>> labels = ContainerLabels(process);
     labels.insert(labels.begin(), {{"pid", process.id}, {"name", process.name}});
-    metrics.push_back({std::move(labels),
-                       Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
-                           "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
-                           answers[i].ok() ? *answers[i] : "")});
+    metrics.push_back(
+        {std::move(labels), Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
+                                "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
+                                answers[i].ok() ? *answers[i] : "")});
   }
   return {Cat("# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
               "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
