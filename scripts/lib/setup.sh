@@ -19,6 +19,11 @@ HBMPROF_CLANG_PACKAGES=(clang clang-format)
 # The browser for the report's tests, and Node.js for Perfetto's trace processor.
 HBMPROF_BROWSER_PACKAGES=(chromium nodejs)
 
+# If ccache is installed, clones in different folders share its results: paths in the project do not count, only those
+# relative to it. In debug information they are those of the clone that compiled a file first.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+
 hbmprof_die() {
   echo "error: $*" >&2
   exit 1
