@@ -22,6 +22,9 @@ extern "C" decltype(cuGraphAddNode_v2) cuGraphAddNode_v3;
 // Functions of cudaGL.h and cudaVDPAU.h, which include headers of OpenGL and VDPAU.
 extern "C" CUresult cuGLCtxCreate_v2(CUcontext*, unsigned, CUdevice);
 extern "C" CUresult cuVDPAUCtxCreate_v2(CUcontext*, unsigned, CUdevice, uint32_t, void*);
+// Functions of cudaProfiler.h, which PyPI's package of headers lacks.
+extern "C" CUresult cuProfilerStart(void);
+extern "C" CUresult cuProfilerStop(void);
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
