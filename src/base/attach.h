@@ -46,8 +46,7 @@ inline const char* AttachText(int code) {
       "hbmprof is not attached",
       "the options are too long",
       "the process can make no control socket, so it would not answer (its standard error says why): name another "
-      "folder "
-      "with HBMPROF_SOCKET_DIR",
+      "folder with HBMPROF_SOCKET_DIR",
   };
   return code >= 0 && code < kAttachCodes ? kTexts[code] : "unknown code of hbmprof_attach";
 }

@@ -65,7 +65,7 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
      "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*",
      "nvidia", ""},
-    {CodeRole::kRuntime, "CPython", "libpython#*|libpython#*.#|libffi",
+    {CodeRole::kRuntime, "CPython", "libpython#*|libpython#.*|libffi",
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
      "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*",
      "", "python|python#|python#.#|%/python|%/python#|%/python#.#|%/lib-dynload/%"},
@@ -142,7 +142,7 @@ struct Binary {
   explicit Binary(std::string_view whole_path) : path(whole_path), package(PackageOf(whole_path)) {
     const std::string_view file = path.substr(path.rfind('/') + 1);
     const size_t end = file.find(".so");
-    if (end == file.npos) return;
+    if (end == file.npos || end > 255) return;  // a file name has at most 255 bytes
     name = file.substr(0, end);
     const size_t hash = name.find_last_not_of("0123456789abcdef.") + 1;
     if (hash < name.size() && EndsWith(name.substr(0, hash), "-")) name_without_hash = name.substr(0, hash - 1);

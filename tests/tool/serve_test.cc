@@ -183,7 +183,7 @@ TEST_F(ServeTest, MetricsHaveEveryProcess) {
   for (const RunningProgram* program : {&one, &other}) {
     // In a container there are more labels.
     const std::string labels = "[{]pid=\"" + std::to_string(program->pid()) + "\",name=\"control_program\"[^}]*";
-    EXPECT_THAT(answer.body, ContainsRegex("\nhbmprof_process_up" + labels));
+    EXPECT_THAT(answer.body, ContainsRegex("\nhbmprof_process_up" + labels + "[}] 1\n"));
     EXPECT_THAT(answer.body, ContainsRegex("\nhbmprof_device_memory_in_use_bytes" + labels +
                                            ",device=\"sim:0\",space=\"device\"[}] 3000000\n"));
   }

@@ -127,6 +127,8 @@ TEST(OwnCode, SkipsKnownLibraries) {
       {{"/x/libtpu.so", "f"}, "XLA"},
       {{"/usr/bin/python3.11", "_PyEval_EvalFrameDefault"}, "CPython"},
       {{"/usr/lib/libpython3.12.so.1.0", "cfunction_call"}, "CPython"},
+      {{"/usr/lib/libpython3.13t.so.1.0", "cfunction_call"}, "CPython"},
+      {{"/usr/lib/libpython3.7m.so.1.0", "cfunction_call"}, "CPython"},
       {{"/usr/bin/python3.11", "Module._call_impl", "/x/site-packages/torch/nn/modules/module.py"}, "torch in Python"},
       {{"/usr/bin/python3.11", "Thread.run", "/usr/lib/python3.11/threading.py"}, "Python's library"},
       {{"/usr/lib/libhbmprof_cuda.so", "f"}, "hbmprof"},

@@ -273,8 +273,9 @@ StoppedThread::~StoppedThread() {
 }
 
 absl::StatusOr<StoppedThread> StoppedThread::Stop(pid_t tid) {
-  if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0)
-    return absl::AbortedError("it has ended, or another one traces it");
+  if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
+    return absl::AbortedError("it has ended, is traced by another process, or may not be traced");
+  }
   ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr);
   const auto end = Clock::now() + std::chrono::seconds(2);
   int status = 0;
@@ -406,8 +407,9 @@ absl::StatusOr<int> ResultOf(const Target& target, const StubData& data) {
   }
   if (data.is_done == 0) return absl::DeadlineExceededError("the process was not ready in time; try again");
   if (data.handle == 0) {
-    std::string text =
-        data.error_text != 0 ? target.Text(data.error_text) : "it is gone, another command may load it now; try again";
+    std::string text = data.error_text != 0
+                           ? target.Text(data.error_text)
+                           : "the library is no longer loaded, or another command loads it now; try again";
     if (text.find("static TLS") != std::string::npos) {
       text += "; other libraries have taken this memory: start the program with `hbmprof run`";
     }

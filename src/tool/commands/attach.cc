@@ -254,7 +254,7 @@ absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output, boo
     ASSIGN_OR_RETURN(code, AttachTo(*target, options, library, has_output));
   }
   if (code != internal::kAttached && code != internal::kAttachedAlready) {
-    const std::string folder = code == internal::kAttachNoControl ? Cat(", which is ", InnerDirectory(*target)) : "";
+    const std::string folder = code == internal::kAttachNoControl ? Cat("; it is now ", InnerDirectory(*target)) : "";
     return absl::FailedPreconditionError(Cat("process ", pid, ": ", internal::AttachText(code), folder));
   }
   if (code == internal::kAttachedAlready && is_any_output_given) {

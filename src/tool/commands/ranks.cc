@@ -19,7 +19,7 @@ namespace hbmprof::tool {
 namespace {
 
 struct RanksOptions : ViewOptions {
-  RanksOptions() : ViewOptions(true) {}
+  RanksOptions() : ViewOptions(true) { is_part = true; }
 
   std::vector<std::string> files;
   std::string type;
@@ -41,6 +41,7 @@ struct ComparedRanks {
 
 // Reads the profiles in parts, so that only one part is in memory. The profiles of a part share their names, of which
 // only the first one is compared with the known libraries. The first part has one profile, which has the sample type.
+// Errors: those of ReadProfile and ApplyView, and kInvalidArgument for a label in --by that no sample has.
 absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   constexpr size_t kPart = 64;
   ComparedRanks result;
@@ -48,6 +49,8 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
                [](const std::string& key) { return key != kByStack; });
   result.by_stack = options.by.empty() || result.by.size() < options.by.size();
   RankTable table(result.by, result.by_stack);
+  std::vector<std::string> missing = result.by;  // labels that no sample has so far
+  absl::Status missing_status;
   Progress progress(options.files.size(), "files read");
   for (size_t next = 0; next < options.files.size();) {
     const size_t end = next == 0 ? 1 : std::min(next + kPart, options.files.size());
@@ -61,8 +64,15 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
     ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::ReadEach(read));
     if (std::count(result.by.begin(), result.by.end(), kLibraryLabel) > 0) AddUnaccounted(profiles);
     RETURN_IF_ERROR(ApplyView("ranks", options, profiles));
-    RETURN_IF_ERROR(CheckLabels(profiles, result.by));
-    ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(end == 1 ? options.type : result.type.type));
+    missing.erase(std::remove_if(missing.begin(), missing.end(),
+                                 [&](const std::string& key) { return CheckLabels(profiles, {key}).ok(); }),
+                  missing.end());
+    missing_status = CheckLabels(profiles, missing);
+    ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(end == 1 ? options.type : result.type.type));
+    // Several profiles are compared by the bytes in use, as in ProfileSet::ReadEach.
+    if (end == 1 && options.type.empty() && options.files.size() > 1 && profiles.types()[type].type == "peak_space") {
+      type = profiles.FindType("inuse_space").value_or(type);
+    }
     const SampleType& found = profiles.types()[type];
     if (end == 1) result.type = found;
     if (found.unit != result.type.unit) {
@@ -72,6 +82,7 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
     }
     table.Add(profiles, type);
   }
+  if (!missing.empty()) return missing_status;
   result.table = table.Take();
   return result;
 }

@@ -284,7 +284,9 @@ std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
 }  // namespace
 
 std::vector<double> DumpSeries::Exposure() const {
-  if (!counts.empty()) return counts;
+  const auto at = [&](size_t dump) { return counts.begin() + static_cast<std::ptrdiff_t>(dump); };
+  // The counts of several processes that are judged as one can fall.
+  if (!counts.empty() && std::is_sorted(at(begin), at(end))) return counts;
   const auto intervals = static_cast<double>(std::max<size_t>(files.size(), 2) - 1);
   if (!seconds.empty() && seconds.back() >= 0.1 * intervals) return seconds;
   std::vector<double> index(files.size());

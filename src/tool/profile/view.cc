@@ -232,10 +232,11 @@ class TagFilter {
     }
     return absl::OkStatus();
   }
-  // Must be called between Set and Matches. Error: kInvalidArgument for a label that no sample has.
-  absl::Status Bind(const ProfileSet& profiles) {
+  // Must be called between Set and Matches. `is_part`: see ViewOptions. Error: kInvalidArgument for a label that no
+  // sample has.
+  absl::Status Bind(const ProfileSet& profiles, bool is_part) {
     if (range_.has_value()) FindUnits(profiles);
-    return key_.has_value() ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
+    return key_.has_value() && !is_part ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
   }
   bool is_set() const { return is_set_; }
 
@@ -304,10 +305,10 @@ absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
 }
 
 // Removes the samples that lack one of the labels. Sets `matches` to whether a set of labels has them all. Error:
-// kInvalidArgument for a label that no sample has.
-absl::Status ApplyWhere(const LabelTexts& labels, ProfileSet& profiles, bool* matches) {
+// kInvalidArgument for a label that no sample has, unless `is_part` (ViewOptions).
+absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& profiles, bool* matches) {
   for (const auto& label : labels) {
-    RETURN_IF_ERROR(profiles.CheckLabelKey("--where", label.first));
+    if (!is_part) RETURN_IF_ERROR(profiles.CheckLabelKey("--where", label.first));
   }
   if (labels.empty()) return absl::OkStatus();
   *matches = false;
@@ -361,10 +362,12 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   TagFilter& tag_focus = filters.tag_focus;
   TagFilter& tag_ignore = filters.tag_ignore;
   bool where_matches = true;
-  RETURN_IF_ERROR(ApplyWhere(filters.where, profiles, &where_matches));
-  RETURN_IF_ERROR(tag_focus.Bind(profiles));
-  RETURN_IF_ERROR(tag_ignore.Bind(profiles));
-  const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
+  RETURN_IF_ERROR(ApplyWhere(filters.where, options.is_part, profiles, &where_matches));
+  RETURN_IF_ERROR(tag_focus.Bind(profiles, options.is_part));
+  RETURN_IF_ERROR(tag_ignore.Bind(profiles, options.is_part));
+  const auto warn = [&](const char* option) {
+    if (!options.is_part) PrintError(command, Cat("warning: ", option, " matches nothing"));
+  };
   if (!where_matches) warn("--where");
   filters.frames.Apply(profiles, warn);
   if (!tag_focus.is_set() && !tag_ignore.is_set()) return absl::OkStatus();

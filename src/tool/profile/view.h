@@ -25,6 +25,8 @@ struct ViewOptions {
   std::string tag_focus;
   std::string tag_ignore;
   bool own;
+  // The profiles are a part of those of the command: a label, or what a filter matches, can be in another part.
+  bool is_part = false;
   std::vector<std::string> known;
 
   // Returns whether an option other than `own` removes samples or frames.

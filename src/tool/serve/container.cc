@@ -49,7 +49,8 @@ ContainerIds ContainerIdsIn(std::string_view control_group) {
 std::vector<std::pair<std::string, std::string>> ContainerLabels(const LiveProcess& process) {
   // In a container, the process itself often sees only "0::/". From here, its group has the whole path.
   ContainerIds ids;
-  if (const int64_t pid = PidOf(process.socket); pid > 0) {
+  constexpr int kMillis = 200;
+  if (const int64_t pid = PidOf(process.socket, kMillis); pid > 0) {
     ids = ContainerIdsIn(internal::ReadProcFile(Cat("/proc/", pid, "/cgroup").c_str()));
   }
   if (ids.container.empty()) ids = ContainerIdsIn(process.control_group);

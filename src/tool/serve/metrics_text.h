@@ -14,8 +14,8 @@ struct ProcessMetrics {
   std::string text;
 };
 
-// Returns the metrics of all processes. Each sample gets the labels of its process; a label NAME of the same name that
-// it already has becomes exported_NAME, as in Prometheus. Each family has one HELP and one TYPE,
+// Returns the metrics of all processes. Each sample gets the labels of its process. If it already has a label NAME
+// with one of these names, that label becomes exported_NAME, as in Prometheus. Each family has one HELP and one TYPE,
 // those of the first process that has it. Leaves out lines that are not valid.
 std::string MergeMetrics(const std::vector<ProcessMetrics>& processes);
 

@@ -275,12 +275,12 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   return text;
 }
 
-int64_t PidOf(const std::string& path) {
+int64_t PidOf(const std::string& path, int millis) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kQueryMillis);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(millis);
   ucred peer = {};
   socklen_t size = sizeof(peer);
-  if (fd.get() < 0 || !Connect({fd, path, kQueryMillis, deadline}).ok() ||
+  if (fd.get() < 0 || !Connect({fd, path, millis, deadline}).ok() ||
       getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return 0;
   }
@@ -289,7 +289,7 @@ int64_t PidOf(const std::string& path) {
 
 int OpenProcess([[maybe_unused]] const std::string& path) {
 #ifdef SYS_pidfd_open
-  if (const int64_t pid = PidOf(path); pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (const int64_t pid = PidOf(path, kQueryMillis); pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
 #endif
   return -1;
 }

@@ -95,8 +95,8 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
                                          const QueryLimits& limits = {});
 
 // Returns the id of the process that listens at the socket `path`, in the pid namespace of this command; 0 if no
-// process listens or it is not visible in this namespace.
-int64_t PidOf(const std::string& path);
+// process listens, if it is not visible in this namespace, or if the connection takes longer than `millis`.
+int64_t PidOf(const std::string& path, int millis);
 
 // Returns a descriptor that poll reports as readable when the process that listens at the socket `path` has ended. The
 // caller closes it. Returns -1 if no process listens or the system does not offer such a descriptor (Linux before 5.3).

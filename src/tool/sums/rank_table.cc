@@ -20,11 +20,11 @@ constexpr const char* kLocalRankVariables[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LO
 constexpr const char* kSizeVariables[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
                                           "SLURM_NTASKS"};
 
-// Returns the value of the first of these variables that is a number.
+// Returns the value of the first of these variables that is a number of at least 0.
 template <size_t kCount>
 std::optional<int64_t> FirstNumber(const Comment& environment, const char* const (&variables)[kCount]) {
   for (const char* variable : variables) {
-    if (const std::optional<int64_t> number = environment.Number(variable); number.has_value()) return number;
+    if (const std::optional<int64_t> number = environment.Number(variable); number.value_or(-1) >= 0) return number;
   }
   return std::nullopt;
 }
@@ -91,7 +91,11 @@ void RankTable::Add(const ProfileSet& profiles, size_t type) {
   };
   for (const ProfileSet::File& file : profiles.files()) {
     const auto number = static_cast<uint32_t>(files_.size());
-    files_.push_back({file.path, ProcessIn(file), RankIn(file), file.time_nanos});
+    std::string process = ProcessIn(file);
+    const std::string rank = RankIn(file);
+    // In containers with the network of the host, processes with equal ids have the same name of the host.
+    if (!process.empty() && rank != file.path) process += Cat(" ", rank);
+    files_.push_back({file.path, std::move(process), rank, file.time_nanos});
     for (const Comment& environment : file.info.environments) {
       world_size_ = std::max(world_size_, FirstNumber(environment, kSizeVariables).value_or(0));
     }

@@ -59,7 +59,7 @@ class RankTable {
 
   struct File {
     std::string path;
-    std::string process;  // its host and process id; "" if they are not known
+    std::string process;  // its host, process id and rank; "" if they are not known
     std::string rank;
     int64_t time_nanos = 0;
   };

@@ -47,7 +47,8 @@ absl::Status TorchEvents::Flush() {
   }
   const std::string_view bytes(reinterpret_cast<const char*>(buffer_.data()), buffer_.size() * sizeof(TorchEvent));
   if (const int error = internal::WriteAll(file_.get(), bytes); error != 0) {
-    return absl::InternalError(Cat("cannot write a temporary file in ", folder, ": ", std::strerror(error)));
+    return absl::InternalError(Cat("cannot write a temporary file in ", folder, ": ", std::strerror(error),
+                                   "; set TMPDIR to a folder with more space"));
   }
   buffer_.clear();
   return absl::OkStatus();
@@ -72,7 +73,8 @@ absl::StatusOr<bool> TorchEvents::Cursor::Next(TorchEvent* event) {
                      count * sizeof(TorchEvent) - read,
                      static_cast<off_t>(size_t{run.first + done_} * sizeof(TorchEvent) + read));
       });
-      if (bytes <= 0) return absl::InternalError(Cat("cannot read a temporary file: ", std::strerror(errno)));
+      if (bytes == 0) return absl::InternalError("a temporary file is shorter than written");
+      if (bytes < 0) return absl::InternalError(Cat("cannot read a temporary file: ", std::strerror(errno)));
       read += static_cast<size_t>(bytes);
     }
     done_ += static_cast<uint32_t>(count);

@@ -30,6 +30,7 @@ constexpr uint8_t kProtocol = 0x80;
 constexpr uint64_t kMostInputBytes = uint64_t{64} << 30;  // a small gzip file can have very many
 constexpr size_t kMostTextBytes = size_t{16} << 20;
 constexpr size_t kMostValues = size_t{1} << 24;      // on the stack
+constexpr size_t kMostOpen = size_t{1} << 16;        // lists and dictionaries that are not closed
 constexpr size_t kMostMemoValues = size_t{1} << 26;  // in the memo
 constexpr size_t kMostDevices = 1024;
 constexpr uint64_t kMostAddress = (uint64_t{1} << 50) - 1;  // RecordedEvent::id has more bits for other purposes
@@ -77,6 +78,8 @@ class Input {
     }
     return true;
   }
+  // The reason if reading has failed before the end of the file; "" otherwise.
+  const std::string& problem() const { return problem_; }
 
  private:
   static constexpr size_t kBufferBytes = 1 << 20;
@@ -84,6 +87,7 @@ class Input {
   bool Fill() {
     before_ += size_;
     const int count = gzread(file_.get(), buffer_.data(), kBufferBytes);
+    if (int code = 0; count < 0) problem_ = Cat("the file cannot be read: ", gzerror(file_.get(), &code));
     at_ = 0;
     size_ = static_cast<size_t>(std::max(count, 0));
     const size_t done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
@@ -99,6 +103,7 @@ class Input {
   size_t at_ = 0;
   size_t size_ = 0;
   uint64_t before_ = 0;  // bytes before the buffer
+  std::string problem_;
 };
 
 // The keys that are read.
@@ -202,7 +207,9 @@ class Machine {
 
  private:
   static absl::Status Wrong(const std::string& text) { return absl::InvalidArgumentError(text); }
-  static absl::Status Truncated() { return Wrong("the file ends in the middle of the pickle"); }
+  absl::Status Truncated() const {
+    return Wrong(input_.problem().empty() ? "the file ends in the middle of the pickle" : input_.problem());
+  }
 
   absl::Status Step(uint64_t at, bool* has_ended) {
     uint64_t code;
@@ -344,6 +351,7 @@ class Machine {
       RETURN_IF_ERROR(Close(stack_.size() - 1));
     }
     if (free_.empty()) {
+      if (open_.size() == kMostOpen) return absl::ResourceExhaustedError("the lists of the pickle are too deep");
       free_.push_back(open_.size());
       open_.emplace_back();
     }
@@ -543,11 +551,12 @@ class Machine {
     if (value.type == Type::kAbsent || value.type == Type::kNone || value.type == Type::kEmptyList) return 0;
     return WrongType(what, kFrames, "a list of frames");
   }
-  absl::StatusOr<Runs> RunsOf(const Value& value, Type elements, const char* what, Key key) const {
+  // Takes the list: a second use of it finds no elements. PyTorch uses each list once.
+  absl::StatusOr<Runs> RunsOf(const Value& value, Type elements, const char* what, Key key) {
     if (value.type == Type::kEmptyList) return Runs();
     if (value.type == Type::kRuns) {
-      const ListOfRuns& list = lists_[static_cast<size_t>(value.number)];
-      if (list.elements == elements || list.elements == Type::kEmptyList) return list.runs;
+      ListOfRuns& list = lists_[static_cast<size_t>(value.number)];
+      if (list.elements == elements || list.elements == Type::kEmptyList) return std::exchange(list.runs, {});
     }
     return WrongType(what, key,
                      elements == Type::kBlock     ? "a list of blocks"
@@ -716,14 +725,18 @@ bool IsPickle(const std::string& path) {
 absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot) {
   GzipFile file = OpenGzip(path);
   if (file == nullptr) {
-    const std::string text = Cat(path, ": cannot be opened: ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
+    const int error = errno;
+    const std::string text = Cat(path, ": cannot be opened: ", std::strerror(error));
+    if (error == ENOENT) return absl::NotFoundError(text);
+    return error == EACCES ? absl::PermissionDeniedError(text) : absl::InternalError(text);
   }
   struct stat info = {};
   stat(path.c_str(), &info);
   Input input(std::move(file), static_cast<size_t>(std::max<off_t>(info.st_size, 0)));
   const absl::Status status = Machine(input, *snapshot).Run();
   if (status.ok()) return status;
+  // A temporary file.
+  if (absl::IsInternal(status)) return In(path, status);
   return absl::Status(status.code(),
                       Cat(path, ": is not readable as a snapshot of PyTorch: ", std::string(status.message())));
 }

@@ -271,6 +271,8 @@ class Recorder {
     }
     uint64_t address = segment.address;
     for (const Run& run : snapshot_.block_lists[segment.blocks]) {
+      steps_ += run.count;
+      RETURN_IF_ERROR(CheckSteps());
       for (uint32_t i = run.first; i < run.first + run.count; ++i) {
         const TorchBlock& block = snapshot_.blocks[i];
         if (block.has_address) address = block.address;
@@ -550,18 +552,22 @@ class Recorder {
     const Parts pieces = now.pieces;
     for (const auto& [address, piece] : pieces) {
       ForEachGap(end.pieces, address, piece.bytes, steps_, [&](uint64_t from, int64_t bytes) {
+        if (!CheckSteps().ok()) return;
         Unmap(index, from, bytes);
         ++differences_;
       });
+      RETURN_IF_ERROR(CheckSteps());
       RETURN_IF_ERROR(EndChange());
     }
     for (const auto& [address, piece] : end.pieces) {
+      RETURN_IF_ERROR(CheckSteps());
       const size_t before = change_.size();
       Map(index, address, piece);
       if (change_.size() > before) ++differences_;
       RETURN_IF_ERROR(EndChange());
     }
     for (const auto& [address, block] : end.blocks) {
+      RETURN_IF_ERROR(CheckSteps());
       if (now.blocks.count(address) > 0) continue;
       AddBlock(index, address, block);
       ++differences_;
@@ -618,7 +624,9 @@ absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::st
     const absl::Status status = Recorder(snapshot).Write(modified, *writer);
     if (!status.ok()) return absl::Status(status.code(), Cat(path, ": ", std::string(status.message())));
   }
-  return RecordingReader::Open(Cat("/proc/self/fd/", file.get()));
+  absl::StatusOr<std::unique_ptr<RecordingReader>> reader = RecordingReader::Open(Cat("/proc/self/fd/", file.get()));
+  if (reader.ok()) return reader;
+  return absl::Status(reader.status().code(), Cat(path, ": ", std::string(reader.status().message())));
 }
 
 }  // namespace hbmprof::tool

@@ -87,7 +87,7 @@ TEST_F(AttachCommandTest, NoControlSocketRefuses) {
   const CommandResult refused = RunTool(AttachArguments(), {"HBMPROF_SOCKET_DIR=/proc/none"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("process " + id_ + ": the process can make no control socket"));
-  EXPECT_THAT(refused.err, HasSubstr("name another folder with HBMPROF_SOCKET_DIR, which is /proc/none"));
+  EXPECT_THAT(refused.err, HasSubstr("name another folder with HBMPROF_SOCKET_DIR; it is now /proc/none"));
   const CommandResult attach = Attach();
   EXPECT_EQ(attach.exit_code, 0) << attach.err;
   EXPECT_EQ(Run({"detach", id_}).exit_code, 0);
