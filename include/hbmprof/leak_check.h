@@ -311,9 +311,7 @@ class PeakCheck : public internal::MemoryCheck {
     std::map<Origin, std::pair<int64_t, int64_t>> sites;  // bytes and objects in use
   };
 
-  static bool IsDeviceMemory(MemoryKind kind) {
-    return kind != MemoryKind::kManaged && kind != MemoryKind::kPinnedHost;
-  }
+  static bool IsDeviceMemory(MemoryKind kind) { return SpaceOf(kind) == MemorySpace::kDevice; }
   static const DeviceStats& StatsOf(const Snapshot::Device& device) {
     return device.spaces[static_cast<int>(MemorySpace::kDevice)];
   }

@@ -11,6 +11,7 @@ __all__ = ["Watch", "watch"]
 
 _FORWARD, _BACKWARD, _STEP = range(3)
 _METADATA = "hbmprof"  # the key under which a node of the autograd graph is marked
+_MOST_DEPTH = 32
 _MOST_TENSORS = 1000  # of an output or of the inputs; the others are not looked at
 
 
@@ -21,17 +22,19 @@ class _Scopes(threading.local):
         self.open = []
 
 
-def _tensors(value, found, tensor_type):
-    """Adds the tensors in `value` to the list `found`: of nested tuples, lists and dicts."""
+def _tensors(value, found, tensor_type, depth=0):
+    """Adds the tensors in `value` to the list `found`: of nested tuples, lists and dicts, up to _MOST_DEPTH levels."""
+    if depth > _MOST_DEPTH:
+        return
     if isinstance(value, tensor_type):
         found.append(value)
     elif isinstance(value, (tuple, list)):
         for one in value:
             if len(found) >= _MOST_TENSORS:
                 return
-            _tensors(one, found, tensor_type)
+            _tensors(one, found, tensor_type, depth + 1)
     elif isinstance(value, dict):
-        _tensors(tuple(value.values()), found, tensor_type)
+        _tensors(tuple(value.values()), found, tensor_type, depth + 1)
 
 
 class Watch:

@@ -159,9 +159,13 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   }
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, Clamp(attributes));
+  if (site == kNoSite) {
+    Drop(bytes);
+    return prepared;
+  }
   bool is_entered = false;
   ledger_.InChange([&](Ledger::Change& change) {
-    is_entered = site != kNoSite && change.is_usable() && change.Prepare(site);
+    is_entered = change.is_usable() && change.Prepare(site);
     if (is_entered) change.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size);
     return is_entered;
   });

@@ -56,7 +56,9 @@ std::vector<std::pair<std::string, std::string>> RunEnvironment() {
     if (equals == text.npos) continue;
     const auto* const known =
         std::find(std::begin(kVariables), std::end(kVariables), std::string_view(text).substr(0, equals));
-    if (known != std::end(kVariables)) values[known - std::begin(kVariables)] = text.substr(equals + 1);
+    if (known == std::end(kVariables)) continue;
+    std::string& value = values[known - std::begin(kVariables)];
+    if (value.empty()) value = text.substr(equals + 1);  // the first one, as for getenv
   }
   std::vector<std::pair<std::string, std::string>> result;
   for (size_t i = 0; i < std::size(kVariables); ++i) {

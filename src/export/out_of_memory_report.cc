@@ -274,8 +274,8 @@ std::string SizeColumns(int64_t bytes, int64_t whole) {
 }
 
 // Returns the lines that show which library holds how many bytes of the memory space, largest first; "" if there is
-// only one holder. Their sum is `in_use`, the bytes of all holders, and what only the driver reports. `frames` has the
-// frames of the holders up to kStacksNamed.
+// only one holder. Their sum is the bytes of all holders and those that only the driver reports (`stats`). `frames` has
+// the frames of the first kStacksNamed holders.
 std::string LibrariesText(const Snapshot& snapshot, const std::vector<Holder>& holders, const ShownFrames& frames,
                           const DeviceStats& stats) {
   std::map<std::string_view, int64_t> bytes;

@@ -8,6 +8,8 @@
 //   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
 //   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
 //                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
+#include <atomic>
+
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/capture_range.h"
@@ -43,8 +45,15 @@ void CudaTrackingStarts() {
 void CudaCallIsTracked() { StartExitWriterInChild(); }
 
 void CudaProfilerCalled(bool starts) {
-  CaptureChoice choice;
-  if (!Completes([&] { choice = ReadCaptureChoice(nullptr); }) || !choice.is_profiler_api) return;
+  // Read once: getenv must not run while another thread calls setenv.
+  enum : int { kUnknown, kNo, kYes };
+  static std::atomic<int> captures{kUnknown};
+  if (captures.load() == kUnknown) {
+    CaptureChoice choice;
+    if (!Completes([&] { choice = ReadCaptureChoice(nullptr); })) return;
+    captures.store(choice.is_profiler_api ? kYes : kNo);
+  }
+  if (captures.load() == kNo) return;
   PrepareCudaTracking();
   if (starts) {
     BeginCaptureRange("cudaProfilerStart");

@@ -668,7 +668,7 @@ TEST(TimelineCommand, GroupsByFunctionByTagAndByTheValueOfATag) {
   EXPECT_EQ(groups("phase"), Json({"prefill", "decode"}));
   const CommandResult result = RunTool({"timeline", path, "--by", "none"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("no allocation has the tag 'none'; there are function, tag, phase"));
+  EXPECT_THAT(result.err, HasSubstr("no allocation has the tag 'none'; there are function, tag, library, phase"));
 }
 
 // Runs the command on a terminal of 60 columns.

@@ -180,13 +180,16 @@ TEST(TorchSnapshot, ARecordingAsMemoryVizHasTheNumbersOfTheRecording) {
     ASSERT_TRUE(MakeRecording(recording, load).ok());
     const std::string snapshot = recording + ".pickle";
     EXPECT_EQ(OutputOf({"convert", "--to", "memory-viz", recording, "-o", snapshot}), "");
+    const std::vector<std::string> device = {"-w", "device=GPU:0"};
     for (const char* moment : {"@end", "@peak/GPU:0"}) {
-      if (pool) {
-        const std::vector<std::string> idle = {"-w", "device=GPU:0", "-w", "kind=pool"};
-        EXPECT_EQ(TotalOf(snapshot + moment, idle), TotalOf(recording + moment, idle)) << moment;
-      }
-      EXPECT_EQ(HoldersOf(snapshot + moment), HoldersOf(recording + moment)) << moment;
+      EXPECT_EQ(TotalOf(snapshot + moment, device), TotalOf(recording + moment, device)) << moment;
     }
+    // In the trace, a segment is made before its block. So at the peak the memory of the last block is still idle.
+    if (pool) {
+      const std::vector<std::string> idle = {"-w", "device=GPU:0", "-w", "kind=pool"};
+      EXPECT_EQ(TotalOf(snapshot + "@end", idle), TotalOf(recording + "@end", idle));
+    }
+    EXPECT_EQ(HoldersOf(snapshot + "@end"), HoldersOf(recording + "@end"));
   }
 }
 

@@ -59,9 +59,9 @@ struct DefaultProfiler {
   const ProcessOptions options;
 };
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
-std::atomic<OutputFile*> output_file{nullptr};  // never destroyed, because late exit handlers use it
-const char* output_variable = nullptr;          // null: HBMPROF_OUTPUT
-const char* interval_variable = nullptr;        // null: HBMPROF_OUTPUT_INTERVAL
+std::atomic<OutputFile*> output_file{nullptr};        // never destroyed, because late exit handlers use it
+std::atomic<const char*> output_variable{nullptr};    // null: HBMPROF_OUTPUT
+std::atomic<const char*> interval_variable{nullptr};  // null: HBMPROF_OUTPUT_INTERVAL
 
 struct OfProcess {
   pid_t process;
@@ -141,7 +141,7 @@ void WriteAndContinue() try {
 void BeforeExec() {
   const internal::ProbeLimit limit;
   WriteProfileNow();
-  internal::EndCaptureRange(0);
+  internal::EndCaptureRangeAtExit();
   internal::StopRecordingAtExit();
 }
 
@@ -218,10 +218,10 @@ DefaultProfiler* MakeFromEnvironment() {
   std::vector<std::string> problems;
   ProcessOptions options(OptionsFromEnvironment(&problems));
   if (output_variable != nullptr) {
-    const char* output = internal::OptionText(output_variable);
+    const char* output = internal::OptionText(output_variable.load());
     options.output = output == nullptr ? "" : output;
     options.output_interval = 0;
-    internal::ReadOutputInterval(interval_variable, &problems, &options.output_interval);
+    internal::ReadOutputInterval(interval_variable.load(), &problems, &options.output_interval);
     const char* on_signals = internal::OptionText("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = internal::OptionText("HBMPROF_OOM_OUTPUT");
@@ -231,6 +231,14 @@ DefaultProfiler* MakeFromEnvironment() {
     }
     if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
     if (captures_ranges) {
+      if (options.output.empty()) {
+        problems.push_back(
+            "hbmprof: HBMPROF_CAPTURE_RANGE has no effect without HBMPROF_CUDA_OUTPUT, the path of the files");
+      }
+      if (options.output_interval != 0 || !options.record.empty()) {
+        problems.push_back(
+            "hbmprof: HBMPROF_CUDA_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE");
+      }
       options.capture_output = std::exchange(options.output, "");
       options.output_interval = 0;
       options.record.clear();

@@ -14,8 +14,9 @@ namespace hbmprof::internal {
 // Makes Profiler::Default() read its output path and interval from these environment variables instead of
 // HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which are for the program's own copy of the library. If
 // HBMPROF_CAPTURE_RANGE selects ranges (capture_range.h), the path is that of their files, and there is no profile at
-// exit, no recording of the whole run and no profile of a failed allocation. REQUIRES: Profiler::Default() was not
-// called yet; the names are never freed.
+// exit, no recording of the whole run, and no profile of a failed allocation unless HBMPROF_OOM_OUTPUT is set. The
+// first call must come before the first call of Profiler::Default(). Later calls with the same names have no effect,
+// and any thread may make them. The names are never freed.
 void SetOutputVariables(const char* path, const char* interval);
 
 // Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.

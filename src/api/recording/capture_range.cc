@@ -129,12 +129,18 @@ void WriteFiles(const Range& range) {
   RememberProfile(snapshot);
 }
 
+// Ends the recording of a range whose files cannot be written.
+void EndRecordingOf(const Range& range) {
+  if (range.has_recording) static_cast<void>(Completes([] { static_cast<void>(StopRecorder()); }));
+}
+
 // REQUIRES: the phase is kClosing, and this thread has entered it.
 void Close() {
   const std::unique_ptr<const Range> range(std::exchange(open_range, nullptr));
   open_number.store(0);
   bool is_written = false;
   if (!WithEnoughStack([&] { is_written = Completes([&] { WriteFiles(*range); }); }) || !is_written) {
+    EndRecordingOf(*range);
     PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
   }
   state.store(StateOf(Phase::kClosed), std::memory_order_release);
@@ -161,7 +167,7 @@ uint64_t Begin(std::string_view name) {
   };
   if (!Completes(start)) {
     PrintMessage("hbmprof: the range ", name, " is not captured: the host has no memory for it");
-    if (range->has_recording) static_cast<void>(StopRecorder());
+    EndRecordingOf(*range);
     state.store(StateOf(Phase::kClosed), std::memory_order_release);
     return 0;
   }

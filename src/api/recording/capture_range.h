@@ -35,8 +35,8 @@ uint64_t BeginCaptureRange(std::string_view name);
 // is no such range in this process. Prints what fails. Does not change errno. Does not throw.
 void EndCaptureRange(uint64_t number);
 
-// Ends the open range when the process ends. If another thread begins or ends a range, waits for that for two seconds
-// at most.
+// Ends the open range when the process ends or calls exec. If another thread begins or ends a range, waits for that for
+// two seconds at most.
 void EndCaptureRangeAtExit();
 
 }  // namespace hbmprof::internal

@@ -457,7 +457,8 @@ bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintpt
   return true;
 }
 
-// A workspace that is not in use, or null. One is enough, because one thread at a time runs Python code.
+// A workspace that is not in use, or null. One is enough: only an event whose stack is not known needs one, and two at
+// the same time are rare. The second one maps pages.
 std::atomic<PythonWorkspace*> spare_workspace{nullptr};
 
 }  // namespace

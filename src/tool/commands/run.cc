@@ -426,8 +426,7 @@ Command AddRunCommand(CLI::App& tool) {
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments
       ->add_option("--capture-range", options->capture_range,
-                   "Write a profile and a recording of each range only: cudaProfilerApi (from cudaProfilerStart to "
-                   "cudaProfilerStop) or nvtx:NAME")
+                   "Write profiles and recordings of ranges only: cudaProfilerApi or nvtx:NAME")
       ->type_name("RANGE")
       ->envname("HBMPROF_CAPTURE_RANGE")
       ->check(&CheckCaptureRange)
