@@ -35,12 +35,14 @@ class MemoryHolder {
 
   // Adds the next frame, from the innermost one to the outermost one.
   void Add(const FrameOwner& frame);
+  // Returns whether further frames do not count.
+  bool is_complete() const { return is_complete_; }
   // Returns the holder of the frames that were added: the name of a library, kOwnCodeName or kUnknownName.
   std::string_view name() const;
 
  private:
   bool is_idle_memory_;
-  bool is_complete_ = false;  // further frames do not count
+  bool is_complete_ = false;
   bool has_own_code_ = false;
   std::string_view runtime_;
   std::string_view framework_;

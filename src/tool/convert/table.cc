@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/source/read_profiles.h"
@@ -295,8 +296,13 @@ class SampleTable {
     if (columns_.empty()) {
       RETURN_IF_ERROR(WriteHeader(profiles));
     }
+    absl::flat_hash_map<std::string_view, size_t> type_numbers;
+    for (size_t i = 0; i < profiles.types().size(); ++i) type_numbers.try_emplace(profiles.types()[i].type, i);
     std::vector<std::optional<size_t>> types;
-    for (const std::string& type : types_) types.push_back(profiles.FindType(type));
+    for (const std::string& type : types_) {
+      const auto found = type_numbers.find(type);
+      types.push_back(found == type_numbers.end() ? std::nullopt : std::optional(found->second));
+    }
     const ProfileSet::File& file = profiles.files()[0];
     if (std::none_of(types.begin(), types.end(), [](const auto& type) { return type.has_value(); })) {
       return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));

@@ -21,7 +21,8 @@ void LabelLibraries(KnownLibraries& libraries, ProfileSet& profiles) {
     const auto [holder, new_stack] = holders.try_emplace({sample.stack, idle->second});
     if (new_stack) {
       internal::MemoryHolder found(idle->second);
-      for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
+      const uint64_t* const end = profiles.stacks().end(sample.stack);
+      for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != end && !found.is_complete(); ++l) {
         for (const internal::FrameOwner& owner : owners[*l]) found.Add(owner);
       }
       holder->second = found.name();

@@ -66,9 +66,13 @@ class StackTree {
     std::vector<ProfileSet::ShownFrame> frames = profiles.ShownStack(stack);
     std::vector<bool> own;
     for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
-      for (const internal::FrameOwner& owner : libraries.OwnersOf(profiles, *l)) {
-        own.push_back(owner.role == internal::CodeRole::kOwnCode);
+      const auto [known, is_new_location] = own_.try_emplace({&profiles, *l});
+      if (is_new_location) {
+        for (const internal::FrameOwner& owner : libraries.OwnersOf(profiles, *l)) {
+          known->second.push_back(owner.role == internal::CodeRole::kOwnCode);
+        }
       }
+      own.insert(own.end(), known->second.begin(), known->second.end());
     }
     if (frames.empty()) {
       frames.push_back({"[no stack]", "", 0, false});
@@ -122,6 +126,7 @@ class StackTree {
   static constexpr size_t kShownPositions = 4;
 
   absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint64_t>, std::vector<bool>> own_;  // by location: its frames
   absl::flat_hash_map<std::string, size_t> name_numbers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
   std::vector<size_t> parents_{0};
