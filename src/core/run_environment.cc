@@ -1,15 +1,11 @@
 #include "src/core/run_environment.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <string_view>
+#include <iterator>
 
+#include "absl/strings/str_split.h"
 #include "src/base/descriptor.h"
-#include "src/capture/stack_memory.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -25,47 +21,33 @@ constexpr std::string_view kVariables[] = {
 
 constexpr char kNamespaceFile[] = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-// Returns the first bytes of the string at `from`, without those that cannot be read.
-std::string StringAt(const char* from) {
-  constexpr size_t kMostBytes = 320;
-  constexpr uintptr_t kPageBytes = 4096;
-  char text[kMostBytes + 1] = {};
-  const auto address = reinterpret_cast<uintptr_t>(from);
-  // The string may end just before a page that is not mapped.
-  const size_t first = std::min<size_t>(kMostBytes, kPageBytes - address % kPageBytes);
-  if (!CopyMapped(address, text, first)) return "";
-  if (std::memchr(text, 0, first) == nullptr && first < kMostBytes &&
-      !CopyMapped(address + first, text + first, kMostBytes - first)) {
-    text[first] = '\0';
-  }
-  return text;
-}
-
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> RunEnvironment() {
-  constexpr size_t kMostVariables = 65536;
-  std::string values[std::size(kVariables)];
-  // getenv must not run while another thread calls setenv, which can free what it reads.
-  char** const variables = environ;
-  for (size_t i = 0; variables != nullptr && i < kMostVariables; ++i) {
-    const char* entry = nullptr;
-    if (!CopyMapped(reinterpret_cast<uintptr_t>(variables + i), &entry, sizeof(entry)) || entry == nullptr) break;
-    const std::string text = StringAt(entry);
+std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_view block) {
+  constexpr size_t kMostValueBytes = 256;
+  std::string_view values[std::size(kVariables)];
+  for (const std::string_view text : absl::StrSplit(block, '\0')) {
     const size_t equals = text.find('=');
     if (equals == text.npos) continue;
-    const auto* const known =
-        std::find(std::begin(kVariables), std::end(kVariables), std::string_view(text).substr(0, equals));
+    const auto* const known = std::find(std::begin(kVariables), std::end(kVariables), text.substr(0, equals));
     if (known == std::end(kVariables)) continue;
-    std::string& value = values[known - std::begin(kVariables)];
-    if (value.empty()) value = text.substr(equals + 1);  // the first one, as for getenv
+    std::string_view& value = values[known - std::begin(kVariables)];
+    if (value.empty()) value = text.substr(equals + 1, kMostValueBytes);  // the first one, as for getenv
   }
   std::vector<std::pair<std::string, std::string>> result;
   for (size_t i = 0; i < std::size(kVariables); ++i) {
-    if (kVariables[i] == "POD_NAMESPACE" && values[i].empty()) values[i] = ReadProcFile(kNamespaceFile).substr(0, 256);
-    if (!values[i].empty()) result.emplace_back(kVariables[i], std::move(values[i]));
+    std::string value(values[i]);
+    if (kVariables[i] == "POD_NAMESPACE" && value.empty()) {
+      value = ReadProcFile(kNamespaceFile).substr(0, kMostValueBytes);
+    }
+    if (!value.empty()) result.emplace_back(kVariables[i], std::move(value));
   }
   return result;
+}
+
+// getenv must not run while another thread calls setenv, which can free what it reads.
+std::vector<std::pair<std::string, std::string>> RunEnvironment() {
+  return RunEnvironmentIn(ReadProcFile("/proc/self/environ"));
 }
 
 }  // namespace hbmprof::internal

@@ -3,15 +3,18 @@
 #define HBMPROF_SRC_CORE_RUN_ENVIRONMENT_H_
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace hbmprof::internal {
 
-// Returns the variables of docs/profile.md that the environment has now, with their values, in the order of that page.
-// POD_NAMESPACE is also known if Kubernetes has mounted the file that contains it. Other threads may change the
-// environment during the call: a value that is being changed can be missing or wrong. Throws std::bad_alloc.
+// Returns the variables of docs/profile.md that the process had in its environment when its program started, with the
+// first 256 bytes of their values, in the order of that page. POD_NAMESPACE is also known if Kubernetes has mounted the
+// file that contains it. Thread-safe. Throws std::bad_alloc.
 std::vector<std::pair<std::string, std::string>> RunEnvironment();
+// The same for an environment in the form of /proc/PID/environ.
+std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_view block);
 
 }  // namespace hbmprof::internal
 

@@ -100,6 +100,7 @@ TEST_F(LiveTest, OutOfMemoryReportListsOtherProcesses) {
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(text, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n(.*\n)*"
                                  "  process    117.74 MiB of process 1( \\(.*\\))?\n"
+                                 "  in use by library, largest first:\n(.*\n)*"
                                  "  in use by call stack, largest first:\n(.*\n)*"));
 }
 
