@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <iterator>
 
-#include "absl/strings/str_split.h"
 #include "src/base/descriptor.h"
 
 namespace hbmprof::internal {
@@ -26,7 +25,9 @@ constexpr char kNamespaceFile[] = "/var/run/secrets/kubernetes.io/serviceaccount
 std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_view block) {
   constexpr size_t kMostValueBytes = 256;
   std::string_view values[std::size(kVariables)];
-  for (const std::string_view text : absl::StrSplit(block, '\0')) {
+  for (size_t end = 0; !block.empty(); block.remove_prefix(std::min(end + 1, block.size()))) {
+    end = std::min(block.find('\0'), block.size());
+    const std::string_view text = block.substr(0, end);
     const size_t equals = text.find('=');
     if (equals == text.npos) continue;
     const auto* const known = std::find(std::begin(kVariables), std::end(kVariables), text.substr(0, equals));
