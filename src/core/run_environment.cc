@@ -47,8 +47,10 @@ std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_vi
 }
 
 // getenv must not run while another thread calls setenv, which can free what it reads.
-std::vector<std::pair<std::string, std::string>> RunEnvironment() {
-  return RunEnvironmentIn(ReadProcFile("/proc/self/environ"));
+const std::vector<std::pair<std::string, std::string>>& RunEnvironment() {
+  // Never destroyed: profiles are also written while the process ends.
+  static const auto& variables = *new auto(RunEnvironmentIn(ReadProcFile("/proc/self/environ")));
+  return variables;
 }
 
 }  // namespace hbmprof::internal

@@ -11,8 +11,8 @@ namespace hbmprof::internal {
 
 // Returns the variables of docs/profile.md that the process had in its environment when its program started, with the
 // first 256 bytes of their values, in the order of that page. POD_NAMESPACE is also known if Kubernetes has mounted the
-// file that contains it. Thread-safe. Throws std::bad_alloc.
-std::vector<std::pair<std::string, std::string>> RunEnvironment();
+// file that contains it. Only the first call opens files. Thread-safe. Throws std::bad_alloc.
+const std::vector<std::pair<std::string, std::string>>& RunEnvironment();
 // The same for an environment in the form of /proc/PID/environ.
 std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_view block);
 

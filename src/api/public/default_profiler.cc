@@ -35,6 +35,7 @@
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
 #include "src/core/joined/joined.h"
+#include "src/core/run_environment.h"
 
 namespace hbmprof {
 namespace {
@@ -190,6 +191,7 @@ void StartThreadsNow(const DefaultOptions& options) try {
 // inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when the process forks.
 // Throws std::bad_alloc.
 bool Make(const ProcessOptions& options) {
+  internal::RunEnvironment();  // opens files, which a sandbox can forbid later
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
     if (injected->start() == 0) throw std::bad_alloc();
