@@ -45,8 +45,8 @@ inline const char* AttachText(int code) {
       "the process is a forked child of a process that hbmprof was attached to: it cannot be recorded",
       "hbmprof is not attached",
       "the options are too long",
-      "the process can make no control socket, so it would not answer (its standard error says why): name another "
-      "folder with HBMPROF_SOCKET_DIR",
+      ("the process can make no control socket, so it would not answer (its standard error says why): name another "
+       "folder with HBMPROF_SOCKET_DIR"),
   };
   return code >= 0 && code < kAttachCodes ? kTexts[code] : "unknown code of hbmprof_attach";
 }
