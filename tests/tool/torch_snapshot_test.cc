@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -283,6 +284,27 @@ TEST(HostileSnapshots, AreRefusedWithTheReason) {
   EXPECT_THAT(top.err, AllOf(HasSubstr("reduce4: is not readable as a snapshot of PyTorch: byte "),
                              HasSubstr("a pickle can execute any code")));
   EXPECT_FALSE(std::filesystem::exists(folder + "/executed"));
+}
+
+TEST(HostileSnapshots, AnObjectThatIsListedManyTimesCountsOnce) {
+  const std::string folder = Folder() + "/shared";
+  std::filesystem::create_directory(folder);
+  const CommandResult result =
+      RunCommand({"python3", HBMPROF_TOOL_TESTS "/hostile_torch_snapshots.py", folder, "shared"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json expected = Json::parse(result.out);
+  for (const auto& [name, bytes] : expected.items()) {
+    SCOPED_TRACE(name);
+    const std::string path = folder + "/" + std::string(name);
+    const auto start = std::chrono::steady_clock::now();
+    const CommandResult top = RunTool({"top", path, "--json"}, {"HBMPROF_TOOL_MEMORY=512MiB"});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    RecordProperty(name, std::to_string(took.count()));
+    ASSERT_EQ(top.exit_code, 0) << top.err;
+    EXPECT_EQ(Json::parse(top.out)["total"], bytes[0]);
+    EXPECT_EQ(TotalOf(path, {"-w", "kind=device"}), bytes[1]);
+    EXPECT_LT(took.count(), 60);
+  }
 }
 
 // The memory for a snapshot is much less than its size: the entries of the trace are not held.
