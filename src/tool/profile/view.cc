@@ -388,8 +388,8 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
   const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
   return where.ok() && std::all_of(where->begin(), where->end(), [&](const auto& label) {
-    return std::count(labels.begin(), labels.end(), label) > 0;
-  });
+           return std::count(labels.begin(), labels.end(), label) > 0;
+         });
 }
 
 absl::Status CheckView(const ViewOptions& options) {
