@@ -162,12 +162,17 @@ TEST_P(TorchLayouts, ConvertingToMemoryVizKeepsTheNumbers) {
   const std::string again = made_.path + ".again.pickle";
   EXPECT_EQ(OutputOf({"convert", "--to", "memory-viz", made_.path, "-o", again}), "");
   EXPECT_EQ(TotalOf(again), made_.devices[0]["reserved"]);
-  // The writer cuts a block at the end of the piece in which it begins.
-  const bool expandable = std::get<1>(GetParam());
-  if (!expandable) {
-    EXPECT_EQ(HoldersOf(again), made_.devices[0]["holders"].get<BytesByName>());
-  }
+  EXPECT_EQ(HoldersOf(again), made_.devices[0]["holders"].get<BytesByName>());
   EXPECT_EQ(TotalOf(again + "@peak"), made_.devices[0]["peak_reserved"]);
+  EXPECT_EQ(HoldersOf(again + "@peak"), HoldersOf(made_.path + "@peak"));
+  EXPECT_THAT(OutputOf({"check", again}), Not(HasSubstr("does not lead to its state")));
+  // Going backwards through the events, as the viewer does, no block is outside of the segments.
+  const CommandResult viewed = RunCommand({"python3", HBMPROF_TOOL_TESTS "/memory_viz_check.py", again});
+  ASSERT_EQ(viewed.exit_code, 0) << viewed.err;
+  const Json device = Json::parse(viewed.out)[0];
+  EXPECT_EQ(device["start"], Json({0, 0}));
+  EXPECT_EQ(device["end"], Json({made_.devices[0]["requested"], made_.devices[0]["reserved"]}));
+  EXPECT_EQ(device["peak_reserved"], made_.devices[0]["peak_reserved"]);
 }
 
 TEST(TorchSnapshot, ARecordingAsMemoryVizHasTheNumbersOfTheRecording) {
