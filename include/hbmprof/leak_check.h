@@ -292,8 +292,8 @@ class PeakCheck : public internal::MemoryCheck {
   }
 
   // Returns, for each device that has exceeded the limit, the call stacks that held the memory at its peak, beyond what
-  // they held at the construction, the largest first; "" if there is no such device. If a call stack held more bytes but
-  // not more buffers, the text says that its buffers are larger.
+  // they held at the construction, the largest first; "" if there is no such device. If a call stack held more bytes
+  // but not more buffers, the text says that its buffers are larger.
   std::string Report() const {
     const Snapshot snapshot = profiler_.TakeSnapshot();
     std::string text;

@@ -136,6 +136,9 @@ def main():
   write("annotate", snapshot(event={"action": "annotate", "addr": 0, "user_metadata": "x"}), "")
   write("unknown_action", snapshot(event={"action": "of a later release", "addr": "x"}), "")
   write("more_keys", dict(snapshot(event=dict(EVENT, more={"a": [1.5, (2, None)]})), extra=[{}, [], ()]), "")
+  host = {"address": 0x7F0000000000, "size": 4096, "allocated": True, "active": True, "segment_pool_id": (0, 0)}
+  write("host_memory", dict(snapshot(), host_segments=[host, dict(host, state="active_allocated", frames=[FRAME])],
+                            host_traces=[EVENT]), "")
   write("no_frames", snapshot(event={"action": "alloc", "addr": 1, "size": 2}), "")
   write("segments_only", [SEGMENT], "")
   write("empty", {"segments": [], "device_traces": []}, "")
