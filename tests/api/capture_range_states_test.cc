@@ -54,14 +54,17 @@ std::string Printed(const Call& call) {
   return text;
 }
 
+thread_local bool is_to_be_held = false;
+
 class CaptureRangeStatesTest : public ::testing::Test {
  protected:
   CaptureRangeStatesTest() {
     Folder();
     Profiler& profiler = Profiler::Default();
     const DeviceId device = profiler.Device("GPU:0");
-    // Each call that reads the device's numbers waits here while it is held.
+    // A thread of Held that reads the device's numbers waits here. That of a recording reads them, too.
     profiler.SetDeviceProbe(device, [this] {
+      if (!is_to_be_held) return DeviceProbe();
       ++probes_;
       while (holds_.load()) usleep(1000);
       return DeviceProbe();
@@ -95,7 +98,10 @@ class CaptureRangeStatesTest : public ::testing::Test {
   std::thread Held(const Call& call) {
     holds_.store(true);
     const int before = probes_.load();
-    std::thread thread(call);
+    std::thread thread([call] {
+      is_to_be_held = true;
+      call();
+    });
     while (probes_.load() == before) usleep(1000);
     return thread;
   }
