@@ -45,7 +45,6 @@ constexpr int64_t kStopWait = 10 * kSecond;
 // After a loss a new file begins when no event was lost for this time.
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
-constexpr size_t kMaxMarks = 100'000;
 constexpr size_t kMostUnflushed = size_t{1} << 22;  // events between two flushes of a flight recording
 constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
@@ -57,26 +56,6 @@ void Sleep(int64_t nanoseconds) {
   nanosleep(&time, nullptr);
 }
 
-// The names of the marks of this process.
-class Marks {
- public:
-  // Returns the number of the new mark plus 1; 0 if there are too many.
-  uint64_t Add(std::string_view name) {
-    MutexLock hold(mutex_);
-    if (names_.size() == kMaxMarks) return 0;
-    names_.emplace_back(name);
-    return names_.size();
-  }
-  // Returns the names of the marks from number `first` on.
-  std::vector<std::string> From(size_t first) {
-    MutexLock hold(mutex_);
-    return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
-};
 Lazy<Marks> marks;
 
 // The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
@@ -188,7 +167,7 @@ class Recorder {
  private:
   // One file.
   struct File {
-    explicit File(ProfilerImpl& profiler) : source(profiler) {}
+    explicit File(ProfilerImpl& profiler) : source(profiler, marks.Get()) {}
     std::unique_ptr<RecordingWriter> writer;
     RecordingSource source;
     // Used until the live buffers at the start of the file are known: `resolver` has the events since the start,
@@ -272,12 +251,14 @@ absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t cou
   if (count == 0) return absl::OkStatus();
   const size_t tag_sets = file->source.tables().tag_sets.size();
   const size_t devices = file->source.tables().names.devices.size();
+  const size_t mark_count = file->source.tables().marks.size();
   for (size_t i = 0; i < count; ++i) {
     file->source.Translate(ticks_, &events[i]);
     if (file->resolver.has_value()) file->resolver->AddEvent(events[i]);
   }
   const RecordingTables& tables = file->source.tables();
-  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices) {
+  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices ||
+      tables.marks.size() != mark_count) {
     if (absl::Status status = file->writer->AddTables(tables); !status.ok()) return status;
   }
   return file->writer->AddEvents(events, count);
@@ -313,7 +294,7 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   ticks_.AddKnot();
   for (File* file : {file_.get(), next}) {
     if (file == nullptr || list == nullptr) continue;
-    file->source.Update(marks.Get().From(file->source.tables().marks.size()));
+    file->source.Update();
     if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
       ledger_.log().Return(list);
       return status;
@@ -691,9 +672,9 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
   absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
   if (!writer.ok()) return writer.status();
-  RecordingSource source(profiler);
+  RecordingSource source(profiler, marks.Get());
   source.Begin(flight.state, ticks.ToNanos(flight.start));
-  source.Update(marks.Get().From(0));
+  source.Update();
   if (!warning.empty()) source.tables().names.warnings.push_back(warning);
   LiveResolver resolver;
   for (std::vector<RecordedEvent>& events : flight.shards) {
@@ -788,7 +769,7 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
 void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
   const ReentryGuard guard;
-  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
+  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Number(name);
 }
 
 void EndMark() { EventLog::MarkOfThread() = 0; }
@@ -797,7 +778,7 @@ void RecordMark(std::string_view name) {
   ProfilerImpl* const profiler = LoggedProfiler();
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
-  const uint64_t number = marks.Get().Add(name);
+  const uint64_t number = marks.Get().Number(name);
   if (number != 0) profiler->ledger().LogOnly(RecordedKind::kMark, number - 1, kNoRecordedSite, 0);
 }
 

@@ -62,6 +62,23 @@ int64_t TickConverter::ToTicks(int64_t nanos) const {
   return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
 }
 
+// --- Marks ---
+
+uint64_t Marks::Number(std::string_view name) {
+  constexpr size_t kMostNames = 100'000;
+  MutexLock hold(mutex_);
+  if (const auto found = numbers_.find(name); found != numbers_.end()) return found->second + 1;
+  if (names_.size() == kMostNames) return 0;
+  names_.emplace_back(name);
+  numbers_.emplace(names_.back(), names_.size() - 1);
+  return names_.size();
+}
+
+std::string Marks::Name(uint64_t number) const {
+  MutexLock hold(mutex_);
+  return names_[number];
+}
+
 // --- Tables ---
 
 LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {
@@ -102,7 +119,7 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
     tables_.names.devices[index].spaces[account % kMemorySpaceCount] =
         StatsOf(totals, space, profiler_.probes.Ask(device, space));
   }
-  Update({});
+  Update();
   for (size_t site = 0; site < state.sites.size(); ++site) {
     const SiteTotals& totals = state.sites[site];
     Snapshot::Sample& sample = tables_.sites[site];
@@ -115,14 +132,13 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
   }
 }
 
-void RecordingSource::Update(const std::vector<std::string>& marks) {
+void RecordingSource::Update() {
   tables_.names.allocators = profiler_.names.allocators.All();
   const size_t first_stack = tables_.names.stacks.size();
   AddSites();
   AddPython(profiler_, &tables_.names);
   if (tables_.names.stacks.size() > first_stack) AddNames(first_stack);
   AddThreads();
-  for (const std::string& mark : marks) tables_.marks.push_back({mark});
 }
 
 void RecordingSource::AddSites() {
@@ -194,6 +210,10 @@ void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event
   if (event->kind == RecordedKind::kResetPeak || event->kind == RecordedKind::kFailed) {
     event->id = uint64_t{IndexOf(static_cast<DeviceId>(event->id / kMemorySpaceCount))} * kMemorySpaceCount +
                 event->id % kMemorySpaceCount;
+  } else if (event->kind == RecordedKind::kMark) {
+    const auto [index, is_new] = mark_index_.try_emplace(event->id, static_cast<uint32_t>(tables_.marks.size()));
+    if (is_new) tables_.marks.push_back({marks_.Name(event->id)});
+    event->id = index->second;
   } else if (event->kind == RecordedKind::kTags) {
     while (tables_.tag_sets.size() <= event->id) {
       tables_.tag_sets.push_back(TagsOf(static_cast<TagSetId>(tables_.tag_sets.size())));
