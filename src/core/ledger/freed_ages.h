@@ -43,24 +43,16 @@ class FreedAges {
   };
   static_assert(sizeof(Counters) == 100);
 
-  // Chunk c has kFirstChunk << c counters.
-  static constexpr uint32_t kFirstChunk = 64;
-  static constexpr uint32_t kChunks = 17;
-  static_assert((kFirstChunk << kChunks) - kFirstChunk >= SiteTable::kMaxSites);
-  static size_t BytesOfChunk(uint32_t chunk) { return (sizeof(Counters) * kFirstChunk) << chunk; }
-  Counters* At(uint32_t number) const {
-    const uint32_t chunk = 31 - static_cast<uint32_t>(__builtin_clz(number / kFirstChunk + 1));
-    return chunks_[chunk] + (number + kFirstChunk - (kFirstChunk << chunk));
-  }
+  // A page more than the counters need, so that they are in small pages (see MapPages).
+  size_t BytesOfAll() const { return sites_.max_sites() * sizeof(Counters) + 4096; }
   // Returns null if the site has no counters.
   Counters* Find(SiteId site) const;
   // Returns null if the host has no memory.
   [[gnu::cold]] Counters* Make(SiteId site);
 
   const SiteTable& sites_;
-  SpinLock lock_;  // for new counters
-  // A chunk is set once, before `count_` includes its counters.
-  Counters* chunks_[kChunks] = {};
+  SpinLock lock_;            // for new counters
+  Counters* all_ = nullptr;  // the space for those of every site; set before the first ones are counted
   std::atomic<uint32_t> count_{0};
 };
 
