@@ -177,11 +177,10 @@ class ProfilerImpl {
     RecordDropped(bytes);
     return false;
   }
-  // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
-  // each event makes such a step. Also sets size_limit_.
+  // Changes the size of the live table by a limited step towards the size that fits. Also sets size_limit_.
   void Resize() {
     const int64_t records = ledger_.live_records();
-    ledger_.CountEachEvent(!live_.Resize(records));
+    live_.Resize(records);
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);

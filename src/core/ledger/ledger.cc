@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "src/base/pages.h"
-#include "src/base/saturating.h"
 
 namespace hbmprof::internal {
 
 Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
-      usual_flush_every_(flush_every),
       flush_every_(flush_every),
       shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * kShards))),
       chunks_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))),
@@ -87,7 +85,7 @@ void Ledger::Flush(Shard& shard) {
   const int64_t now = LookAtClock();
   const int64_t more = now - shard.last_look < kLongNanos ? 2 * shard.events_of_flush : 1;
   shard.last_look = now;
-  shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_.load(std::memory_order_relaxed));
+  shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_);
   shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
 }
 
@@ -283,27 +281,21 @@ int64_t Ledger::CountLive() const {
 void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* totals) {
   if (cell.epoch >= instant.epoch) return;
   const bool has_changed_since_peak = cell.epoch >= instant.peak_epoch;
-  totals->alloc_objects += cell.alloc_objects;
-  totals->alloc_bytes = SaturatingSum(totals->alloc_bytes, cell.alloc_bytes);
-  totals->inuse_objects += cell.inuse_objects();
-  totals->inuse_bytes += cell.inuse_bytes();
-  totals->peak_objects += has_changed_since_peak ? cell.peak_objects : cell.inuse_objects();
-  totals->peak_bytes += has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes();
+  totals->Add({cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects(), cell.inuse_bytes(),
+               has_changed_since_peak ? cell.peak_objects : cell.inuse_objects(),
+               has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes()});
 }
 
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
                       const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
   Reading reading;
-  std::vector<uint8_t> account_of;
-  static_assert(kAccounts <= 256, "an account fits in a byte");
   SpinLockHolder one_at_a_time(reading_lock_);
   // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
   // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
   for (SiteId spare = 1024;; spare *= 2) {
     sites->assign(sites_.size() + spare, {});
-    account_of.assign(sites->size(), 0);
     {
       SpinLockHolder hold(reading.lock);
       reading.changed.assign(sites->size(), {});
@@ -329,25 +321,14 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   UnlockAll();
 
   sites->resize(count);
-  for (SiteId site = 0; site < count; ++site) account_of[site] = static_cast<uint8_t>(sites_.At(site).account);
-  ReadCells(shards, account_of, &reading, sites);
+  ReadCells(shards, &reading, sites);
   SpinLockHolder hold(reading.lock);
-  for (SiteId site = 0; site < count; ++site) {
-    const SiteTotals& changed = reading.changed[site];
-    SiteTotals& totals = (*sites)[site];
-    totals.alloc_objects += changed.alloc_objects;
-    totals.alloc_bytes = SaturatingSum(totals.alloc_bytes, changed.alloc_bytes);
-    totals.inuse_objects += changed.inuse_objects;
-    totals.inuse_bytes += changed.inuse_bytes;
-    totals.peak_objects += changed.peak_objects;
-    totals.peak_bytes += changed.peak_bytes;
-  }
+  for (SiteId site = 0; site < count; ++site) (*sites)[site].Add(reading.changed[site]);
 }
 
 // A shard's lock is held for one chunk at a time, which takes a few microseconds. The lock is not fair: without the
 // pause between two chunks, a waiting thread would wait until the whole shard is read.
-void Ledger::ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
-                       std::vector<SiteTotals>* sites) const {
+void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const {
   constexpr int kPauses = 32;
   constexpr SiteId kAtOnce = 1u << kChunkBits;
   const auto count = static_cast<SiteId>(sites->size());
@@ -358,7 +339,7 @@ void Ledger::ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, 
         SpinLockHolder hold(shard.lock);
         const SiteId end = std::min(count, start + kAtOnce);
         for (SiteId site = start; site < end; ++site) {
-          Reading::Add(shard.cells[site], reading->accounts[account_of[site]], &(*sites)[site]);
+          Reading::Add(shard.cells[site], reading->accounts[sites_.At(site).account], &(*sites)[site]);
         }
         shard.unread = end;
       }

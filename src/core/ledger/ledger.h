@@ -56,6 +56,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/ledger/event_log.h"
@@ -69,6 +70,15 @@ struct Segment;  // src/core/pools/segments.h
 
 // Values of one site at one instant.
 struct SiteTotals {
+  void Add(const SiteTotals& more) {
+    alloc_objects += more.alloc_objects;
+    alloc_bytes = SaturatingSum(alloc_bytes, more.alloc_bytes);
+    inuse_objects += more.inuse_objects;
+    inuse_bytes += more.inuse_bytes;
+    peak_objects += more.peak_objects;
+    peak_bytes += more.peak_bytes;
+  }
+
   int64_t alloc_objects = 0;
   int64_t alloc_bytes = 0;
   int64_t inuse_objects = 0;
@@ -295,15 +305,6 @@ class Ledger {
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
   // Adds what this thread's shard has not added yet, if that is due.
   void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Sets whether each event changes live_records() at once. For a shard, the new setting takes effect after the next
-  // time at which the shard adds its changes.
-  void CountEachEvent(bool each) {
-    const int flush_every = each ? 1 : usual_flush_every_;
-    // Other threads read the cache line, so it is written only if the value changes.
-    if (flush_every_.load(std::memory_order_relaxed) != flush_every) {
-      flush_every_.store(flush_every, std::memory_order_relaxed);
-    }
-  }
 
   AccountTotals Totals(AccountId account) const;
   // Returns the exact number of live records of all accounts.
@@ -513,15 +514,13 @@ class Ledger {
   // Calls `visit(shard)` for all shards that were made.
   template <typename Visit>
   void ForEachShard(const Visit& visit) const;
-  // Reads the cells of `shards` for a snapshot. `account_of` is indexed by site.
-  void ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
-                 std::vector<SiteTotals>* sites) const;
+  // Reads the cells of `shards` for a snapshot.
+  void ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const;
 
   // Indexed by a thread's number: the thread's shard; null until the thread has used it.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
-  const int usual_flush_every_;
-  std::atomic<int> flush_every_;
+  const int flush_every_;
   Shard* shards_;                 // kShards of them
   std::atomic<uint8_t>* chunks_;  // bit s: shard s has the cells of the chunk
   static_assert(kShards <= 8, "a chunk has a bit for each shard");
