@@ -6,9 +6,9 @@
 //
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
-// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordFreeUncommon,
-// RecordBlockUncommon or RecordBlockFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left
-// after the ledger has taken the event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
+// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
+// RecordFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left after the ledger has taken the
+// event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -154,9 +154,8 @@ class ProfilerImpl {
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Record any event.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
-  FreedRecord RecordFreeUncommon(BufferId id) noexcept;
+  FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  FreedRecord RecordBlockFreeUncommon(BufferId address) noexcept;
   // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: what the fast path returned;
   // FinishFree follows kEnteredAndCounted.
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
@@ -177,23 +176,21 @@ class ProfilerImpl {
     RecordDropped(bytes);
     return false;
   }
-  // Changes the size of the live table by a limited step towards the size that fits. Also sets size_limit_.
-  void Resize() {
+  // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
+  // Also sets size_limit_.
+  bool Resize() {
     const int64_t records = ledger_.live_records();
-    live_.Resize(records);
+    const bool fits = live_.Resize(records);
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
-  }
-  // Returns whether a block in a pool may be of this kind.
-  static bool IsForBlocks(MemoryKind kind) {
-    return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
+    return fits;
   }
   // Returns whether the fast path may record a block: it may lie in one segment, on the only device that has segments,
   // or on the device that the caller names.
   bool MayBeCommonBlock(uint64_t start, size_t bytes, const Attributes& attributes) const {
     return start != 0 && Pools::IsBlockAddress(start) && bytes < size_limit_.load(std::memory_order_relaxed) &&
-           pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
+           pools_.has_segments() && Pools::IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
   }
   // The words of the site of such a block, for the thread's present tags.
   SiteWords WordsOfBlock(size_t bytes, Attributes attributes) const {

@@ -43,10 +43,8 @@ class Pools::BlockList {
 // --- A block's bytes ------------------------------------------------------------------------------------------------
 
 Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
-  Position position{address, 1, segments_.generation()};
-  if (const Segment* segment = segments_.At(address); segment != nullptr) {
-    position.level = std::min(segment->depth + 1, kMaxLevel);
-  }
+  const Segment* const around = segments_.At(address);
+  Position position{IdOf(address, around == nullptr ? 1 : std::min(around->depth + 1, kMaxLevel))};
   segments_.ForEachPart(address, address + static_cast<uint64_t>(std::max<int64_t>(bytes, 1)), kMaxLevel,
                         [&](const Segment* segment, int64_t) {
                           position.in_pool = true;
@@ -58,18 +56,14 @@ Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
 
 Pools::Position Pools::PositionOfBlock(uint64_t address, int64_t bytes) {
   Change shared(ledger_, Change::Scope::kOwnShard);
-  return shared.is_usable() ? PositionIn(address, bytes) : Position{address};
+  return shared.is_usable() ? PositionIn(address, bytes) : Position{IdOf(address, 1)};
 }
 
-Pools::Position Pools::PositionOfSegment(uint64_t address, int64_t bytes) {
-  Change shared(ledger_, Change::Scope::kOwnShard);
-  Position position{address};
-  if (!shared.is_usable()) return position;
-  position.generation = segments_.generation();
-  const Segment* outer = segments_.Around(address, address + static_cast<uint64_t>(bytes));
-  position.in_pool = outer != nullptr;
-  if (position.in_pool) position.account = outer->account;
-  return position;
+Attributes Pools::Position::AttributesOf(Attributes named) const {
+  if (in_pool) named.device = DeviceOf(account);
+  // Only segments have the kind kPool, also where a segment is recorded around the block later.
+  if (named.kind == MemoryKind::kPool || (in_pool && !IsForBlocks(named.kind))) named.kind = MemoryKind::kDevice;
+  return named;
 }
 
 template <typename Visit>
@@ -142,28 +136,42 @@ void Pools::CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, i
 
 bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
-std::optional<Pools::Added> Pools::AddBy(Change& change, const Position& position, const LiveRecord& record,
-                                         Event event, int octave) {
+SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) {
+  SiteKey key = sites_.Key(site);
+  key.attributes = attributes;
+  key.in_pool = in_pool;
+  return SiteWords(key) == sites_.At(site).words ? site : sites_.InternSite(key);
+}
+
+std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
-  const Site& site = sites_.At(record.site);
-  const uint64_t id = position.id();
   if (!change.is_usable()) return Added::kNoMemory;
-  if (!change.Prepare(record.site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
-  if (IsBlockId(id) && segments_.generation() != position.generation) {
-    const Position now = PositionIn(position.address, record.bytes);
-    if (now.level != position.level || now.in_pool != position.in_pool || now.account != position.account) {
-      return Added::kMoved;
-    }
+  uint64_t id = addition.id;
+  LiveRecord record = addition.record;
+  Attributes attributes;  // of a block
+  if (IsBlockId(id)) {
+    const Position position = PositionIn(AddressOf(id), record.bytes);
+    if (addition.keeps_id && (position.id != id || !position.in_pool)) return Added::kAdded;
+    id = position.id;
+    attributes = position.AttributesOf(addition.named);
+    record.site = SiteWith(record.site, attributes, position.in_pool);
   }
+  *id_of_record = id;
+  if (record.site == kNoSite) return Added::kNoMemory;
+  if (!change.Prepare(record.site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
   int64_t taken = 0;
-  const Taken result = TakeParts(change, id, record, &taken);
-  if (result != Taken::kTaken) {
+  if (TakeParts(change, id, record, &taken) != Taken::kTaken) {
     // Without the other shards' locks, another thread may be about to give back what it has taken.
     if (!change.holds_all()) return kNeedsAll;
     // The block may fit after the removal of a block whose free was not recorded.
     LiveRecord other;
-    return live_.Find(id, &other) ? Added::kReplaces : Added::kRefused;
+    if (live_.Find(id, &other)) return Added::kReplaces;
+    if (addition.keeps_id) return Added::kRefused;
+    taken = 0;
+    record.site = SiteWith(record.site, attributes, /*in_pool=*/false);
+    if (record.site == kNoSite || !change.Prepare(record.site)) return Added::kNoMemory;
   }
+  const Site& site = sites_.At(record.site);
   const bool is_admitted = change.Admits(site.account, record.bytes - taken);
   const LiveTable::Inserted inserted = is_admitted ? live_.Insert(id, record) : LiveTable::Inserted::kNoMemory;
   if (inserted != LiveTable::Inserted::kNew) {
@@ -171,22 +179,23 @@ std::optional<Pools::Added> Pools::AddBy(Change& change, const Position& positio
     if (!is_admitted) return kNeedsAll;
     return inserted == LiveTable::Inserted::kTaken ? Added::kReplaces : Added::kNoMemory;
   }
-  change.Enter(event, id, record.site, record.bytes, octave);
+  change.Enter(addition.event, id, record.site, record.bytes, addition.octave);
   if (site.kind == SiteKind::kPool) change.AddPoolBytes(record.bytes);
   Keep(change, id, record);
   return Added::kAdded;
 }
 
-Pools::Added Pools::Add(const Position& position, const LiveRecord& record, Event event, int octave, bool* replaced) {
+Pools::Added Pools::Add(const Addition& addition, bool* replaced) {
   for (;;) {
     Added added = Added::kNoMemory;
+    uint64_t id = 0;
     ledger_.InChange([&](Change& change) {
-      const std::optional<Added> result = AddBy(change, position, record, event, octave);
+      const std::optional<Added> result = AddBy(change, addition, &id);
       if (result.has_value()) added = *result;
       return result.has_value();
     });
     if (added != Added::kReplaces) return added;
-    if (Remove(position.id()).has_value()) *replaced = true;
+    if (Remove(id).has_value()) *replaced = true;
   }
 }
 
@@ -263,18 +272,11 @@ Pools::Added Pools::Restore(uint64_t id, LiveRecord record, int octave, bool* re
     }
     if (added != Added::kRefused || IsBlockId(id)) return added;
     // Another segment has its addresses now. The record is counted, but not as a segment.
-    SiteKey key = sites_.Key(record.site);
-    key.in_pool = false;
-    record.site = sites_.InternSite(key);
+    record.site = SiteWith(record.site, sites_.Key(record.site).attributes, /*in_pool=*/false);
     if (record.site == kNoSite) return Added::kNoMemory;
   }
-  if (!IsBlockId(id)) return Add(Position::OfBuffer(id), record, Event::kUndoFree, octave, replaced);
-  for (;;) {
-    const Position position = PositionOfBlock(AddressOf(id), record.bytes);
-    if (kind == SiteKind::kBlock && (position.id() != id || !position.in_pool)) return Added::kAdded;
-    const Added added = Add(position, record, Event::kUndoFree, octave, replaced);
-    if (added != Added::kMoved) return added;
-  }
+  const Attributes attributes = sites_.Key(record.site).attributes;
+  return Add({id, record, Event::kUndoFree, octave, attributes, /*keeps_id=*/kind == SiteKind::kBlock}, replaced);
 }
 
 bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
@@ -353,8 +355,8 @@ void Pools::Reattach(Change& change, const Block& block) {
   const int64_t bytes = block.record.bytes;
   const Position position = PositionIn(AddressOf(block.id), bytes);
   uint64_t id = block.id;
-  if (position.id() != id && live_.Rename(id, position.id())) {
-    id = position.id();
+  if (position.id != id && live_.Rename(id, position.id)) {
+    id = position.id;
     change.Rename(block.id, id, block.record.site, bytes);
   }
   // The block's site if it takes its bytes from segments, and if it does not.
@@ -473,19 +475,24 @@ Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& re
   return added;
 }
 
-Pools::Added Pools::AddSegment(const Position& position, SiteId site, int64_t bytes) {
+Pools::Added Pools::AddSegment(uint64_t address, SiteId site, int64_t bytes) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return Added::kNoMemory;
-  if (segments_.generation() != position.generation) return Added::kMoved;
-  const uint64_t end = position.address + static_cast<uint64_t>(bytes);
-  const Segment* outer = segments_.Around(position.address, end);
-  if (outer != nullptr && outer->start == position.address && outer->end == end) return Added::kRefused;
+  const uint64_t end = address + static_cast<uint64_t>(bytes);
+  const Segment* outer = segments_.Around(address, end);
+  if (outer != nullptr && outer->start == address && outer->end == end) return Added::kRefused;
+  if (outer != nullptr && outer->account != sites_.At(site).account) {
+    Attributes attributes = sites_.Key(site).attributes;
+    attributes.device = DeviceOf(outer->account);
+    site = SiteWith(site, attributes, /*in_pool=*/true);
+    if (site == kNoSite) return Added::kNoMemory;
+  }
   // The address may already be the id of a live record: that of the segment around the new one. Then the new segment
   // gets the id of a block in that segment.
   LiveRecord other;
-  const bool is_taken = live_.Find(position.address, &other);
-  if (is_taken && !IsBlockAddress(position.address)) return Added::kRefused;
-  const uint64_t id = is_taken ? IdOf(position.address, outer == nullptr ? 1 : outer->depth + 1) : position.address;
+  const bool is_taken = live_.Find(address, &other);
+  if (is_taken && !IsBlockAddress(address)) return Added::kRefused;
+  const uint64_t id = is_taken ? IdOf(address, outer == nullptr ? 1 : outer->depth + 1) : address;
   return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc, -1);
 }
 
