@@ -131,7 +131,7 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
     return {};
   }
   Resize();
-  return Freed(BufferId(removed->id), removed->record, removed->octave);
+  return Freed(BufferId(removed->id), removed->record);
 }
 
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record) noexcept {
@@ -174,14 +174,12 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!event.is_recorded()) return;
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
-  const uint64_t packed = freed.record_ & ~kHasAge;
+  const uint64_t packed = freed.record_ & ~kHasBirth;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
-  const bool is_last = (freed.record_ & kHasAge) != 0 && thread_state.freed_id == freed.id_.value();
-  const auto birth = static_cast<Generation>(is_last ? thread_state.freed_age : PresentGeneration());
-  const LiveRecord record = LiveTable::Unpack(packed, birth);
-  const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
+  const bool is_last = (freed.record_ & kHasBirth) != 0 && thread_state.freed_id == freed.id_.value();
+  const LiveRecord record = LiveTable::Unpack(packed, is_last ? thread_state.freed_birth : PresentGeneration());
   bool replaced = false;
-  const Pools::Added added = pools_.Restore(freed.id_.value(), record, octave, &replaced);
+  const Pools::Added added = pools_.Restore(freed.id_.value(), record, &replaced);
   Complete(added, replaced, record.bytes);
 }
 
@@ -223,7 +221,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool);
   TraceStep(EventStep::kBlockPlaced);
   bool replaced = false;
-  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, -1, named};
+  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, named};
   const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.Add(block, &replaced);
   if (added == Pools::Added::kNoMemory) remove_stale();
   return Complete(added, replaced, size);

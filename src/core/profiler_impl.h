@@ -138,17 +138,15 @@ class ProfilerImpl {
     freed.record_ = packed_record;
     return freed;
   }
-  // If it is restored by this thread before another such record, the buffer keeps its birth, and the age that was
-  // counted in `octave` is subtracted (-1: it was not counted).
-  static FreedRecord Freed(BufferId id, const LiveRecord& record, int octave) {
-    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasAge);
+  // If it is restored by this thread before another such record, the buffer keeps its birth.
+  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
+    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasBirth);
     thread_state.freed_id = id.value();
-    thread_state.freed_age = record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift;
+    thread_state.freed_birth = record.birth;
     return freed;
   }
-  static constexpr int kOctaveShift = 16;
   // The highest bit of the site in FreedRecord::record_.
-  static constexpr uint64_t kHasAge = uint64_t{1} << 63;
+  static constexpr uint64_t kHasBirth = uint64_t{1} << 63;
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }

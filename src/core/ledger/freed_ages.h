@@ -32,8 +32,8 @@ class FreedAges {
   void Add(SiteId site, int octave);
   void Subtract(SiteId site, int octave);
   // Returns the counters, by octave, without zeros at the end. `freed`: the number of the site's freed buffers; the sum
-  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and the
-  // free of a buffer that is restored from a prepared record is undone without its age.)
+  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and a free
+  // is undone with the age at that time, or without one if the birth is not known any more.)
   std::vector<int64_t> Of(SiteId site, int64_t freed) const;
 
  private:

@@ -181,9 +181,14 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
   part_ = part;
 }
 
-void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave) {
-  if (octave >= 0)
-    event == Event::kFree ? ledger_.freed_ages_.Add(site, octave) : ledger_.freed_ages_.Subtract(site, octave);
+void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
+  const int octave = OctaveNow(record.birth);
+  if (octave >= 0 && event == Event::kFree) ledger_.freed_ages_.Add(record.site, octave);
+  if (octave >= 0 && event == Event::kUndoFree) ledger_.freed_ages_.Subtract(record.site, octave);
+  Enter(event, id, record.site, record.bytes);
+}
+
+void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
   Log(KindOf(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, own_->accounts[account_], bytes, &cell);

@@ -62,6 +62,7 @@
 #include "src/core/ledger/event_log.h"
 #include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
+#include "src/core/tables/live_table.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
@@ -249,9 +250,10 @@ class Ledger {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
 
-    // Enters the allocation or the free of an object of `bytes` bytes. `octave`: of the age of a buffer that is freed
-    // or whose free is undone, from OctaveNow; -1: not counted.
-    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1);
+    // Enters the allocation or the free of an object of `bytes` bytes.
+    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
+    // The same for a record of the live table. Also counts the age of a buffer that is freed, or undoes that.
+    void Enter(Event event, uint64_t id, const LiveRecord& record);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
     void Charge(SiteId site, int64_t bytes);

@@ -179,7 +179,7 @@ std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& additio
     if (!is_admitted) return kNeedsAll;
     return inserted == LiveTable::Inserted::kTaken ? Added::kReplaces : Added::kNoMemory;
   }
-  change.Enter(addition.event, id, record.site, record.bytes, addition.octave);
+  change.Enter(addition.event, id, record);
   if (site.kind == SiteKind::kPool) change.AddPoolBytes(record.bytes);
   Keep(change, id, record);
   return Added::kAdded;
@@ -199,12 +199,10 @@ Pools::Added Pools::Add(const Addition& addition, bool* replaced) {
   }
 }
 
-int Pools::EnterFree(Change& change, uint64_t id, const LiveRecord& record) {
-  const int octave = OctaveNow(record.birth);
-  change.Enter(Event::kFree, id, record.site, record.bytes, octave);
+void Pools::EnterFree(Change& change, uint64_t id, const LiveRecord& record) {
+  change.Enter(Event::kFree, id, record);
   if (sites_.At(record.site).kind == SiteKind::kPool) change.AddPoolBytes(-record.bytes);
   GiveBack(change, id, record);
-  return octave;
 }
 
 bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, std::optional<Block>* removed) {
@@ -220,7 +218,7 @@ bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, st
   });
   if (needs_all) return false;
   if (is_erased) {
-    block.octave = EnterFree(change, id, block.record);
+    EnterFree(change, id, block.record);
     *removed = block;
   } else if (is_segment) {
     *removed = RemoveWithContents(change, segments_.Find(AddressOf(id), id));
@@ -262,13 +260,13 @@ std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
   return std::nullopt;
 }
 
-Pools::Added Pools::Restore(uint64_t id, LiveRecord record, int octave, bool* replaced) {
+Pools::Added Pools::Restore(uint64_t id, LiveRecord record, bool* replaced) {
   const SiteKind kind = sites_.At(record.site).kind;
   if (kind == SiteKind::kSegment) {
-    Added added = RestoreSegment(id, record, octave);
+    Added added = RestoreSegment(id, record);
     if (added == Added::kRefused && Remove(id).has_value()) {
       *replaced = true;
-      added = RestoreSegment(id, record, octave);
+      added = RestoreSegment(id, record);
     }
     if (added != Added::kRefused || IsBlockId(id)) return added;
     // Another segment has its addresses now. The record is counted, but not as a segment.
@@ -276,7 +274,7 @@ Pools::Added Pools::Restore(uint64_t id, LiveRecord record, int octave, bool* re
     if (record.site == kNoSite) return Added::kNoMemory;
   }
   const Attributes attributes = sites_.Key(record.site).attributes;
-  return Add({id, record, Event::kUndoFree, octave, attributes, /*keeps_id=*/kind == SiteKind::kBlock}, replaced);
+  return Add({id, record, Event::kUndoFree, attributes, /*keeps_id=*/kind == SiteKind::kBlock}, replaced);
 }
 
 bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
@@ -338,7 +336,7 @@ void Pools::FreeDetached(Change& change, uint64_t start, uint64_t end, int depth
 void Pools::FreeOne(Change& change, const Block& block) {
   LiveRecord erased;
   live_.Erase(block.id, &erased);
-  change.Enter(Event::kFree, block.id, erased.site, erased.bytes, OctaveNow(erased.birth));
+  change.Enter(Event::kFree, block.id, erased);
 }
 
 void Pools::ReattachBlocks(Change& change, const BlockList& list) {
@@ -461,14 +459,14 @@ void Pools::SetLevels(Change& change, uint64_t start, uint64_t end, int around) 
   }
 }
 
-Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave) {
+Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event) {
   const LiveTable::Inserted inserted = live_.Insert(id, record);
   if (inserted == LiveTable::Inserted::kTaken) return Added::kRefused;
   if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
   const Added added = InsertSegment(change, id, record.site, record.bytes, /*was_block=*/false);
   LiveRecord erased;
   if (added == Added::kAdded) {
-    change.Enter(event, id, record.site, record.bytes, octave);
+    change.Enter(event, id, record);
   } else {
     live_.Erase(id, &erased);
   }
@@ -493,12 +491,12 @@ Pools::Added Pools::AddSegment(uint64_t address, SiteId site, int64_t bytes) {
   const bool is_taken = live_.Find(address, &other);
   if (is_taken && !IsBlockAddress(address)) return Added::kRefused;
   const uint64_t id = is_taken ? IdOf(address, outer == nullptr ? 1 : outer->depth + 1) : address;
-  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc, -1);
+  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc);
 }
 
-Pools::Added Pools::RestoreSegment(uint64_t id, const LiveRecord& record, int octave) {
+Pools::Added Pools::RestoreSegment(uint64_t id, const LiveRecord& record) {
   Change change(ledger_, Change::Scope::kAllShards);
-  return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree, octave) : Added::kNoMemory;
+  return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree) : Added::kNoMemory;
 }
 
 std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator) {
@@ -570,8 +568,7 @@ Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
 Pools::Block Pools::RemoveEmpty(Change& change, Segment* segment) {
   Block removed{segment->id, {}};
   live_.Erase(segment->id, &removed.record);
-  removed.octave = OctaveNow(removed.record.birth);
-  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes(), removed.octave);
+  change.Enter(Event::kFree, segment->id, removed.record);
   TakeBytes(change, segment, 0);
   segments_.Remove(segment);
   return removed;
@@ -695,7 +692,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
     if (high == nullptr) live_.Erase(at, &record);
   }
   if (high != nullptr) {
-    change.Enter(Event::kAlloc, at, record.site, record.bytes);
+    change.Enter(Event::kAlloc, at, record);
     TakeBytesOfAll(change, segment->start, end);
     MoveSegment(change, segment, low_site, old_bytes);
   }
@@ -722,7 +719,7 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   LiveRecord erased;
   live_.Erase(second_address, &erased);
   change.Charge(second_site, -second_taken);
-  change.Enter(Event::kFree, second_address, second_site, second_bytes, OctaveNow(erased.birth));
+  change.Enter(Event::kFree, second_address, erased);
   change.Charge(first->site, second_taken);
   MoveSegment(change, first, site, first_bytes);
   return true;

@@ -106,7 +106,6 @@ class Pools {
     uint64_t id;  // of a block: with any level
     LiveRecord record;
     Event event = Event::kAlloc;  // or kUndoFree
-    int octave = -1;              // of the free that is undone (Change::Enter)
     Attributes named{};           // of a block: the attributes that its caller names
     // The block is not added (the result is kAdded nevertheless) unless it gets this very id and lies in a segment.
     bool keeps_id = false;
@@ -120,7 +119,6 @@ class Pools {
   struct Block {
     uint64_t id;
     LiveRecord record;
-    int octave = -1;  // of a removed one: see Change::Enter
   };
   // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
   // `expected` is not null, removes nothing unless the record has its site and its bytes.
@@ -129,10 +127,10 @@ class Pools {
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
-  // Adds the record of `id` again, because its free is undone. `octave` and `replaced`: see Add. A segment whose
+  // Adds the record of `id` again, because its free is undone. `replaced`: see Add. A segment whose
   // addresses another segment has now becomes a buffer. A block whose segment has gone is not added; the result is
   // kAdded nevertheless, since the block would have been removed with the segment.
-  Added Restore(uint64_t id, LiveRecord record, int octave, bool* replaced);
+  Added Restore(uint64_t id, LiveRecord record, bool* replaced);
 
   // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
   // site has changed in the present epoch, no other thread holds a lock that is needed, and no memory is needed. A
@@ -250,8 +248,8 @@ class Pools {
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
   // Returns whether the Change has the cells that EnterFree needs. A Change of all shards always has them.
   bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
-  // Enters the free of a record that is no segment, after it left the live table. Returns the octave of its age.
-  int EnterFree(Change& change, uint64_t id, const LiveRecord& record);
+  // Enters the free of a record that is no segment, after it left the live table.
+  void EnterFree(Change& change, uint64_t id, const LiveRecord& record);
   // Returns the site that differs from `site` only in its attributes and in_pool. Returns kNoSite if there is no memory
   // or the tables are full.
   SiteId SiteWith(SiteId site, const Attributes& attributes, bool in_pool);
@@ -294,8 +292,8 @@ class Pools {
   // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
-  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave);
-  Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
+  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event);
+  Added RestoreSegment(uint64_t id, const LiveRecord& record);
   bool MakeSegment(Change& change, const Block& block, AllocatorId allocator);
   // Gives each segment in [start, end) that is deeper than `around` and also a block the id of its present depth.
   void SetLevels(Change& change, uint64_t start, uint64_t end, int around);
