@@ -263,10 +263,14 @@ std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
 Pools::Added Pools::Restore(uint64_t id, LiveRecord record, bool* replaced) {
   const SiteKind kind = sites_.At(record.site).kind;
   if (kind == SiteKind::kSegment) {
-    Added added = RestoreSegment(id, record);
+    const auto restore = [&] {
+      Change change(ledger_, Change::Scope::kAllShards);
+      return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree) : Added::kNoMemory;
+    };
+    Added added = restore();
     if (added == Added::kRefused && Remove(id).has_value()) {
       *replaced = true;
-      added = RestoreSegment(id, record);
+      added = restore();
     }
     if (added != Added::kRefused || IsBlockId(id)) return added;
     // Another segment has its addresses now. The record is counted, but not as a segment.
@@ -349,7 +353,7 @@ void Pools::ReattachBlocks(Change& change, const BlockList& list) {
 }
 
 void Pools::Reattach(Change& change, const Block& block) {
-  const SiteKey key = sites_.Key(block.record.site);
+  const Attributes attributes = sites_.Key(block.record.site).attributes;
   const int64_t bytes = block.record.bytes;
   const Position position = PositionIn(AddressOf(block.id), bytes);
   uint64_t id = block.id;
@@ -357,20 +361,17 @@ void Pools::Reattach(Change& change, const Block& block) {
     id = position.id;
     change.Rename(block.id, id, block.record.site, bytes);
   }
-  // The block's site if it takes its bytes from segments, and if it does not.
-  SiteKey other = key;
-  other.in_pool = !key.in_pool;
   LiveRecord record = block.record;
-  const auto use_other = [&](bool in_pool) {
-    const SiteId site = in_pool == key.in_pool ? block.record.site : sites_.InternSite(other);
+  const auto set_site = [&](bool in_pool) {
+    const SiteId site = SiteWith(block.record.site, attributes, in_pool);
     if (site == kNoSite || !change.Prepare(site)) return false;
     record.site = site;
     return true;
   };
   int64_t taken = 0;
-  const bool in_pool = position.in_pool && position.account == AccountOf(key.attributes) && use_other(true) &&
+  const bool in_pool = position.in_pool && position.account == AccountOf(attributes) && set_site(true) &&
                        TakeParts(change, id, record, &taken) == Taken::kTaken;
-  if (!in_pool && !use_other(false)) {
+  if (!in_pool && !set_site(false)) {
     // The tables have no space for the site of a block that is in no segment any more.
     record.site = block.record.site;
     return FreeOne(change, {id, record});
@@ -494,33 +495,23 @@ Pools::Added Pools::AddSegment(uint64_t address, SiteId site, int64_t bytes) {
   return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc);
 }
 
-Pools::Added Pools::RestoreSegment(uint64_t id, const LiveRecord& record) {
-  Change change(ledger_, Change::Scope::kAllShards);
-  return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree) : Added::kNoMemory;
-}
-
 std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return std::nullopt;
-  Block found{address, {}};
-  if (live_.Find(address, &found.record) && sites_.At(found.record.site).kind != SiteKind::kSegment) {
-    return MakeSegment(change, found, allocator);
+  Block block{address, {}};
+  if (!live_.Find(address, &block.record) || sites_.At(block.record.site).kind == SiteKind::kSegment) {
+    const std::optional<Block> inner = FindBlock(address);
+    if (!inner.has_value() || inner->record.bytes != bytes || sites_.At(inner->record.site).kind != SiteKind::kBlock) {
+      return std::nullopt;
+    }
+    block = *inner;
   }
-  const std::optional<Block> block = FindBlock(address);
-  if (!block.has_value() || block->record.bytes != bytes || sites_.At(block->record.site).kind != SiteKind::kBlock) {
-    return std::nullopt;
-  }
-  return MakeSegment(change, *block, allocator);
-}
-
-bool Pools::MakeSegment(Change& change, const Block& block, AllocatorId allocator) {
   const LiveRecord& record = block.record;
-  SiteKey key = sites_.Key(record.site);
-  if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
-  key.attributes.kind = MemoryKind::kPool;
-  key.in_pool = true;
-  if (allocator != AllocatorId{}) key.attributes.allocator = allocator;
-  const SiteId site = sites_.InternSite(key);
+  Attributes attributes = sites_.Key(record.site).attributes;
+  if (!IsForBlocks(attributes.kind)) return false;
+  attributes.kind = MemoryKind::kPool;
+  if (allocator != AllocatorId{}) attributes.allocator = allocator;
+  const SiteId site = SiteWith(record.site, attributes, /*in_pool=*/true);
   if (site == kNoSite || !change.Prepare(site)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
   GiveBack(change, block.id, record);

@@ -293,8 +293,6 @@ class Pools {
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
   Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event);
-  Added RestoreSegment(uint64_t id, const LiveRecord& record);
-  bool MakeSegment(Change& change, const Block& block, AllocatorId allocator);
   // Gives each segment in [start, end) that is deeper than `around` and also a block the id of its present depth.
   void SetLevels(Change& change, uint64_t start, uint64_t end, int around);
   // Removes a segment with all blocks and segments in it. Returns its record.
