@@ -1,9 +1,6 @@
 // ProfilerImpl: the implementation of Profiler. Records events: connects the site finder, the live table, the ledger
 // and the pools, each of which has one small interface.
 //
-// An allocation finds its site (site_finder.h). Then one call of Pools enters it into the live table and into the
-// ledger, under a lock of the ledger. A free is one such call. Snapshots read the ledger only.
-//
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
 // and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or

@@ -111,10 +111,7 @@ class EventLog {
  public:
   enum class Mode : uint8_t { kOff, kStream, kRing };
 
-  EventLog() = default;
   ~EventLog();
-  EventLog(const EventLog&) = delete;
-  EventLog& operator=(const EventLog&) = delete;
 
   // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
   // has no memory. REQUIRES: the log is off, and has no buffers.

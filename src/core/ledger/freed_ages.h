@@ -24,8 +24,6 @@ class FreedAges {
   explicit FreedAges(const SiteTable& sites) : sites_(sites) {}
   // In a forked child it may be called at any instant of the parent's other threads (fork.h).
   ~FreedAges();
-  FreedAges(const FreedAges&) = delete;
-  FreedAges& operator=(const FreedAges&) = delete;
 
   // Counts a freed buffer whose age is in this octave, or undoes that. A counter stays at its largest value. If the
   // host has no memory for the counters, the buffer counts as a young one.

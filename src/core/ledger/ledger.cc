@@ -189,7 +189,7 @@ void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
 }
 
 void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
-  Log(KindOf(event), id, site, bytes);
+  Log(static_cast<RecordedKind>(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, own_->accounts[account_], bytes, &cell);
   in_use_ += AddedBytes(event, bytes);

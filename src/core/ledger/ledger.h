@@ -1,19 +1,12 @@
 // Ledger: the bytes and objects in use, per site and per account (one memory space of one device), with the exact peak
 // and the values of every site at the peak.
 //
-// The ledger consists of up to eight shards. A thread enters its events into the shard of its number, so threads with
-// different shards share no data while they record. A shard is made when its first thread records. The value of a site
-// or of an account is the sum over the shards. Each shard has a cell, with the counters of one site, for each site that
-// its threads use.
+// A thread enters its events into the shard of its number; a shard is made when its first thread records. The value of a
+// site or of an account is the sum over the shards. The fast path (OwnShard) enters the common events, a Change enters
+// any event. The caller changes the live table while one of the two holds its lock (pools.h).
 //
-// An event is entered in one of two ways. The fast path (OwnShard) enters the common events: only the lock of the
-// thread's shard is taken, and nothing is called. All other events are a Change, which enters any event: under the lock
-// of the thread's shard if that is enough, else under all shards' locks. The caller changes the live table while the
-// OwnShard or the Change holds the lock (pools.h).
-//
-// Generations (base/generations.h): a shard looks at the clock after at most 64 events. If these took more than 1/16 s,
-// it looks after one event, and then after twice as many each time. A thread also looks when it makes a site, and
-// before an event that locks all shards.
+// Generations (base/generations.h): a shard looks at the clock at each Flush. A thread also looks when it makes a site,
+// and before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -118,16 +111,15 @@ class Ledger {
   // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
   // that are right at every instant (fork.h).
   ~Ledger();
-  Ledger(const Ledger&) = delete;
-  Ledger& operator=(const Ledger&) = delete;
 
-  // The kinds of events of one buffer of a site.
+  // The kinds of events of one buffer of a site; each is the RecordedKind of the same name.
   enum class Event : uint8_t {
     kAlloc,
     kFree,
     kUndoFree,      // undoes a kFree: the buffer was not freed
     kAllocAndFree,  // both in one event: the buffer is never in use and makes no peak
   };
+  static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
   bool MakeCells(SiteId site) {
@@ -460,10 +452,6 @@ class Ledger {
     return having == 0 ? nullptr : &shards_[__builtin_ctz(having)];
   }
   static intptr_t BlockAccountWord(const Account& account) { return -reinterpret_cast<intptr_t>(&account); }
-  static RecordedKind KindOf(Event event) {
-    static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
-    return static_cast<RecordedKind>(event);
-  }
   void WriteEvent(Shard& shard, const RecordedEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }

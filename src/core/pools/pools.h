@@ -1,12 +1,5 @@
-// Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger.
-// Counts the blocks and segments of allocators that hand out parts of larger allocations, so that every reserved byte
-// is counted once.
-//
-// A segment is memory that a pool has reserved. A block is a part of it that the pool handed out. A block takes its
-// bytes from the segments that it lies in: from several, if they are adjacent. The block itself counts its bytes that
-// are outside of all segments. The bytes of a segment that no block takes are idle and are counted in the segment's own
-// site. A block can itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes
-// that no inner level counts.
+// Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger, so
+// that every reserved byte is counted once, at any nesting of segments (src/README.md).
 //
 // The depth of a segment is the number of segments that contain it. A block has a level: one more than the depth of the
 // innermost segment at its address. It takes its bytes from the innermost segments whose depth is below its level. The
@@ -19,7 +12,7 @@
 // site now counts its 5 idle MiB. The sum is still 10 + 4 + 5 + 1 = 20 MiB. The idle bytes of the outer segment do not
 // change.
 //
-// Thread safety: all methods may be called from any thread at any time, unless annotated.
+// Thread safety: all methods may be called from any thread at any time.
 //
 // Invariants, whenever no event is in progress:
 // 1. Every event of a record, of whatever kind, holds a shard's lock while it changes the live table and the ledger.
@@ -33,8 +26,6 @@
 // 5. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 // 6. The segments of the segment map are the live records of SiteKind::kSegment. Both change only with all shards'
 //    locks.
-//
-// Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
 #define HBMPROF_SRC_CORE_POOLS_POOLS_H_
 

@@ -51,10 +51,6 @@ struct Segment {
 
 class SegmentMap {
  public:
-  SegmentMap() = default;
-  SegmentMap(const SegmentMap&) = delete;
-  SegmentMap& operator=(const SegmentMap&) = delete;
-
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
   // Returns the account of all segments, or -1 if they have had several accounts since the map was last empty. If the
   // map is empty, the result has no meaning.
