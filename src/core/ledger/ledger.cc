@@ -53,7 +53,7 @@ Ledger::Shard* Ledger::MakeShard() {
     shard->cells = static_cast<Cell*>(ReservePages(BytesOfCells()));
     if (shard->cells == nullptr) return nullptr;
     SpinLockHolder hold_shard(shard->lock);
-    shard->log.last_time = last_instant_ + EventClock::kStep;
+    shard->log.last_time = last_instant_ + 1;
     OpenLog(*shard);
     made_.fetch_or(BitOf(*shard), std::memory_order_release);
   }
@@ -370,9 +370,9 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 int64_t Ledger::TimeOfInstant() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   int64_t last = last_instant_;
   ForEachShard([&](const Shard& shard) { last = std::max(last, shard.log.last_time); });
-  const int64_t time = std::max(log_.clock().NowInOrder(), last + EventClock::kStep);
+  const int64_t time = std::max(MonotonicNanos(), last + 1);
   last_instant_ = time;
-  ForEachShard([&](Shard& shard) { shard.log.last_time = time + EventClock::kStep; });
+  ForEachShard([&](Shard& shard) { shard.log.last_time = time + 1; });
   return time;
 }
 
@@ -400,7 +400,7 @@ void Ledger::CloseLog(Shard& shard) const {
 }
 
 int64_t Ledger::CollectEvents() {
-  const int64_t until = log_.clock().NowInOrder();
+  const int64_t until = MonotonicNanos();
   uint32_t shards;
   {
     SpinLockHolder hold(all_lock_);
@@ -414,7 +414,7 @@ int64_t Ledger::CollectEvents() {
       CloseLog(shard);
       OpenLog(shard);
     }
-    shard.log.last_time = std::max(shard.log.last_time, until + EventClock::kStep);
+    shard.log.last_time = std::max(shard.log.last_time, until + 1);
   });
   return until;
 }

@@ -1,9 +1,9 @@
 // Ledger: the bytes and objects in use, per site and per account (one memory space of one device), with the exact peak
 // and the values of every site at the peak.
 //
-// A thread enters its events into the shard of its number; a shard is made when its first thread records. The value of a
-// site or of an account is the sum over the shards. The fast path (OwnShard) enters the common events, a Change enters
-// any event. The caller changes the live table while one of the two holds its lock (pools.h).
+// A thread enters its events into the shard of its number; a shard is made when its first thread records. The value of
+// a site or of an account is the sum over the shards. The fast path (OwnShard) enters the common events, a Change
+// enters any event. The caller changes the live table while one of the two holds its lock (pools.h).
 //
 // Generations (base/generations.h): a shard looks at the clock at each Flush. A thread also looks when it makes a site,
 // and before an event that locks all shards.
@@ -94,7 +94,7 @@ struct AccountTotals {
   int64_t largest_alloc = 0;
   int64_t pool_bytes = 0;   // in live segments
   int64_t block_bytes = 0;  // in live blocks of those segments
-  int64_t peak_time = 0;    // of the peak, in the event log's clock; 0: the log was off
+  int64_t peak_time = 0;    // of the peak; 0: the log was off
 };
 
 class Ledger {
@@ -307,8 +307,8 @@ class Ledger {
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
   // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
   //
-  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the instant, in the log's
-  // clock. If `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
+  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the time of the instant. If
+  // `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
   // Before a log is switched on, the caller allocates its buffers. When it is switched off, its events are in the full
   // buffers.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant = nullptr,
@@ -389,7 +389,7 @@ class Ledger {
     int64_t peak = 0;  // bytes
     uint64_t epoch = 1;
     uint64_t peak_epoch = 1;
-    int64_t peak_time = 0;             // of the last peak, in the log's clock; 0: the log was off
+    int64_t peak_time = 0;             // of the last peak; 0: the log was off
     std::atomic<bool> is_used{false};  // there was an event
   };
   // The state of a snapshot while it reads the cells.
@@ -491,8 +491,7 @@ class Ledger {
   // Distributes the headroom so that `own` can take `bytes` from it. Sets `*in_use` to the account's bytes in use
   // including `bytes`. Returns true if that is a new peak: then the caller must change the cells and call BeginPeak.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event, in the log's
-  // clock.
+  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event.
   void BeginPeak(AccountId account, int64_t bytes, int64_t time);
   void BeginEpoch(AccountId account) const;
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
