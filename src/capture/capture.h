@@ -1,6 +1,4 @@
 // StackCapture: captures the call stack at a program point, as return addresses.
-//
-// Not in this file: the ways to find a stack (path_cache.h, walk.h), loaded modules (modules.h).
 #ifndef HBMPROF_SRC_CAPTURE_CAPTURE_H_
 #define HBMPROF_SRC_CAPTURE_CAPTURE_H_
 

@@ -1,6 +1,4 @@
 // Walks over a stack, from a Caller outwards.
-//
-// Not in this file: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_WALK_H_
 #define HBMPROF_SRC_CAPTURE_WALK_H_
 

@@ -2,9 +2,6 @@
 // linked into a program call these functions to record, so that one profiler counts all memory of the process. The
 // table has no types of the C++ library, which may be another one in the program. The two libraries share no object:
 // each has its own locks and thread state.
-//
-// This file declares the table and the search for it. Not in this file: the functions of the table
-// (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
 #ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 #define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 
