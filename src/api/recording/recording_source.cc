@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -16,51 +15,6 @@
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
-
-// --- Times ---
-
-void TickConverter::AddKnot() {
-  if (!clock_.uses_counter()) return;
-  // The counter is read before and after the clock. The attempt with the shortest time between the two reads is used.
-  constexpr int kAttempts = 5;
-  int64_t shortest = INT64_MAX;
-  Knot knot;
-  for (int i = 0; i < kAttempts; ++i) {
-    const int64_t before = clock_.NowInOrder();
-    const int64_t nanos = EventClock::Monotonic();
-    const int64_t after = clock_.NowInOrder();
-    if (after - before >= shortest) continue;
-    shortest = after - before;
-    knot = {before + shortest / 2, nanos};
-  }
-  AddKnot(knot.ticks, knot.nanos);
-}
-
-void TickConverter::AddKnot(int64_t ticks, int64_t nanos) {
-  if (count_ == kKnots) {
-    std::copy(knots_ + 1, knots_ + kKnots, knots_);
-    --count_;
-  }
-  knots_[count_++] = {ticks, nanos};
-}
-
-int64_t TickConverter::ToNanos(int64_t ticks) const {
-  if (!clock_.uses_counter()) return ticks / EventClock::kStep;
-  int segment = 0;
-  while (segment + 2 < count_ && ticks >= knots_[segment + 1].ticks) ++segment;
-  const Knot& from = knots_[segment];
-  const Knot& to = knots_[segment + 1];
-  const auto slope = static_cast<double>(to.nanos - from.nanos) / static_cast<double>(to.ticks - from.ticks);
-  return from.nanos + static_cast<int64_t>(std::floor(static_cast<double>(ticks - from.ticks) * slope));
-}
-
-int64_t TickConverter::ToTicks(int64_t nanos) const {
-  if (!clock_.uses_counter()) return nanos * EventClock::kStep;
-  const Knot& from = knots_[count_ - 2];
-  const Knot& to = knots_[count_ - 1];
-  const auto slope = static_cast<double>(to.ticks - from.ticks) / static_cast<double>(to.nanos - from.nanos);
-  return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
-}
 
 // --- Marks ---
 
@@ -205,8 +159,7 @@ void RecordingSource::AddThreads() {
   }
 }
 
-void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event) {
-  event->time = ticks.ToNanos(event->time);
+void RecordingSource::Translate(RecordedEvent* event) {
   if (event->kind == RecordedKind::kResetPeak || event->kind == RecordedKind::kFailed) {
     event->id = uint64_t{IndexOf(static_cast<DeviceId>(event->id / kMemorySpaceCount))} * kMemorySpaceCount +
                 event->id % kMemorySpaceCount;
@@ -223,7 +176,7 @@ void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event
 
 DriverSample RecordingSource::Sample() {
   DriverSample sample;
-  sample.time = EventClock::Monotonic();
+  sample.time = MonotonicNanos();
   for (uint32_t index = 0; index < devices_.size(); ++index) {
     const DeviceStats stats = profiler_.Stats(devices_[index], MemorySpace::kDevice);
     sample.devices.push_back({index, stats.driver_bytes_in_use, stats.bytes_free, stats.bytes_limit,

@@ -1,6 +1,5 @@
 // RecordingSource: makes the tables of a recording from the state of a profiler, and changes the events of the log so
-// that they refer to these tables (src/export/recording.h). Marks: the names of marks. TickConverter: turns the times
-// of the event log into nanoseconds.
+// that they refer to these tables (src/export/recording.h). Marks: the names of marks.
 #ifndef HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
 #define HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
 
@@ -20,37 +19,9 @@
 
 namespace hbmprof::internal {
 
-// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. A knot is one instant in both clocks. Between two
-// knots the conversion is linear. So a later time never becomes an earlier one, and the result follows the adjustments
-// of CLOCK_MONOTONIC.
-class TickConverter {
- public:
-  // `clock` must outlive the object.
-  explicit TickConverter(const EventClock& clock) : clock_(clock) {}
-  // Adds a knot whose values the caller has read before.
-  void AddKnot(int64_t ticks, int64_t nanos);
-  // Reads both clocks and adds a knot. Before ToNanos(ticks), two knots must have been added, the last one at or after
-  // `ticks`.
-  void AddKnot();
-  // REQUIRES: `ticks` is not earlier than the fourth-last knot (the first one, if there are fewer).
-  int64_t ToNanos(int64_t ticks) const;
-  // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
-  int64_t ToTicks(int64_t nanos) const;
-
- private:
-  struct Knot {
-    int64_t ticks = 0;
-    int64_t nanos = 0;
-  };
-  const EventClock& clock_;
-  static constexpr int kKnots = 4;
-  Knot knots_[kKnots];
-  int count_ = 0;
-};
-
 // The ledger at one instant.
 struct LedgerState {
-  int64_t instant = 0;  // in the event log's clock
+  int64_t instant = 0;  // nanoseconds of CLOCK_MONOTONIC
   int64_t unix_nanos = 0;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
@@ -87,10 +58,10 @@ class RecordingSource {
   // Adds the sites, stacks, names, allocators and named frames that exist now, and the threads that were numbered. Must
   // be called after the events that refer to them were taken from the log.
   void Update();
-  // Changes the time, and the id of an account, a device, a set of tags or a mark, from the numbers of the profiler to
-  // those of the tables. Adds devices, sets of tags and marks that the tables do not have: of the marks, which can be
-  // many, a file has only those of its events. Must be called after Update.
-  void Translate(const TickConverter& ticks, RecordedEvent* event);
+  // Changes the id of an account, a device, a set of tags or a mark, from the numbers of the profiler to those of the
+  // tables. Adds devices, sets of tags and marks that the tables do not have: of the marks, which can be many, a file
+  // has only those of its events. Must be called after Update.
+  void Translate(RecordedEvent* event);
   // Returns the index of a device in the tables. Adds the device if the tables do not have it.
   uint32_t IndexOf(DeviceId device);
   // Returns the present values: those of the driver, the host memory of the process, and the counters of the program.
