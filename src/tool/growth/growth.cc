@@ -24,14 +24,6 @@ std::string Percent(double share) {
   return text;
 }
 
-// Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
-std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
-  const std::string in_use = "inuse_";
-  const std::string& name = profiles.types()[type].type;
-  if (name.rfind(in_use, 0) != 0) return std::nullopt;
-  return profiles.FindType("alloc_" + name.substr(in_use.size()));
-}
-
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
 // young process say little.
 bool HasAges(const ProfileSet::File& file) {
@@ -80,13 +72,25 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
           series.begin + 1, " to ", series.end, " are judged, the longest series of one process");
 }
 
-// A verdict's reason, and the effect of more dumps, each in a sentence.
-struct Reason {
-  std::string why;
-  std::string more_dumps;
-};
-
 constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
+constexpr char kMore[] = "dumps over twice the time show whether the growth continues";
+constexpr char kJumps[] = "one-time jumps look the same";
+constexpr char kMoreJumps[] = "if there are more jumps in the same time again, it is a leak; otherwise not";
+constexpr size_t kFewDumps = 6;  // fewer do not tell a leak from a cache that fills
+
+// What each feature of a course says, as a part of a sentence, and the effect of more dumps.
+struct Says {
+  const char* for_leak;
+  const char* against;
+  const char* more_dumps;
+};
+constexpr Says kSays[kFeatures] = {{"it grew without long pauses", kJumps, kMoreJumps},
+                                   {"it does not approach a limit", "it may approach a limit", kMore},
+                                   {"the highest values rise until the end", "the highest values hardly rise", kMore},
+                                   {"it grew all the time", "nearly all growth is at the end", kMore},
+                                   {"the growth is even until the end", kJumps, kMoreJumps},
+                                   {"the growth is even until the end", "it fluctuates", kMore},
+                                   {"it grew in even steps", kJumps, kMoreJumps}};
 
 // Judges sites over one series of dumps and one sample type.
 class SiteJudge {
@@ -102,24 +106,22 @@ class SiteJudge {
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
-  // The first dump that counts.
-  size_t first_dump() const { return dumps_.front(); }
-
-  // Fills in the verdict and what follows from it. `frees_in_batches`: see Course.
-  void Fill(SiteGrowth& site, bool frees_in_batches) const {
+  // Fills in the verdict and what follows from it.
+  void Fill(SiteGrowth& site) const {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;
     const bool has_course = last - first >= 2;
     if (has_course) {
       Course course;
-      course.frees_in_batches = frees_in_batches;
       for (const size_t d : dumps_) {
         course.at.push_back(at_[d]);
         course.in_use.push_back(static_cast<double>(site.values[d]));
       }
       const Judgement judgement = Judge(course);
       if (now_ == 0) first = dumps_[judgement.first];
-      SetVerdict(judgement.verdict, judgement.sure, ReasonOf(judgement), site);
+      site.verdict = judgement.verdict;
+      site.sure = judgement.sure;
+      Explain(judgement, site);
     }
     site.growth = Minus(site.values[last], site.values[first]);
     const auto growth = static_cast<double>(site.growth);
@@ -134,13 +136,6 @@ class SiteJudge {
   }
 
  private:
-  static void SetVerdict(Verdict verdict, Sure sure, Reason reason, SiteGrowth& site) {
-    site.verdict = verdict;
-    site.sure = sure;
-    site.why = std::move(reason.why);
-    site.more_dumps = std::move(reason.more_dumps);
-  }
-
   LifeTable TableOf(const SiteGrowth& site) const {
     const auto first = static_cast<size_t>(site.ages.first_class);
     LifeTable table;
@@ -174,86 +169,84 @@ class SiteJudge {
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
       site.newest = now_ - life.newest;
-      SetVerdict(is_leak ? Verdict::kLeak : Verdict::kPerhaps,
-                 course_leaks                 ? Sure::kHigh
-                 : is_leak && life.times >= 9 ? Sure::kMedium
-                                              : Sure::kLow,
-                 ReasonOfAges(life, site.newest <= life.settled + 2 * table.class_seconds, freed, site), site);
-    } else if (course_leaks) {
-      SetVerdict(Verdict::kPerhaps, Sure::kLow,
-                 {"grows, but no buffer is old: " + site.why,
-                  "a buffer that is always replaced by a larger one looks like this; so do more and more clients"},
-                 site);
-    } else if (!has_course || site.verdict == Verdict::kPerhaps) {
-      const char kMore[] = "it is a leak only if it keeps more buffers";
-      if (life.finding == Finding::kStopped) {
-        SetVerdict(Verdict::kStopped, site.sure,
-                   {Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago"), kMore}, site);
-      } else if (life.kept > 0 || age > 0) {
-        SetVerdict(Verdict::kUpAndDown, site.sure, {Cat("its buffers are freed; ", freed), kMore}, site);
-      } else {
-        SetVerdict(Verdict::kFlat, site.sure, {"no buffer was allocated after the start", kMore}, site);
-      }
+      site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
+      site.sure = course_leaks ? Sure::kHigh : is_leak && life.times >= 9 ? Sure::kMedium : Sure::kLow;
+      ExplainAges(life, site.newest <= life.settled + 2 * table.class_seconds, freed, site);
+      return;
+    }
+    if (course_leaks) {
+      site.verdict = Verdict::kPerhaps;
+      site.sure = Sure::kLow;
+      site.why = "grows, but no buffer is old: " + site.why;
+      site.more_dumps = "a buffer that is always replaced by a larger one looks like this; so do more and more clients";
+      return;
+    }
+    if (has_course && site.verdict != Verdict::kPerhaps) return;
+    site.more_dumps = "it is a leak only if it keeps more buffers";
+    if (life.finding == Finding::kStopped) {
+      site.verdict = Verdict::kStopped;
+      site.why = Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago");
+    } else if (life.kept > 0 || age > 0) {
+      site.verdict = Verdict::kUpAndDown;
+      site.why = Cat("its buffers are freed; ", freed);
+    } else {
+      site.verdict = Verdict::kFlat;
+      site.why = "no buffer was allocated after the start";
     }
   }
 
   // `until_now`: the newest kept buffer was just born. `freed`: the sentence on the buffers that were freed.
-  static Reason ReasonOfAges(const LifeJudgement& life, bool until_now, const std::string& freed,
-                             const SiteGrowth& site) {
+  static void ExplainAges(const LifeJudgement& life, bool until_now, const std::string& freed, SiteGrowth& site) {
     using Finding = LifeJudgement::Finding;
     const std::string kept =
         Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
             " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
-    if (life.finding == Finding::kLeak) return {Cat(kept, "; ", freed), kMayBeCache};
-    return {life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
-            : life.finding == Finding::kBatch ? Cat("may be a batch: ", kept, ", but all from the time before were")
-                                              : Cat(kept, ", but they were born at few times, or not lately"),
-            "a dump after twice the time shows whether it goes on"};
+    site.more_dumps =
+        life.finding == Finding::kLeak ? kMayBeCache : "a dump after twice the time shows whether it goes on";
+    site.why = life.finding == Finding::kLeak      ? Cat(kept, "; ", freed)
+               : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
+               : life.finding == Finding::kBatch ? Cat("may be a batch: ", kept, ", but all from the time before were")
+                                                 : Cat(kept, ", but they were born at few times, or not lately");
   }
 
-  Reason ReasonOf(const Judgement& j) const {
+  // Sets the reason of a verdict, and the effect of more dumps, each a sentence.
+  void Explain(const Judgement& j, SiteGrowth& site) const {
+    const auto set = [&site](std::string why, std::string more_dumps) {
+      site.why = std::move(why);
+      site.more_dumps = std::move(more_dumps);
+    };
     if (j.verdict == Verdict::kFlat) {
-      return {j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow"};
+      return set(j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow");
     }
     if (j.verdict == Verdict::kUpAndDown) {
-      return {Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
-              "it is a leak only if its lowest values continue to rise"};
+      return set(Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
+                 "it is a leak only if its lowest values continue to rise");
     }
     if (j.verdict == Verdict::kStopped) {
-      return {Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
-              "it is a leak only if it grows again"};
+      return set(Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
+                 "it is a leak only if it grows again");
     }
-    const double share = std::min(std::max(0.0, j.late / 2), 1.0);  // of the last third in the growth of the last two
-    const std::string last_third =
-        share > 0.99
-            ? "nearly all growth after the first third of the time is in the last third"
-            : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
-    if (j.verdict == Verdict::kPerhaps && j.slowing && dumps_.size() >= 6) {
-      return {Cat("is slowing down: ", last_third), "dumps over twice the time show whether it stops"};
-    }
-    const std::string change = share < 0.45   ? "the growth became slower: " + last_third
-                               : share > 0.55 ? "the growth became faster: " + last_third
-                                              : "the growth is even until the end";
     const std::string grew = Cat(
         "grew permanently in ", j.steps, " of ", dumps_.size() - 1 - j.first, " intervals",
         j.first == 0 ? "" : Cat(" since dump ", dumps_[j.first] + 1), "; ",
         j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing",
         "; ");
-    if (j.verdict == Verdict::kPerhaps && dumps_.size() < 6) {
-      return {Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
-              "six dumps are enough if it grows evenly, twelve if it grows in bursts"};
+    const Says& says = kSays[static_cast<size_t>(j.strongest)];
+    if (j.verdict == Verdict::kLeak) {
+      const char kOften[] =
+          " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
+      set(grew + says.for_leak,
+          j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < kFewDumps ? "six" : "twelve", kOften));
+    } else if (dumps_.size() < kFewDumps) {
+      set(Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
+          "six dumps are enough if it grows evenly, twelve if it grows in bursts");
+    } else if (j.strongest == Feature::kLimit && j.late < 0.5) {
+      set(Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
+              " of what the second third added"),
+          "dumps over twice the time show whether it stops");
+    } else {
+      set(grew + says.against, says.more_dumps);
     }
-    if (j.verdict == Verdict::kPerhaps && j.in_jumps) {
-      return {grew + "one-time jumps look the same",
-              "if there are more jumps in the same time again, it is a leak; otherwise not"};
-    }
-    if (j.verdict == Verdict::kPerhaps) {
-      return {grew + change, "dumps over twice the time show whether the growth continues"};
-    }
-    const std::string why = (j.fluctuates ? "fluctuates and rises; " : grew) + change;
-    const char kOften[] =
-        " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
-    return {why, j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < 6 ? "six" : "twelve", kOften)};
   }
 
   const DumpSeries& series_;
@@ -340,17 +333,16 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
   return series;
 }
+
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
   const std::vector<bool> from_before = StacksFromBefore(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
-  const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
   const SiteJudge judge(profiles, series, type);
   std::vector<SiteGrowth> sites;
-  std::vector<std::pair<int64_t, int64_t>> freed;  // by site: bytes until the first and the last dump that count
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -367,15 +359,9 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
           if (!value.empty()) site.labels.emplace_back(by[l], value);
         }
         site.values.resize(dumps);
-        freed.emplace_back();
       }
       SiteGrowth& site = sites[entry->second];
-      const int64_t value = profiles.Value(file, s, type);
-      site.values[d] = Plus(site.values[d], value);
-      if (allocated_type.has_value() && (d == judge.first_dump() || d + 1 == series.end)) {
-        int64_t& sum = d == judge.first_dump() ? freed[entry->second].first : freed[entry->second].second;
-        sum = Plus(sum, Minus(profiles.Value(file, s, *allocated_type), value));
-      }
+      site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
       if (d + 1 != series.end || !series.has_ages) continue;
       site.ages.Add(profiles.ages(sample));
       if (!born.has_value() || !live.has_value()) continue;
@@ -383,8 +369,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     }
   }
   Progress progress(sites.size(), "call stacks judged");
-  for (size_t s = 0; s < sites.size(); ++s) {
-    judge.Fill(sites[s], freed[s].first > 0 && freed[s].first == freed[s].second);
+  for (SiteGrowth& site : sites) {
+    judge.Fill(site);
     progress.Advance(1);
   }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
@@ -404,7 +390,7 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
     rest.ages.Add(site.ages);
     rest.freed = Plus(rest.freed, site.freed);
   }
-  SiteJudge(profiles, series, type).Fill(rest, false);
+  SiteJudge(profiles, series, type).Fill(rest);
   return rest;
 }
 
@@ -414,20 +400,6 @@ int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t t
     if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
   }
   return sum;
-}
-
-std::string FormatDuration(double seconds) {
-  const bool is_short = seconds < 120;
-  const bool is_hours = seconds >= 7200;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %s",
-                is_short   ? seconds
-                : is_hours ? seconds / 3600
-                           : seconds / 60,
-                is_short   ? "s"
-                : is_hours ? "h"
-                           : "min");
-  return text;
 }
 
 std::string OneOf(const std::string& counter) {

@@ -83,8 +83,6 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
 // Returns the sum of the samples of a file, or of those with this stack.
 int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
               std::optional<uint32_t> stack = std::nullopt);
-// Returns a text such as "1.5 s", "12.0 min" or "3.0 h".
-std::string FormatDuration(double seconds);
 // Returns the singular of a counter's name: "request" for "requests".
 std::string OneOf(const std::string& counter);
 const char* VerdictName(Verdict verdict);
