@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "src/tool/growth/life_table.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/progress.h"
@@ -22,54 +22,6 @@ std::string Percent(double share) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.0f %%", 100 * share);
   return text;
-}
-
-// Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
-// young process say little.
-bool HasAges(const ProfileSet::File& file) {
-  constexpr int64_t kYoungSeconds = 16;
-  const auto processes = std::count_if(file.info.processes.begin(), file.info.processes.end(),
-                                       [](const Comment& process) { return process.values.count("pid") > 0; });
-  return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
-}
-
-// Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.
-void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
-  const size_t dumps = series.files.size();
-  const std::optional<size_t> total_type = profiles.FindType("alloc_space");
-  size_t processes = 0;
-  size_t first = 0;  // dump of the process
-  int64_t total_before = 0;
-  std::string process_before;
-  for (size_t d = 0; d < dumps; ++d) {
-    const ProfileSet::File& file = profiles.files()[series.files[d]];
-    const std::string process = ProcessIn(file);
-    const int64_t total = total_type.has_value() ? SumOf(profiles, file, *total_type) : 0;
-    const bool other_process = !process.empty() && !process_before.empty() && process != process_before;
-    const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
-    if (d == 0 || other_process || total < total_before || counter_fell) {
-      ++processes;
-      first = d;
-    }
-    if (d + 1 - first >= series.end - series.begin) {
-      series.begin = first;
-      series.end = d + 1;
-    }
-    total_before = total;
-    process_before = process;
-  }
-  if (processes == 1) return;
-  if (series.end - series.begin < 3) {
-    series.begin = 0;
-    series.end = dumps;
-    series.restart =
-        Cat("the dumps are of ", processes,
-            " processes, and none of these wrote three dumps in a row: all dumps are judged as those of one process");
-    return;
-  }
-  series.restart =
-      Cat("the program was restarted ", processes == 2 ? "once" : Cat(processes - 1, " times"), ": only dumps ",
-          series.begin + 1, " to ", series.end, " are judged, the longest series of one process");
 }
 
 constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
@@ -164,14 +116,23 @@ class SiteJudge {
                                              age > 1 ? "up to " : "less than ", FormatDuration(age));
     const bool course_leaks = has_course && site.verdict == Verdict::kLeak;
     if (!has_course) site.growth = static_cast<int64_t>(life.kept_bytes);
-    if (life.finding == Finding::kLeak || life.is_perhaps) {
-      const bool is_leak = life.finding == Finding::kLeak;
+    const bool is_leak = life.finding == Finding::kLeak;
+    if (life.finding < Finding::kStopped) {
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
       site.newest = now_ - life.newest;
       site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
       site.sure = course_leaks ? Sure::kHigh : is_leak && life.times >= 9 ? Sure::kMedium : Sure::kLow;
-      ExplainAges(life, site.newest <= life.settled + 2 * table.class_seconds, freed, site);
+      const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+      const std::string kept =
+          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
+              " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
+      site.why = is_leak                             ? Cat(kept, "; ", freed)
+                 : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
+                 : life.finding == Finding::kBatch
+                     ? Cat("may be a batch: ", kept, ", but all from the time before were")
+                     : Cat(kept, ", but they were born at few times, or not lately");
+      site.more_dumps = is_leak ? kMayBeCache : "a dump after twice the time shows whether it goes on";
       return;
     }
     if (course_leaks) {
@@ -193,20 +154,6 @@ class SiteJudge {
       site.verdict = Verdict::kFlat;
       site.why = "no buffer was allocated after the start";
     }
-  }
-
-  // `until_now`: the newest kept buffer was just born. `freed`: the sentence on the buffers that were freed.
-  static void ExplainAges(const LifeJudgement& life, bool until_now, const std::string& freed, SiteGrowth& site) {
-    using Finding = LifeJudgement::Finding;
-    const std::string kept =
-        Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
-            " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
-    site.more_dumps =
-        life.finding == Finding::kLeak ? kMayBeCache : "a dump after twice the time shows whether it goes on";
-    site.why = life.finding == Finding::kLeak      ? Cat(kept, "; ", freed)
-               : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
-               : life.finding == Finding::kBatch ? Cat("may be a batch: ", kept, ", but all from the time before were")
-                                                 : Cat(kept, ", but they were born at few times, or not lately");
   }
 
   // Sets the reason of a verdict, and the effect of more dumps, each a sentence.
@@ -256,12 +203,6 @@ class SiteJudge {
   double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
 };
 
-size_t CountDifferent(const std::vector<double>& values, size_t begin, size_t end) {
-  size_t count = 0;
-  for (size_t i = begin; i < end; ++i) count += i == begin || values[i] != values[i - 1] ? 1 : 0;
-  return count;
-}
-
 // Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
 // known when that memory was allocated, and its bytes get other records over time.
 std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
@@ -275,64 +216,6 @@ std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
 }
 
 }  // namespace
-
-std::vector<double> DumpSeries::Exposure() const {
-  const auto at = [&](size_t dump) { return counts.begin() + static_cast<std::ptrdiff_t>(dump); };
-  // The counts of several processes that are judged as one can fall.
-  if (!counts.empty() && std::is_sorted(at(begin), at(end))) return counts;
-  const auto intervals = static_cast<double>(std::max<size_t>(files.size(), 2) - 1);
-  if (!seconds.empty() && seconds.back() >= 0.1 * intervals) return seconds;
-  std::vector<double> index(files.size());
-  std::iota(index.begin(), index.end(), 0.0);
-  return index;
-}
-
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first) {
-  const std::vector<ProfileSet::File>& files = profiles.files();
-  DumpSeries series;
-  series.files.resize(files.size() - first);
-  std::iota(series.files.begin(), series.files.end(), first);
-  const bool timed =
-      std::all_of(series.files.begin(), series.files.end(), [&](size_t f) { return files[f].time_nanos > 0; });
-  if (timed) {
-    std::stable_sort(series.files.begin(), series.files.end(),
-                     [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
-    const int64_t start = files[series.files.front()].time_nanos;
-    for (const size_t f : series.files) {
-      series.seconds.push_back(static_cast<double>(files[f].time_nanos - start) / 1e9);
-    }
-  }
-  for (size_t d = 0; !counter.empty() && d < series.files.size(); ++d) {
-    const ProfileSet::File& file = files[series.files[d]];
-    std::string known;
-    std::optional<int64_t> count;
-    for (const Comment& comment : file.info.counters) {
-      known += (known.empty() ? "" : ", ") + comment.name;
-      if (comment.name == counter) count = comment.Number("value");
-    }
-    if (!count.has_value()) {
-      return absl::InvalidArgumentError(Cat(file.path, ": has no counter '", counter, "' (it has ",
-                                            known.empty() ? "none" : known,
-                                            "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)"));
-    }
-    series.counts.push_back(static_cast<double>(*count));
-  }
-  FindRestarts(profiles, series);
-  series.has_ages = HasAges(files[series.files[series.end - 1]]);
-  const size_t judged = series.end - series.begin;
-  if (judged < 3) return series;  // not enough to judge growth
-  if (!counter.empty()) {
-    const size_t different = CountDifferent(series.counts, series.begin, series.end);
-    if (different < 3) {
-      return absl::InvalidArgumentError(
-          Cat("counter '", counter, "' has only ", different, " values in ", judged,
-              " dumps: these are too few to compute growth per unit of it; leave out --per"));
-    }
-  }
-  // If two dumps have the same time, the clock was too coarse for this series.
-  if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
-  return series;
-}
 
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
@@ -394,16 +277,75 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
   return rest;
 }
 
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
-  int64_t sum = 0;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
+Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
+  Sites found;
+  std::set<std::string> functions;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != verdict) continue;
+    found.growth = Plus(found.growth, site.growth);
+    const std::string name = NameOf(profiles, site);
+    if (!functions.insert(name).second) continue;
+    if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
   }
-  return sum;
+  found.function_count = functions.size();
+  if (functions.size() > 2) {
+    found.names += Cat(" and ", functions.size() - 2, functions.size() == 3 ? " other function" : " other functions");
+  }
+  return found;
 }
 
-std::string OneOf(const std::string& counter) {
-  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  return stack.empty() ? "[no stack]" : stack[0].name;
+}
+
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
+  std::map<std::string, int64_t> sums;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack != stack) continue;
+    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
+    sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  const auto most =
+      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == sums.end() ? "" : most->first;
+}
+
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites) {
+  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
+  if (leaks.function_count == 0) return "";
+  double per_second = 0;
+  std::map<std::string, double> rates;  // by device
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak) continue;
+    per_second += site.per_second;
+    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
+  }
+  const std::string unit = profiles.types()[type].unit;
+  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
+  if (per_second > 0) {
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
+                ")");
+  } else {
+    text += FormatValue(leaks.growth, unit);
+  }
+  double least = -1;
+  std::string first;
+  for (const ProfileInfo::Device& device : now.info.devices) {
+    const auto rate = rates.find(device.name);
+    const std::optional<int64_t> limit = device.Number("limit");
+    if (!device.is_device_memory() || unit != "bytes" || rate == rates.end() || rate->second <= 0 ||
+        !limit.has_value()) {
+      continue;
+    }
+    const double left = static_cast<double>(Minus(*limit, device.Number("in_use").value_or(0))) / rate->second;
+    if (left < 0 || (least >= 0 && left >= least)) continue;
+    least = left;
+    first = device.name;
+  }
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", FormatDuration(least));
+  return text + ".";
 }
 
 const char* VerdictName(Verdict verdict) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "src/tool/growth/verdict.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
