@@ -99,7 +99,6 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
 void StartRing() {
   constexpr size_t kBuffers = 256;
   internal::Ledger& ledger = internal::ProfilerAccess::ImplOf(*profiler).ledger();
-  ledger.log().clock().Choose();
   if (!ledger.log().Allocate(kBuffers)) std::abort();
   const internal::EventLog::Mode mode = internal::EventLog::Mode::kRing;
   std::vector<internal::SiteTotals> sites;

@@ -24,7 +24,7 @@ while [[ ${1-} == --skip ]]; do
   shift 2
 done
 pages=("$@")
-[[ $# -gt 0 ]] || pages=(README.md docs/{building,packages,torch,cuda_cpp,kubernetes,cuda}.md)
+[[ $# -gt 0 ]] || pages=(README.md docs/{building,packages,torch,python,cuda_cpp,kubernetes,cuda}.md)
 for page in "${pages[@]}"; do
   [[ -e $page ]] || hbmprof_die "there is no page '$page'"
 done
@@ -52,7 +52,7 @@ make_machine() {
   hbmprof_debootstrap bookworm sid "$bare" --include=git,ca-certificates
   copy_network
   printf 'APT::Get::Assume-Yes "true";\nDPkg::Options { "--force-confdef"; };\n' >"$bare/etc/apt/apt.conf.d/yes"
-  chroot "$bare" apt-get -qq update
+  rm -rf "$bare"/var/lib/apt/lists/*  # as in the image debian:12: a page that installs says `apt-get update` first
   touch "$bare/ready"
 }
 

@@ -68,7 +68,8 @@ check_with_clang() {
 
 run_tests() {
   local preset=$1 log=build/$1/test.log status=0
-  ctest --preset "$preset" -j "$(nproc)" 2>&1 | tee "$log" | grep -vE '^ +Start +[0-9]+:|^ *[0-9]+/[0-9]+ .* Passed ' ||
+  # One more than processors, because some tests wait.
+  ctest --preset "$preset" -j "$(($(nproc) + 1))" 2>&1 | tee "$log" | grep -vE '^ +Start +[0-9]+:|^ *[0-9]+/[0-9]+ .* Passed ' ||
     status=${PIPESTATUS[0]}
   awk -f scripts/lib/skipped.awk "$log" "build/$preset/Testing/Temporary/LastTest.log"
   grep '^real driver libraries:' "build/$preset/Testing/Temporary/LastTest.log" || true

@@ -82,7 +82,9 @@ class MemoryCheck {
             snapshot.allocators[sample.allocator], sample.tags};
   }
 
+  // `objects`: how many buffers there are more; at most 0 if fewer or as many buffers have more bytes.
   static std::string Amount(int64_t bytes, int64_t objects) {
+    if (objects <= 0) return std::to_string(bytes) + " B in larger buffers";
     return std::to_string(bytes) + " B in " + std::to_string(objects) + (objects == 1 ? " buffer" : " buffers");
   }
 
@@ -290,7 +292,8 @@ class PeakCheck : public internal::MemoryCheck {
   }
 
   // Returns, for each device that has exceeded the limit, the call stacks that held the memory at its peak, beyond what
-  // they held at the construction, the largest first; "" if there is no such device.
+  // they held at the construction, the largest first; "" if there is no such device. If a call stack held more bytes
+  // but not more buffers, the text says that its buffers are larger.
   std::string Report() const {
     const Snapshot snapshot = profiler_.TakeSnapshot();
     std::string text;

@@ -53,6 +53,20 @@ class InternTable {
     return found != 0 || !IsCopying(state) ? found : FindIn(LevelsOf(state) - 2, hash, equal);
   }
 
+  // Returns the payload with this hash for which `equal(payload)` holds. If there is none, calls `make()` under lock(),
+  // adds the payload that it returns, and returns it. Returns 0 if make() returns 0 or if there is no memory.
+  // `hash_of`: see Reserve.
+  template <typename Equal, typename HashOf, typename Make>
+  uint64_t Intern(uint64_t hash, const Equal& equal, const HashOf& hash_of, const Make& make)
+      ABSL_LOCKS_EXCLUDED(lock_) {
+    if (const uint64_t found = Find(hash, equal); found != 0) return found;
+    SpinLockHolder hold(lock_);
+    if (const uint64_t found = Find(hash, equal); found != 0) return found;
+    const uint64_t made = Reserve(hash_of) ? make() : 0;
+    if (made != 0) Insert(hash, made);
+    return made;
+  }
+
   // Must be held for Reserve and Insert, and for the search before them.
   SpinLock& lock() ABSL_LOCK_RETURNED(lock_) { return lock_; }
 

@@ -22,9 +22,9 @@ struct ThreadState {
   uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
   uint32_t probes;         // the number of calls of device probes in progress
   // Of the last buffer from an earlier generation that the thread has freed, for a caller that restores its record
-  // (ProfilerImpl::Freed): the id, and the birth in 16 bits with the octave of the age plus 1 above.
+  // (ProfilerImpl::Freed).
   uint64_t freed_id;
-  uint32_t freed_age;
+  uint16_t freed_birth;  // a Generation
 
   // Returns !inside && !is_scoped && !has_traceback, by one comparison.
   bool is_common() const {

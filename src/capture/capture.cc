@@ -8,31 +8,26 @@
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
-StackCapture::StackCapture(Unwinder unwinder) : method_(Method::kRules) {
-  if (unwinder == Unwinder::kNone) method_ = Method::kNone;
-  if (unwinder == Unwinder::kFramePointer) method_ = Method::kFramePointer;
+
+StackCapture::StackCapture(Unwinder unwinder)
+    : method_(unwinder == Unwinder::kNone || unwinder == Unwinder::kFramePointer ? unwinder : Unwinder::kAuto) {
   if (is_on()) PrepareRules();  // with frame pointers, the merge of Python functions uses rules
-  if (method_ == Method::kRules) PreparePathCaches();
+  if (method_ == Unwinder::kAuto) PreparePathCaches();
 }
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);
-  if (max_depth <= 0 || caller.pc == 0 || method_ == Method::kNone) return {buffer, 0, false};
+  if (max_depth <= 0 || caller.pc == 0 || !is_on()) return {buffer, 0, false};
   if (const int given = GivenFrames(caller); given > 0) {
     return {GivenStack(caller), std::min(given, max_depth), given > max_depth};
   }
-  if (method_ == Method::kFramePointer) {
+  if (method_ == Unwinder::kFramePointer) {
     const WalkResult walk = WalkByFramePointers(caller, buffer, max_depth);
     return {buffer, walk.depth, walk.end == WalkEnd::kDepth};
   }
   const Path* path;
   const WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
   return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, walk.hash, path};
-}
-
-const char* StackCapture::name() const {
-  constexpr const char* kNames[] = {"cached_rules", "frame_pointer", "none"};
-  return kNames[static_cast<int>(method_)];
 }
 
 }  // namespace hbmprof::internal

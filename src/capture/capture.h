@@ -1,6 +1,4 @@
 // StackCapture: captures the call stack at a program point, as return addresses.
-//
-// Not in this file: the ways to find a stack (path_cache.h, walk.h), loaded modules (modules.h).
 #ifndef HBMPROF_SRC_CAPTURE_CAPTURE_H_
 #define HBMPROF_SRC_CAPTURE_CAPTURE_H_
 
@@ -56,7 +54,7 @@ class StackCapture {
   // The two steps of Capture. FindPath returns the path of the stack if it is in the thread's cache, kEmptyPath if
   // stacks are not captured, and null otherwise.
   [[gnu::always_inline]] const Path* FindPath(const Caller& caller, int max_depth) const {
-    if (__builtin_expect(method_ != Method::kRules, 0) != 0) return is_on() ? nullptr : &kEmptyPath;
+    if (__builtin_expect(method_ != Unwinder::kAuto, 0) != 0) return is_on() ? nullptr : &kEmptyPath;
     PathCache* cache = active_path_cache;
     return cache == nullptr ? nullptr : cache->Find(caller, max_depth);
   }
@@ -64,14 +62,14 @@ class StackCapture {
   CapturedStack CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const;
 
   // Whether stacks are captured.
-  bool is_on() const { return method_ != Method::kNone; }
+  bool is_on() const { return method_ != Unwinder::kNone; }
   // The method that captures use: "cached_rules", "frame_pointer" or "none".
-  const char* name() const;
+  const char* name() const {
+    return !is_on() ? "none" : method_ == Unwinder::kFramePointer ? "frame_pointer" : "cached_rules";
+  }
 
  private:
-  enum class Method : uint8_t { kRules, kFramePointer, kNone };  // in the order of name()
-
-  Method method_;
+  const Unwinder method_;
 };
 
 }  // namespace hbmprof::internal

@@ -1,9 +1,5 @@
 #include "src/capture/cfi.h"
 
-#include <cstring>
-
-#include "src/capture/stack_memory.h"
-
 namespace hbmprof::internal {
 namespace {
 
@@ -11,7 +7,8 @@ namespace {
 constexpr uint8_t kPePcRelative = 0x10;
 
 // Reads forward through an object's unwind information. A read fails if it goes beyond `end` or finds an unknown
-// encoding. After a failure, ok() returns false for ever, and all reads return 0.
+// encoding. After a failure, ok() returns false for ever, and all reads return 0. Numbers, also negative ones, are
+// unsigned words here, because they may have any value: their arithmetic wraps around.
 class Cursor {
  public:
   Cursor() : Cursor(nullptr, nullptr, false) {}  // ok() is false from the start, also if `end` is null
@@ -46,17 +43,13 @@ class Cursor {
     const uint8_t* const from = at_;
     Skip(bytes);
     if (!ok()) return 0;
-    if (may_be_unmapped_) {
-      if (!CopyMapped(reinterpret_cast<uintptr_t>(from), &value, bytes)) end_ = 0;
-    } else {
-      std::memcpy(&value, from, bytes);
-    }
+    if (!CopyOfObject(reinterpret_cast<uintptr_t>(from), &value, bytes, may_be_unmapped_)) end_ = 0;
     const size_t unused_bits = 64 - 8 * bytes;
     return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(value << unused_bits) >> unused_bits) : value;
   }
 
   uint64_t Uleb() { return Leb(/*is_signed=*/false); }
-  int64_t Sleb() { return static_cast<int64_t>(Leb(/*is_signed=*/true)); }
+  uint64_t Sleb() { return Leb(/*is_signed=*/true); }
 
   // Reads a pointer in one of the DW_EH_PE encodings: a number, or a distance from the place where it is stored.
   uint64_t Encoded(uint8_t encoding) {
@@ -71,7 +64,7 @@ class Cursor {
   uint64_t EncodedValue(uint8_t encoding) {
     const bool is_signed = (encoding & 8) != 0;
     const unsigned format = encoding & 7;
-    if (format == 1) return is_signed ? static_cast<uint64_t>(Sleb()) : Uleb();
+    if (format == 1) return Leb(is_signed);
     if (format >= 2 && format <= 4) return Integer(size_t{1} << (format - 1), is_signed);
     if (format == 0 && !is_signed) return Integer(8);  // absolute
     end_ = 0;
@@ -98,15 +91,6 @@ class Cursor {
   uint64_t may_be_unmapped_ : 1;
 };
 
-// Arithmetic on numbers that may have any value. It wraps around.
-int64_t Sum(int64_t a, int64_t b) { return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b)); }
-int64_t Difference(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
-}
-int64_t Product(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-}
-
 // Returns a cursor for the contents of the CIE or FDE at `at`, after the length field. Returns a failed cursor if they
 // are not in `readable`.
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
@@ -119,7 +103,7 @@ Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
 
 struct Cie {
   uint64_t code_alignment = 0;
-  int64_t data_alignment = 0;
+  uint64_t data_alignment = 0;
   uint8_t pointer_encoding = 0;
   bool has_augmentation_data = false;
   bool is_signal_frame = false;
@@ -180,13 +164,10 @@ struct Term {
   enum Base : uint8_t { kNumber, kRegister, kWordAt };
   Base base = kNumber;
   uint64_t reg = 0;
-  int64_t offset = 0;
-  int64_t addend = 0;  // kWordAt only
+  uint64_t offset = 0;
+  uint64_t addend = 0;  // kWordAt only
 
-  void Add(int64_t number) {
-    int64_t& summand = base == kWordAt ? addend : offset;
-    summand = Sum(summand, number);
-  }
+  void Add(uint64_t number) { (base == kWordAt ? addend : offset) += number; }
 };
 
 // Operations of DWARF expressions (DW_OP_*): those that compilers, linkers and the C library use for frames.
@@ -205,7 +186,7 @@ enum Op : uint8_t {
 
 // Sets `*left` to the result of operation `op` on `*left` and the number `right`. Returns false if the operation is not
 // supported.
-bool Combine(uint8_t op, int64_t right, Term* left) {
+bool Combine(uint8_t op, uint64_t right, Term* left) {
   if (op == kOpPlus) {
     left->Add(right);
     return true;
@@ -214,9 +195,9 @@ bool Combine(uint8_t op, int64_t right, Term* left) {
   if (op == kOpAnd) {
     left->offset &= right;
   } else if (op == kOpGe) {
-    left->offset = left->offset >= right;
-  } else if (op == kOpShl && right >= 0 && right < 64) {
-    left->offset = static_cast<int64_t>(static_cast<uint64_t>(left->offset) << right);
+    left->offset = static_cast<int64_t>(left->offset) >= static_cast<int64_t>(right) ? 1 : 0;
+  } else if (op == kOpShl && right < 64) {
+    left->offset <<= right;
   } else {
     return false;
   }
@@ -237,11 +218,11 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       if (depth == kMaxDepth) return false;
       Term& pushed = stack[depth++];
       pushed = {};
-      pushed.offset = is_register ? in.Sleb() : op - kOpLit0;
+      pushed.offset = is_register ? in.Sleb() : op - uint64_t{kOpLit0};
       if (!is_register) continue;
       pushed.reg = op - uint64_t{kOpBreg0};
       if (pushed.reg == kPcRegister) {
-        pushed.Add(static_cast<int64_t>(pc));
+        pushed.Add(pc);
       } else {
         pushed.base = Term::kRegister;
       }
@@ -253,7 +234,7 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
       if (top.base != Term::kRegister) return false;
       top.base = Term::kWordAt;
     } else if (op == kOpPlusUconst) {
-      top.Add(static_cast<int64_t>(in.Uleb()));
+      top.Add(in.Uleb());
     } else {
       if (depth < 2 || top.base != Term::kNumber || !Combine(op, top.offset, &stack[depth - 2])) return false;
       --depth;
@@ -268,14 +249,14 @@ bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
 struct RegisterRule {
   enum Kind : uint8_t { kSame, kUndefined, kAtCfa, kAtExpression, kOther };
   Kind kind = kSame;
-  int64_t offset = 0;  // kAtCfa: the register is the word at CFA + offset
-  Cursor expression;   // kAtExpression: the register is the word at the address that it computes
+  uint64_t offset = 0;  // kAtCfa: the register is the word at CFA + offset
+  Cursor expression;    // kAtExpression: the register is the word at the address that it computes
 };
 
 // One row of the unwind table.
 struct Row {
   uint64_t cfa_register = 0;
-  int64_t cfa_offset = 0;
+  uint64_t cfa_offset = 0;
   Cursor cfa_expression;  // if it is ok(), it replaces the two members above
   RegisterRule fp, sp, ra;
 };
@@ -348,7 +329,7 @@ class CfaProgram {
     const uint64_t low_bits = byte & ~uint64_t{kCfaHighBits};
     const uint8_t op = high_bits != 0 ? high_bits : byte;
     const auto offset = [&](bool is_factored_signed) {
-      return is_factored_signed ? Factored(in->Sleb()) : static_cast<int64_t>(in->Uleb());
+      return is_factored_signed ? in->Sleb() * cie_.data_alignment : in->Uleb();
     };
     switch (op) {
       case kCfaAdvanceLoc:
@@ -377,13 +358,13 @@ class CfaProgram {
         row_->cfa_expression = in->Block();
         break;
       case kCfaOffset:
-        SetRule(low_bits, RegisterRule::kAtCfa, Factored(static_cast<int64_t>(in->Uleb())));
+        SetRule(low_bits, RegisterRule::kAtCfa, in->Uleb() * cie_.data_alignment);
         break;
       case kCfaOffsetExtended:
       case kCfaOffsetExtendedSf: {
         const uint64_t reg = in->Uleb();
-        const int64_t at = op == kCfaOffsetExtendedSf ? in->Sleb() : static_cast<int64_t>(in->Uleb());
-        SetRule(reg, RegisterRule::kAtCfa, Factored(at));
+        const uint64_t at = op == kCfaOffsetExtendedSf ? in->Sleb() : in->Uleb();
+        SetRule(reg, RegisterRule::kAtCfa, at * cie_.data_alignment);
         break;
       }
       case kCfaRestore:
@@ -431,7 +412,7 @@ class CfaProgram {
     return true;
   }
 
-  void SetRule(uint64_t reg, RegisterRule::Kind kind, int64_t offset = 0, const Cursor& expression = {}) {
+  void SetRule(uint64_t reg, RegisterRule::Kind kind, uint64_t offset = 0, const Cursor& expression = {}) {
     if (RegisterRule* column = Column(row_, reg)) *column = {kind, offset, expression};
   }
   // Sets the rule of `reg` to that of the initial row.
@@ -439,7 +420,6 @@ class CfaProgram {
     Row from = initial_ != nullptr ? *initial_ : Row();
     if (RegisterRule* column = Column(row_, reg)) *column = *Column(&from, reg);
   }
-  int64_t Factored(int64_t offset) const { return Product(offset, cie_.data_alignment); }
 
   static constexpr int kMaxRemembered = 6;  // the rows are on the stack; compilers remember one or two at a time
 
@@ -477,7 +457,7 @@ FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Te
   Term sp_at;
   Term ra_at;
   if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSpRegister) ||
-      ra_at.offset != Sum(cfa.offset, 8)) {
+      ra_at.offset != cfa.offset + 8) {
     return Inexpressible();
   }
   if (row.sp.kind != RegisterRule::kSame &&
@@ -485,7 +465,7 @@ FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Te
     return Inexpressible();
   }
   if (!rule.fp_saved || !IsRegister(fp_at, kSpRegister)) return Inexpressible();
-  rule.fp_offset = fp_at.offset;
+  rule.fp_offset = static_cast<int64_t>(fp_at.offset);
   rule.kind = FrameRule::kSignal;
   return rule;
 }
@@ -499,7 +479,7 @@ FrameRule ReduceWithLinkRegister(FrameRule rule, const Row& row, const Term& cfa
   }
   if (rule.fp_saved) {
     if (!IsRegister(fp_at, cfa.reg)) return Inexpressible();
-    rule.fp_offset = Difference(fp_at.offset, cfa.offset);
+    rule.fp_offset = static_cast<int64_t>(fp_at.offset - cfa.offset);
   }
   if (row.ra.kind == RegisterRule::kSame) {
     rule.kind = FrameRule::kReturnInRegister;
@@ -509,7 +489,7 @@ FrameRule ReduceWithLinkRegister(FrameRule rule, const Row& row, const Term& cfa
   Term ra_at;
   if (!SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, cfa.reg)) return Inexpressible();
   if (cfa.reg != kSpRegister && cfa.reg != kFpRegister) return Inexpressible();
-  rule.return_offset = Difference(ra_at.offset, cfa.offset);
+  rule.return_offset = static_cast<int64_t>(ra_at.offset - cfa.offset);
   rule.kind = cfa.reg == kSpRegister ? FrameRule::kCfaFromSp : FrameRule::kCfaFromFp;
   return rule;
 }
@@ -523,13 +503,13 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
   }
   Term cfa{Term::kRegister, row.cfa_register, row.cfa_offset};
   if (row.cfa_expression.ok() && !Evaluate(row.cfa_expression, address, nullptr, &cfa)) return Inexpressible();
-  rule.cfa_offset = cfa.offset;
+  rule.cfa_offset = static_cast<int64_t>(cfa.offset);
   rule.fp_saved = row.fp.kind != RegisterRule::kSame && row.fp.kind != RegisterRule::kUndefined;
   Term fp_at;
   if (rule.fp_saved && !SavedAt(row.fp, cfa, address, &fp_at)) return Inexpressible();
   if (kHasLinkRegister) return ReduceWithLinkRegister(rule, row, cfa, fp_at, address);
   const bool is_called =
-      row.sp.kind == RegisterRule::kSame && row.ra.kind == RegisterRule::kAtCfa && row.ra.offset == -8;
+      row.sp.kind == RegisterRule::kSame && row.ra.kind == RegisterRule::kAtCfa && row.ra.offset == uint64_t{0} - 8;
   if (cfa.base == Term::kRegister && is_called && cfa.reg < kDwarfRegisters) {
     rule.kind = cfa.reg == kSpRegister   ? FrameRule::kCfaFromSp
                 : cfa.reg == kFpRegister ? FrameRule::kCfaFromFp
@@ -537,13 +517,13 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     if (rule.kind == FrameRule::kCfaFromRegister) rule.cfa_register = static_cast<uint8_t>(cfa.reg);
     if (!rule.fp_saved) return rule;
     rule.fp_found_by_fp = rule.kind == FrameRule::kCfaFromRegister && IsRegister(fp_at, kFpRegister);
-    rule.fp_offset = rule.fp_found_by_fp ? fp_at.offset : Difference(fp_at.offset, cfa.offset);
+    rule.fp_offset = static_cast<int64_t>(rule.fp_found_by_fp ? fp_at.offset : fp_at.offset - cfa.offset);
     return rule.fp_found_by_fp || IsRegister(fp_at, cfa.reg) ? rule : Inexpressible();
   }
   if (cfa.base != Term::kWordAt) return Inexpressible();
   if (cfa.reg == kFpRegister && is_called) {
     if (cfa.addend != 0 || !rule.fp_saved || !IsRegister(fp_at, kFpRegister)) return Inexpressible();
-    rule.fp_offset = fp_at.offset;
+    rule.fp_offset = static_cast<int64_t>(fp_at.offset);
     rule.kind = FrameRule::kCfaInSlot;
     return rule;
   }
@@ -551,8 +531,8 @@ FrameRule Reduce(const Row& row, uintptr_t address) {
     if (rule.fp_saved && (fp_at.base != Term::kWordAt || fp_at.reg != kSpRegister || fp_at.offset != cfa.offset)) {
       return Inexpressible();
     }
-    rule.cfa_addend = cfa.addend;
-    rule.fp_offset = Difference(fp_at.addend, cfa.addend);
+    rule.cfa_addend = static_cast<int64_t>(cfa.addend);
+    rule.fp_offset = static_cast<int64_t>(fp_at.addend - cfa.addend);
     rule.kind = FrameRule::kCfaInSpSlot;
     return rule;
   }

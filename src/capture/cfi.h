@@ -1,7 +1,5 @@
 // Reads call frame information (.eh_frame) and reduces it to the rule that finds the caller's frame. x86-64 and
 // aarch64.
-//
-// Not in this file: the table of rules (rules.h), walking stacks with rules (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_CFI_H_
 #define HBMPROF_SRC_CAPTURE_CFI_H_
 

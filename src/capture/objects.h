@@ -17,8 +17,6 @@
 // A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
 // another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at
 // program start through the kernel (CopyMapped).
-//
-// Not in this file: the modules of a snapshot (modules.h).
 #ifndef HBMPROF_SRC_CAPTURE_OBJECTS_H_
 #define HBMPROF_SRC_CAPTURE_OBJECTS_H_
 

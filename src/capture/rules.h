@@ -2,8 +2,6 @@
 // and has a fixed size.
 //
 // A rule names the object that it was read from, and a walk uses it only while this object is loaded (objects.h).
-//
-// Not in this file: how rules are read (cfi.h) and used (walk.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
 #define HBMPROF_SRC_CAPTURE_RULES_H_
 

@@ -67,7 +67,6 @@ class StackMemory {
   }
 
   bool is_own() const { return is_own_; }
-  uintptr_t high() const { return high_; }
 
   // Reads the word at `address`. Returns false if the address is misaligned or not on this stack.
   bool Load(uintptr_t address, uintptr_t* word) {

@@ -107,50 +107,6 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
-[[gnu::always_inline]] inline int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth,
-                                                                  WordHash128* hash) {
-  if (!memory.is_own() || !sp_is_exact_) return depth;
-  const uintptr_t high = memory.high();
-  // Local copies, so that the compiler keeps them in registers.
-  uintptr_t sp_now = sp;
-  uintptr_t fp_now = fp;
-  uintptr_t pc_now = address + 1;
-  WordHash128 hash_now = *hash;
-  uintptr_t* next = pcs + depth;
-  uintptr_t* const end = pcs + max_depth;
-  while (next < end) {
-    const PackedRule rule = FindRule(pc_now - 1, &objects);
-    uintptr_t cfa;
-    if (rule.kind() == FrameRule::kCfaFromSp) {
-      cfa = sp_now + static_cast<uintptr_t>(rule.cfa_offset());  // above sp_now, see PackedRule::Of
-    } else if (rule.kind() == FrameRule::kCfaFromFp) {
-      cfa = fp_now + static_cast<uintptr_t>(rule.cfa_offset());
-      if (cfa % sizeof(uintptr_t) != 0 || cfa <= sp_now) break;
-    } else {
-      break;
-    }
-    if (cfa > high) break;
-    const uintptr_t pc_at = cfa + static_cast<uintptr_t>(rule.return_offset());
-    if (kHasLinkRegister && pc_at - sp_now >= cfa - sp_now) break;
-    const uintptr_t pc = StripReturnAddress(LoadStackWord(pc_at));
-    if (pc == 0) break;
-    if (rule.fp_saved()) {
-      const uintptr_t fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
-      if (fp_at < sp_now || fp_at >= cfa) break;
-      fp_now = LoadStackWord(fp_at);
-    }
-    sp_now = cfa;
-    pc_now = pc;
-    *next++ = pc;
-    hash_now.Add(pc);
-  }
-  sp = sp_now;
-  fp = fp_now;
-  address = pc_now - 1;
-  *hash = hash_now;
-  return static_cast<int>(next - pcs);
-}
-
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess) {
   RuleWalk walk(caller);
   NoRecorder recorder;
@@ -158,7 +114,6 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
   pcs[0] = caller.pc;
   hash.Add(caller.pc);
   for (int depth = 1;; ++depth) {
-    depth = walk.StepOutOfCommonFrames(depth, pcs, max_depth, &hash);
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);

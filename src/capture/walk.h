@@ -1,6 +1,4 @@
 // Walks over a stack, from a Caller outwards.
-//
-// Not in this file: rules by address (rules.h), access to stack memory (stack_memory.h), cached stacks (path_cache.h).
 #ifndef HBMPROF_SRC_CAPTURE_WALK_H_
 #define HBMPROF_SRC_CAPTURE_WALK_H_
 
@@ -111,12 +109,6 @@ class RuleWalk {
     address = pc - 1;
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
-
-  // Steps out of frames with the two most common kinds of rules, stores their pcs in `pcs` from index `depth` on, and
-  // adds them to `hash`. Stops at `max_depth`, at a frame with another kind of rule, and at a frame whose rule does not
-  // fit the stack; StepOut handles the last two. Does nothing on a stack that is not the thread's own, and after a
-  // guess. Returns the new depth.
-  int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth, WordHash128* hash);
 
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
   // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the

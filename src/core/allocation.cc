@@ -1,46 +1,28 @@
 // The functions of hbmprof/allocation.h. The command uses them without the profiler.
 #include "hbmprof/allocation.h"
 
+#include <iterator>
 #include <string_view>
 
 namespace hbmprof {
+namespace {
+
+// By MemoryKind. The first ones are also the names of the memory spaces.
+constexpr std::string_view kNames[] = {"device", "managed", "pinned_host", "pool",     "vmm",
+                                       "array",  "graph",   "executable",  "external", "alias"};
+static_assert(std::size(kNames) == kMemoryKindCount && static_cast<int>(MemorySpace::kManaged) == 1 &&
+              static_cast<int>(MemorySpace::kPinnedHost) == 2);
+
+}  // namespace
 
 std::string_view MemoryKindName(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::kDevice:
-      return "device";
-    case MemoryKind::kManaged:
-      return "managed";
-    case MemoryKind::kPinnedHost:
-      return "pinned_host";
-    case MemoryKind::kPool:
-      return "pool";
-    case MemoryKind::kVmm:
-      return "vmm";
-    case MemoryKind::kArray:
-      return "array";
-    case MemoryKind::kGraph:
-      return "graph";
-    case MemoryKind::kExecutable:
-      return "executable";
-    case MemoryKind::kExternal:
-      return "external";
-    case MemoryKind::kAlias:
-      return "alias";
-  }
-  return "unknown";
+  const auto number = static_cast<size_t>(kind);
+  return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
 std::string_view MemorySpaceName(MemorySpace space) {
-  switch (space) {
-    case MemorySpace::kDevice:
-      return "device";
-    case MemorySpace::kManaged:
-      return "managed";
-    case MemorySpace::kPinnedHost:
-      return "pinned_host";
-  }
-  return "unknown";
+  const auto number = static_cast<size_t>(space);
+  return number < kMemorySpaceCount ? kNames[number] : "unknown";
 }
 
 }  // namespace hbmprof

@@ -66,7 +66,7 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
   return {values_.begin(), values_.end()};
 }
 
-ProcessTags::ProcessTags(const Tags& tags) : tags_(LabelsOf(tags)) {}
+ProcessTags::ProcessTags(const Labels& tags) : tags_(LabelsOf(tags)) {}
 
 void ProcessTags::Set(std::string_view key, std::string_view value) {
   const ReentryGuard guard;
@@ -83,7 +83,7 @@ void ProcessTags::Set(std::string_view key, std::string_view value) {
   tags_.assign(tags.begin(), tags.end());
 }
 
-ProcessTags::Tags ProcessTags::All() const {
+Labels ProcessTags::All() const {
   MutexLock hold(mutex_);
   return tags_;
 }

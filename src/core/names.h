@@ -67,21 +67,20 @@ class CounterTable {
 // The tags of the process: labels of all samples.
 class ProcessTags {
  public:
-  using Tags = std::vector<std::pair<std::string, std::string>>;
-  explicit ProcessTags(const Tags& tags);
+  explicit ProcessTags(const Labels& tags);
   // Sets a tag. An empty value removes it. A new key beyond the limits of tag.h has no effect. No call has an effect if
   // the thread is inside the tracker.
   void Set(std::string_view key, std::string_view value) ABSL_LOCKS_EXCLUDED(mutex_);
   // Sorted by key.
-  Tags All() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Labels All() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable Mutex mutex_;
-  Tags tags_ ABSL_GUARDED_BY(mutex_);  // sorted by key
+  Labels tags_ ABSL_GUARDED_BY(mutex_);  // sorted by key
 };
 
 struct Names {
-  explicit Names(const ProcessTags::Tags& process_tags) : tags(process_tags) {}
+  explicit Names(const Labels& process_tags) : tags(process_tags) {}
 
   NameTable devices{"GPU:0", kMaxDevices};
   NameTable allocators{"", kMaxAllocators};

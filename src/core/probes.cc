@@ -12,6 +12,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
+#include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 
@@ -38,12 +39,6 @@ class OutsideTracker {
 __thread ProbeLimit* limit_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
 
 constexpr int64_t kSecond = 1'000'000'000;
-
-int64_t MonotonicNanos() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
 
 // A question to a probe that another thread asks. That thread may end after the one that waits for the answer.
 struct Question {

@@ -56,7 +56,7 @@ void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> prob
   if (impl_ != nullptr) impl_->probes.Set(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
-  if (joined_ != nullptr) return Joined(*joined_).RemoveDeviceProbe(device, owner);
+  if (joined_ != nullptr) return joined_->RemoveDeviceProbe(device, owner);
   if (impl_ != nullptr) impl_->probes.Remove(device, owner);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
@@ -66,10 +66,10 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
 
 [[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, Caller caller,
                                                      BufferId id, size_t bytes, uint64_t attributes) {
-  return Joined(joined).RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
+  return joined.RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
 }
 [[gnu::noinline, gnu::cold]] static FreedRecord FreeJoined(const internal::InjectedProfiler& joined, BufferId id) {
-  return Joined(joined).RecordFree(id);
+  return joined.RecordFree(id);
 }
 
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. gnu::flatten
@@ -99,43 +99,47 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   return RecordSegmentFrom(Caller::OfThisFunction(), address, bytes, attributes);
 }
 
-// The functions of ProfilerImpl and of Joined that have the same name are called, or `otherwise` is the result.
-#define HBMPROF_PASS_ON(arguments, Function, otherwise)               \
-  const GuardCheck check;                                             \
-  if (impl_ != nullptr) return impl_->Function arguments;             \
-  if (joined_ != nullptr) return Joined(*joined_).Function arguments; \
+// The functions of ProfilerImpl and of `joined` that have the same name are called, or `otherwise` is the result.
+#define HBMPROF_PASS_ON(joined, arguments, Function, otherwise) \
+  const GuardCheck check;                                       \
+  if (impl_ != nullptr) return impl_->Function arguments;       \
+  if (joined_ != nullptr) return (joined).Function arguments;   \
   return otherwise
 
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes,
                                                 const Attributes& attributes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordBlock, false);
+  HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordBlock, false);
 }
 [[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON((address), RecordBlockFree, FreedRecord());
+  HBMPROF_PASS_ON(*joined_, (address), RecordBlockFree, FreedRecord());
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON((caller, address, bytes, attributes), RecordSegment, false);
+  HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordSegment, false);
 }
 FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON((caller, id, bytes, attributes), PrepareRecord, FreedRecord());
+  HBMPROF_PASS_ON(*joined_, (caller, id, bytes, attributes), PrepareRecord, FreedRecord());
 }
-void Profiler::RestoreRecord(const FreedRecord& record) { HBMPROF_PASS_ON((record), RestoreRecord, void()); }
-std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const { HBMPROF_PASS_ON((id), FindBuffer, std::nullopt); }
+void Profiler::RestoreRecord(const FreedRecord& record) { HBMPROF_PASS_ON(*joined_, (record), RestoreRecord, void()); }
+std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
+  HBMPROF_PASS_ON(Joined(*joined_), (id), FindBuffer, std::nullopt);
+}
 std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
-  HBMPROF_PASS_ON((address), FindBufferAt, std::nullopt);
+  HBMPROF_PASS_ON(Joined(*joined_), (address), FindBufferAt, std::nullopt);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
-  HBMPROF_PASS_ON((device, space), Stats, DeviceStats());
+  HBMPROF_PASS_ON(Joined(*joined_), (device, space), Stats, DeviceStats());
 }
-TrackerStats Profiler::GetTrackerStats() const { HBMPROF_PASS_ON((), GetTrackerStats, TrackerStats()); }
-Snapshot Profiler::TakeSnapshot() const { HBMPROF_PASS_ON((), TakeSnapshot, Snapshot()); }
-void Profiler::ResetPeak(DeviceId device) { HBMPROF_PASS_ON((device), ResetPeak, void()); }
+TrackerStats Profiler::GetTrackerStats() const {
+  HBMPROF_PASS_ON(Joined(*joined_), (), GetTrackerStats, TrackerStats());
+}
+Snapshot Profiler::TakeSnapshot() const { HBMPROF_PASS_ON(Joined(*joined_), (), TakeSnapshot, Snapshot()); }
+void Profiler::ResetPeak(DeviceId device) { HBMPROF_PASS_ON(*joined_, (device), ResetPeak, void()); }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  HBMPROF_PASS_ON((device, survivor, kept), DropDevice, void());
+  HBMPROF_PASS_ON(Joined(*joined_), (device, survivor, kept), DropDevice, void());
 }
 
 #define HBMPROF_FORWARD(Result, Name, parameters, arguments)                   \

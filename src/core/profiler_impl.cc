@@ -89,8 +89,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
   bool replaced = false;
-  const Pools::Added added = pools_.Add(Pools::Position::OfBuffer(id.value()), {site, PresentGeneration(), bytes},
-                                        Ledger::Event::kAlloc, -1, &replaced);
+  const Pools::Added added = pools_.Add({id.value(), {site, PresentGeneration(), bytes}}, &replaced);
   return Complete(added, replaced, bytes);
 }
 
@@ -118,19 +117,21 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
       return FinishFree(id, packed);
     }
   }
-  return RecordFreeUncommon(id);
+  return RecordFreeUncommon(id, /*is_block=*/false);
 }
 
-[[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id) noexcept {
+[[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id, bool is_block) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return {};
-  const std::optional<Pools::Block> removed = IsBuffer(id) ? pools_.Remove(id.value()) : std::nullopt;
+  std::optional<Pools::Block> removed;
+  if (is_block && Pools::IsBlockAddress(id.value())) removed = pools_.RemoveBlock(id.value());
+  if (!is_block && IsBuffer(id)) removed = pools_.Remove(id.value());
   if (!removed.has_value()) {
     foreign_frees_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
   Resize();
-  return Freed(id, removed->record, removed->octave);
+  return Freed(BufferId(removed->id), removed->record);
 }
 
 [[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record) noexcept {
@@ -149,31 +150,22 @@ void ProfilerImpl::RecordDropped(uint64_t bytes) {
 }
 
 FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  FreedRecord prepared;
   const UncommonEvent event(*this);
-  if (!event.is_recorded() || id.is_null()) return prepared;
+  if (!event.is_recorded() || id.is_null()) return {};
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  if (!IsBuffer(id) || !HasCapacity(bytes)) {
-    Drop(bytes);
-    return prepared;
-  }
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, Clamp(attributes));
-  if (site == kNoSite) {
-    Drop(bytes);
-    return prepared;
-  }
+  const SiteId site = IsBuffer(id) && HasCapacity(bytes) ? SiteOf(caller, size, Clamp(attributes)) : kNoSite;
   bool is_entered = false;
-  ledger_.InChange([&](Ledger::Change& change) {
-    is_entered = change.is_usable() && change.Prepare(site);
-    if (is_entered) change.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size);
-    return is_entered;
-  });
-  if (!is_entered) {
-    Drop(bytes);
-    return prepared;
+  if (site != kNoSite) {
+    ledger_.InChange([&](Ledger::Change& change) {
+      is_entered = change.is_usable() && change.Prepare(site);
+      if (is_entered) change.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size);
+      return is_entered;
+    });
   }
-  return Freed(id, LiveTable::Pack({site, 0, size}));
+  if (is_entered) return Freed(id, LiveTable::Pack({site, 0, size}));
+  Drop(bytes);
+  return {};
 }
 
 void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
@@ -182,14 +174,12 @@ void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
   if (!event.is_recorded()) return;
   TraceStep(EventStep::kRestoring);
   LiveRecord live;
-  const uint64_t packed = freed.record_ & ~kHasAge;
+  const uint64_t packed = freed.record_ & ~kHasBirth;
   if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
-  const bool is_last = (freed.record_ & kHasAge) != 0 && thread_state.freed_id == freed.id_.value();
-  const auto birth = static_cast<Generation>(is_last ? thread_state.freed_age : PresentGeneration());
-  const LiveRecord record = LiveTable::Unpack(packed, birth);
-  const int octave = is_last ? static_cast<int>(thread_state.freed_age >> kOctaveShift) - 1 : -1;
+  const bool is_last = (freed.record_ & kHasBirth) != 0 && thread_state.freed_id == freed.id_.value();
+  const LiveRecord record = LiveTable::Unpack(packed, is_last ? thread_state.freed_birth : PresentGeneration());
   bool replaced = false;
-  const Pools::Added added = pools_.Restore(freed.id_.value(), record, octave, &replaced);
+  const Pools::Added added = pools_.Restore(freed.id_.value(), record, &replaced);
   Complete(added, replaced, record.bytes);
 }
 
@@ -206,14 +196,9 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
   if (!HasCapacity(bytes)) return Drop(bytes);
-  Pools::Added added;
-  do {
-    const Pools::Position position = pools_.PositionOfSegment(start, size);
-    if (position.in_pool) pool.device = position.device();
-    const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
-    TraceStep(EventStep::kSegmentPlaced);
-    added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(position, site, size);
-  } while (added == Pools::Added::kMoved);
+  const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
+  TraceStep(EventStep::kSegmentPlaced);
+  const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(start, site, size);
   if (added == Pools::Added::kNoMemory) return Drop(bytes);
   Resize();
   return added == Pools::Added::kAdded;
@@ -230,27 +215,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const auto remove_stale = [&] { return CountReplaced(pools_.RemoveBlock(start).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
+  const Attributes named = UnpackAttributes(Clamp(attributes));
+  // The site that the block probably has.
+  const Pools::Position position = pools_.PositionOfBlock(start, size);
+  const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool);
+  TraceStep(EventStep::kBlockPlaced);
   bool replaced = false;
-  Pools::Added added;
-  do {
-    const Pools::Position position = pools_.PositionOfBlock(start, size);
-    Attributes of_block = attributes;
-    if (position.in_pool) of_block.device = position.device();
-    // Only segments have the kind kPool, also where a segment is recorded around the block later.
-    if (of_block.kind == MemoryKind::kPool || (position.in_pool && !IsForBlocks(of_block.kind))) {
-      of_block.kind = MemoryKind::kDevice;
-    }
-    const uint64_t packed = Clamp(of_block);
-    bool in_pool = position.in_pool;
-    do {
-      const SiteId site = SiteOf(caller, size, packed, in_pool);
-      TraceStep(EventStep::kBlockPlaced);
-      added = site == kNoSite
-                  ? Pools::Added::kNoMemory
-                  : pools_.Add(position, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, -1, &replaced);
-      in_pool = false;
-    } while (added == Pools::Added::kRefused);
-  } while (added == Pools::Added::kMoved);
+  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, named};
+  const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.Add(block, &replaced);
   if (added == Pools::Added::kNoMemory) remove_stale();
   return Complete(added, replaced, size);
 }
@@ -268,20 +240,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
       return FinishFree(BufferId(id), packed);
     }
   }
-  return RecordBlockFreeUncommon(address);
-}
-
-[[gnu::noinline]] FreedRecord ProfilerImpl::RecordBlockFreeUncommon(BufferId address) noexcept {
-  const UncommonEvent event(*this);
-  const uint64_t start = address.value();
-  if (!event.is_recorded() || start == 0) return {};
-  const std::optional<Pools::Block> removed = Pools::IsBlockAddress(start) ? pools_.RemoveBlock(start) : std::nullopt;
-  if (!removed.has_value()) {
-    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-    return {};
-  }
-  Resize();
-  return Freed(BufferId(removed->id), removed->record, removed->octave);
+  return RecordFreeUncommon(address, /*is_block=*/true);
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
@@ -429,7 +388,7 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   for (const BufferId id : kept) dropped.kept.push_back(id.value());
   std::sort(dropped.kept.begin(), dropped.kept.end());
   pools_.DropDevice(dropped);
-  Resize();
+  for (Backoff backoff; !Resize();) backoff.Wait();
 }
 
 void ProfilerImpl::StartInChild(bool is_usable) {

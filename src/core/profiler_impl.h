@@ -1,14 +1,11 @@
 // ProfilerImpl: the implementation of Profiler. Records events: connects the site finder, the live table, the ledger
 // and the pools, each of which has one small interface.
 //
-// An allocation finds its site (site_finder.h). Then one call of Pools enters it into the live table and into the
-// ledger, under a lock of the ledger. A free is one such call. Snapshots read the ledger only.
-//
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
-// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordFreeUncommon,
-// RecordBlockUncommon or RecordBlockFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left
-// after the ledger has taken the event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
+// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
+// RecordFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left after the ledger has taken the
+// event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -138,25 +135,22 @@ class ProfilerImpl {
     freed.record_ = packed_record;
     return freed;
   }
-  // If it is restored by this thread before another such record, the buffer keeps its birth, and the age that was
-  // counted in `octave` is subtracted (-1: it was not counted).
-  static FreedRecord Freed(BufferId id, const LiveRecord& record, int octave) {
-    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasAge);
+  // If it is restored by this thread before another such record, the buffer keeps its birth.
+  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
+    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasBirth);
     thread_state.freed_id = id.value();
-    thread_state.freed_age = record.birth | static_cast<uint32_t>(octave + 1) << kOctaveShift;
+    thread_state.freed_birth = record.birth;
     return freed;
   }
-  static constexpr int kOctaveShift = 16;
   // The highest bit of the site in FreedRecord::record_.
-  static constexpr uint64_t kHasAge = uint64_t{1} << 63;
+  static constexpr uint64_t kHasBirth = uint64_t{1} << 63;
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Record any event.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
-  FreedRecord RecordFreeUncommon(BufferId id) noexcept;
+  FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  FreedRecord RecordBlockFreeUncommon(BufferId address) noexcept;
   // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: what the fast path returned;
   // FinishFree follows kEnteredAndCounted.
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
@@ -177,24 +171,21 @@ class ProfilerImpl {
     RecordDropped(bytes);
     return false;
   }
-  // Changes the size of the live table by a limited step towards the size that fits. As long as the size does not fit,
-  // each event makes such a step. Also sets size_limit_.
-  void Resize() {
+  // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
+  // Also sets size_limit_.
+  bool Resize() {
     const int64_t records = ledger_.live_records();
-    ledger_.CountEachEvent(!live_.Resize(records));
+    const bool fits = live_.Resize(records);
     const size_t limit = records < max_live_ ? usual_size_limit() : 0;
     // Other threads read the cache line, so it is written only if the value changes.
     if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
-  }
-  // Returns whether a block in a pool may be of this kind.
-  static bool IsForBlocks(MemoryKind kind) {
-    return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
+    return fits;
   }
   // Returns whether the fast path may record a block: it may lie in one segment, on the only device that has segments,
   // or on the device that the caller names.
   bool MayBeCommonBlock(uint64_t start, size_t bytes, const Attributes& attributes) const {
     return start != 0 && Pools::IsBlockAddress(start) && bytes < size_limit_.load(std::memory_order_relaxed) &&
-           pools_.has_segments() && IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
+           pools_.has_segments() && Pools::IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
   }
   // The words of the site of such a block, for the thread's present tags.
   SiteWords WordsOfBlock(size_t bytes, Attributes attributes) const {

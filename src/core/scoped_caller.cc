@@ -46,7 +46,7 @@ constexpr uint32_t kBegunInInjected = 2;
 
 ScopedCaller::ScopedCaller(const Caller& caller) : begun_(internal::BeginScope(caller) ? kBegunHere : 0) {
   const internal::InjectedProfiler* const joined = internal::JoinedProfiler();
-  if (joined != nullptr && joined->begin_scope(&caller) != 0) begun_ |= kBegunInInjected;
+  if (joined != nullptr && joined->begin_scope(caller)) begun_ |= kBegunInInjected;
 }
 
 ScopedCaller::~ScopedCaller() {

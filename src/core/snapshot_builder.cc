@@ -61,8 +61,8 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
 void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites, const Births& births,
                 const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
-  std::unordered_map<TagSetId, std::vector<std::pair<std::string, std::string>>> tags;
-  const std::vector<std::pair<std::string, std::string>> process_tags = profiler.names.tags.All();
+  std::unordered_map<TagSetId, Labels> tags;
+  const Labels process_tags = profiler.names.tags.All();
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
@@ -113,8 +112,8 @@ bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allo
   return now.has_value() && now->is_segment();
 }
 
-int RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
-                 bool is_block) {
+bool RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
+                  bool is_block) {
   const bool is_start = id.value() == memory.range.record.value();
   // A view counts no bytes. A view at the start of the memory would have the id of the driver's record, so it is not
   // recorded.
@@ -135,10 +134,6 @@ bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
          Impl().probes.HasFixed(attributes.device);
 }
 
-Attributes AttributesOf(uint32_t device, uint32_t kind, uint32_t allocator) {
-  return {static_cast<DeviceId>(device), static_cast<MemoryKind>(kind), static_cast<AllocatorId>(allocator)};
-}
-
 // --- The functions of the table. A copy that joins calls Start first, so the profiler exists. Functions that can wait
 // or read a file are not noexcept, because a thread can be cancelled there. ---
 
@@ -152,30 +147,25 @@ int Start() {
 }
 
 template <bool is_block>
-int Record(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-           uint32_t allocator) noexcept {
+bool Record(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
   Profiler& profiler = Profiler::Default();
-  if (!profiler.enabled()) return 0;
-  const BufferId buffer(id);
-  const Attributes attributes = AttributesOf(device, kind, allocator);
-  std::optional<DriverMemory> memory = DriverMemoryAt(buffer);
-  if (memory.has_value()) return RecordInside(*memory, *caller, buffer, bytes, attributes, is_block);
-  if (IsCountedByDriver(buffer, attributes)) return 0;
-  return is_block ? profiler.RecordBlockFrom(*caller, buffer, bytes, attributes)
-                  : profiler.RecordAllocFrom(*caller, buffer, bytes, attributes);
+  if (!profiler.enabled()) return false;
+  std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (memory.has_value()) return RecordInside(*memory, caller, id, bytes, attributes, is_block);
+  if (IsCountedByDriver(id, attributes)) return false;
+  return is_block ? profiler.RecordBlockFrom(caller, id, bytes, attributes)
+                  : profiler.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
-int RecordSegment(const Caller* caller, uint64_t address, uint64_t bytes, uint32_t device, uint32_t kind,
-                  uint32_t allocator) noexcept {
+bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept {
   Profiler& profiler = Profiler::Default();
-  if (!profiler.enabled()) return 0;
-  const Attributes attributes = AttributesOf(device, kind, allocator);
-  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  if (!memory.has_value()) return profiler.RecordSegmentFrom(*caller, BufferId(address), bytes, attributes);
-  const bool is_start = address == memory->range.record.value();
-  if (!BecomesSegment(*caller, *memory, is_start ? attributes.allocator : AllocatorId{})) return 0;
-  if (is_start) CudaDriverRanges::Instance().Declare(address);
-  return 1;
+  if (!profiler.enabled()) return false;
+  std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  if (!memory.has_value()) return profiler.RecordSegmentFrom(caller, address, bytes, attributes);
+  const bool is_start = address.value() == memory->range.record.value();
+  if (!BecomesSegment(caller, *memory, is_start ? attributes.allocator : AllocatorId{})) return false;
+  if (is_start) CudaDriverRanges::Instance().Declare(address.value());
+  return true;
 }
 
 FreedRecord RecordFree(BufferId id) noexcept {
@@ -229,16 +219,13 @@ FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const
 
 void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
 
-int FindBuffer(uint64_t id, InjectedBuffer* buffer) noexcept {
-  const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(id));
+bool FindBuffer(BufferId id, LiveBuffer* buffer) noexcept {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
   std::optional<LiveBuffer> live;
-  if (memory.has_value() && memory->is_segment()) live = Impl().FindBlock(BufferId(id));
-  if (!live.has_value()) live = Profiler::Default().FindBuffer(BufferId(id));
-  if (!live.has_value()) return 0;
-  const Attributes& attributes = live->attributes;
-  *buffer = {live->bytes, static_cast<uint32_t>(attributes.device), static_cast<uint32_t>(attributes.kind),
-             static_cast<uint32_t>(attributes.allocator)};
-  return 1;
+  if (memory.has_value() && memory->is_segment()) live = Impl().FindBlock(id);
+  if (!live.has_value()) live = Profiler::Default().FindBuffer(id);
+  if (live.has_value()) *buffer = *live;
+  return live.has_value();
 }
 
 int Device(const char* name, size_t size, uint32_t* number) {
@@ -259,21 +246,9 @@ class LinkedProbe {
   LinkedProbe& operator=(const LinkedProbe&) = delete;
 
   DeviceProbe Query() const {
-    InjectedProbe answer;
-    if (probe_(argument_, &answer) == 0) throw std::bad_alloc();
-    const auto known = [](int64_t value) {
-      return value == kInjectedNotKnown ? std::nullopt : std::optional<int64_t>(value);
-    };
-    DeviceProbe probe;
-    probe.bytes_limit = known(answer.bytes_limit);
-    probe.bytes_free = known(answer.bytes_free);
-    probe.largest_free_block_bytes = known(answer.largest_free_block_bytes);
-    probe.driver_bytes_in_use = known(answer.driver_bytes_in_use);
-    probe.driver_peak_bytes_in_use = known(answer.driver_peak_bytes_in_use);
-    probe.driver_scope = static_cast<DriverScope>(answer.driver_scope);
-    probe.driver_cache_bytes = known(answer.driver_cache_bytes);
-    probe.baseline = known(answer.baseline);
-    return probe;
+    Answer<DeviceProbe> answer;
+    if (probe_(argument_, &Answer<DeviceProbe>::Receive, &answer) == 0 || !answer.complete) throw std::bad_alloc();
+    return std::move(answer.value);
   }
 
  private:
@@ -282,7 +257,7 @@ class LinkedProbe {
   void (*const end_)(void*);
 };
 
-int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
+int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
                    const void* owner) {
   std::shared_ptr<LinkedProbe> linked;
   if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
@@ -291,12 +266,12 @@ int SetDeviceProbe(uint32_t device, InjectedProfiler::Probe* probe, void* argume
   }
   return Completes([&] {
     Impl().probes.Set(
-        DeviceId(device), [linked] { return linked->Query(); }, owner, /*is_replaceable=*/true);
+        device, [linked] { return linked->Query(); }, owner, /*is_replaceable=*/true);
   });
 }
 
-void RemoveDeviceProbe(uint32_t device, const void* owner) {
-  Impl().probes.Remove(DeviceId(device), owner, /*is_replaceable=*/true);
+void RemoveDeviceProbe(DeviceId device, const void* owner) {
+  Impl().probes.Remove(device, owner, /*is_replaceable=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {
@@ -309,7 +284,7 @@ void Pass(std::string_view bytes, InjectedProfiler::Receive* receive, void* argu
   receive(argument, bytes.data(), bytes.size());
 }
 
-int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Receive* receive, void* argument) {
+int Read(InjectedPart part, DeviceId device, MemorySpace space, InjectedProfiler::Receive* receive, void* argument) {
   std::string bytes;
   const bool is_read = Completes([&] {
     const Profiler& profiler = Profiler::Default();
@@ -321,7 +296,7 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
         bytes = ToBytes(ExitSnapshot());
         break;
       case kInjectedDeviceStats:
-        bytes = ToBytes(profiler.Stats(DeviceId(device), MemorySpace(space)));
+        bytes = ToBytes(profiler.Stats(device, space));
         break;
       default:
         bytes = ToBytes(profiler.GetTrackerStats());
@@ -332,17 +307,15 @@ int Read(uint32_t part, uint32_t device, uint32_t space, InjectedProfiler::Recei
   return 1;
 }
 
-void ResetPeak(uint32_t device) noexcept { Profiler::Default().ResetPeak(DeviceId(device)); }
+void ResetPeak(DeviceId device) noexcept { Profiler::Default().ResetPeak(device); }
 
-int DropDevice(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count) {
+int DropDevice(DeviceId device, int32_t survivor, const BufferId* kept, size_t count) {
   // The driver's wrapped calls end the records of its devices.
-  if (Impl().probes.HasFixed(DeviceId(device))) return 1;
+  if (Impl().probes.HasFixed(device)) return 1;
   return Completes([&] {
-    std::vector<BufferId> ids;
-    for (size_t i = 0; i < count; ++i) ids.push_back(BufferId(kept[i]));
     std::optional<AllocatorId> allocator;
     if (survivor >= 0) allocator = static_cast<AllocatorId>(survivor);
-    Profiler::Default().DropDevice(DeviceId(device), allocator, std::move(ids));
+    Profiler::Default().DropDevice(device, allocator, {kept, kept + count});
   });
 }
 
@@ -354,13 +327,13 @@ uint32_t ExtendThreadTags(const char* key, size_t key_size, const char* value, s
 
 void SetTags(uint32_t tags) noexcept { SetCurrentTags(tags); }
 
-int BeginThreadScope(const Caller* caller) noexcept { return BeginScope(*caller); }
+bool BeginThreadScope(const Caller& caller) noexcept { return BeginScope(caller); }
 
-int FindBufferAt(uint64_t address, InjectedProfiler::Receive* receive, void* argument) {
+int FindBufferAt(BufferId address, InjectedProfiler::Receive* receive, void* argument) {
   std::string bytes;
   bool is_found = false;
   const bool is_complete = Completes([&] {
-    const std::optional<FoundBuffer> found = Profiler::Default().FindBufferAt(BufferId(address));
+    const std::optional<FoundBuffer> found = Profiler::Default().FindBufferAt(address);
     is_found = found.has_value();
     if (is_found) bytes = ToBytes(*found);
   });
@@ -369,8 +342,8 @@ int FindBufferAt(uint64_t address, InjectedProfiler::Receive* receive, void* arg
   return is_found ? 1 : 0;
 }
 
-void RecordFailureOfCaller(const Caller* caller, uint32_t device, uint32_t space, int64_t bytes) noexcept {
-  RecordFailure(Impl(), *caller, DeviceId(device), MemorySpace(space), bytes);
+void RecordFailureOfCaller(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) noexcept {
+  RecordFailure(Impl(), caller, device, space, bytes);
 }
 
 // Calls act(), which returns an absl::Status, for a function that returns the code.
@@ -413,24 +386,24 @@ constexpr InjectedProfiler MakeTable() {
   table.version = kInjectedVersion;
   table.copy = &found_injected;
   table.start = &Start;
-  table.record_alloc = &Record<false>;
-  table.record_segment = &RecordSegment;
-  table.record_block = &Record<true>;
-  table.record_free = &RecordFree;
-  table.record_block_free = &RecordBlockFree;
+  table.RecordAlloc = &Record<false>;
+  table.RecordSegment = &RecordSegment;
+  table.RecordBlock = &Record<true>;
+  table.RecordFree = &RecordFree;
+  table.RecordBlockFree = &RecordBlockFree;
 #define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
   HBMPROF_FORWARDED(HBMPROF_SET)
 #undef HBMPROF_SET
-  table.restore_record = &RestoreRecord;
-  table.prepare_record = &PrepareRecord;
+  table.RestoreRecord = &RestoreRecord;
+  table.PrepareRecord = &PrepareRecord;
   table.find_buffer = &FindBuffer;
   table.device = &Device;
   table.allocator = &Allocator;
   table.set_device_probe = &SetDeviceProbe;
-  table.remove_device_probe = &RemoveDeviceProbe;
+  table.RemoveDeviceProbe = &RemoveDeviceProbe;
   table.set_counter = &SetCounter;
   table.read = &Read;
-  table.reset_peak = &ResetPeak;
+  table.ResetPeak = &ResetPeak;
   table.drop_device = &DropDevice;
   table.extend_tags = &ExtendThreadTags;
   table.set_tags = &SetTags;

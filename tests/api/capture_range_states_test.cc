@@ -1,8 +1,10 @@
 // Capture ranges whose calls meet in several threads: one thread is held inside a call while another one calls.
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <set>
@@ -18,6 +20,7 @@
 #include "src/api/recording/capture_range.h"
 #include "src/base/message.h"
 #include "tests/support/program_run.h"
+#include "tests/support/single_step.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -51,14 +54,17 @@ std::string Printed(const Call& call) {
   return text;
 }
 
+thread_local bool is_to_be_held = false;
+
 class CaptureRangeStatesTest : public ::testing::Test {
  protected:
   CaptureRangeStatesTest() {
     Folder();
     Profiler& profiler = Profiler::Default();
     const DeviceId device = profiler.Device("GPU:0");
-    // Each call that reads the device's numbers waits here while it is held.
+    // A thread of Held that reads the device's numbers waits here. That of a recording reads them, too.
     profiler.SetDeviceProbe(device, [this] {
+      if (!is_to_be_held) return DeviceProbe();
       ++probes_;
       while (holds_.load()) usleep(1000);
       return DeviceProbe();
@@ -92,7 +98,10 @@ class CaptureRangeStatesTest : public ::testing::Test {
   std::thread Held(const Call& call) {
     holds_.store(true);
     const int before = probes_.load();
-    std::thread thread(call);
+    std::thread thread([call] {
+      is_to_be_held = true;
+      call();
+    });
     while (probes_.load() == before) usleep(1000);
     return thread;
   }
@@ -137,6 +146,75 @@ TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
   EXPECT_THAT(NewProfiles(), SizeIs(1));
   EndCaptureRange(third);
   EXPECT_THAT(NewProfiles(), SizeIs(2));
+}
+
+#if !defined(__SANITIZE_THREAD__)  // the thread sanitizer delays signals
+// Stops a thread in EndCaptureRange.
+std::atomic<int> instructions_left{0};  // to the stop
+std::atomic<bool> has_stopped{false};
+std::atomic<bool> goes_on{false};
+
+void StopAfterInstructions(int, siginfo_t*, void* interrupted) {
+  static volatile bool is_inside = false;
+  auto* const context = static_cast<ucontext_t*>(interrupted);
+  hbmprof_test::SingleStep::Arrive(context);
+  if (hbmprof_test::SingleStep::Pc(context) == reinterpret_cast<uintptr_t>(&EndCaptureRange)) is_inside = true;
+  if (!is_inside || instructions_left.fetch_sub(1) > 0) return hbmprof_test::SingleStep::StepAfter(context);
+  is_inside = false;
+  has_stopped = true;
+  while (!goes_on.load()) usleep(100);
+}
+
+TEST_F(CaptureRangeStatesTest, AnEndOfARangeThatHasEndedMeanwhileLeavesTheNextOneOpen) {
+  struct sigaction action = {};
+  action.sa_sigaction = &StopAfterInstructions;
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
+  int next_ones = 0;
+  for (int instructions = 0; instructions < 300; instructions += 5) {
+    SCOPED_TRACE(instructions);
+    const uint64_t first = BeginCaptureRange("a");
+    ASSERT_NE(first, 0u);
+    instructions_left = instructions;
+    has_stopped = goes_on = false;
+    std::thread ends([first] {
+      raise(SIGTRAP);
+      EndCaptureRange(first);
+    });
+    while (!has_stopped.load()) usleep(100);
+    EndCaptureRange(first);
+    const uint64_t second = BeginCaptureRange("b");  // 0 if the thread was stopped while it ends the first one
+    goes_on = true;
+    ends.join();
+    if (second == 0) continue;
+    ++next_ones;
+    const size_t before = NewProfiles().size();
+    EndCaptureRange(second);
+    ASSERT_EQ(NewProfiles().size(), before + 1) << "the thread has ended the second range";
+  }
+  EXPECT_GT(next_ones, 10);
+  signal(SIGTRAP, SIG_DFL);
+}
+#endif
+
+TEST_F(CaptureRangeStatesTest, ManyRangesHaveFilesOfTheSameSize) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kRanges = 200;
+#else
+  constexpr int kRanges = 2000;
+#endif
+  std::vector<uintmax_t> sizes;
+  for (int i = 0; i < kRanges; ++i) {
+    const uint64_t number = BeginCaptureRange("step");
+    ASSERT_NE(number, 0u);
+    EndCaptureRange(number);
+  }
+  for (const std::string& profile : NewProfiles()) {
+    sizes.push_back(std::filesystem::file_size(profile.substr(0, profile.size() - 6) + ".hbmrec"));
+  }
+  ASSERT_THAT(sizes, SizeIs(kRanges));
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+  EXPECT_LE(*most, *least + *least / 10);
 }
 
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread

@@ -2,7 +2,9 @@
 #include "hbmprof/leak_check.h"
 
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest-spi.h"
@@ -202,6 +204,22 @@ TEST_F(PeakCheckTest, ShowsWhatWasAddedToTheStartOnly) {
   EXPECT_THAT(peak.Report(), AllOf(HasSubstr("  256 B in 1 buffer on sim:0"), Not(HasSubstr("512 B"))));
   peak.Dismiss();
   for (void* const one : {older, page}) ASSERT_TRUE(allocator_.Free(one).ok());
+}
+
+TEST_F(PeakCheckTest, FewerButLargerBuffersAreNoNegativeNumberOfBuffers) {
+  std::vector<void*> pages;
+  std::optional<PeakCheck> peak;
+  for (const size_t bytes : {256, 256, 256, 4096}) {  // one call stack
+    if (bytes == 4096) {
+      peak.emplace(0, profiler_);
+      for (void* const page : pages) ASSERT_TRUE(allocator_.Free(page).ok());
+    }
+    pages.push_back(AllocatePage(allocator_, bytes));
+  }
+  EXPECT_EQ(peak->PeakBytes(), 4096 - 3 * 256);
+  EXPECT_THAT(peak->Report(), HasSubstr("  3328 B in larger buffers on sim:0"));
+  peak->Dismiss();
+  ASSERT_TRUE(allocator_.Free(pages.back()).ok());
 }
 
 TEST_F(PeakCheckTest, IdleMemoryOfPoolsCountsAndPinnedMemoryDoesNot) {

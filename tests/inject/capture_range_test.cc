@@ -215,6 +215,18 @@ TEST(CaptureRangeTest, RangesOfManyThreadsAreWholeAndNumbered) {
   }
 }
 
+TEST(CaptureRangeTest, TheSummaryShowsAFewOfManyRanges) {
+  const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "many"});
+  EXPECT_THAT(OnlyFiles(outcome), SizeIs(44));
+  const std::string& text = outcome.run.err;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 12) << text;
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr(".3.pb.gz\n"), Not(HasSubstr(".4.pb.gz")),
+            testing::ContainsRegex("hbmprof: \\.\\.\\. and 17 more ranges\nhbmprof: process [0-9]+: .*\\.21\\.pb\\.gz"),
+            HasSubstr("hbmprof: 22 profiles of ranges are in " + fs::canonical(outcome.folder).string() + "\n")));
+}
+
 TEST(CaptureRangeTest, AForkedChildHasRangesOfItsOwn) {
   const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "fork"});
   EXPECT_EQ(outcome.run.out, "start 0\nstop 0\nstart 0\nstop 0\nstop 0\n");

@@ -4,9 +4,10 @@ usage: pod_test.py MANIFEST WORK IMAGE=FOLDER...    WORK: an empty folder
                    FOLDER: has the file system of the image IMAGE, rootfs, and the output of `buildah inspect`,
                    inspect.json
 
-Of the manifest it uses: the order of the containers, command, workingDir, env, volumeMounts, emptyDir, secret, runAsUser,
-runAsGroup, fsGroup, readOnlyRootFilesystem and allowPrivilegeEscalation. Each container gets its image's files in an
-overlay, so no image changes, and namespaces for mounts, processes and IPC, as in a pod. Needs root.
+Of the manifest it uses: the order of the containers, command, workingDir, env with values and fields of the pod,
+volumeMounts, emptyDir, secret, runAsUser, runAsGroup, fsGroup, readOnlyRootFilesystem and allowPrivilegeEscalation.
+Each container gets its image's files in an overlay, so no image changes, and namespaces for mounts, processes and IPC,
+as in a pod. Needs root.
 """
 import gzip
 import json
@@ -25,11 +26,16 @@ import yaml
 EXPECTED_BYTES = 14942208  # examples/serve.py: 8 MiB of weights and 100 pages of 64 KiB
 TOKEN = "a token of a test"
 URL = "http://127.0.0.1:4747"
+# What Kubernetes sets.
+NAMESPACE = "serving"
+POD_UID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 class Pod:
     def __init__(self, manifest, work, images):
-        self.spec = yaml.safe_load(pathlib.Path(manifest).read_text())["spec"]
+        pod = yaml.safe_load(pathlib.Path(manifest).read_text())
+        self.spec = pod["spec"]
+        self.fields = {"metadata.name": pod["metadata"]["name"], "metadata.namespace": NAMESPACE, "metadata.uid": POD_UID}
         self.work = work
         self.images = images  # name: (file system, configuration)
         self.user = self.spec["securityContext"]["runAsUser"]
@@ -50,6 +56,10 @@ class Pod:
     def volume(self, name):
         return self.work / "volumes" / name
 
+    def value(self, variable):
+        source = variable.get("valueFrom")
+        return self.fields[source["fieldRef"]["fieldPath"]] if source else variable["value"]
+
     def command(self, container, command):
         """The command line that runs `command` in this container."""
         security = container["securityContext"]
@@ -67,7 +77,7 @@ class Pod:
                 steps.append(f"mount -o remount,bind,ro {target}")
         if security["readOnlyRootFilesystem"]:
             steps.append(f"mount -o remount,ro {root}")
-        variables = [f"{variable['name']}={variable['value']}" for variable in container.get("env", [])]
+        variables = [f"{variable['name']}={self.value(variable)}" for variable in container.get("env", [])]
         program = ["env", "-i", *configuration["Env"], *variables, *command]
         starter = ["unshare", "--pid", "--fork", "--ipc", "--root", str(root), "--wd", container.get("workingDir", "/"), "--mount-proc",
                    "--setgid", str(self.group), "--setuid", str(self.user), *program]
@@ -139,7 +149,9 @@ def main():
         (server,) = pod.spec["containers"]
         assert "command" not in server, "the image's own command must run"
         started.append(pod.start(server))
-        sample = f'hbmprof_device_memory_in_use_bytes{{pid="1",name="python3",device="GPU:0",space="device"}} {EXPECTED_BYTES}'
+        labels = (f'pid="1",name="python3",container="server",pod="injected",namespace="{NAMESPACE}",pod_uid="{POD_UID}",'
+                  'device="GPU:0",space="device"')
+        sample = f"hbmprof_device_memory_in_use_bytes{{{labels}}} {EXPECTED_BYTES}"
         wait_for(f"line '{sample}' in the metrics", lambda: sample.encode() in (get("/metrics") or b""))
         assert gzip.decompress(get("/debug/pprof/heap?name=python3"))
         print(pod.run(sidecar, ["hbmprof", "ps"]))

@@ -1,6 +1,6 @@
 // Interrupts the program after each instruction, by SIGTRAP. The handler of SIGTRAP begins with Arrive(context), and
 // calls StepAfter(context) to be called again after the next instruction. raise(SIGTRAP) starts it. For one thread at a
-// time.
+// time. Pc(context) is the address of the next instruction.
 #ifndef HBMPROF_TESTS_SUPPORT_SINGLE_STEP_H_
 #define HBMPROF_TESTS_SUPPORT_SINGLE_STEP_H_
 
@@ -17,6 +17,7 @@ namespace hbmprof_test {
 // A processor's single-step mode is not available to programs, so the next instruction is replaced by a breakpoint.
 class SingleStep {
  public:
+  static uintptr_t Pc(const ucontext_t* context) { return context->uc_mcontext.pc; }
   // Restores the instruction at which the program was interrupted.
   static void Arrive(ucontext_t* /*context*/) {
     if (breakpoint != nullptr) Write(breakpoint, replaced);
@@ -95,6 +96,7 @@ class SingleStep {
 // Uses the processor's trap flag.
 class SingleStep {
  public:
+  static uintptr_t Pc(const ucontext_t* context) { return static_cast<uintptr_t>(context->uc_mcontext.gregs[REG_RIP]); }
   static void Arrive(ucontext_t* context) { context->uc_mcontext.gregs[REG_EFL] &= ~kTrapFlag; }
   static void StepAfter(ucontext_t* context) { context->uc_mcontext.gregs[REG_EFL] |= kTrapFlag; }
 

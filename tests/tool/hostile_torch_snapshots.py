@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Writes pickles that are no snapshots of PyTorch, or that have wrong values, into a folder.
 
-usage: hostile_torch_snapshots.py FOLDER
+usage: hostile_torch_snapshots.py FOLDER [shared]
 
 The output is a JSON object: the name of each file, and a text that the message about it must have; "" if the file must
 be read. Nothing in a pickle is ever executed: those with code would create the file FOLDER/executed.
+
+With "shared", the files are those whose lists contain one object many times. A reader that copied the object for each
+time would need hours or all memory. The output is the bytes that are reserved and the bytes that are in use in each.
 """
 import copy
 import json
@@ -40,8 +43,33 @@ def with_value(entry, key, value):
   return entry
 
 
+def write_shared(folder):
+  """PyTorch lists each object once, so the second and later times count for nothing."""
+  blocks = [{"size": 1024, "requested_size": 1000, "state": "active_allocated", "frames": [FRAME]}
+            for _ in range(20_000)]
+  segment = dict(SEGMENT, total_size=1024 * len(blocks), blocks=blocks)
+  trace = [dict(EVENT, addr=(1 << 40) + 512 * i, time_us=i + 1) for i in range(20_000)]
+  apart = [dict(segment, address=segment["address"] + i * segment["total_size"]) for i in range(20_000)]
+  files = {
+      "segment_many_times": ({"segments": [segment] * 200_000, "device_traces": []}, 1),
+      "segment_list_many_times": ({"segments": [segment], "device_traces": [], "again": [[segment] * 1000 for _ in range(1000)]}, 1),
+      "blocks_shared": ({"segments": apart, "device_traces": []}, len(apart)),
+      "block_many_times": ({"segments": [dict(segment, blocks=blocks + [BLOCK] * 1_000_000)], "device_traces": []}, 1),
+      "trace_for_all_devices": ({"segments": [segment], "device_traces": [trace] * 1000}, 1),
+      "event_many_times": ({"segments": [segment], "device_traces": [[EVENT] * 1_000_000]}, 1),
+  }
+  expected = {}
+  for name, (value, segments) in files.items():
+    with open(os.path.join(folder, name), "wb") as file:
+      pickle.dump(value, file, protocol=4)
+    expected[name] = [segments * segment["total_size"], 1000 * len(blocks)]
+  print(json.dumps(expected))
+
+
 def main():
   folder = sys.argv[1]
+  if sys.argv[2:] == ["shared"]:
+    return write_shared(folder)
   executed = os.path.join(folder, "executed")
   expected = {}
 
@@ -98,6 +126,9 @@ def main():
   write("mixed", {"segments": [SEGMENT, BLOCK], "device_traces": []}, "'segments' of the snapshot is not")
   write("outside", snapshot(block=dict(BLOCK, address=0x10)), "lies outside of the segment")
   write("overlong", snapshot(segment={"blocks": [dict(BLOCK, address=0x1200)]}), "lies outside of the segment")
+  pieces = [dict(EVENT, action="segment_map", addr=(1 << 40) + 512 * i) for i in range(20_000)]
+  whole = dict(EVENT, addr=1 << 40, size=512 * len(pieces))
+  write("pieces_under_blocks", {"segments": [], "device_traces": [pieces + [whole] * 10_000]}, "overlap too often")
   write("no_action", snapshot(event={"addr": 1, "size": 2}), "'device_traces' of the snapshot is not")
 
   # What a correct file may have.
@@ -105,6 +136,9 @@ def main():
   write("annotate", snapshot(event={"action": "annotate", "addr": 0, "user_metadata": "x"}), "")
   write("unknown_action", snapshot(event={"action": "of a later release", "addr": "x"}), "")
   write("more_keys", dict(snapshot(event=dict(EVENT, more={"a": [1.5, (2, None)]})), extra=[{}, [], ()]), "")
+  host = {"address": 0x7F0000000000, "size": 4096, "allocated": True, "active": True, "segment_pool_id": (0, 0)}
+  write("host_memory", dict(snapshot(), host_segments=[host, dict(host, state="active_allocated", frames=[FRAME])],
+                            host_traces=[EVENT]), "")
   write("no_frames", snapshot(event={"action": "alloc", "addr": 1, "size": 2}), "")
   write("segments_only", [SEGMENT], "")
   write("empty", {"segments": [], "device_traces": []}, "")

@@ -46,11 +46,38 @@ class Device:
         return start
     raise AssertionError(f"block {address:#x} lies in no segment")
 
+  def map(self, start, size):
+    """Like the viewer, joins adjacent segments."""
+    for other, other_size in list(self.segments.items()):
+      assert other + other_size <= start or start + size <= other, (hex(start), size)
+      if other + other_size == start:
+        start, size = other, other_size + size
+      elif start + size == other:
+        size += other_size
+      else:
+        continue
+      del self.segments[other]
+    self.segments[start] = size
+
+  def unmap(self, start, size):
+    segment = self.segment_of(start)
+    end = segment + self.segments.pop(segment)
+    assert start + size <= end, (hex(start), size)
+    if segment < start:
+      self.segments[segment] = start - segment
+    if start + size < end:
+      self.segments[start + size] = end - start - size
+
   def used(self):
     return sum(self.blocks.values())
 
   def reserved(self):
     return sum(self.segments.values())
+
+  def check_blocks(self):
+    for block, size in self.blocks.items():
+      segment = self.segment_of(block)
+      assert block + size <= segment + self.segments[segment], (hex(block), size)
 
   def undo(self, entry):
     action, size = entry["action"], entry["size"]
@@ -61,6 +88,11 @@ class Device:
       self.sites[entry["addr"]] = entry["frames"][0]["name"]
     elif action == "alloc":
       assert self.blocks.pop(entry["addr"]) == size, entry
+    elif action == "segment_unmap":
+      self.map(entry["addr"], size)
+    elif action == "segment_map":
+      self.unmap(entry["addr"], size)
+      self.check_blocks()
     elif action == "segment_free":
       assert entry["addr"] not in self.segments
       self.segments[entry["addr"]] = size
@@ -109,7 +141,7 @@ def summary_of(number, snapshot):
     device.undo(entry)
     sign = {"alloc": -1, "free_completed": 1}.get(entry["action"], 0)
     used += sign * entry["size"]
-    sign = {"segment_alloc": -1, "segment_free": 1}.get(entry["action"], 0)
+    sign = {"segment_alloc": -1, "segment_map": -1, "segment_free": 1, "segment_unmap": 1}.get(entry["action"], 0)
     reserved += sign * entry["size"]
     # All events of one change have the same time. A peak is the state after all of them, and the first of equal states.
     if (i == 0 or trace[i - 1]["time_us"] != entry["time_us"]) and reserved >= peak[0]:

@@ -183,6 +183,31 @@ TEST(Ranks, RowsCanBeLabels) {
   EXPECT_EQ(Ranks(paths, {"--by", "stack,library"})["rows"][1]["stack"][0]["name"], "main");
 }
 
+// The profiles are read in parts. A label and a filter for it need not be in the first of them.
+TEST(Ranks, ALabelCanBeInTheLastProfileOnly) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> paths;
+  constexpr int kRanks = 70;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ProfileMaker maker;
+    maker.Sample({maker.Frame("main")}, {1, 100}, {{"kind", "device"}});
+    if (rank == kRanks - 1) maker.Sample({maker.Frame("Cache::Grow")}, {1, 700}, {{"phase", "decode"}});
+    maker.Comment("environment RANK=" + std::to_string(rank));
+    paths.push_back(dir + "/" + std::to_string(rank) + ".pb.gz");
+    maker.Write(paths.back());
+  }
+  const nlohmann::json by_label = Ranks(paths, {"--by", "phase"});
+  ASSERT_EQ(by_label["rows"].size(), 2u);
+  EXPECT_EQ(by_label["rows"][0]["labels"]["phase"], "decode");
+  EXPECT_EQ(by_label["rows"][0]["outlier"]["rank"], "69");
+  EXPECT_EQ(by_label["rows"][0]["rank_count"], 1);
+  const nlohmann::json filtered = Ranks(paths, {"-w", "phase=decode"});
+  ASSERT_EQ(filtered["rows"].size(), 1u);
+  EXPECT_EQ(filtered["rows"][0]["stack"][0]["name"], "Cache::Grow");
+  EXPECT_EQ(filtered["rows"][0]["largest"]["value"], 700);
+  EXPECT_EQ(RunTool({"ranks", paths[0], paths[1], "--by", "phase"}).exit_code, 2) << "no profile has it";
+}
+
 TEST(Ranks, RefusesProfilesThatCannotBeCompared) {
   const std::string dir = ScratchDir();
   ProfileMaker bytes;

@@ -242,6 +242,20 @@ TEST_F(ReportInBrowser, ShowsTheLibrariesAndWhatOnlyTheDriverReports) {
             "library own code 960.00 KiB\n");
 }
 
+TEST_F(Report, WhereSelectsWhatOnlyTheDriverReports) {
+  const auto unaccounted = [&](const std::string& where) {
+    std::vector<std::string> arguments = Dumps(2);
+    arguments.insert(arguments.end(), {"-w", where});
+    MakeReport(arguments);
+    const nlohmann::json data = ReportData(ReadAll(page_));
+    EXPECT_EQ(data["unaccounted"], data["base"]["unaccounted"]);
+    return data["unaccounted"].size();
+  };
+  EXPECT_EQ(unaccounted("device=GPU:0"), 1u);
+  EXPECT_EQ(unaccounted("device=GPU:1"), 0u);
+  EXPECT_EQ(unaccounted("kind=device"), 0u);
+}
+
 // A profile whose leaf is a function of the CUDA runtime.
 std::string WriteLibraryLeaf(const std::string& path) {
   ProfileMaker maker(kTypes);

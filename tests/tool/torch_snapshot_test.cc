@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -161,12 +162,17 @@ TEST_P(TorchLayouts, ConvertingToMemoryVizKeepsTheNumbers) {
   const std::string again = made_.path + ".again.pickle";
   EXPECT_EQ(OutputOf({"convert", "--to", "memory-viz", made_.path, "-o", again}), "");
   EXPECT_EQ(TotalOf(again), made_.devices[0]["reserved"]);
-  // The writer cuts a block at the end of the piece in which it begins.
-  const bool expandable = std::get<1>(GetParam());
-  if (!expandable) {
-    EXPECT_EQ(HoldersOf(again), made_.devices[0]["holders"].get<BytesByName>());
-  }
+  EXPECT_EQ(HoldersOf(again), made_.devices[0]["holders"].get<BytesByName>());
   EXPECT_EQ(TotalOf(again + "@peak"), made_.devices[0]["peak_reserved"]);
+  EXPECT_EQ(HoldersOf(again + "@peak"), HoldersOf(made_.path + "@peak"));
+  EXPECT_THAT(OutputOf({"check", again}), Not(HasSubstr("does not lead to its state")));
+  // Going backwards through the events, as the viewer does, no block is outside of the segments.
+  const CommandResult viewed = RunCommand({"python3", HBMPROF_TOOL_TESTS "/memory_viz_check.py", again});
+  ASSERT_EQ(viewed.exit_code, 0) << viewed.err;
+  const Json device = Json::parse(viewed.out)[0];
+  EXPECT_EQ(device["start"], Json({0, 0}));
+  EXPECT_EQ(device["end"], Json({made_.devices[0]["requested"], made_.devices[0]["reserved"]}));
+  EXPECT_EQ(device["peak_reserved"], made_.devices[0]["peak_reserved"]);
 }
 
 TEST(TorchSnapshot, ARecordingAsMemoryVizHasTheNumbersOfTheRecording) {
@@ -283,6 +289,27 @@ TEST(HostileSnapshots, AreRefusedWithTheReason) {
   EXPECT_THAT(top.err, AllOf(HasSubstr("reduce4: is not readable as a snapshot of PyTorch: byte "),
                              HasSubstr("a pickle can execute any code")));
   EXPECT_FALSE(std::filesystem::exists(folder + "/executed"));
+}
+
+TEST(HostileSnapshots, AnObjectThatIsListedManyTimesCountsOnce) {
+  const std::string folder = Folder() + "/shared";
+  std::filesystem::create_directory(folder);
+  const CommandResult result =
+      RunCommand({"python3", HBMPROF_TOOL_TESTS "/hostile_torch_snapshots.py", folder, "shared"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json expected = Json::parse(result.out);
+  for (const auto& [name, bytes] : expected.items()) {
+    SCOPED_TRACE(name);
+    const std::string path = folder + "/" + std::string(name);
+    const auto start = std::chrono::steady_clock::now();
+    const CommandResult top = RunTool({"top", path, "--json"}, {"HBMPROF_TOOL_MEMORY=512MiB"});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    RecordProperty(name, std::to_string(took.count()));
+    ASSERT_EQ(top.exit_code, 0) << top.err;
+    EXPECT_EQ(Json::parse(top.out)["total"], bytes[0]);
+    EXPECT_EQ(TotalOf(path, {"-w", "kind=device"}), bytes[1]);
+    EXPECT_LT(took.count(), 60);
+  }
 }
 
 // The memory for a snapshot is much less than its size: the entries of the trace are not held.

@@ -35,7 +35,7 @@
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/core/joined/injected.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tables/tags.h"
 #include "src/export/out_of_memory_report.h"
@@ -284,7 +284,7 @@ void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Prof
 void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, DeviceId device, Profiler& profiler) {
   const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
   if (const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler); joined != nullptr) {
-    return Joined(*joined).RecordFailure(caller, device, failure.space, bytes);
+    return joined->record_failure(caller, device, failure.space, bytes);
   }
   RecordFailure(ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
 }

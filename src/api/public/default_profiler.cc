@@ -251,10 +251,14 @@ DefaultProfiler* MakeFromEnvironment() {
   return default_profiler.load(std::memory_order_acquire);
 }
 
-// Returns null in the same case as MakeFromEnvironment.
+// Returns null in the same case as MakeFromEnvironment. Does not change errno.
 DefaultProfiler* FindOrMake() {
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
-  return found != nullptr ? found : MakeFromEnvironment();
+  if (found != nullptr) return found;
+  const int error = errno;
+  DefaultProfiler* const made = MakeFromEnvironment();
+  errno = error;
+  return made;
 }
 
 absl::Status MadeAlready() {
@@ -324,9 +328,7 @@ const Snapshot& internal::ExitSnapshot() {
 }
 
 Profiler& Profiler::Default() {
-  DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
-  if (found != nullptr) return found->profiler;
-  DefaultProfiler* const made = MakeFromEnvironment();
+  DefaultProfiler* const made = FindOrMake();
   return made != nullptr ? made->profiler : Off();
 }
 

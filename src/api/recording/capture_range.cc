@@ -40,14 +40,19 @@ constexpr int kMillisecondsToWaitAtExit = 2000;
 
 enum class Phase : uint64_t { kClosed, kOpening, kEndsWhenOpen, kOpen, kClosing };
 
-// The phase, with the id of its process above it: the range of a parent is not a range of its forked child.
+// The phase in the lower bits, and the number of the range above it, which is 0 in other phases than kOpen. Both have
+// the id of their process above them: the range of a parent is not a range of its forked child.
 std::atomic<uint64_t> state{0};
 constexpr int kPhaseBits = 3;
+constexpr int kNumberBits = 32;
 
-uint64_t StateOf(Phase phase) { return static_cast<uint64_t>(getpid()) << kPhaseBits | static_cast<uint64_t>(phase); }
+uint64_t ProcessOf(uint64_t number) { return number >> kNumberBits; }
+uint64_t StateOf(Phase phase, uint64_t number = 0) {
+  return (static_cast<uint64_t>(getpid()) << kNumberBits | number) << kPhaseBits | static_cast<uint64_t>(phase);
+}
 
 Phase PhaseOf(uint64_t word) {
-  if (word >> kPhaseBits != static_cast<uint64_t>(getpid())) return Phase::kClosed;
+  if (ProcessOf(word >> kPhaseBits) != static_cast<uint64_t>(getpid())) return Phase::kClosed;
   return static_cast<Phase>(word & ((1u << kPhaseBits) - 1));
 }
 
@@ -57,15 +62,20 @@ bool Enter(Phase from, Phase to) {
   uint64_t word = state.load(std::memory_order_acquire);
   return PhaseOf(word) == from && state.compare_exchange_strong(word, StateOf(to), std::memory_order_acq_rel);
 }
+// Likewise, from kOpen to kClosing, if the range `number` is open.
+bool EnterClosing(uint64_t number) {
+  uint64_t word = StateOf(Phase::kOpen, number);
+  return ProcessOf(number) == static_cast<uint64_t>(getpid()) &&
+         state.compare_exchange_strong(word, StateOf(Phase::kClosing), std::memory_order_acq_rel);
+}
 
 struct Range {
   std::string profile;  // paths
   std::string recording;
   bool has_recording = false;
 };
-Range* open_range = nullptr;           // in a forked child it can be the parent's, which is never freed
-std::atomic<uint64_t> open_number{0};  // what BeginCaptureRange returns for it
-uint64_t last_number = 0;              // with the process id above it, as all numbers
+Range* open_range = nullptr;  // in a forked child it can be the parent's, which is never freed
+uint64_t last_number = 0;     // with the process id above it, as all numbers
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
@@ -88,8 +98,8 @@ Range PathsOf(const OutputPattern& pattern, int number) {
 // Starts the recording of a range, with the next number for which there are no files.
 void StartFiles(const std::string& output, std::string_view name, Range* range) {
   const OutputPattern pattern(output);
-  const uint64_t process = static_cast<uint64_t>(getpid()) << 32;
-  if ((last_number & ~uint64_t{UINT32_MAX}) != process) last_number = process;
+  const auto process = static_cast<uint64_t>(getpid());
+  if (ProcessOf(last_number) != process) last_number = process << kNumberBits;
   absl::Status status = absl::AlreadyExistsError("100000 files with names for the ranges exist already");
   for (int i = 0; i < kMostNames; ++i) {
     *range = PathsOf(pattern, static_cast<int>(last_number & UINT32_MAX));
@@ -137,7 +147,6 @@ void EndRecordingOf(const Range& range) {
 // REQUIRES: the phase is kClosing, and this thread has entered it.
 void Close() {
   const std::unique_ptr<const Range> range(std::exchange(open_range, nullptr));
-  open_number.store(0);
   bool is_written = false;
   if (!WithEnoughStack([&] { is_written = Completes([&] { WriteFiles(*range); }); }) || !is_written) {
     EndRecordingOf(*range);
@@ -173,8 +182,9 @@ uint64_t Begin(std::string_view name) {
   }
   open_range = range.release();
   const uint64_t number = last_number;
-  open_number.store(number);
-  if (!Enter(Phase::kOpening, Phase::kOpen)) {  // another thread has ended it meanwhile
+  uint64_t opening = StateOf(Phase::kOpening);
+  if (!state.compare_exchange_strong(opening, StateOf(Phase::kOpen, number), std::memory_order_acq_rel)) {
+    // Another thread has ended it meanwhile.
     state.store(StateOf(Phase::kClosing), std::memory_order_release);
     Close();
   }
@@ -213,11 +223,12 @@ uint64_t BeginCaptureRange(std::string_view name) {
 }
 
 void EndCaptureRange(uint64_t number) {
-  if (number != 0 && number != open_number.load()) return;
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const int error = errno;
-  if (!Enter(Phase::kOpening, Phase::kEndsWhenOpen) && Enter(Phase::kOpen, Phase::kClosing)) Close();
+  const bool ends = number != 0 ? EnterClosing(number)
+                                : !Enter(Phase::kOpening, Phase::kEndsWhenOpen) && Enter(Phase::kOpen, Phase::kClosing);
+  if (ends) Close();
   errno = error;
 }
 

@@ -45,7 +45,6 @@ constexpr int64_t kStopWait = 10 * kSecond;
 // After a loss a new file begins when no event was lost for this time.
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
-constexpr size_t kMaxMarks = 100'000;
 constexpr size_t kMostUnflushed = size_t{1} << 22;  // events between two flushes of a flight recording
 constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
@@ -57,26 +56,6 @@ void Sleep(int64_t nanoseconds) {
   nanosleep(&time, nullptr);
 }
 
-// The names of the marks of this process.
-class Marks {
- public:
-  // Returns the number of the new mark plus 1; 0 if there are too many.
-  uint64_t Add(std::string_view name) {
-    MutexLock hold(mutex_);
-    if (names_.size() == kMaxMarks) return 0;
-    names_.emplace_back(name);
-    return names_.size();
-  }
-  // Returns the names of the marks from number `first` on.
-  std::vector<std::string> From(size_t first) {
-    MutexLock hold(mutex_);
-    return {names_.begin() + static_cast<std::ptrdiff_t>(std::min(first, names_.size())), names_.end()};
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
-};
 Lazy<Marks> marks;
 
 // The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
@@ -86,9 +65,7 @@ std::atomic<ProfilerImpl*> logged_profiler{nullptr};
 std::atomic<pid_t> flight_process{0};
 std::atomic<size_t> flight_buffers{0};
 std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
-std::atomic<int64_t> flight_knot{0};   // the time at which the flight recorder was started, in ticks and in nanoseconds
-std::atomic<int64_t> flight_knot_nanos{0};
-std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on, in ticks
+std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on
 
 ProfilerImpl* LoggedProfiler() {
   return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
@@ -137,8 +114,6 @@ void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
   const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
   if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
-  flight_knot.store(log.clock().NowInOrder());
-  flight_knot_nanos.store(EventClock::Monotonic());
   flight_start.store(INT64_MAX);  // a save that begins before the instant is known has no events
   flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
   SetLogged(&profiler);
@@ -155,11 +130,7 @@ std::atomic<pid_t> recording_process{0};
 class Recorder {
  public:
   Recorder(ProfilerImpl& profiler, std::string path, const RecordingOptions& options)
-      : profiler_(profiler),
-        ledger_(profiler.ledger()),
-        path_(std::move(path)),
-        options_(options),
-        ticks_(ledger_.log().clock()) {
+      : profiler_(profiler), ledger_(profiler.ledger()), path_(std::move(path)), options_(options) {
     sem_init(&wakes_, 0, 0);
   }
 
@@ -174,9 +145,9 @@ class Recorder {
   bool Stop() {
     stops_.store(true, std::memory_order_release);
     sem_post(&wakes_);
-    const int64_t end = EventClock::Monotonic() + kStopWait;
+    const int64_t end = MonotonicNanos() + kStopWait;
     while (!is_done_.load(std::memory_order_acquire)) {
-      if (EventClock::Monotonic() > end) return false;
+      if (MonotonicNanos() > end) return false;
       Sleep(kMillisecond / 2);
     }
     return true;
@@ -188,7 +159,7 @@ class Recorder {
  private:
   // One file.
   struct File {
-    explicit File(ProfilerImpl& profiler) : source(profiler) {}
+    explicit File(ProfilerImpl& profiler) : source(profiler, marks.Get()) {}
     std::unique_ptr<RecordingWriter> writer;
     RecordingSource source;
     // Used until the live buffers at the start of the file are known: `resolver` has the events since the start,
@@ -220,7 +191,6 @@ class Recorder {
   std::string path_;  // changes only in Begin
   const RecordingOptions options_;
   const pid_t process_ = getpid();
-  TickConverter ticks_;
   LedgerState start_;  // until the tables of the first file are written
   std::unique_ptr<File> file_;
   std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: a change whose last part is not read yet
@@ -252,17 +222,15 @@ absl::Status Recorder::Begin(bool must_be_new) {
     const std::unique_ptr<char, decltype(&std::free)> owned(real, &std::free);
     path_ = real;
   }
-  ticks_.AddKnot();
   const Mode mode = Mode::kStream;
   start_ = RecordingSource::ReadLedger(profiler_, &mode);
-  ticks_.AddKnot();
-  written_until_ = ticks_.ToNanos(start_.instant);
+  written_until_ = start_.instant;
   return absl::OkStatus();
 }
 
 absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
   file->resolver.emplace();
-  file->source.Begin(state, ticks_.ToNanos(state.instant));
+  file->source.Begin(state, state.instant);
   absl::Status status = file->writer->AddTables(file->source.tables());
   file->start_size = file->writer->size();
   return status;
@@ -272,12 +240,14 @@ absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t cou
   if (count == 0) return absl::OkStatus();
   const size_t tag_sets = file->source.tables().tag_sets.size();
   const size_t devices = file->source.tables().names.devices.size();
+  const size_t mark_count = file->source.tables().marks.size();
   for (size_t i = 0; i < count; ++i) {
-    file->source.Translate(ticks_, &events[i]);
+    file->source.Translate(&events[i]);
     if (file->resolver.has_value()) file->resolver->AddEvent(events[i]);
   }
   const RecordingTables& tables = file->source.tables();
-  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices) {
+  if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices ||
+      tables.marks.size() != mark_count) {
     if (absl::Status status = file->writer->AddTables(tables); !status.ok()) return status;
   }
   return file->writer->AddEvents(events, count);
@@ -310,10 +280,9 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   EventBuffer* const list = ledger_.log().TakeFull();
   const LostTimes lost = ledger_.log().TakeLost();
   found_full_ = list != nullptr && list->count == EventBuffer::kEvents;
-  ticks_.AddKnot();
   for (File* file : {file_.get(), next}) {
     if (file == nullptr || list == nullptr) continue;
-    file->source.Update(marks.Get().From(file->source.tables().marks.size()));
+    file->source.Update();
     if (absl::Status status = file->writer->AddTables(file->source.tables()); !status.ok()) {
       ledger_.log().Return(list);
       return status;
@@ -326,14 +295,14 @@ absl::Status Recorder::Round(File* next, int64_t split) {
                    " loses events, because they are recorded faster than they can be written");
     }
     lost_events_ += lost.count;
-    last_loss_ = EventClock::Monotonic();
+    last_loss_ = MonotonicNanos();
     last->is_exact = false;
     incomplete_.clear();
     if (status.ok()) {
-      status = last->writer->AddLost({ticks_.ToNanos(lost.from), ticks_.ToNanos(lost.to), lost.count});
+      status = last->writer->AddLost({lost.from, lost.to, lost.count});
     }
   }
-  if (until != 0) written_until_ = ticks_.ToNanos(until) - 1;
+  if (until != 0) written_until_ = until - 1;
   if (status.ok() && list != nullptr) status = last->writer->Flush(written_until_);
   if (status.ok() && resolves) status = ResolveLive();
   return status;
@@ -362,7 +331,7 @@ absl::Status Recorder::ResolveLive() {
 }
 
 absl::Status Recorder::WriteSample() {
-  const int64_t now = EventClock::Monotonic();
+  const int64_t now = MonotonicNanos();
   if (now < next_sample_) return absl::OkStatus();
   next_sample_ = now + options_.sample_interval.count() * kMillisecond;
   const DriverSample sample = file_->source.Sample();
@@ -380,8 +349,7 @@ absl::Status Recorder::NextFile() {
   auto next = std::make_unique<File>(profiler_);
   if (absl::Status status = Open(next.get(), /*must_be_new=*/false); !status.ok()) return status;
   const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
-  ticks_.AddKnot();
-  const int64_t time = ticks_.ToNanos(state.instant);
+  const int64_t time = state.instant;
   next->source.tables().functions = file_->source.tables().functions;
   next->source.tables().names.warnings.push_back(
       "The recording was started earlier. Its part before this one is in " + old +
@@ -399,7 +367,7 @@ absl::Status Recorder::End() {
   const int64_t instant = SwitchOff(profiler_);
   absl::Status status = Round();
   if (!status.ok()) return status;
-  written_until_ = ticks_.ToNanos(instant);
+  written_until_ = instant;
   next_sample_ = 0;
   const ProbeLimit limit;  // the process may be ending
   if (status = WriteSample(); !status.ok()) return status;
@@ -417,7 +385,7 @@ absl::Status Recorder::RunRounds() {
     const int64_t size = file_->writer->size();
     const bool is_large =
         options_.max_bytes != 0 && size >= options_.max_bytes / 2 && size - file_->start_size >= options_.max_bytes / 4;
-    const bool is_quiet = !file_->is_exact && EventClock::Monotonic() - last_loss_ > kQuietTime;
+    const bool is_quiet = !file_->is_exact && MonotonicNanos() - last_loss_ > kQuietTime;
     if (is_large || is_quiet) {
       if (absl::Status status = NextFile(); !status.ok()) return status;
     }
@@ -506,7 +474,6 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   }
   log.Return(log.TakeFull());
   log.Free();
-  log.clock().Choose();
   // Each shard that is in use keeps one buffer.
   const size_t least = size_t{2} * Ledger::kShards;
   if (!log.Allocate(std::max(static_cast<size_t>(options.buffer_bytes) / sizeof(EventBuffer), least))) {
@@ -541,7 +508,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
 
 struct FlightEvents {
   LedgerState state;
-  int64_t start = 0;  // in ticks: all events after it are in the list
+  int64_t start = 0;  // all events after it are in the list
   std::vector<std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;
@@ -625,7 +592,7 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
 
 // Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
 // or if there are no events, else "".
-std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
+std::string LimitFlight(FlightEvents* flight) {
   if (flight->is_overrun) {
     return "The flight recorder has no events: during the save there were more events than it keeps. Set "
            "HBMPROF_FLIGHT "
@@ -633,8 +600,8 @@ std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   }
   const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
   if (nanos == 0) return "";
-  const int64_t end = ticks.ToNanos(flight->state.instant);
-  const int64_t limit = ticks.ToTicks(std::max(end - nanos, flight_knot_nanos.load()));
+  const int64_t end = flight->state.instant;
+  const int64_t limit = end - nanos;
   if (flight->start <= limit || flight->start == flight_start.load()) {
     flight->start = std::max(flight->start, limit);
     return "";
@@ -643,8 +610,7 @@ std::string LimitFlight(const TickConverter& ticks, FlightEvents* flight) {
   std::snprintf(text, sizeof(text),
                 "The flight recorder has only the last %.3g of %.3g seconds: there were more events than it "
                 "keeps. Set HBMPROF_FLIGHT to a higher number.",
-                static_cast<double>(end - ticks.ToNanos(flight->start)) / kSecond,
-                static_cast<double>(nanos) / kSecond);
+                static_cast<double>(end - flight->start) / kSecond, static_cast<double>(nanos) / kSecond);
   return text;
 }
 
@@ -677,10 +643,7 @@ absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& sh
 absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
   FlightEvents flight = CopyFlight(profiler);
   const int64_t end = flight.state.instant;
-  TickConverter ticks(profiler.ledger().log().clock());
-  ticks.AddKnot(flight_knot.load(), flight_knot_nanos.load());
-  ticks.AddKnot();
-  const std::string warning = LimitFlight(ticks, &flight);
+  const std::string warning = LimitFlight(&flight);
   // Removes the events up to the start, because the log no longer has all events of that time.
   for (std::vector<RecordedEvent>& events : flight.shards) {
     events.erase(std::remove_if(events.begin(), events.end(),
@@ -688,18 +651,18 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
                  events.end());
   }
   UndoFlight(profiler, &flight);
-  flight.state.unix_nanos -= ticks.ToNanos(end) - ticks.ToNanos(flight.start);
+  flight.state.unix_nanos -= end - flight.start;
   absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
   if (!writer.ok()) return writer.status();
-  RecordingSource source(profiler);
-  source.Begin(flight.state, ticks.ToNanos(flight.start));
-  source.Update(marks.Get().From(0));
+  RecordingSource source(profiler, marks.Get());
+  source.Begin(flight.state, flight.start);
+  source.Update();
   if (!warning.empty()) source.tables().names.warnings.push_back(warning);
   LiveResolver resolver;
   for (std::vector<RecordedEvent>& events : flight.shards) {
     for (const RecordedEvent& event : events) resolver.AddEvent(event);
     while (!events.empty() && events.back().time > end) events.pop_back();
-    for (RecordedEvent& event : events) source.Translate(ticks, &event);
+    for (RecordedEvent& event : events) source.Translate(&event);
   }
   if (flight.live_is_complete) source.tables().live = resolver.Resolve(flight.listed);
   source.tables().live_is_complete = flight.live_is_complete;
@@ -707,7 +670,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   absl::Status status = (*writer)->AddTables(source.tables());
   if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
   if (status.ok()) status = (*writer)->AddSample(sample);
-  if (status.ok()) status = (*writer)->Finish(ticks.ToNanos(end));
+  if (status.ok()) status = (*writer)->Finish(end);
   // An incomplete file is of no use, and it can take the last space of the disk.
   if (!status.ok()) unlink(path.c_str());
   return status;
@@ -744,15 +707,13 @@ bool IsRecorderRunning() { return recording_process.load(std::memory_order_acqui
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   const LogUse use;
   const ReentryGuard guard;
-  EventLog& log = profiler.ledger().log();
-  if (!IsRecorderRunning()) log.clock().Choose();
   // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
   flight_buffers.store(events / EventBuffer::kEvents + 2 + Ledger::kShards);
   flight_process.store(getpid());
   flight_nanos.store(nanos);
   if (IsRecorderRunning()) return true;
   ResumeFlight(profiler);
-  return log.mode() == Mode::kRing;
+  return profiler.ledger().log().mode() == Mode::kRing;
 }
 
 bool IsFlightRecorderOn() {
@@ -788,7 +749,7 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
 void BeginMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
   const ReentryGuard guard;
-  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Add(name);
+  if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Number(name);
 }
 
 void EndMark() { EventLog::MarkOfThread() = 0; }
@@ -797,7 +758,7 @@ void RecordMark(std::string_view name) {
   ProfilerImpl* const profiler = LoggedProfiler();
   const ReentryGuard guard;
   if (profiler == nullptr || !guard.entered()) return;
-  const uint64_t number = marks.Get().Add(name);
+  const uint64_t number = marks.Get().Number(name);
   if (number != 0) profiler->ledger().LogOnly(RecordedKind::kMark, number - 1, kNoRecordedSite, 0);
 }
 

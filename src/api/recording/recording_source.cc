@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -17,49 +16,21 @@
 
 namespace hbmprof::internal {
 
-// --- Times ---
+// --- Marks ---
 
-void TickConverter::AddKnot() {
-  if (!clock_.uses_counter()) return;
-  // The counter is read before and after the clock. The attempt with the shortest time between the two reads is used.
-  constexpr int kAttempts = 5;
-  int64_t shortest = INT64_MAX;
-  Knot knot;
-  for (int i = 0; i < kAttempts; ++i) {
-    const int64_t before = clock_.NowInOrder();
-    const int64_t nanos = EventClock::Monotonic();
-    const int64_t after = clock_.NowInOrder();
-    if (after - before >= shortest) continue;
-    shortest = after - before;
-    knot = {before + shortest / 2, nanos};
-  }
-  AddKnot(knot.ticks, knot.nanos);
+uint64_t Marks::Number(std::string_view name) {
+  constexpr size_t kMostNames = 100'000;
+  MutexLock hold(mutex_);
+  if (const auto found = numbers_.find(name); found != numbers_.end()) return found->second + 1;
+  if (names_.size() == kMostNames) return 0;
+  names_.emplace_back(name);
+  numbers_.emplace(names_.back(), names_.size() - 1);
+  return names_.size();
 }
 
-void TickConverter::AddKnot(int64_t ticks, int64_t nanos) {
-  if (count_ == kKnots) {
-    std::copy(knots_ + 1, knots_ + kKnots, knots_);
-    --count_;
-  }
-  knots_[count_++] = {ticks, nanos};
-}
-
-int64_t TickConverter::ToNanos(int64_t ticks) const {
-  if (!clock_.uses_counter()) return ticks / EventClock::kStep;
-  int segment = 0;
-  while (segment + 2 < count_ && ticks >= knots_[segment + 1].ticks) ++segment;
-  const Knot& from = knots_[segment];
-  const Knot& to = knots_[segment + 1];
-  const auto slope = static_cast<double>(to.nanos - from.nanos) / static_cast<double>(to.ticks - from.ticks);
-  return from.nanos + static_cast<int64_t>(std::floor(static_cast<double>(ticks - from.ticks) * slope));
-}
-
-int64_t TickConverter::ToTicks(int64_t nanos) const {
-  if (!clock_.uses_counter()) return nanos * EventClock::kStep;
-  const Knot& from = knots_[count_ - 2];
-  const Knot& to = knots_[count_ - 1];
-  const auto slope = static_cast<double>(to.ticks - from.ticks) / static_cast<double>(to.nanos - from.nanos);
-  return from.ticks + static_cast<int64_t>(std::floor(static_cast<double>(nanos - from.nanos) * slope));
+std::string Marks::Name(uint64_t number) const {
+  MutexLock hold(mutex_);
+  return names_[number];
 }
 
 // --- Tables ---
@@ -102,7 +73,7 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
     tables_.names.devices[index].spaces[account % kMemorySpaceCount] =
         StatsOf(totals, space, profiler_.probes.Ask(device, space));
   }
-  Update({});
+  Update();
   for (size_t site = 0; site < state.sites.size(); ++site) {
     const SiteTotals& totals = state.sites[site];
     Snapshot::Sample& sample = tables_.sites[site];
@@ -115,14 +86,13 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
   }
 }
 
-void RecordingSource::Update(const std::vector<std::string>& marks) {
+void RecordingSource::Update() {
   tables_.names.allocators = profiler_.names.allocators.All();
   const size_t first_stack = tables_.names.stacks.size();
   AddSites();
   AddPython(profiler_, &tables_.names);
   if (tables_.names.stacks.size() > first_stack) AddNames(first_stack);
   AddThreads();
-  for (const std::string& mark : marks) tables_.marks.push_back({mark});
 }
 
 void RecordingSource::AddSites() {
@@ -189,11 +159,14 @@ void RecordingSource::AddThreads() {
   }
 }
 
-void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event) {
-  event->time = ticks.ToNanos(event->time);
+void RecordingSource::Translate(RecordedEvent* event) {
   if (event->kind == RecordedKind::kResetPeak || event->kind == RecordedKind::kFailed) {
     event->id = uint64_t{IndexOf(static_cast<DeviceId>(event->id / kMemorySpaceCount))} * kMemorySpaceCount +
                 event->id % kMemorySpaceCount;
+  } else if (event->kind == RecordedKind::kMark) {
+    const auto [index, is_new] = mark_index_.try_emplace(event->id, static_cast<uint32_t>(tables_.marks.size()));
+    if (is_new) tables_.marks.push_back({marks_.Name(event->id)});
+    event->id = index->second;
   } else if (event->kind == RecordedKind::kTags) {
     while (tables_.tag_sets.size() <= event->id) {
       tables_.tag_sets.push_back(TagsOf(static_cast<TagSetId>(tables_.tag_sets.size())));
@@ -203,7 +176,7 @@ void RecordingSource::Translate(const TickConverter& ticks, RecordedEvent* event
 
 DriverSample RecordingSource::Sample() {
   DriverSample sample;
-  sample.time = EventClock::Monotonic();
+  sample.time = MonotonicNanos();
   for (uint32_t index = 0; index < devices_.size(); ++index) {
     const DeviceStats stats = profiler_.Stats(devices_[index], MemorySpace::kDevice);
     sample.devices.push_back({index, stats.driver_bytes_in_use, stats.bytes_free, stats.bytes_limit,

@@ -1,15 +1,17 @@
 // RecordingSource: makes the tables of a recording from the state of a profiler, and changes the events of the log so
-// that they refer to these tables (src/export/recording.h). TickConverter: turns the times of the event log into
-// nanoseconds.
+// that they refer to these tables (src/export/recording.h). Marks: the names of marks.
 #ifndef HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
 #define HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
 
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "src/base/mutex.h"
 #include "src/core/ledger/event_log.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/profiler_impl.h"
@@ -17,46 +19,33 @@
 
 namespace hbmprof::internal {
 
-// Converts times of an EventClock to nanoseconds of CLOCK_MONOTONIC. A knot is one instant in both clocks. Between two
-// knots the conversion is linear. So a later time never becomes an earlier one, and the result follows the adjustments
-// of CLOCK_MONOTONIC.
-class TickConverter {
- public:
-  // `clock` must outlive the object.
-  explicit TickConverter(const EventClock& clock) : clock_(clock) {}
-  // Adds a knot whose values the caller has read before.
-  void AddKnot(int64_t ticks, int64_t nanos);
-  // Reads both clocks and adds a knot. Before ToNanos(ticks), two knots must have been added, the last one at or after
-  // `ticks`.
-  void AddKnot();
-  // REQUIRES: `ticks` is not earlier than the fourth-last knot (the first one, if there are fewer).
-  int64_t ToNanos(int64_t ticks) const;
-  // The reverse. REQUIRES: `nanos` is not earlier than the knot before the last one.
-  int64_t ToTicks(int64_t nanos) const;
-
- private:
-  struct Knot {
-    int64_t ticks = 0;
-    int64_t nanos = 0;
-  };
-  const EventClock& clock_;
-  static constexpr int kKnots = 4;
-  Knot knots_[kKnots];
-  int count_ = 0;
-};
-
 // The ledger at one instant.
 struct LedgerState {
-  int64_t instant = 0;  // in the event log's clock
+  int64_t instant = 0;  // nanoseconds of CLOCK_MONOTONIC
   int64_t unix_nanos = 0;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
 };
 
+// The names of the marks of a process. Each name is stored once. Thread-safe. The methods may throw std::bad_alloc.
+class Marks {
+ public:
+  // Returns the number of a name plus 1, which is that of the id of its kMark events; 0 if there are too many names.
+  uint64_t Number(std::string_view name);
+  // Returns the name with this number (not plus 1).
+  std::string Name(uint64_t number) const;
+
+ private:
+  mutable Mutex mutex_;
+  std::deque<std::string> names_ ABSL_GUARDED_BY(mutex_);  // whose elements do not move
+  std::unordered_map<std::string_view, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Thread safety: one thread at a time. All methods may throw std::bad_alloc.
 class RecordingSource {
  public:
-  explicit RecordingSource(ProfilerImpl& profiler) : profiler_(profiler) {}
+  // Both must outlive the object.
+  RecordingSource(ProfilerImpl& profiler, const Marks& marks) : profiler_(profiler), marks_(marks) {}
 
   // Reads the ledger; `mode` is for Ledger::Snapshot.
   static LedgerState ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode);
@@ -66,13 +55,13 @@ class RecordingSource {
 
   // Fills the tables with the state at the start. `time` is the time of `state.instant` in nanoseconds.
   void Begin(const LedgerState& state, int64_t time);
-  // Adds the sites, stacks, names, allocators and named frames that exist now, the marks `marks`, which the
-  // tables do not have, and the threads that were numbered. Must be called after the events that refer to them were
-  // taken from the log.
-  void Update(const std::vector<std::string>& marks);
-  // Changes the time, and the id of an account, a device or a set of tags, from the numbers of the profiler to those of
-  // the tables. Must be called after Update.
-  void Translate(const TickConverter& ticks, RecordedEvent* event);
+  // Adds the sites, stacks, names, allocators and named frames that exist now, and the threads that were numbered. Must
+  // be called after the events that refer to them were taken from the log.
+  void Update();
+  // Changes the id of an account, a device, a set of tags or a mark, from the numbers of the profiler to those of the
+  // tables. Adds devices, sets of tags and marks that the tables do not have: of the marks, which can be many, a file
+  // has only those of its events. Must be called after Update.
+  void Translate(RecordedEvent* event);
   // Returns the index of a device in the tables. Adds the device if the tables do not have it.
   uint32_t IndexOf(DeviceId device);
   // Returns the present values: those of the driver, the host memory of the process, and the counters of the program.
@@ -88,7 +77,9 @@ class RecordingSource {
   void AddThreads();
 
   ProfilerImpl& profiler_;
+  const Marks& marks_;
   RecordingTables tables_;
+  std::unordered_map<uint64_t, uint32_t> mark_index_;  // by the number of the process
   std::unordered_map<const StackRecord*, uint32_t> stack_index_;
   std::vector<uint32_t> device_index_ = std::vector<uint32_t>(kMaxDevices, UINT32_MAX);
   std::vector<DeviceId> devices_;  // by index

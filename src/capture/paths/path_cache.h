@@ -1,10 +1,6 @@
 // PathCache: a per-thread cache of call stacks. It recognizes a stack that the thread has captured before, by comparing
-// stack words instead of walking.
-//
-// The key of a lookup is the caller's (pc, sp). The lookup finds a path (paths.h) that was added for this key before.
-// If all words that the path depends on are unchanged, the stack has the frames of the path. Otherwise the stack is
-// walked by rules. When a stack is walked for the second time, its path is learned (made by LearnPath) and added to the
-// cache. A thread whose stacks seldom repeat does not use its cache most of the time.
+// the words of its path (paths.h) instead of walking. When a stack is walked for the second time, its path is learned
+// (made by LearnPath) and added to the cache.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.

@@ -217,12 +217,9 @@ class PathTable {
       const Entry* entry = EntryOf(payload);
       return entry->hash == hash && entry->size == size && std::memcmp(entry + 1, bytes, size) == 0;
     };
-    uint64_t found = table_.Find(hash, equal);
-    if (found == 0) {
-      const SpinLockHolder hold(table_.lock());
-      found = table_.Find(hash, equal);
-      if (found == 0) found = Add(hash, bytes, size);
-    }
+    const uint64_t found = table_.Intern(
+        hash, equal, [](uint64_t other) { return EntryOf(other)->hash; },
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Add(hash, bytes, size); });
     return found == 0 ? nullptr : reinterpret_cast<const Path*>(EntryOf(found) + 1);
   }
 
@@ -241,7 +238,6 @@ class PathTable {
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
-    if (!table_.Reserve([](uint64_t other) { return EntryOf(other)->hash; })) return 0;
     if (used_ + bytes_used > counted_) {
       if (!TakeHostBytes(kCountedStep)) return 0;
       counted_ += kCountedStep;
@@ -250,10 +246,8 @@ class PathTable {
     entry->hash = hash;
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
-    const auto payload = reinterpret_cast<uint64_t>(entry);
     used_ += bytes_used;  // before the entry can be found (fork.h)
-    table_.Insert(hash, payload);
-    return payload;
+    return reinterpret_cast<uint64_t>(entry);
   }
 
   InternTable table_;

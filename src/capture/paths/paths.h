@@ -5,8 +5,7 @@
 // the stack, because offsets and saved frame pointers are relative to sp. So a path is the caller's pc, its fp if a
 // frame is found by it, and these words. If pc, fp and words are equal, the frames are equal.
 //
-// The process keeps every path until it ends, up to a limit. Not in this file: the search for the path of a caller
-// (path_cache.h).
+// The process keeps every path until it ends, up to a limit.
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_PATHS_H_
 

@@ -1,7 +1,5 @@
 // The CPython interpreter of this process: where it keeps its state, and at which offsets its structs have the fields
 // that describe the running Python functions.
-//
-// Not in this file: reading a thread's frames (python_frames.h).
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 

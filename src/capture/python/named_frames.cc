@@ -12,9 +12,7 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr uint32_t kChunkBits = 12;
-constexpr uint32_t kChunks = 1 << 10;
-constexpr size_t kChunkBytes = sizeof(NamedFrame*) << kChunkBits;
+constexpr uint32_t kMostFrames = 1 << 22;
 
 const NamedFrame* FrameOf(uint64_t payload) { return reinterpret_cast<const NamedFrame*>(payload); }
 
@@ -23,31 +21,27 @@ struct NamedFrames {
   InternTable table;
   Arena arena ABSL_GUARDED_BY(table.lock());
   std::atomic<uint32_t> count{0};
-  std::atomic<const NamedFrame**> chunks[kChunks] = {};
+  const NamedFrame** by_number = nullptr;  // kMostFrames of them; set before the first one is counted
 
   // Adds `frame` with its texts. Returns its payload; 0 if there is no memory.
   uint64_t Add(NamedFrame frame, std::string_view function, std::string_view file)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(table.lock()) {
     frame.number = count.load(std::memory_order_relaxed);
-    if (frame.number >> kChunkBits >= kChunks) return 0;
-    if (!table.Reserve([](uint64_t payload) { return FrameOf(payload)->hash; })) return 0;
-    std::atomic<const NamedFrame**>& chunk = chunks[frame.number >> kChunkBits];
-    if (chunk.load(std::memory_order_relaxed) == nullptr) {
-      auto* frames = static_cast<const NamedFrame**>(MapPages(kChunkBytes));
-      if (frames == nullptr) return 0;
-      chunk.store(frames, std::memory_order_release);
+    if (frame.number == kMostFrames) return 0;
+    // A page more than they need, so that they are in small pages (see MapPages).
+    if (by_number == nullptr) {
+      by_number = static_cast<const NamedFrame**>(ReservePages(kMostFrames * sizeof(NamedFrame*) + 4096));
     }
+    if (by_number == nullptr || !TakeHostBytes(sizeof(NamedFrame*))) return 0;
     auto* added = static_cast<NamedFrame*>(arena.Allocate(sizeof(NamedFrame) + function.size() + file.size()));
     if (added == nullptr) return 0;
     *added = frame;
     char* text = reinterpret_cast<char*>(added + 1);
     std::memcpy(text, function.data(), function.size());
     std::memcpy(text + function.size(), file.data(), file.size());
-    chunk.load(std::memory_order_relaxed)[frame.number & ((1u << kChunkBits) - 1)] = added;
+    by_number[frame.number] = added;
     count.store(frame.number + 1, std::memory_order_release);
-    const auto payload = reinterpret_cast<uint64_t>(added);
-    table.Insert(frame.hash, payload);
-    return payload;
+    return reinterpret_cast<uintptr_t>(added);
   }
 };
 NeverDestroyed<NamedFrames> frames;  // threads may capture until the process ends
@@ -57,7 +51,7 @@ NeverDestroyed<NamedFrames> frames;  // threads may capture until the process en
 const NamedFrame* NamedFrameOf(uint64_t word) {
   const auto number = static_cast<uint32_t>(word);
   if (!IsNamedFrameWord(word) || number >= NamedFrameCount()) return nullptr;
-  return frames->chunks[number >> kChunkBits].load(std::memory_order_acquire)[number & ((1u << kChunkBits) - 1)];
+  return frames->by_number[number];
 }
 
 uint32_t NamedFrameCount() { return frames->count.load(std::memory_order_acquire); }
@@ -70,16 +64,11 @@ uint64_t InternNamedFrame(std::string_view function, std::string_view file, int3
     return frame->hash == hash && frame->line == line && frame->first_line == first_line &&
            frame->function() == function && frame->file() == file;
   };
-  uint64_t found = frames->table.Find(hash, equal);
-  if (found == 0) {
-    SpinLockHolder hold(frames->table.lock());
-    found = frames->table.Find(hash, equal);
-    if (found == 0) {
-      found = frames->Add(
-          {hash, 0, line, first_line, static_cast<uint32_t>(function.size()), static_cast<uint32_t>(file.size())},
-          function, file);
-    }
-  }
+  const NamedFrame frame = {
+      hash, 0, line, first_line, static_cast<uint32_t>(function.size()), static_cast<uint32_t>(file.size())};
+  const uint64_t found = frames->table.Intern(
+      hash, equal, [](uint64_t payload) { return FrameOf(payload)->hash; },
+      [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return frames->Add(frame, function, file); });
   return found == 0 ? 0 : kNamedFrameWord | FrameOf(found)->number;
 }
 

@@ -8,9 +8,6 @@
 //
 // A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
 // read, those of a traceback that the program passed (src/base/traceback.h) are used instead.
-//
-// Not in this file: finding the interpreter, and the layout of its structs (interpreter.h). docs/python.md is for
-// users.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 

@@ -2,9 +2,6 @@
 // linked into a program call these functions to record, so that one profiler counts all memory of the process. The
 // table has no types of the C++ library, which may be another one in the program. The two libraries share no object:
 // each has its own locks and thread state.
-//
-// This file declares the table and the search for it. Not in this file: the functions of the table
-// (src/inject/injected_profiler.cc), and the Profiler that calls them (joined.h).
 #ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 #define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 
@@ -18,26 +15,6 @@
 #include "hbmprof/profiler.h"
 
 namespace hbmprof::internal {
-
-struct InjectedBuffer {
-  int64_t bytes;
-  uint32_t device;
-  uint32_t kind;
-  uint32_t allocator;
-};
-
-// The contents of a DeviceProbe. A value that is not known is kInjectedNotKnown.
-inline constexpr int64_t kInjectedNotKnown = INT64_MIN;
-struct InjectedProbe {
-  int64_t bytes_limit;
-  int64_t bytes_free;  // kInjectedNotKnown: unknown
-  int64_t largest_free_block_bytes;
-  int64_t driver_bytes_in_use;
-  int64_t driver_peak_bytes_in_use;
-  int64_t driver_cache_bytes;
-  int64_t baseline;
-  uint32_t driver_scope;
-};
 
 // The contents of a RecordingOptions.
 struct InjectedRecording {
@@ -65,58 +42,57 @@ enum InjectedPart : uint32_t {
 
 // No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
 // Devices, allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has
-// the effect of the function of Profiler with that name. Functions that return whether they succeeded return 0 if the
-// host has no memory.
+// the effect of the function of Profiler with that name; those with its very name have its parameters, too. Functions
+// that return an int return 0 if the host has no memory.
 struct InjectedProfiler {
-  using Record = int(const Caller* caller, uint64_t id, uint64_t bytes, uint32_t device, uint32_t kind,
-                     uint32_t allocator);
-  // Must not throw. Returns 0 if the host has no memory.
-  using Probe = int(void* argument, InjectedProbe* probe);
-  // Receives bytes (snapshot_bytes.h), which are valid only during the call. Must not throw. Allocations of the thread
-  // during the call are not recorded.
+  using Record = bool(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  // Receives bytes (snapshot_bytes.h), which are valid only during the call. Must not throw. If the injected library
+  // calls it, allocations of the thread during the call are not recorded.
   using Receive = void(void* argument, const char* bytes, size_t size);
+  // Passes the bytes of a DeviceProbe to `receive`. Must not throw. Returns 0 if the host has no memory.
+  using Probe = int(void* argument, Receive* receive, void* receiver);
 
   size_t struct_size;
   uint32_t version;
   const void* copy;  // identifies the library that has this table: the address of its `found_injected`
 
   int (*start)();  // makes the profiler
-  Record* record_alloc;
-  Record* record_segment;
-  Record* record_block;
-  FreedRecord (*record_free)(BufferId id);
-  FreedRecord (*record_block_free)(BufferId address);
+  Record* RecordAlloc;
+  Record* RecordSegment;
+  Record* RecordBlock;
+  FreedRecord (*RecordFree)(BufferId id);
+  FreedRecord (*RecordBlockFree)(BufferId address);
 #define HBMPROF_DECLARE(Result, Name, parameters, arguments) Result(*Name) parameters;
   HBMPROF_FORWARDED(HBMPROF_DECLARE)
 #undef HBMPROF_DECLARE
-  void (*restore_record)(const FreedRecord& record);
-  FreedRecord (*prepare_record)(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
-  int (*find_buffer)(uint64_t id, InjectedBuffer* buffer);
+  void (*RestoreRecord)(const FreedRecord& record);
+  FreedRecord (*PrepareRecord)(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  bool (*find_buffer)(BufferId id, LiveBuffer* buffer);
 
   int (*device)(const char* name, size_t size, uint32_t* number);
   int (*allocator)(const char* name, size_t size, uint32_t* number);
   // Calls end(argument) when the probe is no longer needed, also if set_device_probe fails.
-  int (*set_device_probe)(uint32_t device, Probe* probe, void* argument, void (*end)(void* argument),
+  int (*set_device_probe)(DeviceId device, Probe* probe, void* argument, void (*end)(void* argument),
                           const void* owner);
-  void (*remove_device_probe)(uint32_t device, const void* owner);
+  void (*RemoveDeviceProbe)(DeviceId device, const void* owner);
   int (*set_counter)(const char* name, size_t name_size, int64_t value);
 
-  int (*read)(uint32_t part, uint32_t device, uint32_t space, Receive* receive, void* argument);
-  void (*reset_peak)(uint32_t device);
-  int (*drop_device)(uint32_t device, int32_t survivor, const uint64_t* kept, size_t count);
+  int (*read)(InjectedPart part, DeviceId device, MemorySpace space, Receive* receive, void* argument);
+  void (*ResetPeak)(DeviceId device);
+  int (*drop_device)(DeviceId device, int32_t survivor, const BufferId* kept, size_t count);
 
   // The calling thread's set of tags. extend_tags adds a tag and returns the previous set. set_tags replaces the set.
   uint32_t (*extend_tags)(const char* key, size_t key_size, const char* value, size_t value_size);
   void (*set_tags)(uint32_t tags);
 
   // The calling thread's ScopedCaller: begin_scope returns whether it has begun one, which end_scope then ends.
-  int (*begin_scope)(const Caller* caller);
+  bool (*begin_scope)(const Caller& caller);
   void (*end_scope)();
 
   // Receives the bytes of a FoundBuffer. Returns 1 if there is one, 0 if there is none, -1 if the host has no memory.
-  int (*find_buffer_at)(uint64_t address, Receive* receive, void* argument);
+  int (*find_buffer_at)(BufferId address, Receive* receive, void* argument);
   // RecordFailure of src/api/recording/recorder.h.
-  void (*record_failure)(const Caller* caller, uint32_t device, uint32_t space, int64_t bytes);
+  void (*record_failure)(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes);
   // The functions of recording.h. They return the code of their absl::Status. After an error, `receive` gets its
   // message.
   int (*start_recording)(const char* path, size_t path_size, const InjectedRecording* options, Receive* receive,
@@ -131,7 +107,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 5;
+inline constexpr uint32_t kInjectedVersion = 6;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";

@@ -13,39 +13,17 @@ namespace {
 
 using Probe = std::function<DeviceProbe()>;
 
-// Not inlined, because otherwise the compiler reports the value of an empty optional as an uninitialized variable.
-[[gnu::noinline]] int64_t OrNotKnown(const std::optional<int64_t>& value) { return value.value_or(kInjectedNotKnown); }
-
 // The injected library calls this function, so no exception may leave it. (The exception that cancels a thread may
 // leave it.)
-int QueryProbe(void* argument, InjectedProbe* answer) {
+int QueryProbe(void* argument, InjectedProfiler::Receive* receive, void* receiver) {
   return Completes([&] {
     const auto& call = *static_cast<const Probe*>(argument);
-    const DeviceProbe probe = call ? call() : DeviceProbe();
-    *answer = {OrNotKnown(probe.bytes_limit),
-               OrNotKnown(probe.bytes_free),
-               OrNotKnown(probe.largest_free_block_bytes),
-               OrNotKnown(probe.driver_bytes_in_use),
-               OrNotKnown(probe.driver_peak_bytes_in_use),
-               OrNotKnown(probe.driver_cache_bytes),
-               OrNotKnown(probe.baseline),
-               static_cast<uint32_t>(probe.driver_scope)};
+    const std::string bytes = ToBytes(call ? call() : DeviceProbe());
+    receive(receiver, bytes.data(), bytes.size());
   });
 }
 
 void EndProbe(void* argument) { delete static_cast<Probe*>(argument); }
-
-template <typename T>
-struct Answer {
-  T value;
-  bool complete = false;
-};
-
-template <typename T>
-void ReceiveAnswer(void* argument, const char* bytes, size_t size) noexcept {
-  auto& answer = *static_cast<Answer<T>*>(argument);
-  if (!Completes([&] { answer.complete = FromBytes({bytes, size}, &answer.value); })) answer.complete = false;
-}
 
 void ReceiveText(void* argument, const char* bytes, size_t size) noexcept {
   auto& text = *static_cast<std::string*>(argument);
@@ -63,14 +41,13 @@ absl::Status StatusOf(Function* call, Arguments... arguments) {
 }  // namespace
 
 std::optional<LiveBuffer> Joined::FindBuffer(BufferId id) const {
-  InjectedBuffer buffer;
-  if (injected_.find_buffer(id.value(), &buffer) == 0) return std::nullopt;
-  return LiveBuffer{buffer.bytes, {DeviceId(buffer.device), MemoryKind(buffer.kind), AllocatorId(buffer.allocator)}};
+  LiveBuffer buffer;
+  return injected_.find_buffer(id, &buffer) ? std::optional<LiveBuffer>(buffer) : std::nullopt;
 }
 
 std::optional<FoundBuffer> Joined::FindBufferAt(BufferId address) const {
   Answer<FoundBuffer> answer;
-  const int found = injected_.find_buffer_at(address.value(), &ReceiveAnswer<FoundBuffer>, &answer);
+  const int found = injected_.find_buffer_at(address, &Answer<FoundBuffer>::Receive, &answer);
   if (found == 0) return std::nullopt;
   if (found < 0 || !answer.complete) throw std::bad_alloc();
   return std::move(answer.value);
@@ -95,9 +72,7 @@ uint32_t Joined::NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std:
 
 void Joined::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const {
   auto* const own = new Probe(std::move(probe));
-  if (injected_.set_device_probe(static_cast<uint32_t>(device), &QueryProbe, own, &EndProbe, owner) == 0) {
-    throw std::bad_alloc();
-  }
+  if (injected_.set_device_probe(device, &QueryProbe, own, &EndProbe, owner) == 0) throw std::bad_alloc();
 }
 
 void Joined::SetCounter(std::string_view name, int64_t value) const {
@@ -107,8 +82,7 @@ void Joined::SetCounter(std::string_view name, int64_t value) const {
 template <typename T>
 T Joined::Read(InjectedPart part, DeviceId device, MemorySpace space) const {
   Answer<T> answer;
-  const int is_read =
-      injected_.read(part, static_cast<uint32_t>(device), static_cast<uint32_t>(space), &ReceiveAnswer<T>, &answer);
+  const int is_read = injected_.read(part, device, space, &Answer<T>::Receive, &answer);
   if (is_read == 0 || !answer.complete) throw std::bad_alloc();
   return std::move(answer.value);
 }
@@ -121,10 +95,8 @@ Snapshot Joined::TakeSnapshot() const { return Read<Snapshot>(kInjectedSnapshot)
 Snapshot Joined::TakeExitSnapshot() const { return Read<Snapshot>(kInjectedExitSnapshot); }
 
 void Joined::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const {
-  static_assert(sizeof(BufferId) == sizeof(uint64_t));
   const int32_t allocator = survivor.has_value() ? static_cast<int32_t>(*survivor) : -1;
-  const auto* ids = reinterpret_cast<const uint64_t*>(kept.data());
-  if (injected_.drop_device(static_cast<uint32_t>(device), allocator, ids, kept.size()) == 0) throw std::bad_alloc();
+  if (injected_.drop_device(device, allocator, kept.data(), kept.size()) == 0) throw std::bad_alloc();
 }
 
 }  // namespace hbmprof::internal

@@ -3,89 +3,119 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "hbmprof/profiler.h"
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 namespace {
 
-// Each type's fields are listed once, by Fields(), for both directions.
-class Writer {
+// Writes values to bytes, or reads them from bytes: the fields of a type are listed once, for both directions.
+class Stream {
  public:
-  template <typename... Values>
-  void operator()(const Values&... values) {
-    (Put(values), ...);
-  }
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  template <typename Value>
-  void Put(const Value& value);
-  void Put(const std::string& text) {
-    Put(text.size());
-    bytes_.append(text);
-  }
-  template <typename T>
-  void Put(const std::vector<T>& list) {
-    Put(list.size());
-    for (const T& one : list) Put(one);
-  }
-  template <typename A, typename B>
-  void Put(const std::pair<A, B>& pair) {
-    (*this)(pair.first, pair.second);
-  }
-  template <typename T>
-  void Put(const std::optional<T>& value) {
-    Put(value.has_value());
-    if (value.has_value()) Put(*value);
-  }
-
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+  // A writer changes no value that it passes.
+  explicit Stream(std::string* written) : written_(written) {}
+  explicit Stream(std::string_view read) : rest_(read) {}
 
   template <typename... Values>
-  void operator()(Values&... values) {
-    (Get(values), ...);
+  void Pass(Values&... values) {
+    (PassOne(values), ...);
   }
-  bool Done() const { return ok_ && rest_.empty(); }
+  // Of a reader: whether exactly its bytes were read.
+  bool is_done() const { return ok_ && rest_.empty(); }
 
  private:
+  // A number, a truth value or an enumerator: eight bytes.
   template <typename Value>
-  void Get(Value& value);
-  void Get(std::string& text) { text.assign(Bytes(Count())); }
+  void PassOne(Value& value) {
+    auto word = static_cast<uint64_t>(value);
+    if (written_ != nullptr) {
+      written_->append(reinterpret_cast<const char*>(&word), sizeof(word));
+      return;
+    }
+    const std::string_view bytes = Take(sizeof(word));
+    word = 0;
+    if (ok_) std::memcpy(&word, bytes.data(), sizeof(word));
+    value = static_cast<Value>(word);
+  }
+  void PassOne(std::string& text) {
+    const uint64_t count = PassCount(text.size());
+    if (written_ != nullptr) {
+      written_->append(text);
+    } else {
+      text.assign(Take(count));
+    }
+  }
   template <typename T>
-  void Get(std::vector<T>& list) {
-    // Each element takes at least eight bytes (a text or a list has at least its length), so Count() can reject a count
-    // that is greater than the number of bytes that are left.
-    const uint64_t count = Count();
-    list.clear();
-    list.reserve(count);
-    for (uint64_t i = 0; i < count && ok_; ++i) Get(list.emplace_back());
+  void PassOne(std::vector<T>& list) {
+    const uint64_t count = PassCount(list.size());
+    if (written_ == nullptr) list.resize(count);
+    for (T& one : list) PassOne(one);
   }
   template <typename A, typename B>
-  void Get(std::pair<A, B>& pair) {
-    (*this)(pair.first, pair.second);
+  void PassOne(std::pair<A, B>& pair) {
+    Pass(pair.first, pair.second);
   }
   template <typename T>
-  void Get(std::optional<T>& value) {
-    bool has_value = false;
-    Get(has_value);
-    value.reset();
-    if (has_value) Get(value.emplace());
+  void PassOne(std::optional<T>& value) {
+    bool has_value = value.has_value();
+    PassOne(has_value);
+    if (!has_value) return value.reset();
+    PassOne(value.has_value() ? *value : value.emplace());
   }
-  // A length or count; never more than the bytes that are left.
-  uint64_t Count() {
-    uint64_t count = 0;
-    Get(count);
-    ok_ = ok_ && count <= rest_.size();
+  void PassOne(DeviceStats& value) {
+    Pass(value.bytes_in_use, value.peak_bytes_in_use, value.num_allocs, value.num_live, value.largest_alloc_size,
+         value.pool_bytes, value.bytes_reserved, value.bytes_limit, value.bytes_free, value.largest_free_block_bytes,
+         value.driver_bytes_in_use, value.driver_peak_bytes_in_use, value.driver_scope, value.driver_cache_bytes,
+         value.unaccounted, value.baseline);
+  }
+  void PassOne(DeviceProbe& value) {
+    Pass(value.bytes_limit, value.bytes_free, value.largest_free_block_bytes, value.driver_bytes_in_use,
+         value.driver_peak_bytes_in_use, value.driver_scope, value.driver_cache_bytes, value.baseline, value.uuid,
+         value.processes);
+  }
+  void PassOne(TrackerStats& value) {
+    Pass(value.foreign_frees, value.replaced_records, value.dropped_records, value.dropped_bytes,
+         value.reentrant_events, value.truncated_stacks, value.dropped_tag_values, value.live_records, value.sites,
+         value.host_bytes, value.max_host_bytes, value.unwinder);
+  }
+  void PassOne(Snapshot::Sample& value) {
+    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
+         value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
+         value.freed_by_octave);
+  }
+  void PassOne(Snapshot::Sample::Born& value) { Pass(value.birth_class, value.objects, value.bytes); }
+  void PassOne(Snapshot::Stack& value) { Pass(value.return_addresses, value.truncated); }
+  void PassOne(Snapshot::NamedFrame& value) { Pass(value.function, value.file, value.line, value.start_line); }
+  void PassOne(Snapshot::Python& value) { Pass(value.version, value.problem); }
+  void PassOne(Snapshot::Module& value) {
+    Pass(value.start, value.limit, value.offset, value.bias, value.path, value.build_id);
+  }
+  void PassOne(Snapshot::Device& value) {
+    Pass(value.name);
+    for (DeviceStats& space : value.spaces) Pass(space);
+    Pass(value.uuid, value.processes);
+  }
+  void PassOne(DeviceProcess& value) { Pass(value.process_id, value.bytes, value.is_this); }
+  void PassOne(FoundBuffer& value) {
+    Pass(value.address, value.bytes, value.attributes.device, value.attributes.kind, value.attributes.allocator,
+         value.tags, value.stack);
+  }
+  void PassOne(Snapshot& value) {
+    Pass(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules, value.tracker,
+         value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id, value.host,
+         value.environment, value.uptime_seconds, value.birth_class_log2);
+  }
+  // Passes the length of a text or a list, whose elements have at least eight bytes each. A length that was read is
+  // never more than the bytes that are left.
+  uint64_t PassCount(uint64_t count) {
+    PassOne(count);
+    ok_ = ok_ && (written_ != nullptr || count <= rest_.size());
     return ok_ ? count : 0;
   }
-  std::string_view Bytes(uint64_t count) {
+  std::string_view Take(uint64_t count) {
     ok_ = ok_ && count <= rest_.size();
     if (!ok_) return {};
     const std::string_view bytes = rest_.substr(0, count);
@@ -93,91 +123,14 @@ class Reader {
     return bytes;
   }
 
+  std::string* const written_ = nullptr;  // null: reads
   std::string_view rest_;
   bool ok_ = true;
 };
 
-template <typename Visit, typename T>
-void Fields(Visit& visit, T& value) {
-  using Type = std::remove_const_t<T>;
-  if constexpr (std::is_same_v<Type, DeviceStats>) {
-    visit(value.bytes_in_use, value.peak_bytes_in_use, value.num_allocs, value.num_live, value.largest_alloc_size,
-          value.pool_bytes, value.bytes_reserved, value.bytes_limit, value.bytes_free, value.largest_free_block_bytes,
-          value.driver_bytes_in_use, value.driver_peak_bytes_in_use, value.driver_scope, value.driver_cache_bytes,
-          value.unaccounted, value.baseline);
-  } else if constexpr (std::is_same_v<Type, TrackerStats>) {
-    visit(value.foreign_frees, value.replaced_records, value.dropped_records, value.dropped_bytes,
-          value.reentrant_events, value.truncated_stacks, value.dropped_tag_values, value.live_records, value.sites,
-          value.host_bytes, value.max_host_bytes, value.unwinder);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Sample>) {
-    visit(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
-          value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
-          value.freed_by_octave);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Sample::Born>) {
-    visit(value.birth_class, value.objects, value.bytes);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Stack>) {
-    visit(value.return_addresses, value.truncated);
-  } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
-    visit(value.function, value.file, value.line, value.start_line);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Python>) {
-    visit(value.version, value.problem);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {
-    visit(value.start, value.limit, value.offset, value.bias, value.path, value.build_id);
-  } else if constexpr (std::is_same_v<Type, Snapshot::Device>) {
-    visit(value.name);
-    for (auto& space : value.spaces) visit(space);
-    visit(value.uuid, value.processes);
-  } else if constexpr (std::is_same_v<Type, FoundBuffer>) {
-    visit(value.address, value.bytes, value.attributes.device, value.attributes.kind, value.attributes.allocator,
-          value.tags, value.stack);
-  } else if constexpr (std::is_same_v<Type, DeviceProcess>) {
-    visit(value.process_id, value.bytes, value.is_this);
-  } else {
-    static_assert(std::is_same_v<Type, Snapshot>);
-    visit(value.samples, value.stacks, value.named_frames, value.devices, value.allocators, value.modules,
-          value.tracker, value.python, value.counters, value.warnings, value.time_unix_nanos, value.process_id,
-          value.host, value.environment, value.uptime_seconds, value.birth_class_log2);
-  }
-}
-
-template <typename Value>
-void Writer::Put(const Value& value) {
-  if constexpr (std::is_integral_v<Value> || std::is_enum_v<Value>) {
-    const auto word = static_cast<uint64_t>(value);
-    bytes_.append(reinterpret_cast<const char*>(&word), sizeof(word));
-  } else {
-    Fields(*this, value);
-  }
-}
-
-template <typename Value>
-void Reader::Get(Value& value) {
-  if constexpr (std::is_integral_v<Value> || std::is_enum_v<Value>) {
-    uint64_t word = 0;
-    const std::string_view bytes = Bytes(sizeof(word));
-    if (ok_) std::memcpy(&word, bytes.data(), sizeof(word));
-    value = static_cast<Value>(word);
-  } else {
-    Fields(*this, value);
-  }
-}
-
-template <typename T>
-std::string Write(const T& value) {
-  Writer writer;
-  writer(value);
-  return writer.Take();
-}
-
-template <typename T>
-bool Read(std::string_view bytes, T* value) {
-  Reader reader(bytes);
-  reader(*value);
-  return reader.Done();
-}
-
 // A field that is added to one of these must be added to its list above.
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
+static_assert(sizeof(DeviceProbe) == 8 * 15 + sizeof(std::string) + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::NamedFrame) == 8 * 2 + 2 * sizeof(std::string));
@@ -191,13 +144,27 @@ static_assert(sizeof(FoundBuffer) ==
 
 }  // namespace
 
-std::string ToBytes(const Snapshot& snapshot) { return Write(snapshot); }
-std::string ToBytes(const DeviceStats& stats) { return Write(stats); }
-std::string ToBytes(const TrackerStats& stats) { return Write(stats); }
-std::string ToBytes(const FoundBuffer& buffer) { return Write(buffer); }
-bool FromBytes(std::string_view bytes, Snapshot* snapshot) { return Read(bytes, snapshot); }
-bool FromBytes(std::string_view bytes, DeviceStats* stats) { return Read(bytes, stats); }
-bool FromBytes(std::string_view bytes, TrackerStats* stats) { return Read(bytes, stats); }
-bool FromBytes(std::string_view bytes, FoundBuffer* buffer) { return Read(bytes, buffer); }
+template <typename T>
+std::string ToBytes(const T& value) {
+  std::string bytes;
+  Stream(&bytes).Pass(const_cast<T&>(value));
+  return bytes;
+}
+
+template <typename T>
+bool FromBytes(std::string_view bytes, T* value) {
+  Stream stream(bytes);
+  stream.Pass(*value);
+  return stream.is_done();
+}
+
+#define HBMPROF_INSTANTIATE(T)            \
+  template std::string ToBytes(const T&); \
+  template bool FromBytes(std::string_view, T*);
+HBMPROF_INSTANTIATE(Snapshot)
+HBMPROF_INSTANTIATE(DeviceStats)
+HBMPROF_INSTANTIATE(TrackerStats)
+HBMPROF_INSTANTIATE(FoundBuffer)
+HBMPROF_INSTANTIATE(DeviceProbe)
 
 }  // namespace hbmprof::internal

@@ -1,18 +1,11 @@
 #include "src/core/ledger/event_log.h"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "src/base/pages.h"
-
-#ifdef __x86_64__
-#include <cpuid.h>
-#endif
 
 namespace hbmprof::internal {
 namespace {
@@ -23,35 +16,7 @@ constexpr uint32_t kMaxThreads = UINT16_MAX;
 std::atomic<int32_t> threads[kMaxThreads + 1];
 std::atomic<uint32_t> numbered_threads{1};
 
-#ifdef __x86_64__
-// Returns whether the counter runs at a constant rate in all states of the processor.
-bool IsCounterInvariant() {
-  constexpr unsigned kPowerLeaf = 0x80000007;
-  constexpr unsigned kInvariantCounter = 1u << 8;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(kPowerLeaf, &a, &b, &c, &d) != 0 && (d & kInvariantCounter) != 0;
-}
-
-// Returns whether the kernel's clock is the counter. The kernel uses the counter only if it has found the counters of
-// all processors equal.
-bool IsCounterTheClock() {
-  const int error = errno;
-  char name[8] = {};
-  const int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
-  const bool is_read = fd >= 0 && read(fd, name, sizeof(name) - 1) > 0;
-  if (fd >= 0) close(fd);
-  errno = error;
-  return is_read && std::strcmp(name, "tsc\n") == 0;
-}
-#endif
-
 }  // namespace
-
-void EventClock::Choose() {
-#ifdef __x86_64__
-  uses_counter_ = IsCounterInvariant() && IsCounterTheClock();
-#endif
-}
 
 EventLog::~EventLog() { FreeMemory(); }
 
@@ -83,7 +48,7 @@ void EventLog::Free() {
 
 bool EventLog::HasOldBuffer() const {
   const EventBuffer* const oldest = ring_nanos_ == 0 ? nullptr : Oldest();
-  return oldest != nullptr && EventClock::Monotonic() - oldest->closed_at > ring_nanos_;
+  return oldest != nullptr && MonotonicNanos() - oldest->events[oldest->count - 1].time > ring_nanos_;
 }
 
 EventBuffer* EventLog::TakeOldest() {
@@ -121,7 +86,6 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
   log->buffer = nullptr;
   if (buffer == nullptr) return;
   buffer->count = static_cast<uint32_t>(next - buffer->events);
-  if (ring_nanos_ != 0) buffer->closed_at = EventClock::Monotonic();
   SpinLockHolder hold(lock_);
   if (buffer->count != 0) buffer->serial = ++last_serial_;
   (buffer->count == 0 ? empty_ : full_).Append(buffer);

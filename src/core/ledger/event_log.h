@@ -1,5 +1,4 @@
 // EventLog: the buffers into which the ledger's shards write their events while a recording is on (recorded_event.h).
-// EventClock: the clock of these events.
 //
 // Each shard that is in use has one buffer and writes to it under the shard's lock. A full buffer goes to the list of
 // full buffers, and the shard gets an empty one. The recorder takes the full buffers, writes them to a file and returns
@@ -20,72 +19,26 @@
 #ifndef HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
 #define HBMPROF_SRC_CORE_LEDGER_EVENT_LOG_H_
 
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/base/thread_annotations.h"
+#include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/ledger/recorded_event.h"
 
-#ifdef __x86_64__
-#include <x86intrin.h>
-#endif
-
 namespace hbmprof::internal {
 
-// The clock of recorded events: the processor's time stamp counter if its rate is constant and the kernel uses it as
-// its clock (then it is the same on all processors), else CLOCK_MONOTONIC. Thread-safe.
-class EventClock {
- public:
-  // Two times with at least this difference are different times in nanoseconds, too.
-  static constexpr int64_t kStep = 8;
-
-  static int64_t Monotonic() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-  }
-
-  // Chooses the clock. Reads a file in /sys. Must be called before the other functions.
-  void Choose();
-  // Returns the time. The processor may execute the read before instructions that precede the call.
-  int64_t Now() const {
-#ifdef __x86_64__
-    if (uses_counter_) return static_cast<int64_t>(__rdtsc());
-#endif
-    return Monotonic() * kStep;
-  }
-  // Returns the time. The read is executed after all instructions that precede the call.
-  int64_t NowInOrder() const {
-#ifdef __x86_64__
-    if (uses_counter_) {
-      unsigned processor;
-      return static_cast<int64_t>(__rdtscp(&processor));
-    }
-#endif
-    return Now();
-  }
-  bool uses_counter() const { return uses_counter_; }
-
- private:
-  bool uses_counter_ = false;
-};
-
 // A buffer with events of one shard.
-struct EventBuffer {
+struct alignas(64) EventBuffer {
   static constexpr uint32_t kEvents = 2047;
 
   EventBuffer* next;  // in a list
   uint32_t shard;
-  uint32_t count;  // the number of events; set when Close takes the buffer from the shard
-  // In a ring with a time limit: CLOCK_MONOTONIC in nanoseconds when the buffer left the shard. None of its events is
-  // later.
-  int64_t closed_at;
+  uint32_t count;   // the number of events; set when Close takes the buffer from the shard
   uint64_t serial;  // the number of the buffer among those that became full
   RecordedEvent events[kEvents];
 };
@@ -111,10 +64,7 @@ class EventLog {
  public:
   enum class Mode : uint8_t { kOff, kStream, kRing };
 
-  EventLog() = default;
   ~EventLog();
-  EventLog(const EventLog&) = delete;
-  EventLog& operator=(const EventLog&) = delete;
 
   // Allocates `count` buffers. `ring_nanos`: the time limit of kRing in nanoseconds; 0: none. Returns false if the host
   // has no memory. REQUIRES: the log is off, and has no buffers.
@@ -122,7 +72,6 @@ class EventLog {
   // Frees all buffers. REQUIRES: the log is off, and all buffers of TakeFull have been returned.
   void Free();
 
-  EventClock& clock() { return clock_; }
   Mode mode() const { return mode_.load(std::memory_order_relaxed); }
   // Sets the mode. All shards' locks are held.
   void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
@@ -137,7 +86,7 @@ class EventLog {
     if (space + 1 == log->end) Exchange(shard, log, next);
   }
   // Returns the time of an event of a shard whose lock is held.
-  int64_t TimeInShard(ShardLog* log) const { return log->last_time = std::max(clock_.Now(), log->last_time); }
+  static int64_t TimeInShard(ShardLog* log) { return log->last_time = std::max(MonotonicNanos(), log->last_time); }
 
   // Gives the shard an empty buffer; if there is none, gives it the space for one lost event. REQUIRES: the caller
   // holds the shard's lock; the shard has no buffer.
@@ -175,7 +124,6 @@ class EventLog {
   static uint64_t& MarkOfThread();
 
  private:
-  // A list of buffers with its end.
   struct List {
     void Append(EventBuffer* buffer) {
       buffer->next = nullptr;
@@ -195,19 +143,17 @@ class EventLog {
 
   // Called when the buffer of the shard is full: closes it and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
-  // Gives this thread a number.
   [[gnu::noinline]] static uint16_t NumberThread();
   void FreeMemory();
   // Returns the oldest full buffer that is not pinned; null if there is none.
   EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     return full_.first != nullptr && full_.first == pinned_ ? full_.first->next : full_.first;
   }
-  // Returns whether the buffer that TakeOldest returns is older than the time limit of the ring.
+  // Returns whether all events of the buffer that TakeOldest returns are older than the time limit of the ring.
   bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
   // Removes and returns the oldest full buffer that is not pinned; null if there is none.
   EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
-  EventClock clock_;
   std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
   // Both are set before and unset after the memory is used, so that the destructor is right at any instant (fork.h).

@@ -7,10 +7,8 @@
 namespace hbmprof::internal {
 
 FreedAges::~FreedAges() {
-  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
-    if (chunks_[chunk] != nullptr) UnmapRetiredPages(chunks_[chunk], BytesOfChunk(chunk));
-  }
-  CountHostBytes(-static_cast<int64_t>(count_.load(std::memory_order_relaxed) * sizeof(Counters)));
+  if (all_ != nullptr) UnmapRetiredPages(all_, BytesOfAll());
+  CountHostBytes(-int64_t{sizeof(Counters)} * count_.load(std::memory_order_relaxed));
 }
 
 FreedAges::Counters* FreedAges::Find(SiteId site) const {
@@ -18,22 +16,16 @@ FreedAges::Counters* FreedAges::Find(SiteId site) const {
   // site here.
   const uint32_t number = sites_.At(site).freed_ages.load(std::memory_order_relaxed);
   if (number >= count_.load(std::memory_order_acquire)) return nullptr;
-  Counters* const counters = At(number);
-  return counters->site == site ? counters : nullptr;
+  return all_[number].site == site ? &all_[number] : nullptr;
 }
 
 FreedAges::Counters* FreedAges::Make(SiteId site) {
   SpinLockHolder hold(lock_);
   if (Counters* const known = Find(site); known != nullptr) return known;
   const uint32_t number = count_.load(std::memory_order_relaxed);
-  const uint32_t chunk = 31 - static_cast<uint32_t>(__builtin_clz(number / kFirstChunk + 1));
-  if (!TakeHostBytes(sizeof(Counters))) return nullptr;
-  if (chunks_[chunk] == nullptr) chunks_[chunk] = static_cast<Counters*>(ReservePages(BytesOfChunk(chunk)));
-  if (chunks_[chunk] == nullptr) {
-    CountHostBytes(-int64_t{sizeof(Counters)});
-    return nullptr;
-  }
-  Counters* const counters = At(number);
+  if (all_ == nullptr) all_ = static_cast<Counters*>(ReservePages(BytesOfAll()));
+  if (all_ == nullptr || !TakeHostBytes(sizeof(Counters))) return nullptr;
+  Counters* const counters = &all_[number];
   counters->site = site;
   sites_.At(site).freed_ages.store(number, std::memory_order_relaxed);
   count_.store(number + 1, std::memory_order_release);

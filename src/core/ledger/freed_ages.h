@@ -24,16 +24,14 @@ class FreedAges {
   explicit FreedAges(const SiteTable& sites) : sites_(sites) {}
   // In a forked child it may be called at any instant of the parent's other threads (fork.h).
   ~FreedAges();
-  FreedAges(const FreedAges&) = delete;
-  FreedAges& operator=(const FreedAges&) = delete;
 
   // Counts a freed buffer whose age is in this octave, or undoes that. A counter stays at its largest value. If the
   // host has no memory for the counters, the buffer counts as a young one.
   void Add(SiteId site, int octave);
   void Subtract(SiteId site, int octave);
   // Returns the counters, by octave, without zeros at the end. `freed`: the number of the site's freed buffers; the sum
-  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and the
-  // free of a buffer that is restored from a prepared record is undone without its age.)
+  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and a free
+  // is undone with the age at that time, or without one if the birth is not known any more.)
   std::vector<int64_t> Of(SiteId site, int64_t freed) const;
 
  private:
@@ -43,24 +41,16 @@ class FreedAges {
   };
   static_assert(sizeof(Counters) == 100);
 
-  // Chunk c has kFirstChunk << c counters.
-  static constexpr uint32_t kFirstChunk = 64;
-  static constexpr uint32_t kChunks = 17;
-  static_assert((kFirstChunk << kChunks) - kFirstChunk >= SiteTable::kMaxSites);
-  static size_t BytesOfChunk(uint32_t chunk) { return (sizeof(Counters) * kFirstChunk) << chunk; }
-  Counters* At(uint32_t number) const {
-    const uint32_t chunk = 31 - static_cast<uint32_t>(__builtin_clz(number / kFirstChunk + 1));
-    return chunks_[chunk] + (number + kFirstChunk - (kFirstChunk << chunk));
-  }
+  // A page more than the counters need, so that they are in small pages (see MapPages).
+  size_t BytesOfAll() const { return sites_.max_sites() * sizeof(Counters) + 4096; }
   // Returns null if the site has no counters.
   Counters* Find(SiteId site) const;
   // Returns null if the host has no memory.
   [[gnu::cold]] Counters* Make(SiteId site);
 
   const SiteTable& sites_;
-  SpinLock lock_;  // for new counters
-  // A chunk is set once, before `count_` includes its counters.
-  Counters* chunks_[kChunks] = {};
+  SpinLock lock_;            // for new counters
+  Counters* all_ = nullptr;  // the space for those of every site; set before the first ones are counted
   std::atomic<uint32_t> count_{0};
 };
 

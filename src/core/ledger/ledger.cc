@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "src/base/pages.h"
-#include "src/base/saturating.h"
 
 namespace hbmprof::internal {
 
 Ledger::Ledger(const SiteTable& sites, int flush_every)
     : sites_(sites),
-      usual_flush_every_(flush_every),
       flush_every_(flush_every),
       shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * kShards))),
       chunks_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))),
@@ -55,7 +53,7 @@ Ledger::Shard* Ledger::MakeShard() {
     shard->cells = static_cast<Cell*>(ReservePages(BytesOfCells()));
     if (shard->cells == nullptr) return nullptr;
     SpinLockHolder hold_shard(shard->lock);
-    shard->log.last_time = last_instant_ + EventClock::kStep;
+    shard->log.last_time = last_instant_ + 1;
     OpenLog(*shard);
     made_.fetch_or(BitOf(*shard), std::memory_order_release);
   }
@@ -87,7 +85,7 @@ void Ledger::Flush(Shard& shard) {
   const int64_t now = LookAtClock();
   const int64_t more = now - shard.last_look < kLongNanos ? 2 * shard.events_of_flush : 1;
   shard.last_look = now;
-  shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_.load(std::memory_order_relaxed));
+  shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_);
   shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
 }
 
@@ -183,10 +181,15 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
   part_ = part;
 }
 
-void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave) {
-  if (octave >= 0)
-    event == Event::kFree ? ledger_.freed_ages_.Add(site, octave) : ledger_.freed_ages_.Subtract(site, octave);
-  Log(KindOf(event), id, site, bytes);
+void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
+  const int octave = OctaveNow(record.birth);
+  if (octave >= 0 && event == Event::kFree) ledger_.freed_ages_.Add(record.site, octave);
+  if (octave >= 0 && event == Event::kUndoFree) ledger_.freed_ages_.Subtract(record.site, octave);
+  Enter(event, id, record.site, record.bytes);
+}
+
+void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
+  Log(static_cast<RecordedKind>(event), id, site, bytes);
   Cell& cell = Changed(site);
   Count(event, own_->accounts[account_], bytes, &cell);
   in_use_ += AddedBytes(event, bytes);
@@ -283,27 +286,21 @@ int64_t Ledger::CountLive() const {
 void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* totals) {
   if (cell.epoch >= instant.epoch) return;
   const bool has_changed_since_peak = cell.epoch >= instant.peak_epoch;
-  totals->alloc_objects += cell.alloc_objects;
-  totals->alloc_bytes = SaturatingSum(totals->alloc_bytes, cell.alloc_bytes);
-  totals->inuse_objects += cell.inuse_objects();
-  totals->inuse_bytes += cell.inuse_bytes();
-  totals->peak_objects += has_changed_since_peak ? cell.peak_objects : cell.inuse_objects();
-  totals->peak_bytes += has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes();
+  totals->Add({cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects(), cell.inuse_bytes(),
+               has_changed_since_peak ? cell.peak_objects : cell.inuse_objects(),
+               has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes()});
 }
 
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
                       const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
   Reading reading;
-  std::vector<uint8_t> account_of;
-  static_assert(kAccounts <= 256, "an account fits in a byte");
   SpinLockHolder one_at_a_time(reading_lock_);
   // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
   // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
   SiteId count;
   for (SiteId spare = 1024;; spare *= 2) {
     sites->assign(sites_.size() + spare, {});
-    account_of.assign(sites->size(), 0);
     {
       SpinLockHolder hold(reading.lock);
       reading.changed.assign(sites->size(), {});
@@ -329,25 +326,14 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   UnlockAll();
 
   sites->resize(count);
-  for (SiteId site = 0; site < count; ++site) account_of[site] = static_cast<uint8_t>(sites_.At(site).account);
-  ReadCells(shards, account_of, &reading, sites);
+  ReadCells(shards, &reading, sites);
   SpinLockHolder hold(reading.lock);
-  for (SiteId site = 0; site < count; ++site) {
-    const SiteTotals& changed = reading.changed[site];
-    SiteTotals& totals = (*sites)[site];
-    totals.alloc_objects += changed.alloc_objects;
-    totals.alloc_bytes = SaturatingSum(totals.alloc_bytes, changed.alloc_bytes);
-    totals.inuse_objects += changed.inuse_objects;
-    totals.inuse_bytes += changed.inuse_bytes;
-    totals.peak_objects += changed.peak_objects;
-    totals.peak_bytes += changed.peak_bytes;
-  }
+  for (SiteId site = 0; site < count; ++site) (*sites)[site].Add(reading.changed[site]);
 }
 
 // A shard's lock is held for one chunk at a time, which takes a few microseconds. The lock is not fair: without the
 // pause between two chunks, a waiting thread would wait until the whole shard is read.
-void Ledger::ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
-                       std::vector<SiteTotals>* sites) const {
+void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const {
   constexpr int kPauses = 32;
   constexpr SiteId kAtOnce = 1u << kChunkBits;
   const auto count = static_cast<SiteId>(sites->size());
@@ -358,7 +344,7 @@ void Ledger::ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, 
         SpinLockHolder hold(shard.lock);
         const SiteId end = std::min(count, start + kAtOnce);
         for (SiteId site = start; site < end; ++site) {
-          Reading::Add(shard.cells[site], reading->accounts[account_of[site]], &(*sites)[site]);
+          Reading::Add(shard.cells[site], reading->accounts[sites_.At(site).account], &(*sites)[site]);
         }
         shard.unread = end;
       }
@@ -384,9 +370,9 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 int64_t Ledger::TimeOfInstant() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   int64_t last = last_instant_;
   ForEachShard([&](const Shard& shard) { last = std::max(last, shard.log.last_time); });
-  const int64_t time = std::max(log_.clock().NowInOrder(), last + EventClock::kStep);
+  const int64_t time = std::max(MonotonicNanos(), last + 1);
   last_instant_ = time;
-  ForEachShard([&](Shard& shard) { shard.log.last_time = time + EventClock::kStep; });
+  ForEachShard([&](Shard& shard) { shard.log.last_time = time + 1; });
   return time;
 }
 
@@ -414,7 +400,7 @@ void Ledger::CloseLog(Shard& shard) const {
 }
 
 int64_t Ledger::CollectEvents() {
-  const int64_t until = log_.clock().NowInOrder();
+  const int64_t until = MonotonicNanos();
   uint32_t shards;
   {
     SpinLockHolder hold(all_lock_);
@@ -428,7 +414,7 @@ int64_t Ledger::CollectEvents() {
       CloseLog(shard);
       OpenLog(shard);
     }
-    shard.log.last_time = std::max(shard.log.last_time, until + EventClock::kStep);
+    shard.log.last_time = std::max(shard.log.last_time, until + 1);
   });
   return until;
 }

@@ -1,19 +1,12 @@
 // Ledger: the bytes and objects in use, per site and per account (one memory space of one device), with the exact peak
 // and the values of every site at the peak.
 //
-// The ledger consists of up to eight shards. A thread enters its events into the shard of its number, so threads with
-// different shards share no data while they record. A shard is made when its first thread records. The value of a site
-// or of an account is the sum over the shards. Each shard has a cell, with the counters of one site, for each site that
-// its threads use.
+// A thread enters its events into the shard of its number; a shard is made when its first thread records. The value of
+// a site or of an account is the sum over the shards. The fast path (OwnShard) enters the common events, a Change
+// enters any event. The caller changes the live table while one of the two holds its lock (pools.h).
 //
-// An event is entered in one of two ways. The fast path (OwnShard) enters the common events: only the lock of the
-// thread's shard is taken, and nothing is called. All other events are a Change, which enters any event: under the lock
-// of the thread's shard if that is enough, else under all shards' locks. The caller changes the live table while the
-// OwnShard or the Change holds the lock (pools.h).
-//
-// Generations (base/generations.h): a shard looks at the clock after at most 64 events. If these took more than 1/16 s,
-// it looks after one event, and then after twice as many each time. A thread also looks when it makes a site, and
-// before an event that locks all shards.
+// Generations (base/generations.h): a shard looks at the clock at each Flush. A thread also looks when it makes a site,
+// and before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -56,11 +49,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/ledger/event_log.h"
 #include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
+#include "src/core/tables/live_table.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
@@ -69,6 +64,15 @@ struct Segment;  // src/core/pools/segments.h
 
 // Values of one site at one instant.
 struct SiteTotals {
+  void Add(const SiteTotals& more) {
+    alloc_objects += more.alloc_objects;
+    alloc_bytes = SaturatingSum(alloc_bytes, more.alloc_bytes);
+    inuse_objects += more.inuse_objects;
+    inuse_bytes += more.inuse_bytes;
+    peak_objects += more.peak_objects;
+    peak_bytes += more.peak_bytes;
+  }
+
   int64_t alloc_objects = 0;
   int64_t alloc_bytes = 0;
   int64_t inuse_objects = 0;
@@ -90,7 +94,7 @@ struct AccountTotals {
   int64_t largest_alloc = 0;
   int64_t pool_bytes = 0;   // in live segments
   int64_t block_bytes = 0;  // in live blocks of those segments
-  int64_t peak_time = 0;    // of the peak, in the event log's clock; 0: the log was off
+  int64_t peak_time = 0;    // of the peak; 0: the log was off
 };
 
 class Ledger {
@@ -107,16 +111,15 @@ class Ledger {
   // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
   // that are right at every instant (fork.h).
   ~Ledger();
-  Ledger(const Ledger&) = delete;
-  Ledger& operator=(const Ledger&) = delete;
 
-  // The kinds of events of one buffer of a site.
+  // The kinds of events of one buffer of a site; each is the RecordedKind of the same name.
   enum class Event : uint8_t {
     kAlloc,
     kFree,
     kUndoFree,      // undoes a kFree: the buffer was not freed
     kAllocAndFree,  // both in one event: the buffer is never in use and makes no peak
   };
+  static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
   bool MakeCells(SiteId site) {
@@ -239,9 +242,10 @@ class Ledger {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
 
-    // Enters the allocation or the free of an object of `bytes` bytes. `octave`: of the age of a buffer that is freed
-    // or whose free is undone, from OctaveNow; -1: not counted.
-    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes, int octave = -1);
+    // Enters the allocation or the free of an object of `bytes` bytes.
+    void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
+    // The same for a record of the live table. Also counts the age of a buffer that is freed, or undoes that.
+    void Enter(Event event, uint64_t id, const LiveRecord& record);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
     void Charge(SiteId site, int64_t bytes);
@@ -295,15 +299,6 @@ class Ledger {
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
   // Adds what this thread's shard has not added yet, if that is due.
   void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Sets whether each event changes live_records() at once. For a shard, the new setting takes effect after the next
-  // time at which the shard adds its changes.
-  void CountEachEvent(bool each) {
-    const int flush_every = each ? 1 : usual_flush_every_;
-    // Other threads read the cache line, so it is written only if the value changes.
-    if (flush_every_.load(std::memory_order_relaxed) != flush_every) {
-      flush_every_.store(flush_every, std::memory_order_relaxed);
-    }
-  }
 
   AccountTotals Totals(AccountId account) const;
   // Returns the exact number of live records of all accounts.
@@ -312,8 +307,8 @@ class Ledger {
   // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
   // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
   //
-  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the instant, in the log's
-  // clock. If `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
+  // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the time of the instant. If
+  // `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
   // Before a log is switched on, the caller allocates its buffers. When it is switched off, its events are in the full
   // buffers.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant = nullptr,
@@ -394,7 +389,7 @@ class Ledger {
     int64_t peak = 0;  // bytes
     uint64_t epoch = 1;
     uint64_t peak_epoch = 1;
-    int64_t peak_time = 0;             // of the last peak, in the log's clock; 0: the log was off
+    int64_t peak_time = 0;             // of the last peak; 0: the log was off
     std::atomic<bool> is_used{false};  // there was an event
   };
   // The state of a snapshot while it reads the cells.
@@ -457,10 +452,6 @@ class Ledger {
     return having == 0 ? nullptr : &shards_[__builtin_ctz(having)];
   }
   static intptr_t BlockAccountWord(const Account& account) { return -reinterpret_cast<intptr_t>(&account); }
-  static RecordedKind KindOf(Event event) {
-    static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
-    return static_cast<RecordedKind>(event);
-  }
   void WriteEvent(Shard& shard, const RecordedEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
     log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   }
@@ -500,8 +491,7 @@ class Ledger {
   // Distributes the headroom so that `own` can take `bytes` from it. Sets `*in_use` to the account's bytes in use
   // including `bytes`. Returns true if that is a new peak: then the caller must change the cells and call BeginPeak.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event, in the log's
-  // clock.
+  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event.
   void BeginPeak(AccountId account, int64_t bytes, int64_t time);
   void BeginEpoch(AccountId account) const;
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -513,15 +503,13 @@ class Ledger {
   // Calls `visit(shard)` for all shards that were made.
   template <typename Visit>
   void ForEachShard(const Visit& visit) const;
-  // Reads the cells of `shards` for a snapshot. `account_of` is indexed by site.
-  void ReadCells(uint32_t shards, const std::vector<uint8_t>& account_of, Reading* reading,
-                 std::vector<SiteTotals>* sites) const;
+  // Reads the cells of `shards` for a snapshot.
+  void ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const;
 
   // Indexed by a thread's number: the thread's shard; null until the thread has used it.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
-  const int usual_flush_every_;
-  std::atomic<int> flush_every_;
+  const int flush_every_;
   Shard* shards_;                 // kShards of them
   std::atomic<uint8_t>* chunks_;  // bit s: shard s has the cells of the chunk
   static_assert(kShards <= 8, "a chunk has a bit for each shard");

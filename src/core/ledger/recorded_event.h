@@ -30,10 +30,8 @@ inline constexpr int kRecordedKinds = 11;
 inline constexpr uint32_t kNoRecordedSite = UINT32_MAX;
 
 struct RecordedEvent {
-  // In the profiler's event buffers: the value of the clock that the recorder uses. In a recording: nanoseconds of
-  // CLOCK_MONOTONIC.
-  int64_t time = 0;
-  uint64_t id = 0;  // of the buffer (BufferId::value())
+  int64_t time = 0;  // nanoseconds of CLOCK_MONOTONIC
+  uint64_t id = 0;   // of the buffer (BufferId::value())
   int64_t bytes = 0;
   uint32_t site = kNoRecordedSite;
   uint16_t thread = 0;  // number of the thread in the recording (RecordingTables::threads)

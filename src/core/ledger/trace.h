@@ -10,15 +10,15 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event. At these points a test can make another thread act.
 enum class EventStep : uint8_t {
-  kSegmentPlaced,  // the segment's position is known, and nothing is recorded
-  kBlockPlaced,    // the block's position is known, and nothing is recorded
+  kSegmentPlaced,  // the segment's site is known, and nothing is recorded
+  kBlockPlaced,    // the block's probable site is known, and nothing is recorded
   kSegmentFreed,   // the free of a segment, or another that needs all shards, has changed nothing yet
   kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
-// Snapshot with all shards locked, and once per ResetPeak with the account's shards locked. So the order of its calls
-// is the order of the events of an account. TraceStep is called with no lock held.
+// Snapshot and once per ResetPeak with all shards locked. So the order of its calls is the order of the events of an
+// account. TraceStep is called with no lock held.
 void TraceLedger();
 void TraceStep(EventStep step);
 #else

@@ -43,10 +43,8 @@ class Pools::BlockList {
 // --- A block's bytes ------------------------------------------------------------------------------------------------
 
 Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
-  Position position{address, 1, segments_.generation()};
-  if (const Segment* segment = segments_.At(address); segment != nullptr) {
-    position.level = std::min(segment->depth + 1, kMaxLevel);
-  }
+  const Segment* const around = segments_.At(address);
+  Position position{IdOf(address, around == nullptr ? 1 : std::min(around->depth + 1, kMaxLevel))};
   segments_.ForEachPart(address, address + static_cast<uint64_t>(std::max<int64_t>(bytes, 1)), kMaxLevel,
                         [&](const Segment* segment, int64_t) {
                           position.in_pool = true;
@@ -58,18 +56,14 @@ Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
 
 Pools::Position Pools::PositionOfBlock(uint64_t address, int64_t bytes) {
   Change shared(ledger_, Change::Scope::kOwnShard);
-  return shared.is_usable() ? PositionIn(address, bytes) : Position{address};
+  return shared.is_usable() ? PositionIn(address, bytes) : Position{IdOf(address, 1)};
 }
 
-Pools::Position Pools::PositionOfSegment(uint64_t address, int64_t bytes) {
-  Change shared(ledger_, Change::Scope::kOwnShard);
-  Position position{address};
-  if (!shared.is_usable()) return position;
-  position.generation = segments_.generation();
-  const Segment* outer = segments_.Around(address, address + static_cast<uint64_t>(bytes));
-  position.in_pool = outer != nullptr;
-  if (position.in_pool) position.account = outer->account;
-  return position;
+Attributes Pools::Position::AttributesOf(Attributes named) const {
+  if (in_pool) named.device = DeviceOf(account);
+  // Only segments have the kind kPool, also where a segment is recorded around the block later.
+  if (named.kind == MemoryKind::kPool || (in_pool && !IsForBlocks(named.kind))) named.kind = MemoryKind::kDevice;
+  return named;
 }
 
 template <typename Visit>
@@ -142,28 +136,42 @@ void Pools::CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, i
 
 bool Pools::LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const { return LoadView(own, address); }
 
-std::optional<Pools::Added> Pools::AddBy(Change& change, const Position& position, const LiveRecord& record,
-                                         Event event, int octave) {
+SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) {
+  SiteKey key = sites_.Key(site);
+  key.attributes = attributes;
+  key.in_pool = in_pool;
+  return SiteWords(key) == sites_.At(site).words ? site : sites_.InternSite(key);
+}
+
+std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
-  const Site& site = sites_.At(record.site);
-  const uint64_t id = position.id();
   if (!change.is_usable()) return Added::kNoMemory;
-  if (!change.Prepare(record.site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
-  if (IsBlockId(id) && segments_.generation() != position.generation) {
-    const Position now = PositionIn(position.address, record.bytes);
-    if (now.level != position.level || now.in_pool != position.in_pool || now.account != position.account) {
-      return Added::kMoved;
-    }
+  uint64_t id = addition.id;
+  LiveRecord record = addition.record;
+  Attributes attributes;  // of a block
+  if (IsBlockId(id)) {
+    const Position position = PositionIn(AddressOf(id), record.bytes);
+    if (addition.keeps_id && (position.id != id || !position.in_pool)) return Added::kAdded;
+    id = position.id;
+    attributes = position.AttributesOf(addition.named);
+    record.site = SiteWith(record.site, attributes, position.in_pool);
   }
+  *id_of_record = id;
+  if (record.site == kNoSite) return Added::kNoMemory;
+  if (!change.Prepare(record.site)) return change.holds_all() ? Added::kNoMemory : kNeedsAll;
   int64_t taken = 0;
-  const Taken result = TakeParts(change, id, record, &taken);
-  if (result != Taken::kTaken) {
+  if (TakeParts(change, id, record, &taken) != Taken::kTaken) {
     // Without the other shards' locks, another thread may be about to give back what it has taken.
     if (!change.holds_all()) return kNeedsAll;
     // The block may fit after the removal of a block whose free was not recorded.
     LiveRecord other;
-    return live_.Find(id, &other) ? Added::kReplaces : Added::kRefused;
+    if (live_.Find(id, &other)) return Added::kReplaces;
+    if (addition.keeps_id) return Added::kRefused;
+    taken = 0;
+    record.site = SiteWith(record.site, attributes, /*in_pool=*/false);
+    if (record.site == kNoSite || !change.Prepare(record.site)) return Added::kNoMemory;
   }
+  const Site& site = sites_.At(record.site);
   const bool is_admitted = change.Admits(site.account, record.bytes - taken);
   const LiveTable::Inserted inserted = is_admitted ? live_.Insert(id, record) : LiveTable::Inserted::kNoMemory;
   if (inserted != LiveTable::Inserted::kNew) {
@@ -171,31 +179,30 @@ std::optional<Pools::Added> Pools::AddBy(Change& change, const Position& positio
     if (!is_admitted) return kNeedsAll;
     return inserted == LiveTable::Inserted::kTaken ? Added::kReplaces : Added::kNoMemory;
   }
-  change.Enter(event, id, record.site, record.bytes, octave);
+  change.Enter(addition.event, id, record);
   if (site.kind == SiteKind::kPool) change.AddPoolBytes(record.bytes);
   Keep(change, id, record);
   return Added::kAdded;
 }
 
-Pools::Added Pools::Add(const Position& position, const LiveRecord& record, Event event, int octave, bool* replaced) {
+Pools::Added Pools::Add(const Addition& addition, bool* replaced) {
   for (;;) {
     Added added = Added::kNoMemory;
+    uint64_t id = 0;
     ledger_.InChange([&](Change& change) {
-      const std::optional<Added> result = AddBy(change, position, record, event, octave);
+      const std::optional<Added> result = AddBy(change, addition, &id);
       if (result.has_value()) added = *result;
       return result.has_value();
     });
     if (added != Added::kReplaces) return added;
-    if (Remove(position.id()).has_value()) *replaced = true;
+    if (Remove(id).has_value()) *replaced = true;
   }
 }
 
-int Pools::EnterFree(Change& change, uint64_t id, const LiveRecord& record) {
-  const int octave = OctaveNow(record.birth);
-  change.Enter(Event::kFree, id, record.site, record.bytes, octave);
+void Pools::EnterFree(Change& change, uint64_t id, const LiveRecord& record) {
+  change.Enter(Event::kFree, id, record);
   if (sites_.At(record.site).kind == SiteKind::kPool) change.AddPoolBytes(-record.bytes);
   GiveBack(change, id, record);
-  return octave;
 }
 
 bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, std::optional<Block>* removed) {
@@ -211,7 +218,7 @@ bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, st
   });
   if (needs_all) return false;
   if (is_erased) {
-    block.octave = EnterFree(change, id, block.record);
+    EnterFree(change, id, block.record);
     *removed = block;
   } else if (is_segment) {
     *removed = RemoveWithContents(change, segments_.Find(AddressOf(id), id));
@@ -253,28 +260,25 @@ std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
   return std::nullopt;
 }
 
-Pools::Added Pools::Restore(uint64_t id, LiveRecord record, int octave, bool* replaced) {
+Pools::Added Pools::Restore(uint64_t id, LiveRecord record, bool* replaced) {
   const SiteKind kind = sites_.At(record.site).kind;
   if (kind == SiteKind::kSegment) {
-    Added added = RestoreSegment(id, record, octave);
+    const auto restore = [&] {
+      Change change(ledger_, Change::Scope::kAllShards);
+      return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree) : Added::kNoMemory;
+    };
+    Added added = restore();
     if (added == Added::kRefused && Remove(id).has_value()) {
       *replaced = true;
-      added = RestoreSegment(id, record, octave);
+      added = restore();
     }
     if (added != Added::kRefused || IsBlockId(id)) return added;
     // Another segment has its addresses now. The record is counted, but not as a segment.
-    SiteKey key = sites_.Key(record.site);
-    key.in_pool = false;
-    record.site = sites_.InternSite(key);
+    record.site = SiteWith(record.site, sites_.Key(record.site).attributes, /*in_pool=*/false);
     if (record.site == kNoSite) return Added::kNoMemory;
   }
-  if (!IsBlockId(id)) return Add(Position::OfBuffer(id), record, Event::kUndoFree, octave, replaced);
-  for (;;) {
-    const Position position = PositionOfBlock(AddressOf(id), record.bytes);
-    if (kind == SiteKind::kBlock && (position.id() != id || !position.in_pool)) return Added::kAdded;
-    const Added added = Add(position, record, Event::kUndoFree, octave, replaced);
-    if (added != Added::kMoved) return added;
-  }
+  const Attributes attributes = sites_.Key(record.site).attributes;
+  return Add({id, record, Event::kUndoFree, attributes, /*keeps_id=*/kind == SiteKind::kBlock}, replaced);
 }
 
 bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
@@ -336,7 +340,7 @@ void Pools::FreeDetached(Change& change, uint64_t start, uint64_t end, int depth
 void Pools::FreeOne(Change& change, const Block& block) {
   LiveRecord erased;
   live_.Erase(block.id, &erased);
-  change.Enter(Event::kFree, block.id, erased.site, erased.bytes, OctaveNow(erased.birth));
+  change.Enter(Event::kFree, block.id, erased);
 }
 
 void Pools::ReattachBlocks(Change& change, const BlockList& list) {
@@ -349,28 +353,25 @@ void Pools::ReattachBlocks(Change& change, const BlockList& list) {
 }
 
 void Pools::Reattach(Change& change, const Block& block) {
-  const SiteKey key = sites_.Key(block.record.site);
+  const Attributes attributes = sites_.Key(block.record.site).attributes;
   const int64_t bytes = block.record.bytes;
   const Position position = PositionIn(AddressOf(block.id), bytes);
   uint64_t id = block.id;
-  if (position.id() != id && live_.Rename(id, position.id())) {
-    id = position.id();
+  if (position.id != id && live_.Rename(id, position.id)) {
+    id = position.id;
     change.Rename(block.id, id, block.record.site, bytes);
   }
-  // The block's site if it takes its bytes from segments, and if it does not.
-  SiteKey other = key;
-  other.in_pool = !key.in_pool;
   LiveRecord record = block.record;
-  const auto use_other = [&](bool in_pool) {
-    const SiteId site = in_pool == key.in_pool ? block.record.site : sites_.InternSite(other);
+  const auto set_site = [&](bool in_pool) {
+    const SiteId site = SiteWith(block.record.site, attributes, in_pool);
     if (site == kNoSite || !change.Prepare(site)) return false;
     record.site = site;
     return true;
   };
   int64_t taken = 0;
-  const bool in_pool = position.in_pool && position.account == AccountOf(key.attributes) && use_other(true) &&
+  const bool in_pool = position.in_pool && position.account == AccountOf(attributes) && set_site(true) &&
                        TakeParts(change, id, record, &taken) == Taken::kTaken;
-  if (!in_pool && !use_other(false)) {
+  if (!in_pool && !set_site(false)) {
     // The tables have no space for the site of a block that is in no segment any more.
     record.site = block.record.site;
     return FreeOne(change, {id, record});
@@ -459,63 +460,58 @@ void Pools::SetLevels(Change& change, uint64_t start, uint64_t end, int around) 
   }
 }
 
-Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave) {
+Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event) {
   const LiveTable::Inserted inserted = live_.Insert(id, record);
   if (inserted == LiveTable::Inserted::kTaken) return Added::kRefused;
   if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
   const Added added = InsertSegment(change, id, record.site, record.bytes, /*was_block=*/false);
   LiveRecord erased;
   if (added == Added::kAdded) {
-    change.Enter(event, id, record.site, record.bytes, octave);
+    change.Enter(event, id, record);
   } else {
     live_.Erase(id, &erased);
   }
   return added;
 }
 
-Pools::Added Pools::AddSegment(const Position& position, SiteId site, int64_t bytes) {
+Pools::Added Pools::AddSegment(uint64_t address, SiteId site, int64_t bytes) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return Added::kNoMemory;
-  if (segments_.generation() != position.generation) return Added::kMoved;
-  const uint64_t end = position.address + static_cast<uint64_t>(bytes);
-  const Segment* outer = segments_.Around(position.address, end);
-  if (outer != nullptr && outer->start == position.address && outer->end == end) return Added::kRefused;
+  const uint64_t end = address + static_cast<uint64_t>(bytes);
+  const Segment* outer = segments_.Around(address, end);
+  if (outer != nullptr && outer->start == address && outer->end == end) return Added::kRefused;
+  if (outer != nullptr && outer->account != sites_.At(site).account) {
+    Attributes attributes = sites_.Key(site).attributes;
+    attributes.device = DeviceOf(outer->account);
+    site = SiteWith(site, attributes, /*in_pool=*/true);
+    if (site == kNoSite) return Added::kNoMemory;
+  }
   // The address may already be the id of a live record: that of the segment around the new one. Then the new segment
   // gets the id of a block in that segment.
   LiveRecord other;
-  const bool is_taken = live_.Find(position.address, &other);
-  if (is_taken && !IsBlockAddress(position.address)) return Added::kRefused;
-  const uint64_t id = is_taken ? IdOf(position.address, outer == nullptr ? 1 : outer->depth + 1) : position.address;
-  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc, -1);
-}
-
-Pools::Added Pools::RestoreSegment(uint64_t id, const LiveRecord& record, int octave) {
-  Change change(ledger_, Change::Scope::kAllShards);
-  return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree, octave) : Added::kNoMemory;
+  const bool is_taken = live_.Find(address, &other);
+  if (is_taken && !IsBlockAddress(address)) return Added::kRefused;
+  const uint64_t id = is_taken ? IdOf(address, outer == nullptr ? 1 : outer->depth + 1) : address;
+  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc);
 }
 
 std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator) {
   Change change(ledger_, Change::Scope::kAllShards);
   if (!change.is_usable()) return std::nullopt;
-  Block found{address, {}};
-  if (live_.Find(address, &found.record) && sites_.At(found.record.site).kind != SiteKind::kSegment) {
-    return MakeSegment(change, found, allocator);
+  Block block{address, {}};
+  if (!live_.Find(address, &block.record) || sites_.At(block.record.site).kind == SiteKind::kSegment) {
+    const std::optional<Block> inner = FindBlock(address);
+    if (!inner.has_value() || inner->record.bytes != bytes || sites_.At(inner->record.site).kind != SiteKind::kBlock) {
+      return std::nullopt;
+    }
+    block = *inner;
   }
-  const std::optional<Block> block = FindBlock(address);
-  if (!block.has_value() || block->record.bytes != bytes || sites_.At(block->record.site).kind != SiteKind::kBlock) {
-    return std::nullopt;
-  }
-  return MakeSegment(change, *block, allocator);
-}
-
-bool Pools::MakeSegment(Change& change, const Block& block, AllocatorId allocator) {
   const LiveRecord& record = block.record;
-  SiteKey key = sites_.Key(record.site);
-  if (SpaceOf(key.attributes.kind) != MemorySpace::kDevice || key.attributes.kind == MemoryKind::kPool) return false;
-  key.attributes.kind = MemoryKind::kPool;
-  key.in_pool = true;
-  if (allocator != AllocatorId{}) key.attributes.allocator = allocator;
-  const SiteId site = sites_.InternSite(key);
+  Attributes attributes = sites_.Key(record.site).attributes;
+  if (!IsForBlocks(attributes.kind)) return false;
+  attributes.kind = MemoryKind::kPool;
+  if (allocator != AllocatorId{}) attributes.allocator = allocator;
+  const SiteId site = SiteWith(record.site, attributes, /*in_pool=*/true);
   if (site == kNoSite || !change.Prepare(site)) return false;
   // A block's bytes return to the segments around it, and the segment takes them again.
   GiveBack(change, block.id, record);
@@ -563,8 +559,7 @@ Segment* Pools::DeepestIn(uint64_t start, uint64_t end) {
 Pools::Block Pools::RemoveEmpty(Change& change, Segment* segment) {
   Block removed{segment->id, {}};
   live_.Erase(segment->id, &removed.record);
-  removed.octave = OctaveNow(removed.record.birth);
-  change.Enter(Event::kFree, segment->id, segment->site, segment->bytes(), removed.octave);
+  change.Enter(Event::kFree, segment->id, removed.record);
   TakeBytes(change, segment, 0);
   segments_.Remove(segment);
   return removed;
@@ -688,7 +683,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
     if (high == nullptr) live_.Erase(at, &record);
   }
   if (high != nullptr) {
-    change.Enter(Event::kAlloc, at, record.site, record.bytes);
+    change.Enter(Event::kAlloc, at, record);
     TakeBytesOfAll(change, segment->start, end);
     MoveSegment(change, segment, low_site, old_bytes);
   }
@@ -715,7 +710,7 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   LiveRecord erased;
   live_.Erase(second_address, &erased);
   change.Charge(second_site, -second_taken);
-  change.Enter(Event::kFree, second_address, second_site, second_bytes, OctaveNow(erased.birth));
+  change.Enter(Event::kFree, second_address, erased);
   change.Charge(first->site, second_taken);
   MoveSegment(change, first, site, first_bytes);
   return true;

@@ -1,12 +1,5 @@
-// Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger.
-// Counts the blocks and segments of allocators that hand out parts of larger allocations, so that every reserved byte
-// is counted once.
-//
-// A segment is memory that a pool has reserved. A block is a part of it that the pool handed out. A block takes its
-// bytes from the segments that it lies in: from several, if they are adjacent. The block itself counts its bytes that
-// are outside of all segments. The bytes of a segment that no block takes are idle and are counted in the segment's own
-// site. A block can itself be a segment, of a pool inside the pool. So segments nest, and each level counts the bytes
-// that no inner level counts.
+// Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger, so
+// that every reserved byte is counted once, at any nesting of segments (src/README.md).
 //
 // The depth of a segment is the number of segments that contain it. A block has a level: one more than the depth of the
 // innermost segment at its address. It takes its bytes from the innermost segments whose depth is below its level. The
@@ -19,7 +12,7 @@
 // site now counts its 5 idle MiB. The sum is still 10 + 4 + 5 + 1 = 20 MiB. The idle bytes of the outer segment do not
 // change.
 //
-// Thread safety: all methods may be called from any thread at any time, unless annotated.
+// Thread safety: all methods may be called from any thread at any time.
 //
 // Invariants, whenever no event is in progress:
 // 1. Every event of a record, of whatever kind, holds a shard's lock while it changes the live table and the ledger.
@@ -33,8 +26,6 @@
 // 5. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
 // 6. The segments of the segment map are the live records of SiteKind::kSegment. Both change only with all shards'
 //    locks.
-//
-// Order of locks: the ledger's, the live table's, the site table's.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
 #define HBMPROF_SRC_CORE_POOLS_POOLS_H_
 
@@ -79,38 +70,46 @@ class Pools {
   static bool IsBlockAddress(uint64_t address) { return (address & (kBlockBit | kLevelBits)) == 0; }
   static uint64_t AddressOf(uint64_t id) { return IsBlockId(id) ? id & ~(kBlockBit | kLevelBits) : id; }
 
-  // The position of a new record.
+  // Returns whether a block in a segment may be of this kind.
+  static bool IsForBlocks(MemoryKind kind) {
+    return SpaceOf(kind) == MemorySpace::kDevice && kind != MemoryKind::kPool;
+  }
+  // The position of a block among the segments.
   struct Position {
-    static Position OfBuffer(uint64_t id) { return {id, 0}; }
-    uint64_t id() const { return level == 0 ? address : IdOf(address, level); }
-    DeviceId device() const { return DeviceId(account / kMemorySpaceCount); }
+    // Returns the attributes of the site of a block there. `named`: those that its caller names.
+    Attributes AttributesOf(Attributes named) const;
 
-    uint64_t address = 0;
-    int level = 1;            // as a block; 0: a buffer with this id
-    uint64_t generation = 0;  // of the segment map for which the position was computed
-    bool in_pool = false;     // of a block: some byte lies in a segment; of a segment: all bytes lie in one
-    AccountId account = 0;    // if in_pool, the segment's
+    uint64_t id = 0;        // of its record
+    bool in_pool = false;   // some byte lies in a segment
+    AccountId account = 0;  // if in_pool, the segment's
   };
+  // Returns the position of a block. It may be another one as soon as the function returns.
   Position PositionOfBlock(uint64_t address, int64_t bytes);
-  Position PositionOfSegment(uint64_t address, int64_t bytes);
 
   enum class Added : uint8_t {
     kAdded,
-    kMoved,     // not added: segments have changed, and the position must be computed again
-    kRefused,   // not added: for a block, the segments have too few idle bytes; for a segment, see AddSegment
-    kNoMemory,  // not added: the host has no memory
+    kRefused,   // not added: for a block that keeps its id, the segments have too few idle bytes; or see AddSegment
+    kNoMemory,  // not added: the host has no memory, or a table is full
     kReplaces,  // not added: there is a record of that id, or it has the bytes; only AddBy returns it
   };
-  // Adds a buffer or a block. `event` is kAlloc, or kUndoFree with the `octave` of the free (Change::Enter). If the
-  // position is in_pool, the record's site must be a site of SiteKind::kBlock. If that call returns kRefused, the
-  // caller calls Add again, with a site of kPlain. If there is a record of that id, its free was not recorded: Add
+  // A new record of a buffer or a block.
+  struct Addition {
+    uint64_t id;  // of a block: with any level
+    LiveRecord record;
+    Event event = Event::kAlloc;  // or kUndoFree
+    Attributes named{};           // of a block: the attributes that its caller names
+    // The block is not added (the result is kAdded nevertheless) unless it gets this very id and lies in a segment.
+    bool keeps_id = false;
+  };
+  // Adds a buffer or a block. A block gets the site that differs from the record's in what depends on its position: if
+  // some byte lies in a segment, a site of SiteKind::kBlock. But it counts all of its bytes itself, at a site of
+  // kPlain, if the segments have too few idle bytes. If there is a record of that id, its free was not recorded: Add
   // removes it, by an event of its own, and sets `*replaced` to true.
-  Added Add(const Position& position, const LiveRecord& record, Event event, int octave, bool* replaced);
+  Added Add(const Addition& addition, bool* replaced);
   // A record of the live table with its id.
   struct Block {
     uint64_t id;
     LiveRecord record;
-    int octave = -1;  // of a removed one: see Change::Enter
   };
   // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
   // `expected` is not null, removes nothing unless the record has its site and its bytes.
@@ -119,10 +118,10 @@ class Pools {
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
-  // Adds the record of `id` again, because its free is undone. `octave` and `replaced`: see Add. A segment whose
+  // Adds the record of `id` again, because its free is undone. `replaced`: see Add. A segment whose
   // addresses another segment has now becomes a buffer. A block whose segment has gone is not added; the result is
   // kAdded nevertheless, since the block would have been removed with the segment.
-  Added Restore(uint64_t id, LiveRecord record, int octave, bool* replaced);
+  Added Restore(uint64_t id, LiveRecord record, bool* replaced);
 
   // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
   // site has changed in the present epoch, no other thread holds a lock that is needed, and no memory is needed. A
@@ -155,10 +154,11 @@ class Pools {
   // another segment in part, the segments there belong to another device, have too few idle bytes or nest too deeply,
   // or the host has no memory. Then nothing changes.
   std::optional<bool> MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator);
-  // Adds a segment with a new record. `site` is a site of segments. Returns kRefused if the segment overlaps another in
-  // part, has exactly the addresses of another, needs more than the idle bytes of the segment around it, belongs to
-  // another device than the segments there, nests too deeply, or if its id is in the live table already.
-  Added AddSegment(const Position& position, SiteId site, int64_t bytes);
+  // Adds a segment with a new record. `site` is a site of segments; the segment gets the device of the one around it.
+  // Returns kRefused if the segment overlaps another in part, has exactly the addresses of another, needs more than the
+  // idle bytes of the segment around it, belongs to another device than those inside it, nests too deeply, or if its id
+  // is in the live table already.
+  Added AddSegment(uint64_t address, SiteId site, int64_t bytes);
 
   // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
   // there is none, if a segment cannot have that size (it would be empty, overlap another in part, cut a segment inside
@@ -181,7 +181,7 @@ class Pools {
   // names. This is probably the device of the block; TryAddBlock checks it.
   DeviceId ProbableDevice(DeviceId device) const {
     const AccountId account = segments_.only_account();
-    return account >= 0 ? DeviceId(account / kMemorySpaceCount) : device;
+    return account >= 0 ? DeviceOf(account) : device;
   }
   // Removes all records that `dropped` names. For blocks and segments in a segment, the attributes of the outermost
   // segment decide. If a segment is kept only because of its id, all blocks and segments in it are removed. Records
@@ -204,6 +204,7 @@ class Pools {
   static uint64_t IdOf(uint64_t address, int level) {
     return address ^ kBlockBit ^ static_cast<uint64_t>(level - 1) << kLevelShift;
   }
+  static DeviceId DeviceOf(AccountId account) { return DeviceId(account / kMemorySpaceCount); }
   static int LevelOf(uint64_t id) { return static_cast<int>((id & kLevelBits) >> kLevelShift) + 1; }
 
   enum class Taken : uint8_t {
@@ -238,11 +239,13 @@ class Pools {
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
   // Returns whether the Change has the cells that EnterFree needs. A Change of all shards always has them.
   bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
-  // Enters the free of a record that is no segment, after it left the live table. Returns the octave of its age.
-  int EnterFree(Change& change, uint64_t id, const LiveRecord& record);
-  // The body of Add. Returns nullopt if a Change of all shards is needed.
-  std::optional<Added> AddBy(Change& change, const Position& position, const LiveRecord& record, Event event,
-                             int octave);
+  // Enters the free of a record that is no segment, after it left the live table.
+  void EnterFree(Change& change, uint64_t id, const LiveRecord& record);
+  // Returns the site that differs from `site` only in its attributes and in_pool. Returns kNoSite if there is no memory
+  // or the tables are full.
+  SiteId SiteWith(SiteId site, const Attributes& attributes, bool in_pool);
+  // The body of Add. Returns nullopt if a Change of all shards is needed. Sets `*id` to the id of the record.
+  std::optional<Added> AddBy(Change& change, const Addition& addition, uint64_t* id);
   // The body of Remove. Returns false if a Change of all shards is needed.
   bool RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, std::optional<Block>* removed);
 
@@ -280,9 +283,7 @@ class Pools {
   // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
-  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event, int octave);
-  Added RestoreSegment(uint64_t id, const LiveRecord& record, int octave);
-  bool MakeSegment(Change& change, const Block& block, AllocatorId allocator);
+  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event);
   // Gives each segment in [start, end) that is deeper than `around` and also a block the id of its present depth.
   void SetLevels(Change& change, uint64_t start, uint64_t end, int around);
   // Removes a segment with all blocks and segments in it. Returns its record.

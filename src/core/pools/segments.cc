@@ -43,7 +43,6 @@ bool SegmentMap::Reserve(size_t more) {
 }
 
 void SegmentMap::ReassignPieces(uint64_t start, uint64_t end, Segment* from, Segment* to) {
-  ++generation_;
   size_t first = PieceAfter(start);
   size_t last = first;
   // The pieces that replace pieces_[first, last).

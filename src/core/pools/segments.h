@@ -51,16 +51,10 @@ struct Segment {
 
 class SegmentMap {
  public:
-  SegmentMap() = default;
-  SegmentMap(const SegmentMap&) = delete;
-  SegmentMap& operator=(const SegmentMap&) = delete;
-
   bool empty() const { return segments_.load(std::memory_order_relaxed) == 0; }
   // Returns the account of all segments, or -1 if they have had several accounts since the map was last empty. If the
   // map is empty, the result has no meaning.
   AccountId only_account() const { return only_account_.load(std::memory_order_relaxed); }
-  // Changes with every change of the map.
-  uint64_t generation() const { return generation_; }
 
   // The innermost segment at `address`; null if there is none.
   Segment* At(uint64_t address) const {
@@ -174,7 +168,6 @@ class SegmentMap {
   size_t count_ = 0;
   Piece* scratch_ = nullptr;  // as large as pieces_
   size_t capacity_ = 0;
-  uint64_t generation_ = 0;
   uint64_t visits_ = 0;
   std::atomic<size_t> segments_{0};
   std::atomic<AccountId> only_account_{-1};

@@ -25,7 +25,7 @@ void MakeSum(Born* classes, size_t count, int64_t Born::*value, int64_t total) {
 Births::Births(const LiveTable& live, SiteId sites, int64_t uptime_seconds)
     : log2_(BirthClassLog2(uptime_seconds)),
       classes_(static_cast<uint32_t>(uptime_seconds >> log2_) + 1),
-      first_part_(sites, kNone) {
+      born_(sites) {
   // No memory is allocated while VisitSome holds locks of the table. After each step other threads get these locks.
   constexpr int kPauses = 8;
   std::vector<LiveRecord> step(LiveTable::kMostVisited);
@@ -41,31 +41,22 @@ Births::Births(const LiveTable& live, SiteId sites, int64_t uptime_seconds)
 }
 
 void Births::Add(const LiveRecord& record) {
-  const int64_t birth_class = std::min<int64_t>(StartOfGeneration(record.birth) >> log2_, classes_ - 1);
-  const auto place = static_cast<uint32_t>(birth_class) % kClassesPerPart;
-  const uint32_t first_class = static_cast<uint32_t>(birth_class) - place;
-  uint32_t part = first_part_[record.site];
-  while (part != kNone && parts_[part].first_class != first_class) part = parts_[part].next;
-  if (part == kNone) {
-    part = static_cast<uint32_t>(parts_.size());
-    parts_.push_back({first_class, first_part_[record.site], {}, {}});
-    first_part_[record.site] = part;
-  }
-  ++parts_[part].objects[place];
-  parts_[part].bytes[place] += record.bytes;
+  const auto birth_class =
+      static_cast<uint32_t>(std::min<int64_t>(StartOfGeneration(record.birth) >> log2_, classes_ - 1));
+  std::vector<Born>& born = born_[record.site];
+  auto found = std::find_if(born.begin(), born.end(), [&](const Born& one) { return one.birth_class == birth_class; });
+  if (found == born.end()) found = born.insert(found, {birth_class, 0, 0});
+  ++found->objects;
+  found->bytes += record.bytes;
 }
 
 std::vector<Born> Births::Of(SiteId site, int64_t objects, int64_t bytes, bool is_pool) const {
   if (objects == 0 && bytes == 0) return {};
-  Born classes[64 + kClassesPerPart] = {};
+  Born classes[64] = {};
   int64_t read_bytes = 0;
-  for (uint32_t part = first_part_[site]; part != kNone; part = parts_[part].next) {
-    for (uint32_t i = 0; i < kClassesPerPart; ++i) {
-      Born& born = classes[parts_[part].first_class + i];
-      born.objects = parts_[part].objects[i];
-      born.bytes = parts_[part].bytes[i];
-      read_bytes += born.bytes;
-    }
+  for (const Born& born : born_[site]) {
+    classes[born.birth_class] = born;
+    read_bytes += born.bytes;
   }
   if (is_pool && read_bytes > 0) {
     const double share = static_cast<double>(bytes) / static_cast<double>(read_bytes);

@@ -24,21 +24,12 @@ class Births {
   std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t objects, int64_t bytes, bool is_pool) const;
 
  private:
-  static constexpr uint32_t kClassesPerPart = 4;
-  static constexpr uint32_t kNone = ~uint32_t{0};
-  // The sums of some adjacent classes of one site. The parts of a site are a list.
-  struct Part {
-    uint32_t first_class;
-    uint32_t next;  // index in parts_, or kNone
-    int64_t objects[kClassesPerPart];
-    int64_t bytes[kClassesPerPart];
-  };
+  using Born = Snapshot::Sample::Born;
   void Add(const LiveRecord& record);
 
   const int log2_;
   const uint32_t classes_;
-  std::vector<uint32_t> first_part_;  // by site: index in parts_, or kNone
-  std::vector<Part> parts_;
+  std::vector<std::vector<Born>> born_;  // by site: the classes that have records
 };
 
 }  // namespace hbmprof::internal

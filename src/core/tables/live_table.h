@@ -1,12 +1,9 @@
 // LiveTable: the buffers that are live now. Maps the id of a buffer to its site, its bytes and its birth.
 //
-// A hash table. A bucket is one cache line of 64 bytes: a lock and up to three records. So one event touches one cache
-// line, and threads that work on different buffers share nothing. The table grows and shrinks by one bucket at a time
-// (Resize), so no event waits for a rehash, and the memory is proportional to the number of records.
-//
-// The buckets are the leaves of a binary tree. The node with index i has the children 2 * i and 2 * i + 1, and the root
-// has the index 1. The bits of a hash, from the second highest on, are the way from the root to the bucket of the hash.
-// A table of n buckets has the leaves n to 2 * n - 1. To grow, the leaf n gets children, which become buckets.
+// A hash table. A bucket is one cache line: a lock and up to three records. The buckets are the leaves of a binary
+// tree. The node with index i has the children 2 * i and 2 * i + 1, and the root has the index 1. The bits of a hash,
+// from the second highest on, are the way from the root to the bucket of the hash. A table of n buckets has the leaves
+// n to 2 * n - 1. To grow, the leaf n gets children, which become buckets.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -51,8 +48,6 @@ class LiveTable {
 
   LiveTable();
   ~LiveTable();
-  LiveTable(const LiveTable&) = delete;
-  LiveTable& operator=(const LiveTable&) = delete;
 
   // The bucket of an id, found without a lock. If the split state has changed since, the id may be in another bucket.
   class Position {

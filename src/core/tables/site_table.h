@@ -139,9 +139,7 @@ class SiteTable {
   SiteId InternSite(const SiteKey& key);
 
   // `site` must come from this table.
-  const Site& At(SiteId site) const {
-    return chunks_[site >> kChunkBits].load(std::memory_order_acquire)[site & ((1u << kChunkBits) - 1)];
-  }
+  const Site& At(SiteId site) const { return records_[site]; }
   SiteKey Key(SiteId site) const { return At(site).key(); }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
@@ -149,19 +147,17 @@ class SiteTable {
   SiteId max_sites() const { return max_sites_; }
 
  private:
-  static constexpr uint32_t kChunkBits = 10;
   static constexpr uint32_t kExactSites = 256;
 
-  SiteId FindSite(uint64_t hash, const SiteKey& key) const;
-  SiteId AddSite(uint64_t hash, const SiteKey& key);
+  // A page more than the records need, so that they are in small pages (see MapPages).
+  size_t BytesOfRecords() const { return max_sites_ * sizeof(Site) + 4096; }
 
   const SiteId max_sites_;
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
   std::atomic<SiteId> size_{0};
-  // max_sites / 2^kChunkBits + 1 pointers. Each is set once, under sites_.lock().
-  std::atomic<Site*>* chunks_;
+  Site* const records_;  // null if there is no memory; host bytes are counted for those up to size_
 };
 
 }  // namespace hbmprof::internal

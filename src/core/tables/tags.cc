@@ -60,7 +60,7 @@ struct TagSet {
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
-  std::vector<std::pair<std::string, std::string>> Of(TagSetId tags) const;
+  Labels Of(TagSetId tags) const;
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
@@ -87,12 +87,12 @@ class TagRegistry {
   std::atomic<int> key_count_ ABSL_GUARDED_BY(lock_){0};  // the keys up to here are complete
   InternTable labels_;
   InternTable sets_;
-  // All sets by number; null before the first set, and as long as the host has no memory for it. Number 0 is the empty
-  // set, for which the pointer is null.
-  std::atomic<std::atomic<const TagSet*>*> all_sets_{nullptr};
-  TagSetId set_count_ ABSL_GUARDED_BY(lock_) = 1;
+  TagSetId last_set_ ABSL_GUARDED_BY(lock_) = 0;
   std::atomic<int64_t> dropped_{0};
 };
+
+// The sets by number. Number 0 is the empty set, for which the pointer is null.
+std::atomic<const TagSet*> all_sets[kMaxTagSets];
 
 template <typename T>
 const T* At(uint64_t payload) {
@@ -102,13 +102,7 @@ template <typename T>
 uint64_t HashOf(uint64_t payload) {
   return At<T>(payload)->hash;
 }
-template <typename T>
-bool Add(InternTable& table, const T* entry) {
-  SpinLockHolder hold(table.lock());
-  if (!table.Reserve(&HashOf<T>)) return false;
-  table.Insert(entry->hash, reinterpret_cast<uintptr_t>(entry));
-  return true;
-}
+uint64_t PayloadOf(const void* entry) { return reinterpret_cast<uintptr_t>(entry); }
 
 // The largest number of cached steps. When it is reached, a call of ExtendTags with new arguments takes a lock each
 // time, and no memory for a step.
@@ -127,13 +121,13 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   key = CutText(key, kMaxTagBytes);
   value = CutText(value, kMaxTagBytes);
   const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(tags)));
-  const uint64_t found = steps_.Find(hash, [&](uint64_t payload) {
+  const auto equal = [&](uint64_t payload) {
     const auto* step = At<Step>(payload);
     return step->hash == hash && step->from == tags && step->key_size == key.size() &&
            step->value_size == value.size() && EqualBytes(step->bytes(), key.data(), key.size()) &&
            EqualBytes(step->bytes() + key.size(), value.data(), value.size());
-  });
-  if (found != 0) {
+  };
+  if (const uint64_t found = steps_.Find(hash, equal); found != 0) {
     const auto* step = At<Step>(found);
     if (step->dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
     return step->to;
@@ -147,14 +141,15 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
   if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
   if (!result.has_value()) return tags;
-  // Two threads may add the same step. The second copy is never found and is harmless.
-  auto* step = step_count_ < kMaxSteps ? NewWith<Step>(key.size() + value.size()) : nullptr;
-  if (step == nullptr) return *result;
-  *step = {hash, tags, *result, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
-  auto* bytes = reinterpret_cast<char*>(step + 1);
-  std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), bytes));
-  ++step_count_;
-  Add(steps_, step);
+  steps_.Intern(hash, equal, &HashOf<Step>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    auto* step = step_count_ < kMaxSteps ? NewWith<Step>(key.size() + value.size()) : nullptr;
+    if (step == nullptr) return uint64_t{0};
+    *step = {hash, tags, *result, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
+    auto* bytes = reinterpret_cast<char*>(step + 1);
+    std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), bytes));
+    ++step_count_;
+    return PayloadOf(step);
+  });
   return *result;
 }
 
@@ -175,39 +170,30 @@ std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
 }
 
 const Label* TagRegistry::LabelOf(Key* key, std::string_view value, bool* dropped) {
-  for (;;) {
-    const uint64_t hash = HashBytes(value.data(), value.size(), HashWord(reinterpret_cast<uintptr_t>(key)));
-    const uint64_t found = labels_.Find(hash, [&](uint64_t payload) {
-      const auto* label = At<Label>(payload);
-      return label->hash == hash && label->key == key && label->value() == value;
-    });
-    if (found != 0) return At<Label>(found);
-    constexpr std::string_view kOther = "other";
+  constexpr std::string_view kOther = "other";
+  const uint64_t hash = HashBytes(value.data(), value.size(), HashWord(PayloadOf(key)));
+  const auto equal = [&](uint64_t payload) {
+    const auto* label = At<Label>(payload);
+    return label->hash == hash && label->key == key && label->value() == value;
+  };
+  bool is_refused = false;
+  const uint64_t found = labels_.Intern(hash, equal, &HashOf<Label>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const bool is_too_many = key->values >= kMaxTagValuesPerKey;
     if (is_too_many) *dropped = true;
-    if (is_too_many && value != kOther) {
-      value = kOther;
-      continue;
-    }
-    auto* label = NewWith<Label>(value.size());
-    if (label == nullptr) return nullptr;
+    is_refused = is_too_many && value != kOther;
+    auto* label = is_refused ? nullptr : NewWith<Label>(value.size());
+    if (label == nullptr) return uint64_t{0};
     *label = {hash, key, value.size()};
     std::copy(value.begin(), value.end(), reinterpret_cast<char*>(label + 1));
-    if (!Add(labels_, label)) return nullptr;
     if (!is_too_many) ++key->values;
-    return label;
-  }
+    return PayloadOf(label);
+  });
+  return is_refused ? LabelOf(key, kOther, dropped) : At<Label>(found);
 }
 
 std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_view value,
                                              bool* dropped) {
   if (key.empty()) return tags;
-  std::atomic<const TagSet*>* all_sets = all_sets_.load(std::memory_order_relaxed);
-  if (all_sets == nullptr) {
-    all_sets = static_cast<std::atomic<const TagSet*>*>(MapPages(kMaxTagSets * sizeof(*all_sets)));
-    if (all_sets == nullptr) return std::nullopt;
-    all_sets_.store(all_sets, std::memory_order_release);
-  }
   char prefixed[kMaxNameBytes];
   if (IsReserved(key)) {
     std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
@@ -232,30 +218,29 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
   const auto count = static_cast<int>(end - list);
   const size_t bytes = static_cast<size_t>(count) * sizeof(*list);
   const uint64_t hash = HashBytes(reinterpret_cast<const char*>(list), bytes, 0);
-  const uint64_t found = sets_.Find(hash, [&](uint64_t payload) {
+  const auto equal = [&](uint64_t payload) {
     const auto* set = At<TagSet>(payload);
     return set->hash == hash && set->count == count && std::equal(list, end, set->labels());
+  };
+  bool is_full = false;
+  const uint64_t found = sets_.Intern(hash, equal, &HashOf<TagSet>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    is_full = last_set_ + 1 == kMaxTagSets;
+    auto* set = is_full || !TakeHostBytes(sizeof(all_sets[0])) ? nullptr : NewWith<TagSet>(bytes);
+    if (set == nullptr) return uint64_t{0};
+    *set = {hash, ++last_set_, count};
+    std::memcpy(static_cast<void*>(set + 1), list, bytes);
+    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found (fork.h)
+    return PayloadOf(set);
   });
   if (found != 0) return At<TagSet>(found)->id;
-  if (set_count_ == kMaxTagSets) {
-    *dropped = true;
-    return tags;
-  }
-  auto* set = NewWith<TagSet>(bytes);
-  if (set == nullptr) return std::nullopt;
-  *set = {hash, set_count_, count};
-  std::memcpy(static_cast<void*>(set + 1), list, bytes);
-  SpinLockHolder hold(sets_.lock());
-  if (!sets_.Reserve(&HashOf<TagSet>)) return std::nullopt;
-  all_sets[set_count_++].store(set, std::memory_order_release);  // before the set can be found (fork.h)
-  sets_.Insert(hash, reinterpret_cast<uintptr_t>(set));
-  return set->id;
+  if (!is_full) return std::nullopt;
+  *dropped = true;
+  return tags;
 }
 
-std::vector<std::pair<std::string, std::string>> TagRegistry::Of(TagSetId tags) const {
-  std::vector<std::pair<std::string, std::string>> labels;
-  const std::atomic<const TagSet*>* const all_sets = all_sets_.load(std::memory_order_acquire);
-  const TagSet* set = all_sets == nullptr ? nullptr : all_sets[tags].load(std::memory_order_acquire);
+Labels TagRegistry::Of(TagSetId tags) const {
+  Labels labels;
+  const TagSet* set = all_sets[tags].load(std::memory_order_acquire);
   for (int i = 0; set != nullptr && i < set->count; ++i) {
     labels.emplace_back(set->labels()[i]->key->name(), set->labels()[i]->value());
   }
@@ -290,34 +275,28 @@ TagSetId BeginHere(std::string_view key, std::string_view value) {
   return BeginHere(key, value) | joined.extend_tags(key.data(), key.size(), value.data(), value.size()) << 16;
 }
 
-[[gnu::always_inline]] inline uint32_t Begin(std::string_view key, std::string_view value) {
+}  // namespace
+
+uint32_t BeginTag(std::string_view key, std::string_view value) {
   const InjectedProfiler* const joined = JoinedProfiler();
   return joined == nullptr ? BeginHere(key, value) : BeginJoined(*joined, key, value);
 }
 
-[[gnu::always_inline]] inline void End(uint32_t before) {
+void EndTag(uint32_t before) {
   SetCurrentTags(before & UINT16_MAX);
   if (const InjectedProfiler* const joined = JoinedProfiler()) joined->set_tags(before >> 16);
 }
 
-}  // namespace
-
-uint32_t BeginTag(std::string_view key, std::string_view value) { return Begin(key, value); }
-void EndTag(uint32_t before) { End(before); }
-
-std::vector<std::pair<std::string, std::string>> WithProcessTags(
-    const std::vector<std::pair<std::string, std::string>>& labels,
-    const std::vector<std::pair<std::string, std::string>>& process_tags) {
-  std::vector<std::pair<std::string, std::string>> all;
+Labels WithProcessTags(const Labels& labels, const Labels& process_tags) {
+  Labels all;
   std::set_union(labels.begin(), labels.end(), process_tags.begin(), process_tags.end(), std::back_inserter(all),
                  [](const auto& a, const auto& b) { return a.first < b.first; });
   return all;
 }
 
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags) { return tag_registry->Of(tags); }
+Labels TagsOf(TagSetId tags) { return tag_registry->Of(tags); }
 
-std::vector<std::pair<std::string, std::string>> LabelsOf(
-    const std::vector<std::pair<std::string, std::string>>& tags) {
+Labels LabelsOf(const Labels& tags) {
   std::map<std::string, std::string> labels;
   for (const auto& [key, value] : tags) {
     const std::string_view cut = CutText(key, kMaxTagBytes);
@@ -335,8 +314,8 @@ int64_t DroppedTagValues() { return tag_registry->dropped(); }
 
 namespace hbmprof {
 
-ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::Begin(key, value)) {}
+ScopedTag::ScopedTag(std::string_view key, std::string_view value) : outer_(internal::BeginTag(key, value)) {}
 
-ScopedTag::~ScopedTag() { internal::End(outer_); }
+ScopedTag::~ScopedTag() { internal::EndTag(outer_); }
 
 }  // namespace hbmprof

@@ -49,18 +49,17 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
 uint32_t BeginTag(std::string_view key, std::string_view value);
 void EndTag(uint32_t before);
 
+using Labels = std::vector<std::pair<std::string, std::string>>;  // keys and values
 // The labels of a set, sorted by key.
-std::vector<std::pair<std::string, std::string>> TagsOf(TagSetId tags);
+Labels TagsOf(TagSetId tags);
 
 // Returns the labels of a thread's set together with those of the process, sorted by key. If both have a tag with the
 // same key, the thread's tag is used.
-std::vector<std::pair<std::string, std::string>> WithProcessTags(
-    const std::vector<std::pair<std::string, std::string>>& labels,
-    const std::vector<std::pair<std::string, std::string>>& process_tags);
+Labels WithProcessTags(const Labels& labels, const Labels& process_tags);
 
 // Returns the tags as labels, sorted by key. Names and limits are those of ExtendTags. If two tags have the same key,
 // the last one is used.
-std::vector<std::pair<std::string, std::string>> LabelsOf(const std::vector<std::pair<std::string, std::string>>& tags);
+Labels LabelsOf(const Labels& tags);
 
 // Returns how often ExtendTags reached a limit or found no host memory.
 int64_t DroppedTagValues();

@@ -335,9 +335,21 @@ std::string CheckCaptureRange(const std::string& value) {
 // Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
+  constexpr size_t kMostRanges = 5;
   const bool is_captured = !options.capture_range.empty();
   const auto written = folder.Profiles(run, /*last_only=*/!options.interval.empty());
-  for (const auto& [key, name] : written) Summarize(key.first, Cat(folder.path(), "/", name));
+  // Of many ranges, the first ones and the last one.
+  const size_t left_out = is_captured && written.size() > kMostRanges ? written.size() - kMostRanges : 0;
+  size_t number = 0;
+  for (const auto& [key, name] : written) {
+    const size_t i = number++;
+    if (left_out > 0 && i == kMostRanges - 1) PrintErrorText(Cat("hbmprof: ... and ", left_out, " more ranges\n"));
+    if (left_out > 0 && i >= kMostRanges - 1 && i + 1 < written.size()) continue;
+    Summarize(key.first, Cat(folder.path(), "/", name));
+  }
+  if (left_out > 0) {
+    PrintErrorText(Cat("hbmprof: ", written.size(), " profiles of ranges are in ", Visible(folder.path()), "\n"));
+  }
   for (const int process : still_running) {
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
                        process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));

@@ -2,6 +2,10 @@
 //
 // The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
 // block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
+//
+// Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
+// PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
+// joins them. It joins all that is mapped, so an account has either pieces only or none.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -83,6 +87,10 @@ class Pickle {
   uint32_t memo_size_ = 0;
 };
 
+bool HasSegments(const RecordingTables& tables) {
+  return std::count(tables.site_kinds.begin(), tables.site_kinds.end(), SiteKind::kSegment) > 0;
+}
+
 // The segments and blocks of one account, and the events that change them.
 class MemoryVizWriter : RecordingConverter {
  public:
@@ -98,15 +106,18 @@ class MemoryVizWriter : RecordingConverter {
         if (is_device == are_devices && (is_device || totals_.account(i).is_used)) accounts.push_back(i);
       }
     }
+    const std::vector<bool> has_pieces = FindPieces();
     std::vector<Memory> at_end;
     pickle_.Dict();
     pickle_.Text("device_traces");
     pickle_.List();
     for (const size_t account : accounts) {
       trace_ = Trace{{}, account, totals_.account(account).in_use};
+      trace_.has_pieces = has_pieces[account];
       pickle_.List();
       if (totals_.account(account).is_used) RETURN_IF_ERROR(WriteTrace());
       pickle_.EndList();
+      if (trace_.has_pieces) JoinPieces(trace_.memory.segments);
       at_end.push_back(std::move(trace_.memory));
     }
     pickle_.EndList();
@@ -145,6 +156,8 @@ class MemoryVizWriter : RecordingConverter {
   };
   using Segments = std::map<uint64_t, Segment>;  // by address
   using Blocks = std::map<uint64_t, Block>;
+  using Ranges = std::map<uint64_t, uint64_t>;  // address and end; they do not overlap
+  static inline const Ranges kNoRanges;
   struct Memory {
     Segments segments;
     Blocks blocks;
@@ -158,6 +171,11 @@ class MemoryVizWriter : RecordingConverter {
     std::unordered_map<uint64_t, uint64_t> made_addresses;
     std::optional<int64_t> device_free;
     size_t entries = 0;
+    bool has_pieces = false;
+    // With pieces: what the change that is being written unmaps and maps. PyTorch unmaps parts of pieces, whose rest is
+    // a new piece of the recording: only the difference is written.
+    Ranges ended;
+    Ranges begun;
   };
 
   bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
@@ -166,6 +184,56 @@ class MemoryVizWriter : RecordingConverter {
     // The site of a failed allocation may be unknown; its id is the account.
     if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == trace_.account;
     return event.kind == RecordedKind::kFailed && event.id == trace_.account;
+  }
+
+  // Returns, by account, whether a block reaches over the end of its segment into the next one.
+  std::vector<bool> FindPieces() {
+    std::vector<bool> found(totals_.account_count());
+    if (!HasSegments(tables_)) return found;
+    std::vector<Ranges> segments(found.size());
+    const auto begin = [&](uint64_t id, int64_t bytes, uint32_t site) {
+      const std::optional<uint64_t> address = internal::AddressOfBuffer(id);
+      if (!address.has_value() || bytes <= 0) return;
+      const size_t account = AccountOf(tables_.sites[site]);
+      Ranges& ranges = segments[account];
+      const uint64_t end = *address + static_cast<uint64_t>(bytes);
+      if (IsSegment(site)) {
+        ranges[*address] = end;
+        return;
+      }
+      const auto next = ranges.upper_bound(*address);
+      if (next == ranges.begin() || next == ranges.end()) return;
+      const uint64_t segment_end = std::prev(next)->second;
+      if (*address < segment_end && segment_end < end && next->first == segment_end) found[account] = true;
+    };
+    for (const bool are_segments : {true, false}) {
+      for (const RecordingTables::Live& live : tables_.live) {
+        if (IsSegment(live.site) == are_segments) begin(live.id, live.bytes, live.site);
+      }
+    }
+    RecordedEvent event;
+    cursor_.Rewind();
+    while (cursor_.Next(&event)) {
+      if (event.site >= tables_.sites.size()) continue;
+      if (internal::Ends(event.kind) && IsSegment(event.site)) {
+        segments[AccountOf(tables_.sites[event.site])].erase(internal::AddressOfBuffer(event.id).value_or(0));
+      } else if (internal::Begins(event.kind) || event.kind == RecordedKind::kAllocAndFree) {
+        begin(event.id, event.bytes, event.site);
+      }
+    }
+    return found;
+  }
+
+  static void JoinPieces(Segments& segments) {
+    for (auto segment = segments.begin(); segment != segments.end();) {
+      const auto next = std::next(segment);
+      if (next == segments.end() || next->first != segment->first + static_cast<uint64_t>(segment->second.size)) {
+        segment = next;
+      } else {
+        segment->second.size += next->second.size;
+        segments.erase(next);
+      }
+    }
   }
 
   absl::Status WriteTrace() {
@@ -194,6 +262,13 @@ class MemoryVizWriter : RecordingConverter {
     time_us_ = Plus(tables_.start_unix_nanos, Minus(change[0].time, tables_.start_time)) / 1000;
     ReadSamples(change[0].time);
     if (change.size() > 1) MoveSegments(change);
+    trace_.ended.clear();
+    trace_.begun.clear();
+    for (const RecordedEvent& event : change) {
+      if (!trace_.has_pieces || !internal::Begins(event.kind) || !IsSegment(event.site) || event.bytes <= 0) continue;
+      const uint64_t address = AddressOf(event.id, event.bytes);
+      trace_.begun[address] = address + static_cast<uint64_t>(event.bytes);
+    }
     for (const bool are_segments : {false, true}) {
       for (const RecordedEvent& event : change) {
         if (internal::Ends(event.kind) && IsSegment(event.site) == are_segments) End(event);
@@ -269,13 +344,37 @@ class MemoryVizWriter : RecordingConverter {
       return;
     }
     if (segment == trace_.memory.segments.end()) segment = BeginSegment(address, {bytes, site, true}, write);
-    const uint64_t room = segment->first + static_cast<uint64_t>(segment->second.size) - address;
-    const Block block = {static_cast<int64_t>(std::min(static_cast<uint64_t>(bytes), room)), site};
+    const Block block = {std::min(bytes, RoomAt(segment, address)), site};
     if (!trace_.memory.blocks.try_emplace(address, block).second) return;
     if (write) WriteEntry("alloc", address, block.size, site);
   }
+  // Returns the bytes from `address`, which is in the segment, to its end, or to that of the last adjacent piece.
+  int64_t RoomAt(Segments::const_iterator segment, uint64_t address) const {
+    uint64_t end = segment->first + static_cast<uint64_t>(segment->second.size);
+    for (++segment; trace_.has_pieces && segment != trace_.memory.segments.end() && segment->first == end; ++segment) {
+      end += static_cast<uint64_t>(segment->second.size);
+    }
+    return static_cast<int64_t>(end - address);
+  }
+  // Returns the parts of a range that are in none of the others.
+  static std::vector<std::pair<uint64_t, uint64_t>> Without(const Ranges& others, uint64_t address, int64_t size) {
+    std::vector<std::pair<uint64_t, uint64_t>> parts;
+    const uint64_t end = address + static_cast<uint64_t>(size);
+    auto other = others.upper_bound(address);
+    if (other != others.begin()) --other;
+    for (; other != others.end() && other->first < end; ++other) {
+      if (other->first > address) parts.emplace_back(address, other->first);
+      address = std::max(address, other->second);
+    }
+    if (address < end) parts.emplace_back(address, end);
+    return parts;
+  }
   Segments::iterator BeginSegment(uint64_t address, const Segment& segment, bool write) {
-    if (write) WriteEntry("segment_alloc", address, segment.size, segment.site);
+    const Ranges& mapped = segment.is_own ? kNoRanges : trace_.ended;
+    for (const auto& [from, to] : Without(mapped, address, write ? segment.size : 0)) {
+      WriteEntry(trace_.has_pieces ? "segment_map" : "segment_alloc", from, static_cast<int64_t>(to - from),
+                 segment.site);
+    }
     return trace_.memory.segments.insert_or_assign(address, segment).first;
   }
 
@@ -299,16 +398,23 @@ class MemoryVizWriter : RecordingConverter {
     WriteEntry("free_completed", address, ended.size, event.site);
     const auto segment = SegmentAt(trace_.memory.segments, address);
     if (segment != trace_.memory.segments.end() && !segment->second.is_own) return;
-    WriteEntry("segment_free", address, ended.size, event.site);
+    WriteSegmentEnd(address, ended.size, event.site);
     if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
   }
+  void WriteSegmentEnd(uint64_t address, int64_t size, uint32_t site) {
+    WriteEntry(trace_.has_pieces ? "segment_unmap" : "segment_free", address, size, site);
+  }
 
-  // Blocks that outlive their segment get segments of their own.
   void EndSegment(uint64_t address, const RecordedEvent& event) {
     const auto segment = trace_.memory.segments.find(address);
     const int64_t size = segment != trace_.memory.segments.end() ? segment->second.size : event.bytes;
+    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
+    for (const auto& [from, to] : Without(trace_.begun, address, size)) EndRange(from, to, event.site);
+    if (trace_.has_pieces) trace_.ended[address] = address + static_cast<uint64_t>(size);
+  }
+  // Blocks that outlive their segment get segments of their own.
+  void EndRange(uint64_t address, uint64_t end, uint32_t site) {
     std::vector<std::pair<uint64_t, Block>> left;
-    const uint64_t end = address + static_cast<uint64_t>(size);
     for (auto block = trace_.memory.blocks.lower_bound(address);
          block != trace_.memory.blocks.end() && block->first < end;) {
       left.emplace_back(*block);
@@ -318,9 +424,9 @@ class MemoryVizWriter : RecordingConverter {
       WriteEntry("free_requested", at, block.size, block.site);
       WriteEntry("free_completed", at, block.size, block.site);
     }
-    WriteEntry("segment_free", address, size, event.site);
-    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
-    for (const auto& [at, block] : left) {
+    WriteSegmentEnd(address, static_cast<int64_t>(end - address), site);
+    for (auto& [at, block] : left) {
+      block.size = std::min(block.size, static_cast<int64_t>(end - at));
       BeginSegment(at, {block.size, block.site, true}, true);
       trace_.memory.blocks.try_emplace(at, block);
       WriteEntry("alloc", at, block.size, block.site);
@@ -459,10 +565,10 @@ class MemoryVizWriter : RecordingConverter {
   int64_t time_us_ = 0;
 };
 
-// The events are read once for each account.
+// The events are read once for each account, and before that for FindPieces.
 size_t UsedAccounts(const RecordingTables& tables) {
   const SiteTotals totals(tables);
-  size_t used = 0;
+  size_t used = HasSegments(tables) ? 1 : 0;
   for (size_t account = 0; account < totals.account_count(); ++account) used += totals.account(account).is_used ? 1 : 0;
   return used;
 }

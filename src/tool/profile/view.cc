@@ -385,6 +385,13 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   return absl::OkStatus();
 }
 
+bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
+  const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
+  return where.ok() && std::all_of(where->begin(), where->end(), [&](const auto& label) {
+           return std::count(labels.begin(), labels.end(), label) > 0;
+         });
+}
+
 absl::Status CheckView(const ViewOptions& options) {
   Filters filters;
   RETURN_IF_ERROR(filters.Set(options));

@@ -4,6 +4,7 @@
 #define HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,9 @@ struct ViewOptions {
 // do, as in pprof. Prints a warning of the subcommand `command` for a filter that matches nothing. Error:
 // kInvalidArgument for a wrong expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
+
+// Returns whether `where`, which CheckView accepts, keeps a sample with the labels `labels` and no others.
+bool WhereKeeps(const ViewOptions& options, const std::vector<std::pair<std::string, std::string>>& labels);
 
 // Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.
 absl::Status CheckView(const ViewOptions& options);

@@ -48,10 +48,14 @@ Json FileJson(const ProfileSet::File& file) {
   return json;
 }
 
-Json UnaccountedJson(const ProfileSet::File& file) {
+Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
   Json list = Json::array();
-  for (const UnaccountedMemory& one : UnaccountedOf(file))
-    list.push_back({one.device, std::string(one.name), Shown(one.bytes)});
+  for (const UnaccountedMemory& one : UnaccountedOf(file)) {
+    const std::string name(one.name);
+    // The labels of AddUnaccounted.
+    if (!WhereKeeps(options, {{kLibraryLabel, name}, {"device", one.device}})) continue;
+    list.push_back({one.device, name, Shown(one.bytes)});
+  }
   return list;
 }
 
@@ -326,8 +330,8 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   // The states of a recording are one file.
   const std::vector<size_t> shown = only_recording ? std::vector<size_t>{series.files.back()} : series.files;
   Json data = HeadJson(profiles, shown, base, type, options.own);
-  data["unaccounted"] = UnaccountedJson(now);
-  if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base);
+  data["unaccounted"] = UnaccountedJson(now, options);
+  if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base, options);
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
   StackTree tree;
   LabelSets labels;

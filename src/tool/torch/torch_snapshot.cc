@@ -45,7 +45,7 @@ constexpr int64_t kStartTime = 1'000'000'000;
 constexpr int64_t kMostMicros = int64_t{1} << 52;  // 142 years
 constexpr size_t kEventsPerFlush = 1 << 16;
 // Steps over pieces and blocks. A trace that needs more was made to slow the reader down.
-constexpr uint64_t kMostSteps = 1'000'000'000;
+constexpr uint64_t kMostSteps = 100'000'000;
 constexpr uint64_t kMostStepsPerEvent = 1000;
 
 // A piece or a block.
@@ -257,8 +257,12 @@ class Recorder {
     for (uint32_t i = 0; i < snapshot_.traces.size(); ++i) {
       if (!snapshot_.traces[i].empty()) devices_[DeviceOf(i)].trace = snapshot_.traces[i];
     }
+    std::vector<bool> is_added(snapshot_.segments.size());  // a list can have a segment many times
     for (const Run& run : snapshot_.state) {
-      for (uint32_t i = run.first; i < run.first + run.count; ++i) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
+      for (uint32_t i = run.first; i < run.first + run.count; ++i) {
+        if (!is_added[i]) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
+        is_added[i] = true;
+      }
     }
     std::sort(devices_.begin(), devices_.end(), [](const Device& a, const Device& b) { return a.number < b.number; });
     for (const Device& device : devices_) tables_.names.devices.emplace_back().name = Cat("GPU:", device.number);
