@@ -35,7 +35,6 @@
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/core/joined/injected.h"
-#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tables/tags.h"
 #include "src/export/out_of_memory_report.h"
