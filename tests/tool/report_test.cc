@@ -362,8 +362,9 @@ TEST_F(Report, VerdictDoesNotExcludeALeakThatItCannotDecide) {
     MakeReport(paths);
     return ReportData(ReadAll(page_))["verdict"][0].get<std::string>();
   };
-  EXPECT_EQ(verdict({0, 0, 0, 0, 1048576, 1048576, 2097152, 2752512, 3276800, 3670016, 4325376, 1179648}),
-            "Memory in use grew by 1.12 MiB to 1.12 MiB. The data does not show whether app::Grow leaks (+1.12 MiB): "
+  constexpr int64_t kMiB = 1048576;
+  EXPECT_EQ(verdict({0, 0, kMiB, kMiB, kMiB, kMiB, kMiB, 2 * kMiB, 2 * kMiB, 3 * kMiB, 3 * kMiB, 3 * kMiB}),
+            "Memory in use grew by 3.00 MiB to 3.00 MiB. The data does not show whether app::Grow leaks (+3.00 MiB): "
             "if there are more jumps in the same time again, it is a leak; otherwise not.");
   EXPECT_EQ(verdict({1024, 1024, 1024}),
             "Memory in use did not change: 1.00 KiB. 3 dumps are too few to exclude a leak.");

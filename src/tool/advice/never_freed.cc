@@ -1,6 +1,6 @@
 // kNeverFreed: the leaks that `hbmprof leaks` finds in the recording, in its words.
 #include "src/tool/advice/analysis.h"
-#include "src/tool/growth/verdict.h"
+#include "src/tool/growth/growth.h"
 #include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool::advise {

@@ -9,7 +9,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
-#include "src/tool/growth/verdict.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"

@@ -13,7 +13,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/live_top.h"
 #include "src/tool/commands/options.h"
-#include "src/tool/growth/growth.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "src/tool/growth/life_table.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/progress.h"
@@ -24,69 +24,25 @@ std::string Percent(double share) {
   return text;
 }
 
-// Returns the alloc_ type that belongs to an inuse_ type; nullopt for other types.
-std::optional<size_t> AllocatedType(const ProfileSet& profiles, size_t type) {
-  const std::string in_use = "inuse_";
-  const std::string& name = profiles.types()[type].type;
-  if (name.rfind(in_use, 0) != 0) return std::nullopt;
-  return profiles.FindType("alloc_" + name.substr(in_use.size()));
-}
-
-// Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
-// young process say little.
-bool HasAges(const ProfileSet::File& file) {
-  constexpr int64_t kYoungSeconds = 16;
-  const auto processes = std::count_if(file.info.processes.begin(), file.info.processes.end(),
-                                       [](const Comment& process) { return process.values.count("pid") > 0; });
-  return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
-}
-
-// Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.
-void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
-  const size_t dumps = series.files.size();
-  const std::optional<size_t> total_type = profiles.FindType("alloc_space");
-  size_t processes = 0;
-  size_t first = 0;  // dump of the process
-  int64_t total_before = 0;
-  std::string process_before;
-  for (size_t d = 0; d < dumps; ++d) {
-    const ProfileSet::File& file = profiles.files()[series.files[d]];
-    const std::string process = ProcessIn(file);
-    const int64_t total = total_type.has_value() ? SumOf(profiles, file, *total_type) : 0;
-    const bool other_process = !process.empty() && !process_before.empty() && process != process_before;
-    const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
-    if (d == 0 || other_process || total < total_before || counter_fell) {
-      ++processes;
-      first = d;
-    }
-    if (d + 1 - first >= series.end - series.begin) {
-      series.begin = first;
-      series.end = d + 1;
-    }
-    total_before = total;
-    process_before = process;
-  }
-  if (processes == 1) return;
-  if (series.end - series.begin < 3) {
-    series.begin = 0;
-    series.end = dumps;
-    series.restart =
-        Cat("the dumps are of ", processes,
-            " processes, and none of these wrote three dumps in a row: all dumps are judged as those of one process");
-    return;
-  }
-  series.restart =
-      Cat("the program was restarted ", processes == 2 ? "once" : Cat(processes - 1, " times"), ": only dumps ",
-          series.begin + 1, " to ", series.end, " are judged, the longest series of one process");
-}
-
-// A verdict's reason, and the effect of more dumps, each in a sentence.
-struct Reason {
-  std::string why;
-  std::string more_dumps;
-};
-
 constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
+constexpr char kMore[] = "dumps over twice the time show whether the growth continues";
+constexpr char kJumps[] = "one-time jumps look the same";
+constexpr char kMoreJumps[] = "if there are more jumps in the same time again, it is a leak; otherwise not";
+constexpr size_t kFewDumps = 6;  // fewer do not tell a leak from a cache that fills
+
+// What each feature of a course says, as a part of a sentence, and the effect of more dumps.
+struct Says {
+  const char* for_leak;
+  const char* against;
+  const char* more_dumps;
+};
+constexpr Says kSays[kFeatures] = {{"it grew without long pauses", kJumps, kMoreJumps},
+                                   {"it does not approach a limit", "it may approach a limit", kMore},
+                                   {"the highest values rise until the end", "the highest values hardly rise", kMore},
+                                   {"it grew all the time", "nearly all growth is at the end", kMore},
+                                   {"the growth is even until the end", kJumps, kMoreJumps},
+                                   {"the growth is even until the end", "it fluctuates", kMore},
+                                   {"it grew in even steps", kJumps, kMoreJumps}};
 
 // Judges sites over one series of dumps and one sample type.
 class SiteJudge {
@@ -102,24 +58,22 @@ class SiteJudge {
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
-  // The first dump that counts.
-  size_t first_dump() const { return dumps_.front(); }
-
-  // Fills in the verdict and what follows from it. `frees_in_batches`: see Course.
-  void Fill(SiteGrowth& site, bool frees_in_batches) const {
+  // Fills in the verdict and what follows from it.
+  void Fill(SiteGrowth& site) const {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;
     const bool has_course = last - first >= 2;
     if (has_course) {
       Course course;
-      course.frees_in_batches = frees_in_batches;
       for (const size_t d : dumps_) {
         course.at.push_back(at_[d]);
         course.in_use.push_back(static_cast<double>(site.values[d]));
       }
       const Judgement judgement = Judge(course);
       if (now_ == 0) first = dumps_[judgement.first];
-      SetVerdict(judgement.verdict, judgement.sure, ReasonOf(judgement), site);
+      site.verdict = judgement.verdict;
+      site.sure = judgement.sure;
+      Explain(judgement, site);
     }
     site.growth = Minus(site.values[last], site.values[first]);
     const auto growth = static_cast<double>(site.growth);
@@ -134,13 +88,6 @@ class SiteJudge {
   }
 
  private:
-  static void SetVerdict(Verdict verdict, Sure sure, Reason reason, SiteGrowth& site) {
-    site.verdict = verdict;
-    site.sure = sure;
-    site.why = std::move(reason.why);
-    site.more_dumps = std::move(reason.more_dumps);
-  }
-
   LifeTable TableOf(const SiteGrowth& site) const {
     const auto first = static_cast<size_t>(site.ages.first_class);
     LifeTable table;
@@ -169,91 +116,84 @@ class SiteJudge {
                                              age > 1 ? "up to " : "less than ", FormatDuration(age));
     const bool course_leaks = has_course && site.verdict == Verdict::kLeak;
     if (!has_course) site.growth = static_cast<int64_t>(life.kept_bytes);
-    if (life.finding == Finding::kLeak || life.is_perhaps) {
-      const bool is_leak = life.finding == Finding::kLeak;
+    const bool is_leak = life.finding == Finding::kLeak;
+    if (life.finding < Finding::kStopped) {
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
       site.newest = now_ - life.newest;
-      SetVerdict(is_leak ? Verdict::kLeak : Verdict::kPerhaps,
-                 course_leaks                 ? Sure::kHigh
-                 : is_leak && life.times >= 9 ? Sure::kMedium
-                                              : Sure::kLow,
-                 ReasonOfAges(life, site.newest <= life.settled + 2 * table.class_seconds, freed, site), site);
-    } else if (course_leaks) {
-      SetVerdict(Verdict::kPerhaps, Sure::kLow,
-                 {"grows, but no buffer is old: " + site.why,
-                  "a buffer that is always replaced by a larger one looks like this; so do more and more clients"},
-                 site);
-    } else if (!has_course || site.verdict == Verdict::kPerhaps) {
-      const char kMore[] = "it is a leak only if it keeps more buffers";
-      if (life.finding == Finding::kStopped) {
-        SetVerdict(Verdict::kStopped, site.sure,
-                   {Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago"), kMore}, site);
-      } else if (life.kept > 0 || age > 0) {
-        SetVerdict(Verdict::kUpAndDown, site.sure, {Cat("its buffers are freed; ", freed), kMore}, site);
-      } else {
-        SetVerdict(Verdict::kFlat, site.sure, {"no buffer was allocated after the start", kMore}, site);
-      }
+      site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
+      site.sure = course_leaks ? Sure::kHigh : is_leak && life.times >= 9 ? Sure::kMedium : Sure::kLow;
+      const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+      const std::string kept =
+          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
+              " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
+      site.why = is_leak                             ? Cat(kept, "; ", freed)
+                 : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
+                 : life.finding == Finding::kBatch
+                     ? Cat("may be a batch: ", kept, ", but all from the time before were")
+                     : Cat(kept, ", but they were born at few times, or not lately");
+      site.more_dumps = is_leak ? kMayBeCache : "a dump after twice the time shows whether it goes on";
+      return;
+    }
+    if (course_leaks) {
+      site.verdict = Verdict::kPerhaps;
+      site.sure = Sure::kLow;
+      site.why = "grows, but no buffer is old: " + site.why;
+      site.more_dumps = "a buffer that is always replaced by a larger one looks like this; so do more and more clients";
+      return;
+    }
+    if (has_course && site.verdict != Verdict::kPerhaps) return;
+    site.more_dumps = "it is a leak only if it keeps more buffers";
+    if (life.finding == Finding::kStopped) {
+      site.verdict = Verdict::kStopped;
+      site.why = Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago");
+    } else if (life.kept > 0 || age > 0) {
+      site.verdict = Verdict::kUpAndDown;
+      site.why = Cat("its buffers are freed; ", freed);
+    } else {
+      site.verdict = Verdict::kFlat;
+      site.why = "no buffer was allocated after the start";
     }
   }
 
-  // `until_now`: the newest kept buffer was just born. `freed`: the sentence on the buffers that were freed.
-  static Reason ReasonOfAges(const LifeJudgement& life, bool until_now, const std::string& freed,
-                             const SiteGrowth& site) {
-    using Finding = LifeJudgement::Finding;
-    const std::string kept =
-        Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
-            " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
-    if (life.finding == Finding::kLeak) return {Cat(kept, "; ", freed), kMayBeCache};
-    return {life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
-            : life.finding == Finding::kBatch ? Cat("may be a batch: ", kept, ", but all from the time before were")
-                                              : Cat(kept, ", but they were born at few times, or not lately"),
-            "a dump after twice the time shows whether it goes on"};
-  }
-
-  Reason ReasonOf(const Judgement& j) const {
+  // Sets the reason of a verdict, and the effect of more dumps, each a sentence.
+  void Explain(const Judgement& j, SiteGrowth& site) const {
+    const auto set = [&site](std::string why, std::string more_dumps) {
+      site.why = std::move(why);
+      site.more_dumps = std::move(more_dumps);
+    };
     if (j.verdict == Verdict::kFlat) {
-      return {j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow"};
+      return set(j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow");
     }
     if (j.verdict == Verdict::kUpAndDown) {
-      return {Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
-              "it is a leak only if its lowest values continue to rise"};
+      return set(Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
+                 "it is a leak only if its lowest values continue to rise");
     }
     if (j.verdict == Verdict::kStopped) {
-      return {Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
-              "it is a leak only if it grows again"};
+      return set(Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
+                 "it is a leak only if it grows again");
     }
-    const double share = std::min(std::max(0.0, j.late / 2), 1.0);  // of the last third in the growth of the last two
-    const std::string last_third =
-        share > 0.99
-            ? "nearly all growth after the first third of the time is in the last third"
-            : Cat("the last third of the time added ", Percent(share / (1 - share)), " of what the second third added");
-    if (j.verdict == Verdict::kPerhaps && j.slowing && dumps_.size() >= 6) {
-      return {Cat("is slowing down: ", last_third), "dumps over twice the time show whether it stops"};
-    }
-    const std::string change = share < 0.45   ? "the growth became slower: " + last_third
-                               : share > 0.55 ? "the growth became faster: " + last_third
-                                              : "the growth is even until the end";
     const std::string grew = Cat(
         "grew permanently in ", j.steps, " of ", dumps_.size() - 1 - j.first, " intervals",
         j.first == 0 ? "" : Cat(" since dump ", dumps_[j.first] + 1), "; ",
         j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing",
         "; ");
-    if (j.verdict == Verdict::kPerhaps && dumps_.size() < 6) {
-      return {Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
-              "six dumps are enough if it grows evenly, twelve if it grows in bursts"};
+    const Says& says = kSays[static_cast<size_t>(j.strongest)];
+    if (j.verdict == Verdict::kLeak) {
+      const char kOften[] =
+          " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
+      set(grew + says.for_leak,
+          j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < kFewDumps ? "six" : "twelve", kOften));
+    } else if (dumps_.size() < kFewDumps) {
+      set(Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
+          "six dumps are enough if it grows evenly, twelve if it grows in bursts");
+    } else if (j.strongest == Feature::kLimit && j.late < 0.5) {
+      set(Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
+              " of what the second third added"),
+          "dumps over twice the time show whether it stops");
+    } else {
+      set(grew + says.against, says.more_dumps);
     }
-    if (j.verdict == Verdict::kPerhaps && j.in_jumps) {
-      return {grew + "one-time jumps look the same",
-              "if there are more jumps in the same time again, it is a leak; otherwise not"};
-    }
-    if (j.verdict == Verdict::kPerhaps) {
-      return {grew + change, "dumps over twice the time show whether the growth continues"};
-    }
-    const std::string why = (j.fluctuates ? "fluctuates and rises; " : grew) + change;
-    const char kOften[] =
-        " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
-    return {why, j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < 6 ? "six" : "twelve", kOften)};
   }
 
   const DumpSeries& series_;
@@ -262,12 +202,6 @@ class SiteJudge {
   std::vector<size_t> dumps_;  // those that count
   double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
 };
-
-size_t CountDifferent(const std::vector<double>& values, size_t begin, size_t end) {
-  size_t count = 0;
-  for (size_t i = begin; i < end; ++i) count += i == begin || values[i] != values[i - 1] ? 1 : 0;
-  return count;
-}
 
 // Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
 // known when that memory was allocated, and its bytes get other records over time.
@@ -283,74 +217,15 @@ std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
 
 }  // namespace
 
-std::vector<double> DumpSeries::Exposure() const {
-  const auto at = [&](size_t dump) { return counts.begin() + static_cast<std::ptrdiff_t>(dump); };
-  // The counts of several processes that are judged as one can fall.
-  if (!counts.empty() && std::is_sorted(at(begin), at(end))) return counts;
-  const auto intervals = static_cast<double>(std::max<size_t>(files.size(), 2) - 1);
-  if (!seconds.empty() && seconds.back() >= 0.1 * intervals) return seconds;
-  std::vector<double> index(files.size());
-  std::iota(index.begin(), index.end(), 0.0);
-  return index;
-}
-
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first) {
-  const std::vector<ProfileSet::File>& files = profiles.files();
-  DumpSeries series;
-  series.files.resize(files.size() - first);
-  std::iota(series.files.begin(), series.files.end(), first);
-  const bool timed =
-      std::all_of(series.files.begin(), series.files.end(), [&](size_t f) { return files[f].time_nanos > 0; });
-  if (timed) {
-    std::stable_sort(series.files.begin(), series.files.end(),
-                     [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
-    const int64_t start = files[series.files.front()].time_nanos;
-    for (const size_t f : series.files) {
-      series.seconds.push_back(static_cast<double>(files[f].time_nanos - start) / 1e9);
-    }
-  }
-  for (size_t d = 0; !counter.empty() && d < series.files.size(); ++d) {
-    const ProfileSet::File& file = files[series.files[d]];
-    std::string known;
-    std::optional<int64_t> count;
-    for (const Comment& comment : file.info.counters) {
-      known += (known.empty() ? "" : ", ") + comment.name;
-      if (comment.name == counter) count = comment.Number("value");
-    }
-    if (!count.has_value()) {
-      return absl::InvalidArgumentError(Cat(file.path, ": has no counter '", counter, "' (it has ",
-                                            known.empty() ? "none" : known,
-                                            "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)"));
-    }
-    series.counts.push_back(static_cast<double>(*count));
-  }
-  FindRestarts(profiles, series);
-  series.has_ages = HasAges(files[series.files[series.end - 1]]);
-  const size_t judged = series.end - series.begin;
-  if (judged < 3) return series;  // not enough to judge growth
-  if (!counter.empty()) {
-    const size_t different = CountDifferent(series.counts, series.begin, series.end);
-    if (different < 3) {
-      return absl::InvalidArgumentError(
-          Cat("counter '", counter, "' has only ", different, " values in ", judged,
-              " dumps: these are too few to compute growth per unit of it; leave out --per"));
-    }
-  }
-  // If two dumps have the same time, the clock was too coarse for this series.
-  if (timed && CountDifferent(series.seconds, series.begin, series.end) < judged) series.seconds.clear();
-  return series;
-}
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
   const std::vector<bool> from_before = StacksFromBefore(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
-  const std::optional<size_t> allocated_type = AllocatedType(profiles, type);
   const size_t dumps = series.files.size();
   const SiteJudge judge(profiles, series, type);
   std::vector<SiteGrowth> sites;
-  std::vector<std::pair<int64_t, int64_t>> freed;  // by site: bytes until the first and the last dump that count
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   for (size_t d = 0; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
@@ -367,15 +242,9 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
           if (!value.empty()) site.labels.emplace_back(by[l], value);
         }
         site.values.resize(dumps);
-        freed.emplace_back();
       }
       SiteGrowth& site = sites[entry->second];
-      const int64_t value = profiles.Value(file, s, type);
-      site.values[d] = Plus(site.values[d], value);
-      if (allocated_type.has_value() && (d == judge.first_dump() || d + 1 == series.end)) {
-        int64_t& sum = d == judge.first_dump() ? freed[entry->second].first : freed[entry->second].second;
-        sum = Plus(sum, Minus(profiles.Value(file, s, *allocated_type), value));
-      }
+      site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
       if (d + 1 != series.end || !series.has_ages) continue;
       site.ages.Add(profiles.ages(sample));
       if (!born.has_value() || !live.has_value()) continue;
@@ -383,8 +252,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     }
   }
   Progress progress(sites.size(), "call stacks judged");
-  for (size_t s = 0; s < sites.size(); ++s) {
-    judge.Fill(sites[s], freed[s].first > 0 && freed[s].first == freed[s].second);
+  for (SiteGrowth& site : sites) {
+    judge.Fill(site);
     progress.Advance(1);
   }
   std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
@@ -404,34 +273,79 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
     rest.ages.Add(site.ages);
     rest.freed = Plus(rest.freed, site.freed);
   }
-  SiteJudge(profiles, series, type).Fill(rest, false);
+  SiteJudge(profiles, series, type).Fill(rest);
   return rest;
 }
 
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
-  int64_t sum = 0;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
+Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
+  Sites found;
+  std::set<std::string> functions;
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != verdict) continue;
+    found.growth = Plus(found.growth, site.growth);
+    const std::string name = NameOf(profiles, site);
+    if (!functions.insert(name).second) continue;
+    if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
   }
-  return sum;
+  found.function_count = functions.size();
+  if (functions.size() > 2) {
+    found.names += Cat(" and ", functions.size() - 2, functions.size() == 3 ? " other function" : " other functions");
+  }
+  return found;
 }
 
-std::string FormatDuration(double seconds) {
-  const bool is_short = seconds < 120;
-  const bool is_hours = seconds >= 7200;
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %s",
-                is_short   ? seconds
-                : is_hours ? seconds / 3600
-                           : seconds / 60,
-                is_short   ? "s"
-                : is_hours ? "h"
-                           : "min");
-  return text;
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
+  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
+  return stack.empty() ? "[no stack]" : stack[0].name;
 }
 
-std::string OneOf(const std::string& counter) {
-  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
+  std::map<std::string, int64_t> sums;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (file.samples[s].stack != stack) continue;
+    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
+    sum = Plus(sum, profiles.Value(file, s, type));
+  }
+  const auto most =
+      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return most == sums.end() ? "" : most->first;
+}
+
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites) {
+  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
+  if (leaks.function_count == 0) return "";
+  double per_second = 0;
+  std::map<std::string, double> rates;  // by device
+  for (const SiteGrowth& site : sites) {
+    if (site.verdict != Verdict::kLeak) continue;
+    per_second += site.per_second;
+    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
+  }
+  const std::string unit = profiles.types()[type].unit;
+  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
+  if (per_second > 0) {
+    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
+                ")");
+  } else {
+    text += FormatValue(leaks.growth, unit);
+  }
+  double least = -1;
+  std::string first;
+  for (const ProfileInfo::Device& device : now.info.devices) {
+    const auto rate = rates.find(device.name);
+    const std::optional<int64_t> limit = device.Number("limit");
+    if (!device.is_device_memory() || unit != "bytes" || rate == rates.end() || rate->second <= 0 ||
+        !limit.has_value()) {
+      continue;
+    }
+    const double left = static_cast<double>(Minus(*limit, device.Number("in_use").value_or(0))) / rate->second;
+    if (left < 0 || (least >= 0 && left >= least)) continue;
+    least = left;
+    first = device.name;
+  }
+  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", FormatDuration(least));
+  return text + ".";
 }
 
 const char* VerdictName(Verdict verdict) {

@@ -1,51 +1,20 @@
 // Growth at one dump or over a series of dumps: reads the ages of each call site's buffers and its course from the
-// profiles, judges them (life_table.h, judge.h) and explains the verdict in words.
+// profiles, judges them (life_table.h, judge.h) and explains the verdicts in words.
 #ifndef HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 #define HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/tool/growth/judge.h"
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/profile/series.h"
 
 namespace hbmprof::tool {
-
-// The dumps in order of time.
-struct DumpSeries {
-  std::vector<size_t> files;    // of the ProfileSet, in the order of time
-  std::vector<double> seconds;  // since the first dump; empty if unknown
-  std::vector<double> counts;   // of the counter; empty without a counter
-  // The dumps that are judged, [begin, end). These are all dumps, or if there was a restart, the dumps of the process
-  // that wrote most of them. A restart is detected by a new process id, or by a decrease of the allocation total or of
-  // the counter.
-  size_t begin = 0;
-  size_t end = 0;
-  std::string restart;  // in words; "" if there was none
-
-  // Whether the last judged dump has the ages of buffers, those of one process that has run for 16 seconds.
-  bool has_ages = false;
-
-  // Returns whether the dumps can be judged: one with ages, or three.
-  bool CanBeJudged() const { return has_ages || end - begin >= 3; }
-
-  // Returns the quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. If the
-  // dumps are less than 0.1 s apart, it returns the numbers instead of seconds, because such short times are mostly
-  // random. The quantity does not decrease within the judged dumps.
-  std::vector<double> Exposure() const;
-};
-
-// Returns the files from `first` on in the order of their times, or in the given order if a time is missing. `counter`
-// is the name of a counter that SetCounter set, or "". REQUIRES: first < profiles.files().size(). Errors:
-// kInvalidArgument if a file lacks the counter, or if three or more dumps are judged and the counter has fewer than
-// three different values.
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first = 0);
 
 struct SiteGrowth {
   uint32_t stack = 0;
@@ -80,13 +49,24 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   const std::vector<SiteGrowth>& sites, Verdict explained);
 
-// Returns the sum of the samples of a file, or of those with this stack.
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
-              std::optional<uint32_t> stack = std::nullopt);
-// Returns a text such as "1.5 s", "12.0 min" or "3.0 h".
-std::string FormatDuration(double seconds);
-// Returns the singular of a counter's name: "request" for "requests".
-std::string OneOf(const std::string& counter);
+// Returns the function that a site is named by.
+std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site);
+// Returns the device with most of the bytes of a stack.
+std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack);
+
+// The sites with one verdict.
+struct Sites {
+  std::string names;          // of the first two functions, and the number of the others
+  size_t function_count = 0;  // several sites can have one function
+  int64_t growth = 0;
+};
+Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites);
+
+// Returns the sentence on the sites with the verdict kLeak: which functions leak, how fast, and when the first device
+// reaches its limit; "" if there is none. `now` is the last dump. `type` is the sample type of `sites`.
+std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
+                         const std::vector<SiteGrowth>& sites);
+
 const char* VerdictName(Verdict verdict);
 const char* SureName(Sure sure);
 

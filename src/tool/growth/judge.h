@@ -3,6 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 #define HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -17,30 +18,41 @@ enum class Verdict {
 };
 enum class Sure { kHigh, kMedium, kLow };
 
-// REQUIRES: at least two dumps, lists of the same length.
+// REQUIRES: at least three dumps, lists of the same length.
 struct Course {
-  std::vector<double> at;         // time of the dump in any unit; strictly increasing
-  std::vector<double> in_use;     // bytes in use at that time
-  bool frees_in_batches = false;  // memory was freed before the first dump, and none since
+  std::vector<double> at;      // time of the dump in any unit; strictly increasing
+  std::vector<double> in_use;  // bytes in use at that time
 };
+
+// Measures of a course that grew. Kept memory is, at each dump, the lowest value from this dump on.
+enum class Feature {
+  kPause,     // the time since kept memory last grew, compared with the pauses before
+  kLimit,     // a curve that approaches a limit fits better than a line
+  kHighest,   // the part of the rise of the highest value in the last third of the time
+  kLate,      // the square of the part of the growth in the last third of the time
+  kEvenEnd,   // the slowest of the last three intervals, as a part of the fastest
+  kStraight,  // the values are close to a line
+  kUneven,    // kept memory grew unevenly until it last grew
+};
+inline constexpr size_t kFeatures = 7;
+using Features = std::array<double, kFeatures>;
+// REQUIRES: the last value is greater than the first.
+Features Measure(const Course& course);
 
 struct Judgement {
   Verdict verdict = Verdict::kFlat;
-  Sure sure = Sure::kLow;  // of kLeak and kPerhaps
+  Sure sure = Sure::kLow;  // of kLeak
 
-  // Figures of the whole course.
-  double taken = 0;         // the sum of all rises
-  double returned = 0;      // the sum of all falls
-  double fall = 0;          // the largest fall
-  size_t last_growth = 0;   // the last dump whose value is larger than that of the dump before it
-  bool in_jumps = false;    // looks like a few one-time jumps
-  bool fluctuates = false;  // a leak only because the trend of the values rises
+  double taken = 0;        // the sum of all rises
+  double returned = 0;     // the sum of all falls
+  double fall = 0;         // the largest fall
+  size_t last_growth = 0;  // the last dump whose value is larger than that of the dump before it
 
-  // Figures of kLeak and kPerhaps, since `first`.
-  size_t first = 0;      // the first dump that the verdict is based on
-  size_t steps = 0;      // number of intervals with kept growth
-  double late = 0;       // growth in the last third / mean growth in the last two thirds: 1 if even, 0 if it stopped
-  bool slowing = false;  // in each third the growth is clearly less than in the one before, or it approaches a limit
+  // Of kLeak and kPerhaps.
+  Feature strongest = Feature::kStraight;  // the feature that says most for a leak, or if it is none, against
+  size_t first = 0;                        // the dump at which a warm-up at the beginning ends; 0: there is none
+  size_t steps = 0;                        // number of intervals in which kept memory grew
+  double late = 0;                         // growth in the last third / growth in the last two thirds: 0.5 if even
 };
 
 Judgement Judge(const Course& course);

@@ -39,27 +39,21 @@ class LifeJudge {
     result.per_second /= end - all.third_from;
 
     using Finding = LifeJudgement::Finding;
-    result.is_perhaps = all.times >= 2 && all.thirds[2] >= 0.2 * all.thirds[1];
-    result.finding = result.is_perhaps ? Finding::kFewTimes : Finding::kStopped;
-    if (!result.is_perhaps) return result;
-    if (!tested) {
-      result.finding = Finding::kUntested;
-    } else if (WasBatch(all)) {
-      result.finding = Finding::kBatch;
-    } else {
-      // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged alone, and few
-      // births are not enough.
-      double from = start_;
-      for (int part = 0; part < 3; ++part) {
-        const Births births = BirthsIn(from, end);
-        if (IsSlowing(births)) result.finding = Finding::kSlowing;
-        if (IsSlowing(births) || !GoesOn(births, end, part > 0)) return result;
-        if (births.thirds[0] <= 0.5 * births.sum) break;
-        from += (end - from) / 3;
-      }
-      result.finding = Finding::kLeak;
-      result.is_perhaps = false;
+    result.finding = Finding::kStopped;
+    if (all.times < 2 || all.thirds[2] < 0.2 * all.thirds[1]) return result;
+    result.finding = WasBatch(all) ? Finding::kBatch : Finding::kFewTimes;
+    if (!tested || result.finding == Finding::kBatch) return result;
+    // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged alone, and few
+    // births are not enough.
+    double from = start_;
+    for (int part = 0; part < 3; ++part) {
+      const Births births = BirthsIn(from, end);
+      if (IsSlowing(births)) result.finding = Finding::kSlowing;
+      if (IsSlowing(births) || !GoesOn(births, end, part > 0)) return result;
+      if (births.thirds[0] <= 0.5 * births.sum) break;
+      from += (end - from) / 3;
     }
+    result.finding = Finding::kLeak;
     return result;
   }
 

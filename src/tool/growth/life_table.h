@@ -22,17 +22,17 @@ struct LifeTable {
 struct LifeJudgement {
   enum class Finding {
     kLeak,
-    kFewTimes,   // buffers were kept, at few times
-    kSlowing,    // fewer and fewer buffers are kept
-    kBatch,      // all buffers of the time before were freed: the batch that is live may be freed too
-    kUntested,   // no buffer was observed for long enough
+    // It may be a leak:
+    kFewTimes,  // buffers were kept, at few times; or no buffer was observed for long enough
+    kSlowing,   // fewer and fewer buffers are kept
+    kBatch,     // all buffers of the time before were freed: the batch that is live may be freed too
+    // It is none:
     kStopped,    // buffers were kept, but not lately
     kNoneIsOld,  // buffers that were born after the start are freed sooner or later
   };
   Finding finding = Finding::kNoneIsOld;
-  bool is_perhaps = false;  // not kLeak, but it may be a leak
-  double settled = 0;       // the age from which on buffers are no longer freed
-  double times = 0;         // the effective number of classes with births of kept buffers
+  double settled = 0;  // the age from which on buffers are no longer freed
+  double times = 0;    // the effective number of classes with births of kept buffers
   // The buffers that were kept: those older than `settled`, without those of the start.
   double kept = 0;
   double kept_bytes = 0;

@@ -14,10 +14,10 @@
 #include "hbmprof/allocation.h"
 #include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
-#include "src/tool/growth/verdict.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/report/page.h"
+#include "src/tool/report/summary.h"
 #include "src/tool/report/timeline.h"
 #include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
@@ -349,7 +349,7 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
     growth = RankGrowth(profiles, series, type);
     data["growth"] = GrowthJson(profiles, series, type, per, growth);
   }
-  data["verdict"] = ReportVerdict(profiles, now, base, type, growth, series);
+  data["verdict"] = Summary(profiles, now, base, type, growth, series);
   return PageOf(data);
 }
 

@@ -216,6 +216,18 @@ std::string FormatSeconds(double seconds) {
   return text;
 }
 
+std::string FormatDuration(double seconds) {
+  char text[48];
+  if (seconds < 120) {
+    std::snprintf(text, sizeof(text), "%.1f s", seconds);
+  } else if (seconds < 7200) {
+    std::snprintf(text, sizeof(text), "%.1f min", seconds / 60);
+  } else {
+    std::snprintf(text, sizeof(text), "%.1f h", seconds / 3600);
+  }
+  return text;
+}
+
 std::string FormatTime(int64_t unix_nanos) {
   if (unix_nanos == 0) return "";
   return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(unix_nanos / 1000000000), absl::UTCTimeZone());

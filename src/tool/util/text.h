@@ -71,6 +71,8 @@ std::string FormatValue(int64_t value, std::string_view unit, bool exact = false
 std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
 // Returns text such as "12.345 s".
 std::string FormatSeconds(double seconds);
+// Returns text such as "1.5 s", "12.0 min" or "3.0 h".
+std::string FormatDuration(double seconds);
 // Returns text such as "12.34%"; "-" if `whole` is 0.
 std::string FormatPercent(int64_t part, int64_t whole);
 // Returns text such as "2026-11-21T11:53:53Z"; "" for 0.

@@ -1,0 +1,53 @@
+// The dumps of one program in order of time.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_SERIES_H_
+#define HBMPROF_SRC_TOOL_PROFILE_SERIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/tool/profile/profile.h"
+
+namespace hbmprof::tool {
+
+struct DumpSeries {
+  std::vector<size_t> files;    // of the ProfileSet, in the order of time
+  std::vector<double> seconds;  // since the first dump; empty if unknown
+  std::vector<double> counts;   // of the counter; empty without a counter
+  // The dumps that are judged, [begin, end). These are all dumps, or if there was a restart, the dumps of the process
+  // that wrote most of them. A restart is detected by a new process id, or by a decrease of the allocation total or of
+  // the counter.
+  size_t begin = 0;
+  size_t end = 0;
+  std::string restart;  // in words; "" if there was none
+
+  // Whether the last judged dump has the ages of buffers, those of one process that has run for 16 seconds.
+  bool has_ages = false;
+
+  // Returns whether the dumps can be judged: one with ages, or three.
+  bool CanBeJudged() const { return has_ages || end - begin >= 3; }
+
+  // Returns the quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. If the
+  // dumps are less than 0.1 s apart, it returns the numbers instead of seconds, because such short times are mostly
+  // random. The quantity does not decrease within the judged dumps.
+  std::vector<double> Exposure() const;
+};
+
+// Returns the files from `first` on in the order of their times, or in the given order if a time is missing. `counter`
+// is the name of a counter that SetCounter set, or "". REQUIRES: first < profiles.files().size(). Errors:
+// kInvalidArgument if a file lacks the counter, or if three or more dumps are judged and the counter has fewer than
+// three different values.
+absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first = 0);
+
+// Returns the sum of the samples of a file, or of those with this stack.
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
+              std::optional<uint32_t> stack = std::nullopt);
+// Returns the singular of a counter's name: "request" for "requests".
+std::string OneOf(const std::string& counter);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_PROFILE_SERIES_H_
