@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,11 +17,7 @@
 namespace hbmprof::tool {
 namespace {
 
-std::string Percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.0f %%", 100 * share);
-  return text;
-}
+std::string Percent(double share) { return Cat(std::llround(100 * share), " %"); }
 
 constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
 constexpr char kMore[] = "dumps over twice the time show whether the growth continues";
