@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <exception>
 #include <new>
@@ -45,6 +46,7 @@ struct Question {
   std::function<DeviceProbe()> call;
   void* context;
   DeviceProbe answer;
+  std::atomic<bool> has_answer = false;  // written after the answer; the thread sanitizer does not know sem_clockwait
   sem_t answered;
 };
 
@@ -54,6 +56,7 @@ void* Answer(void* argument) {
   const ReentryGuard guard;  // as in the thread that waits
   if (question.context != nullptr) driver_context.load()->set(question.context);
   if (!Completes([&] { question.answer = question.call(); })) question.answer = {};
+  question.has_answer.store(true, std::memory_order_release);
   sem_post(&question.answered);
   return nullptr;
 }
@@ -119,10 +122,9 @@ DeviceProbe ProbeLimit::Ask(int device, std::function<DeviceProbe()> call) {
   const timespec deadline = {until / kSecond, until % kSecond};
   if (StartBackgroundThread(&Answer, argument.get())) {
     static_cast<void>(argument.release());
-    int error = 0;
-    do error = sem_clockwait(&question->answered, CLOCK_MONOTONIC, &deadline) == 0 ? 0 : errno;
-    while (error == EINTR);
-    if (error == 0) return std::move(question->answer);
+    while (sem_clockwait(&question->answered, CLOCK_MONOTONIC, &deadline) != 0 && errno == EINTR) {
+    }
+    if (question->has_answer.load(std::memory_order_acquire)) return std::move(question->answer);
   }
   silent_devices_ |= uint64_t{1} << device;
   return {};
