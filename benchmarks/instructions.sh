@@ -21,7 +21,8 @@ esac
 build=${1:-$default}
 shift || true
 stored=benchmarks/instructions.txt
-[[ $# -gt 0 ]] || set -- fp_repeating nofp_repeating nofp_random256 fp_random256 fp_repeating_block
+[[ $# -gt 0 ]] || set -- fp_repeating nofp_repeating nofp_random256 fp_random256 fp_repeating_block fp_chain_only \
+  nofp_random10000
 bench=$build/benchmarks/record_bench
 [[ -x $bench ]] || { echo "error: no $bench: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
 command -v valgrind >/dev/null || { echo "error: valgrind is missing (Debian: valgrind)" >&2; exit 1; }

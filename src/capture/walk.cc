@@ -107,6 +107,35 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
+[[gnu::always_inline]] inline int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth,
+                                                                  WordHash128* hash) {
+  if (!sp_is_exact_) return depth;
+  // Local copies, so that the compiler keeps them in registers.
+  uintptr_t cfa = sp;
+  uintptr_t outer_fp = fp;
+  uintptr_t pc = address + 1;
+  WordHash128 hash_now = *hash;
+  for (; depth < max_depth; ++depth) {
+    const PackedRule rule = FindRule(pc - 1, &objects);
+    const uintptr_t next = cfa + static_cast<uintptr_t>(rule.cfa_offset());
+    const uintptr_t pc_at = next + static_cast<uintptr_t>(rule.return_offset());
+    uintptr_t next_pc;
+    if (rule.kind() != FrameRule::kCfaFromSp || pc_at - cfa >= next - cfa || !memory.Load(pc_at, &next_pc)) break;
+    next_pc = StripReturnAddress(next_pc);
+    if (next_pc == 0) break;
+    if (rule.fp_saved() && !memory.Load(next + static_cast<uintptr_t>(rule.fp_offset()), &outer_fp)) break;
+    cfa = next;
+    pc = next_pc;
+    pcs[depth] = pc;
+    hash_now.Add(pc);
+  }
+  sp = cfa;
+  fp = outer_fp;
+  address = pc - 1;
+  *hash = hash_now;
+  return depth;
+}
+
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess) {
   RuleWalk walk(caller);
   NoRecorder recorder;
@@ -114,6 +143,7 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
   pcs[0] = caller.pc;
   hash.Add(caller.pc);
   for (int depth = 1;; ++depth) {
+    depth = walk.StepOutOfCommonFrames(depth, pcs, max_depth, &hash);
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);

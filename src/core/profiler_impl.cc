@@ -68,7 +68,10 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
   const SiteId site = SiteOf(caller, size, attributes);
-  if (site != kNoSite) return Enter(id, site, size);
+  if (site != kNoSite) {
+    const LiveTable::Position position = live_.Prefetch(id.value());
+    return Enter(id, site, size, pools_.TryAdd(&position, id.value(), site, size));
+  }
   remove_stale();
   return Drop(bytes);
 }
@@ -78,16 +81,16 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 [[gnu::noinline, gnu::flatten]] bool ProfilerImpl::FinishAlloc(BufferId id, SiteId site, int64_t bytes,
                                                                Ledger::Entered entered) noexcept {
   const TrackerSection section(TrackerSection::kPassedOn);
+  return Enter(id, site, bytes, entered);
+}
+
+bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) {
   if (entered == Ledger::kNotEntered) entered = pools_.TryAdd(nullptr, id.value(), site, bytes);
-  if (entered == Ledger::kNotEntered) return Enter(id, site, bytes);
   if (entered == Ledger::kEnteredAndCounted) {
     ledger_.CountRecords();
     Resize();
   }
-  return true;
-}
-
-bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
+  if (entered != Ledger::kNotEntered) return true;
   bool replaced = false;
   const Pools::Added added = pools_.Add({id.value(), {site, PresentGeneration(), bytes}}, &replaced);
   return Complete(added, replaced, bytes);

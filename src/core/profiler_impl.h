@@ -160,8 +160,9 @@ class ProfilerImpl {
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
     return finder_.SiteOf(caller, SiteWords(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool));
   }
-  // Enters a buffer that is recorded now. Returns false if the record was dropped.
-  bool Enter(BufferId id, SiteId site, int64_t bytes);
+  // Enters a buffer that is recorded now, unless `entered`, from TryAdd, says that it is. Returns false if the record
+  // was dropped.
+  bool Enter(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered);
   // Completes an addition, of which Pools has returned `added` and `replaced`. Returns false if the record was dropped.
   bool Complete(Pools::Added added, bool replaced, int64_t bytes);
   // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
