@@ -146,7 +146,7 @@ class LiveTable {
   void Update(uint64_t id, SiteId site, int64_t bytes);
 
   // Gives the record of `id` another id. Returns false, and changes nothing, if there is none, if `new_id` is in the
-  // table, or if there is no memory. Waits for a ForEach in progress, which so visits the record under one id only.
+  // table, or if there is no memory. Waits for a ForEach in progress, so that this visits the record exactly once.
   bool Rename(uint64_t id, uint64_t new_id);
 
   // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
