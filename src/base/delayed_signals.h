@@ -14,8 +14,9 @@ namespace hbmprof::internal {
 // Signals that a fault or a call of this thread raises are not blocked (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP,
 // SIGSYS, SIGABRT, SIGXFSZ, SIGPIPE): the kernel would end the process at a blocked fault.
 //
-// It is needed while a thread has a lock for long, or does work, for which the exit writer waits (api/exit_writer.h):
-// the handler of a signal that ends the process waits for the exit writer, so it must not interrupt this thread.
+// It is needed while a thread has a lock for long, or does work, for which the exit writer waits
+// (api/output/exit_writer.h): the handler of a signal that ends the process waits for the exit writer, so it must not
+// interrupt this thread.
 class DelayedSignals {
  public:
   DelayedSignals() {

@@ -3,8 +3,8 @@
 // The child has only the thread that forked. Other threads of the parent may have been inside any function of this
 // library. Their events are not delayed by a fork. What this means for the child:
 // - Every SpinLock is free (spin_lock.h).
-// - The tables of events (live table, ledger, pools, event log) are made anew. Their memory of the parent is returned
-//   to the kernel without being read.
+// - The tables of events (live table, ledger, pools, event log) and the site caches are made anew. Their memory of the
+//   parent is returned to the kernel without being read.
 // - Tables that only grow are kept: sites, stacks, paths, names, tags. Whoever writes to such a table stores the data
 //   first, then takes the number or the space, and then makes it visible. So the table is complete at every instant,
 //   except that an entry may be missing, or a number may be used by nothing.

@@ -4,8 +4,9 @@
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
 // and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
-// RecordFreeUncommon, which record any event. FinishAlloc and FinishFree do what is left after the ledger has taken the
-// event (Ledger::CountRecords); FinishAlloc also enters one whose site is known.
+// RecordFreeUncommon, which record any event. If a Flush of the ledger is due after the event, FinishAlloc and
+// FinishFree do it. FinishAlloc also enters an event whose site is known. After a Flush and after most uncommon events,
+// the live table is resized by a limited step. Its buckets overflow until it fits.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -72,6 +73,7 @@ class ProfilerImpl {
   bool MergeSegments(BufferId first, BufferId second);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
+  // The innermost block at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
   std::optional<LiveBuffer> FindBlock(BufferId address);
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
@@ -87,7 +89,7 @@ class ProfilerImpl {
   // grows with the number of live records. Returns nullopt if recording is off or the host has no memory.
   std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
 
-  // Each snapshot is passed to `finish` before TakeSnapshot returns it, with no lock held.
+  // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
@@ -147,12 +149,11 @@ class ProfilerImpl {
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Record any event.
+  // Record any event. If an allocation must be dropped, the old record of its id ends nevertheless.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  // Do the remaining steps. The caller passes its TrackerSection on to them. `entered`: what the fast path returned;
-  // FinishFree follows kEnteredAndCounted.
+  // Called with the TrackerSection of the fast path, which has returned `entered` (for FinishFree: kEnteredAndCounted).
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
   FreedRecord FinishFree(BufferId id, uint64_t packed_record) noexcept;
 
@@ -194,7 +195,7 @@ class ProfilerImpl {
     return {bytes, Clamp(attributes), current_tags, /*in_pool=*/true};
   }
   static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
-  // Whether a new record of this size may be made.
+  // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
   // may be kAlias.

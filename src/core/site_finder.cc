@@ -35,7 +35,7 @@ SiteId SiteFinder::SiteOf(const Caller& caller, SiteWords words) {
   const Caller& start = StartOfStack(caller);
   const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
   const Path* const path = capture_.FindPath(start, max_depth_);
-  // A site with a truncated stack is not cached, so that CachedSiteOf need not count the stack.
+  // A truncated stack is looked up only by SiteOfStack, which counts it.
   if (path != nullptr && !path->truncated) {
     const SiteId known = cache_.Find(KeyOf(*path, names, words));
     if (known != kNoSite) return known;
@@ -75,7 +75,7 @@ SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, con
                                    : MergePythonFrames(caller, native, max_depth_, workspace);
   const SiteId site = SiteOfStack(merged, words);
   ReleasePythonWorkspace(workspace);
-  // As in SiteOfStack, a truncated stack and a site with a rounded size are not cached.
+  // A truncated stack is not cached here, because SiteOf would not count it; a site of a rounded size: see SiteOfStack.
   if (native.path != nullptr && !merged.truncated && site != kNoSite && sites_.At(site).words == words) {
     cache_.Store(KeyOf(*native.path, names, words), site);
   }

@@ -54,6 +54,7 @@ class SiteFinder {
   // These two find the site of a stack that is not cached. `path`: of the native stack; null if it is not cached.
   SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words, const NamedFrames& names);
+  // Finds or makes the site and its cells, and caches it unless its size is rounded.
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
 
   const int max_depth_;

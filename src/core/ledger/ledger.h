@@ -5,8 +5,8 @@
 // a site or of an account is the sum over the shards. The fast path (OwnShard) enters the common events, a Change
 // enters any event. The caller changes the live table while one of the two holds its lock (pools.h).
 //
-// Generations (base/generations.h): a shard looks at the clock at each Flush. A thread also looks when it makes a site,
-// and before an event that locks all shards.
+// Generations (base/generations.h): a shard looks at the clock at each Flush, after at most `flush_every` events. A
+// thread also looks when it makes a site, and before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -35,12 +35,13 @@
 // 5. The host memory of cells is counted for a chunk of 256 sites when a shard first uses one of them. If the host has
 //    no memory for it, the event changes the cell of another shard, under all shards' locks. Some shard has the cells
 //    of every site that was made (MakeCells).
-// 6. Locks are taken in this order: reading_lock_, all_lock_, shards by number, Reading::lock or that of the EventLog.
+// 6. Locks are taken in this order: reading_lock_, all_lock_, shards by number. No lock is taken under Reading::lock or
+//    those of the EventLog and of FreedAges. src/README.md has the order with the locks of the other tables.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
-// locks. A snapshot, and an event that makes a peak, hold the locks of all shards while they read the clock. So a
-// replay in the order of the times gives the ledger's state at each instant: because of invariant 1, in_use stays at or
-// below the peak in every order of the events between two such instants.
+// locks. A snapshot, a reset of the peak and an event that makes a peak hold the locks of all shards while they read
+// the clock. So a replay in the order of the times gives the ledger's state at each instant: because of invariant 1,
+// in_use stays at or below the peak in every order of the events between two such instants.
 #ifndef HBMPROF_SRC_CORE_LEDGER_LEDGER_H_
 #define HBMPROF_SRC_CORE_LEDGER_LEDGER_H_
 
@@ -131,14 +132,14 @@ class Ledger {
   enum Entered : uint8_t {
     kNotEntered,  // nothing has changed
     kEntered,
-    kEnteredAndCounted,  // live_records() is about to change, by CountRecords, which the caller must call
+    kEnteredAndCounted,  // the same, and a Flush is due: the caller must release the shard and call CountRecords
   };
 
   // A shard's view of the segment of its last block event: what its next event of a block in that segment needs. A
   // Change of all shards begins by clearing all views, so segments do not change while a view names them.
   struct SegmentView {
-    uint64_t start;
-    uint64_t bytes;    // from `start`: addresses at which no segment lies inside this one; 0: the view is empty
+    uint64_t start;    // of a piece of the segment (SegmentMap::Piece): no segment inside this one lies there
+    uint64_t bytes;    // of the piece; 0: the view is empty
     uint64_t id_bits;  // an address, XOR these, is the id of a block
     Segment* segment;
     Account* account;  // of the segment's site, in the shard
@@ -218,7 +219,8 @@ class Ledger {
     Account* account_ = nullptr;  // of the last CellOfPlain
   };
   // One event of any kind. It may change several sites of one account at the same instant. It holds the lock of the
-  // calling thread's shard, or of all shards, until the destructor completes the event. The thread must not enter other
+  // calling thread's shard, or of all shards, during its life. The methods change the cells. The destructor changes the
+  // headroom and, if the bytes in use are then above the peak, makes the new peak. The thread must not enter other
   // events meanwhile.
   class Change {
    public:
@@ -237,7 +239,8 @@ class Ledger {
     bool Prepare(SiteId site) {
       return ledger_.TakeCells(*own_, site) || (holds_all() && ledger_.ShardWith(site) != nullptr);
     }
-    // Returns whether the account's bytes in use may rise by `bytes`. Always returns true if all shards are locked.
+    // Returns whether the account's bytes in use may rise by `bytes`, the sum for the whole event. Must be true before
+    // anything is entered. Always returns true if all shards are locked.
     bool Admits(AccountId account, int64_t bytes) const {
       return holds_all() || own_->accounts[account].headroom >= bytes;
     }
@@ -271,10 +274,10 @@ class Ledger {
     Ledger& ledger_;
     const Scope scope_;
     Shard* own_;
-    bool has_event_ = false;
+    bool has_event_ = false;  // a cell has changed
     AccountId account_ = 0;
-    int records_ = 0;
-    int64_t in_use_ = 0;
+    int records_ = 0;     // by how many the live records rise
+    int64_t in_use_ = 0;  // by how much the account's bytes in use rise
     int64_t pool_bytes_ = 0;
     int64_t block_bytes_ = 0;
     // The last part for the event log. It is written when the next part comes or the event is complete: only then it is
@@ -297,20 +300,20 @@ class Ledger {
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
-  // Adds what this thread's shard has not added yet, if that is due.
+  // Takes the lock of this thread's shard, and adds what the shard has not added yet, if that is due.
   void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   AccountTotals Totals(AccountId account) const;
   // Returns the exact number of live records of all accounts.
   int64_t CountLive() const;
 
-  // Sets the totals of all accounts and of sites 0 to sites->size()-1, all of one instant. Snapshots run one at a time;
-  // another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
+  // Sets the totals of all accounts and of all sites that exist at one instant, each indexed by its number. Snapshots
+  // run one at a time; another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread),
+  // writes a kMark event.
   //
   // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the time of the instant. If
-  // `mode` is not null, the log has this mode from the instant on: its events are those after the instant.
-  // Before a log is switched on, the caller allocates its buffers. When it is switched off, its events are in the full
-  // buffers.
+  // `mode` is not null, the log has this mode from the instant on: its events are those after the instant. Before a log
+  // is switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
   void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant = nullptr,
                 const EventLog::Mode* mode = nullptr) const;
 
@@ -486,12 +489,13 @@ class Ledger {
   size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
   size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
-  // The four functions below need all locks.
+  // The functions from here to SumOf, except LockAll, need all locks.
 
-  // Distributes the headroom so that `own` can take `bytes` from it. Sets `*in_use` to the account's bytes in use
-  // including `bytes`. Returns true if that is a new peak: then the caller must change the cells and call BeginPeak.
+  // Distributes the headroom so that `own` can take `bytes` from it, which is above 0. Sets `*in_use` to the account's
+  // bytes in use including `bytes`. Returns true if that is a new peak: then the caller must call BeginPeak.
   bool MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use);
-  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event.
+  // Makes the present state the account's peak, which has `bytes` bytes in use. `time`: of the event, which must have
+  // changed its cells before: so their epochs are earlier, and their present values are those of the peak.
   void BeginPeak(AccountId account, int64_t bytes, int64_t time);
   void BeginEpoch(AccountId account) const;
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;

@@ -2,9 +2,9 @@
 // that every reserved byte is counted once, at any nesting of segments (src/README.md).
 //
 // The depth of a segment is the number of segments that contain it. A block has a level: one more than the depth of the
-// innermost segment at its address. It takes its bytes from the innermost segments whose depth is below its level. The
-// id of its record in the live table holds address and level, so a segment and the blocks at its address have different
-// ids.
+// innermost other segment at its address (the level of a block that is a segment is its depth). It takes its bytes from
+// the innermost segments whose depth is below its level. The id of its record in the live table holds address and
+// level, so a segment and the blocks at its address have different ids.
 //
 // Example: a segment of 20 MiB (depth 0) has a block of 4 MiB and a block of 6 MiB (both of level 1). Its site counts
 // the 10 MiB that are idle, the sites of the blocks count 4 and 6 MiB: together 20 MiB. Then the block of 6 MiB becomes
@@ -24,6 +24,7 @@
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 4. A segment inside another has taken its bytes from that one, in the same way (Segment::taken).
 // 5. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
+//    While it is 0, a segment that is added or grows takes over blocks of other segments only (HoldsBlocks).
 // 6. The segments of the segment map are the live records of SiteKind::kSegment. Both change only with all shards'
 //    locks.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
@@ -114,7 +115,7 @@ class Pools {
   // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
   // `expected` is not null, removes nothing unless the record has its site and its bytes.
   std::optional<Block> Remove(uint64_t id, const LiveRecord* expected = nullptr);
-  // The same for the innermost block at `address`.
+  // The same for the innermost block at `address`. Looks it up by a Change of its own, and again if it has changed.
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
@@ -126,14 +127,14 @@ class Pools {
   // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
   // site has changed in the present epoch, no other thread holds a lock that is needed, and no memory is needed. A
   // removed record was born in the present generation, so that its age is not counted. `position` comes from
-  // LiveTable::Prefetch or PrefetchBlock. Except where the comment says so, they call nothing.
+  // LiveTable::Prefetch or PrefetchBlock. Unless they wait for the lock of a bucket, they call nothing.
   //
-  // A buffer whose site is plain. If `position` is null, the buffer's bucket may be full, and functions are called.
+  // A buffer whose site is plain. If `position` is null, waits for the lock of the bucket, which may be full.
   Ledger::Entered TryAdd(const LiveTable::Position* position, uint64_t id, SiteId site, int64_t bytes);
   // Sets `*packed` (LiveTable::Pack).
   Ledger::Entered TryRemove(uint64_t id, uint64_t* packed);
   // A block that lies in one segment of its account and in no segment inside that one. `site` is a site of blocks.
-  // Calls functions if the block's bucket is full.
+  // If the block's bucket is full or locked, waits for its lock.
   Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
   // Sets `*id` and `*packed`.
   Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed);
@@ -237,9 +238,9 @@ class Pools {
   // Adds `sign` to blocks_outside_ if the record is that of a block that has taken fewer bytes than it has.
   void CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, int64_t sign);
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
-  // Returns whether the Change has the cells that EnterFree needs. A Change of all shards always has them.
+  // Returns whether the Change has the cells that EnterFree needs; one of all shards always has them. Takes no lock.
   bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
-  // Enters the free of a record that is no segment, after it left the live table.
+  // Enters the free of a record that is no segment, after it left the live table, and calls GiveBack.
   void EnterFree(Change& change, uint64_t id, const LiveRecord& record);
   // Returns the site that differs from `site` only in its attributes and in_pool. Returns kNoSite if there is no memory
   // or the tables are full.

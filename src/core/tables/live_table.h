@@ -16,6 +16,7 @@
 // 4. An overflow bucket is reached only through its chain, whose first bucket is locked.
 // 5. A chain has no free entry before a used one. Only its first overflow bucket, or if there is none its first bucket,
 //    may have free entries. The id of a free entry is 0.
+// 6. Locks are taken in this order: resize_lock_, buckets by index, overflow_lock_.
 #ifndef HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
 #define HBMPROF_SRC_CORE_TABLES_LIVE_TABLE_H_
 
@@ -145,11 +146,11 @@ class LiveTable {
   void Update(uint64_t id, SiteId site, int64_t bytes);
 
   // Gives the record of `id` another id. Returns false, and changes nothing, if there is none, if `new_id` is in the
-  // table, or if there is no memory. ForEach visits a record that moves meanwhile under exactly one of both ids.
+  // table, or if there is no memory. Waits for a ForEach in progress, so that this visits the record exactly once.
   bool Rename(uint64_t id, uint64_t new_id);
 
   // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
-  // are inserted meanwhile may be missed.
+  // are inserted meanwhile may be missed. Holds resize_lock_ to its end, so the number of buckets stays as it is.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
   // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
@@ -317,7 +318,7 @@ class LiveTable {
   bool MapArray(size_t array) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
-  // Returns the memory of buckets that are not in use to the kernel.
+  // Returns the memory of buckets that are not in use to the kernel. REQUIRES: resize_lock_ is held.
   void Discard(size_t first, size_t count);
   // Returns null if there is no memory.
   Bucket* NewOverflowBucket() const;

@@ -1,5 +1,5 @@
 // SiteCache: finds the site for a stack and the other attributes of an allocation by one lookup in one cache line,
-// instead of a lookup in the table of stacks and one in the table of sites. A stack is identified by its hash.
+// instead of two in the tables of stacks and of sites. A stack is identified by its hash. Each profiler has one cache.
 //
 // Thread safety: any thread may call any function; no lock is taken. An entry is two words. They hold 104 bits of a
 // hash of everything that identifies the site. If these bits are equal, the site counts as found; its key is not
