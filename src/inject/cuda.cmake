@@ -23,7 +23,7 @@ foreach(_line IN LISTS _lines)
   list(APPEND _exports ${_name})
 endforeach()
 # These replace functions of the C library: each has the version that the C library gave it first.
-set(_end_calls _Exit _exit execl execle execlp execv execve execvp fexecve)
+set(_end_calls _Exit _exit execl execle execlp execv execve execvp fexecve kill raise)
 string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;execveat;dlopen;dlsym")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")

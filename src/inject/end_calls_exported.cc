@@ -1,4 +1,4 @@
-// _exit, _Exit and the exec functions of this preloaded library, which all objects of the process call. Each jumps to
+// _exit, _Exit, kill, raise and the exec functions of this preloaded library, which all objects of the process call. Each jumps to
 // its replacement (src/api/output/end_calls.h).
 #include "src/api/output/end_calls.h"
 
@@ -25,6 +25,8 @@ asm(R"(
 
     hbmprof_exported _exit hbmprof_internal_exit
     hbmprof_exported _Exit hbmprof_internal_exit
+    hbmprof_exported kill hbmprof_internal_kill
+    hbmprof_exported raise hbmprof_internal_raise
     hbmprof_exported execl hbmprof_internal_execl
     hbmprof_exported execle hbmprof_internal_execle
     hbmprof_exported execlp hbmprof_internal_execlp

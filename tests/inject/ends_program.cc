@@ -132,6 +132,11 @@ void RequestTooMuch() {
 
 void OwnHandler(int) { _exit(7); }
 
+void EndAgain(int number) {
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 // In a thread that has a pending request of pthread_cancel, which takes effect after HoldMemory.
 void HoldMemoryInCancelledThread() {
   static bool holds = false;
@@ -532,9 +537,22 @@ void EndAs(const std::string& how) {
     SendAndWait(SIGTERM);
   }
   if (how == "ignored") kill(getpid(), SIGHUP);  // the test starts this with SIGHUP ignored
-  if (how == "default_again") {
+  if (how.rfind("default_again", 0) == 0) {
     signal(SIGTERM, SIG_DFL);
-    SendAndWait(SIGTERM);
+    if (how == "default_again_raise") raise(SIGTERM);
+    if (how == "default_again") SendAndWait(SIGTERM);
+    if (how == "default_again_in_handler") {
+      signal(SIGTERM, &EndAgain);
+      raise(SIGTERM);
+      sleep(60);
+    }
+    // From outside.
+    const pid_t parent = getpid();
+    if (fork() == 0) {
+      execlp("sh", "sh", "-c", ("kill " + std::to_string(parent)).c_str(), nullptr);
+      _exit(1);
+    }
+    sleep(60);
   }
   if (how.rfind("first_process_", 0) == 0) EndFirstProcessAs(how);
   if (how == "sleep") sleep(60);

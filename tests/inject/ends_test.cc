@@ -163,7 +163,10 @@ constexpr End kEnds[] = {
     {"overflow", 0, 0, true},  // no stack is left for a handler
     // The thread that writes gets no memory; the process ends five seconds later.
     {"term_in_malloc", 0, 0},
-    {"default_again", 0, 0, true},
+    {"default_again", 1, 1},
+    {"default_again_raise", 1, 1},
+    {"default_again_in_handler", 1, 1},
+    {"default_again_from_outside", 0, 0, true},
 };
 INSTANTIATE_TEST_SUITE_P(Ends, EveryEnd, ::testing::ValuesIn(kEnds),
                          [](const auto& info) { return std::string(info.param.how); });

@@ -27,6 +27,8 @@ namespace {
 // The C library's functions.
 struct Real {
   void (*exit)(int) = nullptr;
+  int (*kill)(pid_t, int) = nullptr;
+  int (*raise)(int) = nullptr;
   int (*execv)(const char*, char* const*) = nullptr;
   int (*execve)(const char*, char* const*, char* const*) = nullptr;
   int (*execvp)(const char*, char* const*) = nullptr;
@@ -102,6 +104,17 @@ void hbmprof_internal_exit(int status) {
   while (true) syscall(SYS_exit_group, status);
 }
 
+int hbmprof_internal_kill(pid_t process, int number) {
+  if (process == getpid()) HandleOwnSignal(number);
+  return real.kill != nullptr ? real.kill(process, number) : static_cast<int>(syscall(SYS_kill, process, number));
+}
+
+int hbmprof_internal_raise(int number) {
+  HandleOwnSignal(number);
+  if (real.raise != nullptr) return real.raise(number);
+  return static_cast<int>(syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number));
+}
+
 int hbmprof_internal_execve(const char* path, char* const* arguments, char* const* environment) {
   return Exec(IsExecutable(path), &Real::execve, path, arguments, environment);
 }
@@ -170,6 +183,8 @@ struct Replacement {
 const Replacement kReplacements[] = {
     {"_exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
     {"_Exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
+    {"kill", reinterpret_cast<void*>(&hbmprof_internal_kill)},
+    {"raise", reinterpret_cast<void*>(&hbmprof_internal_raise)},
     {"execl", reinterpret_cast<void*>(&hbmprof_internal_execl)},
     {"execle", reinterpret_cast<void*>(&hbmprof_internal_execle)},
     {"execlp", reinterpret_cast<void*>(&hbmprof_internal_execlp)},
@@ -182,7 +197,7 @@ const Replacement kReplacements[] = {
 };
 
 void* ReplacementOf(const char* name) {
-  if (name[0] != '_' && std::strncmp(name, "exec", 4) != 0 && std::strcmp(name, "fexecve") != 0) return nullptr;
+  if (std::strchr("_efkr", name[0]) == nullptr) return nullptr;  // most names
   for (const Replacement& replacement : kReplacements) {
     if (std::strcmp(name, replacement.name) == 0) return replacement.function;
   }
@@ -253,6 +268,8 @@ void FindRealEndCalls() {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_NEXT, name));
   };
   set(real.exit, "_exit");
+  set(real.kill, "kill");
+  set(real.raise, "raise");
   set(real.execv, "execv");
   set(real.execve, "execve");
   set(real.execvp, "execvp");

@@ -8,10 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 
 #include "src/api/public/enough_stack.h"
 #include "src/base/background_thread.h"
@@ -99,7 +101,7 @@ void* WaitAndWrite(void*) {
     if (const int number = delayed_signal.exchange(0); number != 0) {
       const timespec step = {0, kDelayStep};
       nanosleep(&step, nullptr);
-      kill(getpid(), number);
+      syscall(SYS_kill, getpid(), number);  // kill() may be the replacement of end_calls.h
     }
   }
 }
@@ -181,6 +183,9 @@ bool Delay(int number) {
   return true;
 }
 
+// raise(), without HandleOwnSignal.
+void SendToThread(int number) { syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number); }
+
 void EndBySignal(int number, siginfo_t* info, void*) {
   const int error = errno;
   // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
@@ -206,21 +211,21 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
-  if (is_sent) raise(number);
+  if (is_sent) SendToThread(number);
   errno = error;
 }
 
-void HandleSignals() {
+// If the signal has its default action.
+void Handle(int number) {
+  struct sigaction present = {};
+  const bool is_default = sigaction(number, nullptr, &present) == 0 && (present.sa_flags & SA_SIGINFO) == 0 &&
+                          present.sa_handler == SIG_DFL;
+  if (!is_default) return;
   struct sigaction action = {};
   action.sa_sigaction = &EndBySignal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   sigfillset(&action.sa_mask);
-  for (const int number : kSignals) {
-    struct sigaction present = {};
-    const bool is_default = sigaction(number, nullptr, &present) == 0 && (present.sa_flags & SA_SIGINFO) == 0 &&
-                            present.sa_handler == SIG_DFL;
-    if (is_default) sigaction(number, &action, nullptr);
-  }
+  sigaction(number, &action, nullptr);
 }
 
 bool StartThread() {
@@ -259,7 +264,7 @@ bool StartExitWriter(bool in_children) {
   if (!StartThread()) return false;
   pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
-  HandleSignals();
+  for (const int number : kSignals) Handle(number);
   return true;
 }
 
@@ -285,6 +290,13 @@ void WriteByExitWriter() {
   BeginEnd(/*is_exit=*/false);
   sem_post(&requested);
   WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  errno = error;
+}
+
+void HandleOwnSignal(int number) {
+  if (thread_process.load() != getpid() || IsEnded()) return;
+  const int error = errno;
+  if (std::find(std::begin(kSignals), std::end(kSignals), number) != std::end(kSignals)) Handle(number);
   errno = error;
 }
 

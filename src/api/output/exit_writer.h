@@ -41,8 +41,8 @@ void WriteBeforeOlderExitHandlers();
 // until the thread has written the profile, and then restores the default action. So the process ends by the same
 // signal, and a core dump shows the same instruction. If a signal that was sent interrupts a function of this library,
 // a probe or a wrapped call of the driver, the thread may hold a lock that the writing thread needs. So the handler
-// returns, and the signal is sent again a little later. A handler that the program sets later replaces this handler.
-// quick_exit also writes the profile.
+// returns, and the signal is sent again a little later. A handler that the program sets later replaces this handler;
+// see HandleOwnSignal. quick_exit also writes the profile.
 //
 // The kernel never applies the default action of a sent signal to the first process of a container (process id 1). In
 // that process the handler waits until the thread has called write_and_continue, and returns: the process continues,
@@ -68,7 +68,13 @@ void StartExitWriterInAllChildren();
 // Signal handlers, quick_exit and _exit call it.
 void WriteByExitWriter();
 
-// Called before exec. Does the same with write_before_exec; a later end of the process writes its own profile.
+// Called before the process or the thread sends this signal to itself. If StartExitWriter handles the signal, and it
+// has its default action now, sets the handler again: programs that have handled a signal themselves often end so, as
+// Python does after KeyboardInterrupt. Async-signal-safe. Does not change errno.
+void HandleOwnSignal(int number);
+
+// Called before exec. Does the same as WriteByExitWriter with write_before_exec; a later end of the process writes its
+// own profile.
 void WriteBeforeExec();
 
 }  // namespace hbmprof::internal

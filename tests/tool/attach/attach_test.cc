@@ -50,7 +50,10 @@ int Number(int few, int many) { return std::getenv("HBMPROF_ATTACH_FULL") != nul
 // A program that has printed "ready".
 class Ready {
  public:
-  explicit Ready(const std::vector<std::string>& argv) : program_(argv) { EXPECT_EQ(program_.ReadLine(), "ready"); }
+  // Loads the driver that the program was linked with.
+  explicit Ready(const std::vector<std::string>& argv) : program_(argv, {"LD_LIBRARY_PATH="}) {
+    EXPECT_EQ(program_.ReadLine(), "ready");
+  }
   ~Ready() {
     if (program_.pid() > 0) kill(program_.pid(), SIGKILL);
   }
