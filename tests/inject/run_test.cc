@@ -80,6 +80,24 @@ TEST(RunTest, SummaryShowsEachDeviceAndProfile) {
   EXPECT_TRUE(ReadProfile(profiles[0]).ok());
 }
 
+TEST(RunTest, PythonLeavesItsProfileAtKeyboardInterrupt) {
+  const std::string folder = ScratchDir() + "/interrupted";
+  // Python then restores the default action of SIGINT and sends the signal to itself.
+  const CommandResult run = Tool({"run", "--output", folder, "--", "/usr/bin/env", "python3", "-c", R"(
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096))
+raise KeyboardInterrupt)"});
+  EXPECT_EQ(run.exit_code, 128 + SIGINT) << run.err;
+  const std::vector<std::string> profiles = Profiles(folder);
+  ASSERT_EQ(profiles.size(), 1u) << run.err;
+  EXPECT_THAT(RunTool({"top", "--type", "inuse_space", profiles[0]}).out, HasSubstr("4.00 KiB"));
+}
+
 TEST(RunTest, MessagesHaveNoEffectOnATerminal) {
   const std::string folder = ScratchDir() + "/a\x1b[2Jb";
   const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});
