@@ -6,15 +6,10 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/recording/stacks.h"
+#include "src/tool/util/common.h"
 #include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {

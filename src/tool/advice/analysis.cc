@@ -3,8 +3,6 @@
 
 #include <cstdio>
 
-#include "src/tool/util/status_macros.h"
-
 namespace hbmprof::tool::advise {
 
 int64_t PercentOf(int64_t percent, int64_t value) { return value / 100 * percent + value % 100 * percent / 100; }
@@ -60,8 +58,7 @@ void Analysis::Run(AdviceReport& report) {
     AdviseReallocated(*this, a, report);
     AdvisePool(*this, a, report);
   }
-  std::stable_sort(report.advice.begin(), report.advice.end(),
-                   [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
+  absl::c_stable_sort(report.advice, [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
 }
 
 void Analysis::FindGroups() {
@@ -100,7 +97,7 @@ Advice Findings::AdviceOn(AdviceKind kind, size_t account) const {
 }
 
 std::string Shorten(std::vector<Advice::Site>& sites, const char* what, bool by_count) {
-  std::stable_sort(sites.begin(), sites.end(), [by_count](const Advice::Site& a, const Advice::Site& b) {
+  absl::c_stable_sort(sites, [by_count](const Advice::Site& a, const Advice::Site& b) {
     return by_count || a.bytes == b.bytes ? a.count > b.count : a.bytes > b.bytes;
   });
   std::string text = sites.empty() ? "" : sites[0].function;

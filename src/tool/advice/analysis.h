@@ -8,18 +8,9 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
 #include "src/export/recording.h"
 #include "src/tool/advice/advice.h"
@@ -27,7 +18,6 @@
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/progress.h"
 #include "src/tool/util/text.h"
 

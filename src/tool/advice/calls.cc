@@ -29,7 +29,7 @@ void AdviseChurn(const Findings& found, size_t a, AdviceReport& report) {
     if (found.groups[g].account != a || !found.churns[g]) continue;
     if (buffers == 0 || found.groups[g].short_lived > found.groups[most].short_lived) most = g;
     buffers += found.groups[g].short_lived;
-    advice.bytes = Plus(advice.bytes, found.groups[g].short_bytes);
+    AddTo(advice.bytes, found.groups[g].short_bytes);
     advice.sites.push_back(found.SiteOf(g, found.groups[g].short_bytes, found.groups[g].short_lived));
   }
   const bool is_one = advice.sites.size() == 1;

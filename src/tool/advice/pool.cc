@@ -1,8 +1,6 @@
 // See pool.h.
 #include "src/tool/advice/pool.h"
 
-#include <algorithm>
-
 namespace hbmprof::tool {
 namespace {
 

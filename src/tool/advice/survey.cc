@@ -43,7 +43,7 @@ void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
   Group& group = GroupOf(buffer.site);
   Account& account = accounts[group.account];
   SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
-  size.live_bytes = Plus(size.live_bytes, buffer.bytes);
+  AddTo(size.live_bytes, buffer.bytes);
   size.max_live_bytes = std::max(size.max_live_bytes, size.live_bytes);
   if (event.kind != RecordedKind::kAlloc) return;
   ++group.calls;
@@ -78,7 +78,7 @@ void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
   ++group.lifetimes[static_cast<size_t>(PowerOf(nanos))];
   if (nanos > duration / kShortLivedPart) return;
   ++group.short_lived;
-  group.short_bytes = Plus(group.short_bytes, bytes);
+  AddTo(group.short_bytes, bytes);
   Account& account = accounts[group.account];
   ++account.short_lived;
   ++account.sizes[static_cast<size_t>(PowerOf(bytes))].short_lived;

@@ -1,6 +1,4 @@
 // `hbmprof advise`: what to change in a program to need less memory or fewer calls of the driver.
-#include <map>
-#include <memory>
 
 #include "src/tool/advice/advice.h"
 #include "src/tool/commands/command.h"
@@ -8,7 +6,6 @@
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,16 +1,8 @@
 // `hbmprof check`: reports whether a profile is well formed and complete.
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
@@ -119,9 +111,8 @@ class Examiner {
       if (problems_.size() >= kEnough) return;
     }
     if (!dense) Note("its ids do not count from 1: Parca rejects it");
-    const bool symbolized = std::any_of(message_.comment().begin(), message_.comment().end(), [&](int64_t comment) {
-      return Comment(profile_.text(comment)).word == "symbolized";
-    });
+    const bool symbolized = absl::c_any_of(
+        message_.comment(), [&](int64_t comment) { return Comment(profile_.text(comment)).word == "symbolized"; });
     const char* const advice =
         symbolized ? ": symbolize found no debug information for them" : ": run hbmprof symbolize";
     if (without_name > 0) Note(Cat(without_name, " locations have no name", advice));
@@ -250,7 +241,7 @@ Command AddCheckCommand(CLI::App& tool) {
               std::vector<std::string> gaps;
               const absl::StatusOr<RawProfile> profile = ReadProfile(file, &gaps);
               if (!profile.ok()) {
-                Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
+                Print(Visible(MessageOf(profile.status())) + "\n  UNREADABLE\n");
                 code = kUnusable;
                 continue;
               }

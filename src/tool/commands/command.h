@@ -5,13 +5,8 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <cstdint>
-#include <functional>
-#include <string>
 #include <system_error>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/tool/util/exit_code.h"
 #include "src/tool/util/text.h"
 
@@ -49,6 +44,7 @@ inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
 // Each of these functions adds its subcommand to the command line `tool`.
 #define HBMPROF_COMMAND(name) Command Add##name##Command(CLI::App& tool);
 #include "src/tool/commands/commands.inc"
+#include "src/tool/util/common.h"
 #undef HBMPROF_COMMAND
 
 }  // namespace hbmprof::tool

@@ -4,20 +4,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <exception>
 #include <new>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -175,7 +169,7 @@ std::string EmptyValueProblem(const CLI::App& command, const std::vector<std::st
   }
   for (const CLI::Option* option : command.get_options()) {
     const std::vector<std::string>& values = option->results();
-    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    if (!absl::c_linear_search(values, "")) continue;
     if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
   }
   return empty.empty() ? "" : Cat(empty, ": the value is empty");
@@ -187,7 +181,7 @@ std::string RepeatedInputProblem(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
-    inputs += std::count(option->results().begin(), option->results().end(), "-");
+    inputs += absl::c_count(option->results(), "-");
   }
   return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");
 }
@@ -238,8 +232,8 @@ class HiddenOptions {
 const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const std::string& first,
                      std::vector<std::string> words, int* code) {
   *code = kUnusable;
-  const auto named = std::find_if(commands.begin(), commands.end(),
-                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  const auto named =
+      absl::c_find_if(commands, [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named != commands.end()) {
     SeparateProgram(*named, words);
     const std::string problem = EmptyValueProblem(*named->arguments, words);
@@ -297,7 +291,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   const std::string problem = RepeatedInputProblem(*command->arguments);
   const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : absl::InvalidArgumentError(problem);
   if (result.ok()) return *result;
-  PrintError(*command_name, std::string(result.status().message()));
+  PrintError(*command_name, MessageOf(result.status()));
   return kUnusable;
 }
 
@@ -317,7 +311,7 @@ int RunCommandLine(int argc, char** argv) {
     PrintError(command, error.what());
   }
   if (const absl::Status status = CloseOutput(); !status.ok()) {
-    PrintError(command, std::string(status.message()));
+    PrintError(command, MessageOf(status));
     return kUnusable;
   }
   return code;

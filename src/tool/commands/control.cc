@@ -1,11 +1,7 @@
 // `hbmprof control`: sends one request to a running process: a recording, a tag, tracking, statistics, a new peak.
-#include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <memory>
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
@@ -13,7 +9,6 @@
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -44,22 +39,21 @@ absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
                                  return options.request == request.name;
                                })->argument;
   if (options.argument.empty() != expected.empty()) {
-    return absl::InvalidArgumentError(
-        Cat(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected));
+    return InvalidArgument(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected);
   }
   const std::string all = Cat(options.request, " ", options.argument);
   if (all.find('\n') != std::string::npos) return absl::InvalidArgumentError("the argument has a line feed");
   if (!options.max_bytes.empty() && all != "record start") {
-    return absl::InvalidArgumentError(Cat("--max-bytes is for record start, not for ", all));
+    return InvalidArgument("--max-bytes is for record start, not for ", all);
   }
   if (!options.output.empty() && all != "record start" && all != "record flight") {
-    return absl::InvalidArgumentError(Cat("--output is for record start and record flight, not for ", all));
+    return InvalidArgument("--output is for record start and record flight, not for ", all);
   }
   constexpr int64_t kLeast = int64_t{1} << 20;
   if (!options.max_bytes.empty() &&
       (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < kLeast))) {
-    return absl::InvalidArgumentError(
-        Cat("--max-bytes ", options.max_bytes, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"));
+    return InvalidArgument("--max-bytes ", options.max_bytes,
+                           ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,4 @@
 // `hbmprof convert`: writes profiles in formats of other viewers.
-#include <algorithm>
-#include <memory>
 
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
@@ -11,7 +9,6 @@
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
 #include "src/tool/util/output.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -31,9 +28,7 @@ bool IsOfRecordings(const Format& format) {
 }
 
 absl::Status ConvertRecording(const ConvertOptions& options, const Format& format) {
-  const auto refusal = [&](const auto&... why) {
-    return absl::InvalidArgumentError(Cat("--to ", format.name, why...));
-  };
+  const auto refusal = [&](const auto&... why) { return InvalidArgument("--to ", format.name, why...); };
   if (!options.by.empty() || !options.type.empty() || !options.where.empty() || options.own || options.has_filter()) {
     return refusal(
         " of a recording writes all events: of the options that select or group samples, only --known applies");
@@ -59,8 +54,7 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
 // For a format with `rewrite`.
 absl::Status RewriteProfile(const ConvertOptions& options, const Format& format) {
   if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
-    return absl::InvalidArgumentError(
-        Cat("--to ", format.name, " takes one profile, and no option that selects samples"));
+    return InvalidArgument("--to ", format.name, " takes one profile, and no option that selects samples");
   }
   ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(options.files[0]));
   RETURN_IF_ERROR(In(options.files[0], format.rewrite(profile.message())));
@@ -83,18 +77,16 @@ absl::Status CombineProfiles(const ConvertOptions& options, const Format& format
 }
 
 absl::Status Convert(const ConvertOptions& options) {
-  const Format& format =
-      **std::find_if(Formats().begin(), Formats().end(), [&](const Format* one) { return options.to == one->name; });
+  const Format& format = **absl::c_find_if(Formats(), [&](const Format* one) { return options.to == one->name; });
   if (IsOfRecordings(format) || (format.write_recording != nullptr && IsRecordingFile(options.files[0]))) {
     return ConvertRecording(options, format);
   }
   if (!options.type.empty() && !format.has_one_type) {
-    return absl::InvalidArgumentError(
-        Cat("--type ", options.type, ": ", options.to, " contains all sample types; --type is for folded stacks"));
+    return InvalidArgument("--type ", options.type, ": ", options.to,
+                           " contains all sample types; --type is for folded stacks");
   }
   if (!options.by.empty() && format.text_of == nullptr) {
-    return absl::InvalidArgumentError(
-        Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
+    return InvalidArgument("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
   if (format.rewrite != nullptr) return RewriteProfile(options, format);

@@ -1,14 +1,11 @@
 // `hbmprof diff`: shows what changed between two profiles.
 #include <chrono>
-#include <memory>
 #include <thread>
-#include <utility>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {

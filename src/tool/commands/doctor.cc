@@ -12,17 +12,11 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <memory>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "hbmprof/cuda_coverage.h"
@@ -174,7 +168,7 @@ int PrintCoverage() {
 std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
-    findings.Problem("library", std::string(library.status().message()));
+    findings.Problem("library", MessageOf(library.status()));
     return "";
   }
   const absl::StatusOr<Captured> query =
@@ -421,9 +415,9 @@ std::string NeededLike(const Program& program, const std::string& start) {
 
 void FrameworkLibrary(const Framework& framework, const std::string& path, Findings& findings) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return findings.Problem(framework.name, std::string(bytes.status().message()));
+  if (!bytes.ok()) return findings.Problem(framework.name, MessageOf(bytes.status()));
   const std::vector<std::string_view> reports = Examine(*bytes).reports;
-  if (std::find(reports.begin(), reports.end(), framework.report) != reports.end()) {
+  if (absl::c_linear_search(reports, framework.report)) {
     findings.Say(framework.name, Cat(path, " reports the blocks of ", framework.allocator, ": they are shown"));
   } else {
     findings.Problem(framework.name,
@@ -492,9 +486,9 @@ void Target(const std::string& command, const std::string& library, Findings& fi
     }
   }
   const absl::StatusOr<std::string> path = FindProgram(command);
-  if (!path.ok()) return findings.Problem("program", std::string(path.status().message()));
+  if (!path.ok()) return findings.Problem("program", MessageOf(path.status()));
   const absl::StatusOr<std::string> bytes = ReadFile(*path);
-  if (!bytes.ok()) return findings.Problem("program", std::string(bytes.status().message()));
+  if (!bytes.ok()) return findings.Problem("program", MessageOf(bytes.status()));
   const ProgramHead head = ReadProgramHead(*path);
   if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
     findings.Say("program", Cat(*path, " is a script for ", head.interpreter));

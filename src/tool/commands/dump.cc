@@ -1,14 +1,10 @@
 // `hbmprof dump`: saves a profile: of a running process, of a moment of a recording, or of any other source.
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/output.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -24,8 +20,8 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.source));
   const bool is_process = process.has_value();
   if (!is_process && (options.output.empty() || options.reset_peak)) {
-    return absl::InvalidArgumentError(Cat(options.source, ": is not a running process: ",
-                                          options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE"));
+    return InvalidArgument(options.source, ": is not a running process: ",
+                           options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
   ASSIGN_OR_RETURN(const std::string profile,

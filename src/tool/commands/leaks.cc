@@ -1,9 +1,6 @@
 // `hbmprof leaks`: shows which call stacks grow, how fast, and where.
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 
 #include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
@@ -14,8 +11,6 @@
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -87,8 +82,8 @@ Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const
   for (const SiteGrowth& site : result.sites) {
     ++result.counts[static_cast<int>(site.verdict)];
     const int64_t growth = CountedGrowth(site, series, warm);
-    if (site.verdict <= worst) result.leaked = Plus(result.leaked, growth);
-    if (site.verdict == Verdict::kStopped) result.stopped = Plus(result.stopped, growth);
+    if (site.verdict <= worst) AddTo(result.leaked, growth);
+    if (site.verdict == Verdict::kStopped) AddTo(result.stopped, growth);
   }
   if (result.rest.verdict <= worst) result.unexplained = CountedGrowth(result.rest, series, warm);
   return result;
@@ -141,8 +136,8 @@ void PrintHead(const LeaksOptions& options, const Result& result) {
   int64_t first = 0;
   int64_t last = 0;
   for (const SiteGrowth& site : result.sites) {
-    first = Plus(first, site.values.front());
-    last = Plus(last, site.values.back());
+    AddTo(first, site.values.front());
+    AddTo(last, site.values.back());
   }
   const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
   const bool is_one = series.files.size() == 1;
@@ -227,9 +222,8 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
     if (grew && (options.all || site.verdict <= result.worst)) others.push_back(&site);
   }
   if (others.empty()) return;
-  std::sort(others.begin(), others.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
-    return *std::max_element(a->values.begin(), a->values.end()) >
-           *std::max_element(b->values.begin(), b->values.end());
+  absl::c_sort(others, [](const SiteGrowth* a, const SiteGrowth* b) {
+    return *absl::c_max_element(a->values) > *absl::c_max_element(b->values);
   });
   const size_t all = others.size();
   if (options.rows != 0 && all > options.rows) others.resize(options.rows);
@@ -265,10 +259,10 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
   ASSIGN_OR_RETURN(const double seconds,
                    SecondsOf("--interval", options.interval, 0, 86400, "a time such as 10s or 5m, up to 24h"));
-  const bool is_series = std::any_of(options.live_options.begin(), options.live_options.end(),
-                                     [](const CLI::Option* option) { return option->count() > 0; });
+  const bool is_series =
+      absl::c_any_of(options.live_options, [](const CLI::Option* option) { return option->count() > 0; });
   if (options.dumps < kLeastDumps) {
-    return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
+    return InvalidArgument("--dumps ", options.dumps, ": take at least three, better twelve");
   }
   RETURN_IF_ERROR(CheckView(options));
   const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
@@ -292,8 +286,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   }
   for (const CLI::Option* const option : options.live_options) {
     if (option->count() == 0) continue;
-    return absl::InvalidArgumentError(
-        Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
+    return InvalidArgument("--", option->get_lnames()[0], " is for the dumps of one running process, not for files");
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
     ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
@@ -305,8 +298,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   // Otherwise a check without a limit would succeed always. The field "leaked" of the JSON needs no limit.
   if (options.has_fail_on && options.fail_over.empty() && !options.json) {
-    return absl::InvalidArgumentError(
-        Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
+    return InvalidArgument("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE");
   }
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
   bool trimmed = false;
@@ -316,10 +308,10 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, options.per));
   if (!series.CanBeJudged()) {
     const size_t dumps = series.files.size();
-    return absl::InvalidArgumentError(Cat(
+    return InvalidArgument(
         dumps, dumps == 1 ? " dump" : " dumps",
         " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
-        "least three, better five (for two, use hbmprof diff)"));
+        "least three, better five (for two, use hbmprof diff)");
   }
   RETURN_IF_ERROR(CheckLabels(profiles, options.by));
 

@@ -7,20 +7,13 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <deque>
-#include <map>
-#include <optional>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/base/descriptor.h"
 #include "src/base/write_all.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -121,8 +114,8 @@ class Curves {
   std::string Text(bool exact) const {
     std::string text;
     for (const auto& [name, points] : memories_) {
-      const auto [low, high] = std::minmax_element(points.begin(), points.end(),
-                                                   [](const Point& a, const Point& b) { return a.bytes < b.bytes; });
+      const auto [low, high] =
+          absl::c_minmax_element(points, [](const Point& a, const Point& b) { return a.bytes < b.bytes; });
       const auto seconds = Minus(points.back().time_nanos, points.front().time_nanos) / 1'000'000'000;
       text += Visible(name) + " ";
       const double range = std::max(1.0, static_cast<double>(high->bytes) - static_cast<double>(low->bytes));
@@ -199,15 +192,14 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
     columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
   }
   const auto tone = [&](const Sums::Row& row) { return ToneOf(change_in(since_first, row)); };
-  const auto head = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 2;
+  const auto head = static_cast<size_t>(absl::c_count(text, '\n')) + 2;
   size_t shown = options.rows == 0 ? SIZE_MAX : options.rows;
   if (rows != 0) shown = std::max<size_t>(std::min(shown, rows > head ? rows - head : 1), 1);
   std::vector<Sums::Row> sorted = sums.Rows(order == 'c');
   if (order == 'n' || order == 's') {
     const Changes& changes = order == 'n' ? since_previous : since_first;
-    std::stable_sort(sorted.begin(), sorted.end(), [&](const Sums::Row& a, const Sums::Row& b) {
-      return change_in(changes, a) > change_in(changes, b);
-    });
+    absl::c_stable_sort(
+        sorted, [&](const Sums::Row& a, const Sums::Row& b) { return change_in(changes, a) > change_in(changes, b); });
   }
   return text + RowTable(sorted, shown, query.grouping, columns, tone);
 }
@@ -231,7 +223,7 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
         text = *std::move(shown);
         screen.Show(text);
       } else {
-        screen.Show(Visible(std::string(shown.status().message())));
+        screen.Show(Visible(MessageOf(shown.status())));
       }
       const char key = screen.Wait(static_cast<int>(seconds * 1000));
       if (key == 'q') break;

@@ -2,11 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_COMMANDS_LIVE_TOP_H_
 #define HBMPROF_SRC_TOOL_COMMANDS_LIVE_TOP_H_
 
-#include <string>
-
-#include "absl/status/statusor.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/sums/sums_view.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -2,7 +2,6 @@
 #include "src/tool/commands/options.h"
 
 #include <cstdlib>
-#include <string>
 
 #include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"

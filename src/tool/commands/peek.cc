@@ -1,6 +1,4 @@
 // `hbmprof peek`: shows the callers and callees of functions.
-#include <algorithm>
-#include <memory>
 #include <tuple>
 
 #include "src/tool/commands/command.h"
@@ -8,7 +6,6 @@
 #include "src/tool/profile/regex.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -45,8 +42,8 @@ std::vector<Neighbours> NeighboursOf(const Sums& sums) {
   };
   const auto is_larger = [&key](const Sums::Edge& a, const Sums::Edge& b) { return key(a) < key(b); };
   for (Neighbours& row : neighbours) {
-    std::sort(row.callers.begin(), row.callers.end(), is_larger);
-    std::sort(row.callees.begin(), row.callees.end(), is_larger);
+    absl::c_sort(row.callers, is_larger);
+    absl::c_sort(row.callees, is_larger);
   }
   return neighbours;
 }
@@ -93,7 +90,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
                             [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); }),
              rows.end());
   if (rows.empty()) {
-    return absl::NotFoundError(Cat(options.files[0], ": no function matches '", options.expression, "'"));
+    return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   }
   std::vector<Neighbours> neighbours = NeighboursOf(sums);
   for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));

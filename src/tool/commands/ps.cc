@@ -1,7 +1,4 @@
 // `hbmprof ps`: lists the running processes that have a control channel.
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"

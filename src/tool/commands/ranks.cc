@@ -13,7 +13,6 @@
 #include "src/tool/sums/rank_table.h"
 #include "src/tool/sums/sums_view.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {

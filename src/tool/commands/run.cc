@@ -14,13 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"
@@ -29,7 +23,6 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/read_profiles.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -272,7 +265,7 @@ constexpr int kCannotExecute = 126;
 constexpr int kNotFound = 127;
 
 int CannotStart(const absl::Status& status) {
-  PrintError("run", std::string(status.message()));
+  PrintError("run", MessageOf(status));
   if (absl::IsNotFound(status)) return kNotFound;
   return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
 }
@@ -299,7 +292,7 @@ void Summarize(int64_t process, const std::string& path) {
   PrintErrorText(Cat("hbmprof: process ", process, ": ", Visible(path), "\n"));
   const absl::StatusOr<RawProfile> profile = ReadProfile(path);
   if (!profile.ok()) {
-    PrintErrorText(Cat("  ", Visible(std::string(profile.status().message())), "\n"));
+    PrintErrorText(Cat("  ", Visible(MessageOf(profile.status())), "\n"));
     return;
   }
   Table table(
@@ -391,7 +384,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   const std::string run = NewRunName();
   if (reason.empty()) {
     if (!folder.Open(options.output)) {
-      return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
+      return PermissionDenied("--output '", options.output, "': not a writable folder");
     }
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();

@@ -5,10 +5,6 @@
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
@@ -18,7 +14,6 @@
 #include "src/tool/serve/http_server.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/read_file.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -42,7 +37,7 @@ HttpResponse Failure(const absl::Status& status) {
                                                            {absl::StatusCode::kOutOfRange, 503},
                                                            {absl::StatusCode::kResourceExhausted, 503}};
   const auto number = kNumbers.find(status.code());
-  return TextResponse(number == kNumbers.end() ? 500 : number->second, std::string(status.message()));
+  return TextResponse(number == kNumbers.end() ? 500 : number->second, MessageOf(status));
 }
 
 HttpResponse Success(std::string type, std::string body) {
@@ -124,12 +119,12 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   ASSIGN_OR_RETURN(std::string token, ReadFile(path));
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
-    return absl::InvalidArgumentError(Cat(path, ": every user can read the token; chmod o-r"));
+    return InvalidArgument(path, ": every user can read the token; chmod o-r");
   }
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.size() < kMinTokenLength) {
-    return absl::InvalidArgumentError(Cat(path, ": a token has at least ", kMinTokenLength,
-                                          " characters; make one with: head -c 24 /dev/urandom | base64"));
+    return InvalidArgument(path, ": a token has at least ", kMinTokenLength,
+                           " characters; make one with: head -c 24 /dev/urandom | base64");
   }
   return token;
 }
@@ -139,25 +134,21 @@ absl::Status Complete(ServeOptions& options) {
                    SecondsOf("--interval", options.interval, 0.1, 3600, "a time from 100ms to 1h"));
   options.fleet.directory = ControlDirectory();
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        Cat("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces"));
+    return InvalidArgument("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces");
   }
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
-    return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
+    return InvalidArgument("--max-bytes ", options.max_bytes, ": write a size such as 4MiB");
   }
   if (!IsIpAddress(options.http.address)) {
-    return absl::InvalidArgumentError(
-        Cat("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1"));
+    return InvalidArgument("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1");
   }
   if (options.token_file.empty()) {
     if (IsLoopback(options.http.address)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        Cat("--address ", options.http.address,
-            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1"));
+    return InvalidArgument("--address ", options.http.address,
+                           ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1");
   }
   absl::StatusOr<std::string> token = ReadToken(options.token_file);
-  if (!token.ok())
-    return absl::Status(token.status().code(), Cat("--token-file ", std::string(token.status().message())));
+  if (!token.ok()) return absl::Status(token.status().code(), Cat("--token-file ", MessageOf(token.status())));
   options.http.token = *std::move(token);
   return absl::OkStatus();
 }

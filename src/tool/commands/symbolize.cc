@@ -1,12 +1,8 @@
 // `hbmprof symbolize`: adds functions, files, lines and inlined calls to a profile's addresses.
-#include <algorithm>
 #include <climits>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <thread>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
@@ -19,7 +15,6 @@
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -82,7 +77,7 @@ void FindFile(DebugFiles& debug_files, Module& module) {
     }
     const auto symbolizer = DwarfSymbolizer::Open(candidate);
     if (!symbolizer.ok()) {
-      module.problem = std::string(symbolizer.status().message());
+      module.problem = MessageOf(symbolizer.status());
       continue;
     }
     if ((*symbolizer)->has_dwarf()) {
@@ -100,8 +95,7 @@ void FindFile(DebugFiles& debug_files, Module& module) {
 }
 
 size_t Resolved(const FramesByPosition& frames) {
-  return static_cast<size_t>(
-      std::count_if(frames.begin(), frames.end(), [](const auto& entry) { return !entry.second.empty(); }));
+  return static_cast<size_t>(absl::c_count_if(frames, [](const auto& entry) { return !entry.second.empty(); }));
 }
 
 void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
@@ -115,7 +109,7 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
   if (module.file.empty()) return;
   const auto symbolizer = DwarfSymbolizer::Open(module.file);
   if (!symbolizer.ok()) {
-    module.problem = std::string(symbolizer.status().message());
+    module.problem = MessageOf(symbolizer.status());
     return;
   }
   std::vector<uint64_t> addresses;
@@ -134,8 +128,7 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
 absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
   const bool into_folder = options.files.size() > 1;
   if (into_folder && !fs::is_directory(options.output)) {
-    return absl::InvalidArgumentError(
-        Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
+    return InvalidArgument("-o ", options.output, ": must be a folder that exists, because there are several profiles");
   }
   std::vector<std::string> outputs;
   absl::flat_hash_map<std::string, std::string> inputs;  // by output
@@ -143,9 +136,8 @@ absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& opt
     outputs.push_back(into_folder ? (fs::path(options.output) / fs::path(file).filename()).string() : options.output);
     const auto [entry, is_new] = inputs.try_emplace(outputs.back(), file);
     if (!is_new) {
-      return absl::InvalidArgumentError(Cat("-o ", options.output, ": ", entry->second, " and ", file,
-                                            " would both be written to ", outputs.back(),
-                                            "; symbolize them one by one"));
+      return InvalidArgument("-o ", options.output, ": ", entry->second, " and ", file, " would both be written to ",
+                             outputs.back(), "; symbolize them one by one");
     }
   }
   return outputs;
@@ -222,7 +214,7 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   RETURN_IF_ERROR(CheckMemoryVariable());
   ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
   for (const std::string& dir : options.debug_dirs) {
-    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
+    if (!fs::is_directory(dir)) return NotFound("--debug-dir ", dir, ": no such folder");
   }
   std::vector<Input> inputs;
   Modules modules;
@@ -233,8 +225,7 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   // The largest module comes first, so that it is not the last one to finish.
   std::vector<Module*> work;
   for (auto& [key, module] : modules) work.push_back(&module);
-  std::sort(work.begin(), work.end(),
-            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
+  absl::c_sort(work, [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
   DebugFiles debug_files(options.debug_dirs);
   SymbolizeModules(work, options, debug_files);
   for (size_t i = 0; i < inputs.size(); ++i) {

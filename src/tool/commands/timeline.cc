@@ -1,19 +1,11 @@
 // `hbmprof timeline`: memory over time, from a recording.
 #include <unistd.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/recording/gaps.h"
 #include "src/tool/recording/timeline_data.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -83,11 +75,10 @@ std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
 
 // Returns a table with one row for each interval.
 std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  const bool has_idle = std::any_of(memory.intervals.begin(), memory.intervals.end(),
-                                    [](const Timeline::Interval& interval) { return interval.idle != 0; });
-  const bool has_driver =
-      std::any_of(memory.intervals.begin(), memory.intervals.end(),
-                  [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
+  const bool has_idle =
+      absl::c_any_of(memory.intervals, [](const Timeline::Interval& interval) { return interval.idle != 0; });
+  const bool has_driver = absl::c_any_of(
+      memory.intervals, [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
   std::vector<std::string> heading = {"from", "in use", "peak", "limit"};
   if (has_idle) heading.emplace_back("pool idle");
   if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
@@ -205,7 +196,7 @@ void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines, bool exact) {
     const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
     std::stable_partition(marks.begin(), marks.end(), is_failed);
     marks.resize(left - std::min<size_t>(left, 1));
-    std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+    absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
   }
   for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark, exact), "\n"));
   if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
@@ -288,7 +279,7 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
     text += HolderTable(memory, options.exact);
   }
   PrintVisible(text);
-  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
   if (is_chart) PrintMarks(timeline.marks, lines, options.exact);
   return kSuccess;
 }

@@ -1,14 +1,6 @@
 // `hbmprof top`: shows which functions, lines or labels hold the memory, or the call tree.
 #include <unistd.h>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/live_top.h"
@@ -16,7 +8,6 @@
 #include "src/tool/source/profile_source.h"
 #include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -1,13 +1,6 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
-#include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <system_error>
 
 #include "src/tool/commands/command.h"
@@ -16,7 +9,6 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -72,7 +64,7 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (time.has_value() && owner.allocated.value_or(INT64_MIN) > *time) return;
     if (shown.size() >= kMostShown) {
       // A free may still be undone, so at first each owner is kept.
-      const auto least = time.has_value() ? std::find_if_not(shown.begin(), shown.end(), is_wanted) : shown.begin();
+      const auto least = time.has_value() ? absl::c_find_if_not(shown, is_wanted) : shown.begin();
       if (least != shown.end()) shown.erase(least);
     }
     shown.push_back(owner);
@@ -191,7 +183,7 @@ std::optional<uint64_t> ParseAddress(std::string_view text) {
 absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const std::optional<uint64_t> address = ParseAddress(options.address);
   if (!address.has_value()) {
-    return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
+    return InvalidArgument("'", options.address, "' is not an address such as 0x7f0000200000");
   }
   const SourceParts source = PartsOf(options.recording);
   ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(source.file, {}));

@@ -1,9 +1,7 @@
 // The format of Brendan Gregg's flamegraph.pl.
-#include <map>
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/util/arithmetic.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -25,8 +23,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
       for (const std::string& label : LabelFrames(profiles, file.samples[s].labels, by)) line += ";" + write(label);
       frames.AppendStack(file.samples[s].stack, line);
       if (line.empty()) line = Cat(";", kNoStack);
-      int64_t& sum = lines[line.substr(1)];
-      sum = Plus(sum, value);
+      AddTo(lines[line.substr(1)], value);
     }
   }
   std::string text;

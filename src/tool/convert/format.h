@@ -3,11 +3,6 @@
 #ifndef HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 #define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "src/base/atomic_file.h"
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
@@ -88,6 +83,7 @@ const std::vector<const Format*>& Formats();
 
 #define HBMPROF_FORMAT(name) extern const Format k##name##Format;
 #include "src/tool/convert/formats.inc"
+#include "src/tool/util/common.h"
 #undef HBMPROF_FORMAT
 
 }  // namespace hbmprof::tool

@@ -6,22 +6,11 @@
 // Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
 // PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
 // joins them. It joins all that is mapped, so an account has either pieces only or none.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_join.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -87,9 +76,7 @@ class Pickle {
   uint32_t memo_size_ = 0;
 };
 
-bool HasSegments(const RecordingTables& tables) {
-  return std::count(tables.site_kinds.begin(), tables.site_kinds.end(), SiteKind::kSegment) > 0;
-}
+bool HasSegments(const RecordingTables& tables) { return absl::c_linear_search(tables.site_kinds, SiteKind::kSegment); }
 
 // The segments and blocks of one account, and the events that change them.
 class MemoryVizWriter : RecordingConverter {
@@ -281,7 +268,7 @@ class MemoryVizWriter : RecordingConverter {
       }
     }
     for (const RecordedEvent& event : change) {
-      if (event.site < tables_.sites.size()) trace_.in_use = Plus(trace_.in_use, SiteTotals::ChangeOf(event));
+      if (event.site < tables_.sites.size()) AddTo(trace_.in_use, SiteTotals::ChangeOf(event));
       if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
         Begin(event.id, event.bytes, event.site, true);
         End(event);

@@ -1,10 +1,7 @@
 // The format of speedscope.app.
-#include <map>
-#include <utility>
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
@@ -49,7 +46,7 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
         samples += samples.empty() ? "[" : ",[";
         samples.append(stacks[number], 1).append("]");
         weights += Cat(weights.empty() ? "" : ",", value);
-        total = Plus(total, value);
+        AddTo(total, value);
       }
     }
     const SampleType& of = profiles.types()[type];

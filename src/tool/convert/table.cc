@@ -1,20 +1,13 @@
 // Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV or NDJSON: the events of a
 // recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
 
-#include <algorithm>
 #include <array>
 #include <charconv>
-#include <map>
-#include <optional>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/source/read_profiles.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -304,13 +297,13 @@ class SampleTable {
       types.push_back(found == type_numbers.end() ? std::nullopt : std::optional(found->second));
     }
     const ProfileSet::File& file = profiles.files()[0];
-    if (std::none_of(types.begin(), types.end(), [](const auto& type) { return type.has_value(); })) {
-      return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
+    if (absl::c_none_of(types, [](const auto& type) { return type.has_value(); })) {
+      return InvalidArgument(file.path, ": has none of the sample types of the first profile");
     }
     const std::string of_file = FileCells(file);
     FrameTexts frames(profiles, ";", [](const ProfileSet::ShownFrame& frame) {
       std::string name = Visible(frame.name);
-      std::replace(name.begin(), name.end(), ';', ':');
+      absl::c_replace(name, ';', ':');
       return name;
     });
     for (size_t s = 0; s < file.samples.size(); ++s) {
@@ -379,7 +372,7 @@ class SampleTable {
     std::map<std::string, std::string> values;
     for (const ProfileSet::Label& label : profiles.labels(labels)) {
       const std::string& key = profiles.text(label.key);
-      if (std::find(kLabelColumns.begin(), kLabelColumns.end(), key) != kLabelColumns.end()) continue;
+      if (absl::c_linear_search(kLabelColumns, key)) continue;
       values[key] = label.text != 0 ? Quoted(profiles.text(label.text)) : std::to_string(label.number);
     }
     std::string text = "{";

@@ -3,16 +3,11 @@
 #ifndef HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 #define HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/growth/judge.h"
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/series.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

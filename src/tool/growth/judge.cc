@@ -1,7 +1,6 @@
 // See judge.h.
 #include "src/tool/growth/judge.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace hbmprof::tool {
@@ -161,7 +160,7 @@ Judgement Judge(const Course& course) {
     judgement.strongest = static_cast<Feature>(f);
   }
   judgement.late = second + third > 0 ? third / (second + third) : 0;
-  const auto start = static_cast<size_t>(std::lower_bound(part.t.begin(), part.t.end(), 0.2) - part.t.begin());
+  const auto start = static_cast<size_t>(absl::c_lower_bound(part.t, 0.2) - part.t.begin());
   const double before = part.low[start];
   if (before < 1 && (1 - before) / (1 - part.t[start]) < before / part.t[start] / 4) judgement.first = start;
   const double relevant = std::min(0.01, 0.2 / static_cast<double>(part.size() - 1)) * (1 - part.low[judgement.first]);

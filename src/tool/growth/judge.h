@@ -4,8 +4,8 @@
 #define HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 
 #include <array>
-#include <cstddef>
-#include <vector>
+
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,9 +1,7 @@
 // See life_table.h. docs/leaks.md explains the rules.
 #include "src/tool/growth/life_table.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 namespace hbmprof::tool {
 namespace {

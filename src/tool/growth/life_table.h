@@ -3,7 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_GROWTH_LIFE_TABLE_H_
 #define HBMPROF_SRC_TOOL_GROWTH_LIFE_TABLE_H_
 
-#include <vector>
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

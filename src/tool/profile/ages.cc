@@ -1,14 +1,9 @@
 // See ages.h.
 #include "src/tool/profile/ages.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <iterator>
-#include <string>
-#include <utility>
 
 #include "src/tool/profile/info.h"
-#include "src/tool/util/arithmetic.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -70,7 +65,7 @@ void Ages::Add(const Ages& other) {
 
 absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
   const auto& all = profile->sample();
-  if (std::none_of(all.begin(), all.end(), [](const auto& sample) { return sample.has_ages(); })) {
+  if (absl::c_none_of(all, [](const auto& sample) { return sample.has_ages(); })) {
     return absl::InvalidArgumentError(
         "has no ages of buffers; they are in profiles of this version or later that no other tool has rewritten");
   }
@@ -84,13 +79,12 @@ absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
   const int64_t latest = older == 0 ? INT64_MAX : info.UptimeSeconds().value_or(0) - older;
   const auto number_of = [&](const std::string& text) {
     const auto& table = profile->string_table();
-    return static_cast<int64_t>(std::find(table.begin(), table.end(), text) - table.begin());
+    return static_cast<int64_t>(absl::c_find(table, text) - table.begin());
   };
   const auto type_named = [&](const std::string& text) {
     const auto& types = profile->sample_type();
     const int64_t number = number_of(text);
-    return std::find_if(types.begin(), types.end(), [&](const auto& type) { return type.type() == number; }) -
-           types.begin();
+    return absl::c_find_if(types, [&](const auto& type) { return type.type() == number; }) - types.begin();
   };
   const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
   if (std::max(types[0], types[1]) == profile->sample_type_size()) return absl::OkStatus();

@@ -1,9 +1,7 @@
 // See info.h.
 #include "src/tool/profile/info.h"
 
-#include <algorithm>
 #include <charconv>
-#include <utility>
 
 namespace hbmprof::tool {
 namespace {

@@ -1,13 +1,9 @@
 // See merge.h.
 #include "src/tool/profile/merge.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "src/export/gzip.h"
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -60,8 +56,8 @@ class ProfileMerger::Adder {
   }
 
   bool HasLabels(const pprof::Sample& sample, const Labels& where) const {
-    return std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
-      return std::any_of(sample.label().begin(), sample.label().end(), [&](const pprof::Label& label) {
+    return absl::c_all_of(where, [&](const auto& wanted) {
+      return absl::c_any_of(sample.label(), [&](const pprof::Label& label) {
         if (raw_.text(label.key()) != wanted.first) return false;
         return label.str() != 0 ? raw_.text(label.str()) == wanted.second
                                 : std::to_string(label.num()) == wanted.second;
@@ -76,8 +72,7 @@ class ProfileMerger::Adder {
     for (const pprof::Label& label : sample.label()) {
       pprof::Label& copy = *translated.add_label();
       const std::string_view key = raw_.text(label.key());
-      const bool is_added =
-          std::any_of(added.begin(), added.end(), [&](const auto& one) { return std::string_view(one.first) == key; });
+      const bool is_added = absl::c_any_of(added, [&](const auto& one) { return std::string_view(one.first) == key; });
       copy.set_key(merger_.Text(Cat(is_added ? "exported_" : "", key)));
       copy.set_str(Text(label.str()));
       copy.set_num(label.num());
@@ -182,7 +177,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
   for (const int64_t comment : message.comment()) {
     if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
     const int64_t text = adder.Text(comment);
-    if (std::find(result_.comment().begin(), result_.comment().end(), text) == result_.comment().end()) {
+    if (!absl::c_linear_search(result_.comment(), text)) {
       result_.add_comment(text);
     }
   }
@@ -195,8 +190,7 @@ absl::StatusOr<std::string> ProfileMerger::Take() {
   auto& samples = *result_.mutable_sample();
   samples.erase(std::remove_if(samples.begin(), samples.end(),
                                [](const pprof::Sample& sample) {
-                                 return std::all_of(sample.value().begin(), sample.value().end(),
-                                                    [](int64_t value) { return value == 0; });
+                                 return absl::c_all_of(sample.value(), [](int64_t value) { return value == 0; });
                                }),
                 samples.end());
   for (pprof::Sample& sample : samples) {

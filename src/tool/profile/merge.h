@@ -2,16 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "proto/profile.pb.h"
 #include "src/tool/profile/profile_reader.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

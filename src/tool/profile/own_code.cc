@@ -1,12 +1,6 @@
 // See own_code.h.
 #include "src/tool/profile/own_code.h"
 
-#include <memory>
-#include <optional>
-#include <utility>
-
-#include "src/tool/util/status_macros.h"
-
 namespace hbmprof::tool {
 
 absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::string>& more) {

@@ -3,12 +3,6 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_OWN_CODE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_OWN_CODE_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/export/known_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/regex.h"

@@ -4,19 +4,8 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/info.h"
 #include "src/tool/profile/profile_reader.h"

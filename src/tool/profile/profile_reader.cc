@@ -5,14 +5,10 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <zlib.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <new>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -33,9 +29,7 @@ constexpr size_t kMinParsedBytes = size_t{64} << 20;
 constexpr char kMoreMemory[] = "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit";
 constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it again or write a new one";
 
-absl::Status Invalid(const std::string& name, std::string_view what) {
-  return absl::InvalidArgumentError(Cat(name, ": ", what));
-}
+absl::Status Invalid(const std::string& name, std::string_view what) { return InvalidArgument(name, ": ", what); }
 
 absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& name) {
   z_stream stream = {};
@@ -57,9 +51,9 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     const int result = inflate(&stream, Z_NO_FLUSH);
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
     if (const size_t limit = MemoryFor(bytes.size()) / kPlainShare; plain.size() > limit) {
-      return absl::ResourceExhaustedError(Cat(name, ": its ", bytes.size(), " bytes are more than ",
-                                              FormatValue(static_cast<int64_t>(limit), "bytes"),
-                                              " when decompressed, the limit for this file", kMoreMemory));
+      return ResourceExhausted(name, ": its ", bytes.size(), " bytes are more than ",
+                               FormatValue(static_cast<int64_t>(limit), "bytes"),
+                               " when decompressed, the limit for this file", kMoreMemory);
     }
     if (plain.size() > kMaxBytes) {
       return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
@@ -297,10 +291,9 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     parse_budget = SIZE_MAX;
     return profile;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(Cat(name, ": needs much more memory than a usual profile of its size (",
-                                            bytes.size(), " bytes); the limit for this file is ",
-                                            FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
-                                            kMoreMemory));
+    return ResourceExhausted(name, ": needs much more memory than a usual profile of its size (", bytes.size(),
+                             " bytes); the limit for this file is ",
+                             FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"), kMoreMemory);
   }
 }
 

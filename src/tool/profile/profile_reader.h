@@ -5,13 +5,8 @@
 
 #include <google/protobuf/arena.h>
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-
-#include "absl/status/statusor.h"
 #include "proto/profile.pb.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

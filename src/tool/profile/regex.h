@@ -4,14 +4,6 @@
 
 #include <re2/re2.h>
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/text.h"
 
@@ -24,8 +16,7 @@ inline absl::StatusOr<std::unique_ptr<RE2>> CompileRegex(const std::string& opti
   options.set_log_errors(false);
   auto compiled = std::make_unique<RE2>(expression, options);
   if (compiled->ok()) return compiled;
-  return absl::InvalidArgumentError(
-      Cat(option, " ", expression, ": not a regular expression in RE2 syntax: ", compiled->error()));
+  return InvalidArgument(option, " ", expression, ": not a regular expression in RE2 syntax: ", compiled->error());
 }
 
 // A regular expression with its results by string number of one ProfileSet. Not thread-safe.

@@ -3,19 +3,10 @@
 
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <utility>
-
 #include "absl/strings/numbers.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/units.h"
 
@@ -48,9 +39,9 @@ class FramePattern {
   }
   // Returns whether any frame of the location or its binary matches.
   bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
-    return MatchesBinary(profiles, location) ||
-           std::any_of(location.frames.begin(), location.frames.end(),
-                       [&](const ProfileSet::Frame& frame) { return MatchesFrame(profiles, frame); });
+    return MatchesBinary(profiles, location) || absl::c_any_of(location.frames, [&](const ProfileSet::Frame& frame) {
+             return MatchesFrame(profiles, frame);
+           });
   }
 
  private:
@@ -182,7 +173,7 @@ struct Range {
     int64_t second = 0;
     if ((!low.empty() && !absl::SimpleAtoi(low_number, &first)) ||
         (!high.empty() && !absl::SimpleAtoi(high_number, &second))) {
-      return absl::InvalidArgumentError(Cat(option, " ", text, ": the number is too large"));
+      return InvalidArgument(option, " ", text, ": the number is too large");
     }
     Range range;
     if (low.empty()) {
@@ -243,20 +234,19 @@ class TagFilter {
   bool Matches(const ProfileSet& profiles, uint32_t label_set) const {
     const std::vector<ProfileSet::Label>& labels = profiles.labels(label_set);
     if (range_.has_value()) {
-      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+      return absl::c_any_of(labels, [&](const ProfileSet::Label& label) {
         return IsWanted(profiles, label) && label.text == 0 && range_->Contains(label.number, units_.at(label.key));
       });
     }
     const auto any_label = [&](const RE2& expression) {
-      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+      return absl::c_any_of(labels, [&](const ProfileSet::Label& label) {
         if (label.text == 0 || !IsWanted(profiles, label)) return false;
         const std::string& value = profiles.text(label.text);
         return RE2::PartialMatch(key_.has_value() ? value : Cat(profiles.text(label.key), ":", value), expression);
       });
     };
     const auto matches = [&](const std::unique_ptr<RE2>& expression) { return any_label(*expression); };
-    return key_.has_value() ? std::any_of(expressions_.begin(), expressions_.end(), matches)
-                            : std::all_of(expressions_.begin(), expressions_.end(), matches);
+    return key_.has_value() ? absl::c_any_of(expressions_, matches) : absl::c_all_of(expressions_, matches);
   }
 
  private:
@@ -297,7 +287,7 @@ absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
   for (const std::string& text : where) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(Cat("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0"));
+      return InvalidArgument("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0");
     }
     labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
@@ -313,9 +303,8 @@ absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& prof
   if (labels.empty()) return absl::OkStatus();
   *matches = false;
   profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t set) {
-    const bool has_all = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
-      return profiles.LabelText(set, label.first) == label.second;
-    });
+    const bool has_all =
+        absl::c_all_of(labels, [&](const auto& label) { return profiles.LabelText(set, label.first) == label.second; });
     *matches = *matches || has_all;
     return has_all;
   });
@@ -348,8 +337,8 @@ bool ViewOptions::has_filter() const {
 bool ViewOptions::needs_libraries() const {
   const std::string begin = Cat(kLibraryLabel, "=");
   const auto begins = [&](const std::string& text) { return text.compare(0, begin.size(), begin) == 0; };
-  return std::count(by.begin(), by.end(), kLibraryLabel) > 0 || std::any_of(where.begin(), where.end(), begins) ||
-         begins(tag_focus) || begins(tag_ignore);
+  return absl::c_linear_search(by, kLibraryLabel) || absl::c_any_of(where, begins) || begins(tag_focus) ||
+         begins(tag_ignore);
 }
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
@@ -387,9 +376,8 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 
 bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
   const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
-  return where.ok() && std::all_of(where->begin(), where->end(), [&](const auto& label) {
-           return std::count(labels.begin(), labels.end(), label) > 0;
-         });
+  return where.ok() && std::all_of(where->begin(), where->end(),
+                                   [&](const auto& label) { return absl::c_linear_search(labels, label); });
 }
 
 absl::Status CheckView(const ViewOptions& options) {

@@ -3,12 +3,6 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 #define HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {

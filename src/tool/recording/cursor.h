@@ -2,12 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 #define HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "src/export/recording.h"
+#include "src/tool/util/common.h"
 #include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {
@@ -52,8 +48,8 @@ class RecordingCursor {
 // Returns the last driver sample up to `time`, or null.
 inline const internal::DriverSample* SampleAt(const internal::RecordingReader& recording, int64_t time) {
   const std::vector<internal::DriverSample>& samples = recording.samples();
-  const auto after = std::upper_bound(samples.begin(), samples.end(), time,
-                                      [](int64_t t, const internal::DriverSample& sample) { return t < sample.time; });
+  const auto after = absl::c_upper_bound(
+      samples, time, [](int64_t t, const internal::DriverSample& sample) { return t < sample.time; });
   return after == samples.begin() ? nullptr : &*(after - 1);
 }
 

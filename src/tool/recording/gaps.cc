@@ -1,9 +1,6 @@
 // See gaps.h.
 #include "src/tool/recording/gaps.h"
 
-#include <cstdint>
-
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -19,7 +16,7 @@ std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;
-    for (const internal::LostEvents& lost : recording.lost()) count = Plus(count, lost.count);
+    for (const internal::LostEvents& lost : recording.lost()) AddTo(count, lost.count);
     gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
                        count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
   }

@@ -2,10 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_GAPS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_GAPS_H_
 
-#include <string>
-#include <vector>
-
 #include "src/export/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,19 +1,13 @@
 // See instant.h.
 #include "src/tool/recording/instant.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <optional>
-#include <string_view>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -50,7 +44,7 @@ absl::StatusOr<size_t> AccountNamed(const SiteTotals& totals, const RecordingTab
   for (size_t account = 0; account < totals.account_count(); ++account) {
     if (AccountName(tables, account) == memory) return account;
   }
-  return absl::NotFoundError(Cat("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, tables)));
+  return NotFound("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, tables));
 }
 
 RecordedInstant EndOf(RecordingReader& recording) {
@@ -85,7 +79,7 @@ absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording, co
     return is_wanted;
   });
   if (!has_failed) {
-    return absl::NotFoundError(Cat("no allocation failed in the recording", memory.empty() ? "" : " in ", memory));
+    return NotFound("no allocation failed in the recording", memory.empty() ? "" : " in ", memory);
   }
   --instant.events;
   return instant;
@@ -106,9 +100,8 @@ absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::st
   if (is_found) return instant;
   std::string names;
   for (size_t i = 0; i < std::min<size_t>(marks.size(), 20); ++i) names += (i == 0 ? "" : ", ") + marks[i].name;
-  return absl::NotFoundError(
-      Cat("no mark has the name '", name, "'; ",
-          names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
+  return NotFound("no mark has the name '", name, "'; ",
+                  names.empty() ? std::string("the recording has no marks") : "the marks are: " + names);
 }
 
 absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::string& text) {
@@ -121,9 +114,9 @@ absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::st
     absl::Time parsed;
     std::string error;
     if (!absl::ParseTime(absl::RFC3339_full, text, &parsed, &error)) {
-      return absl::InvalidArgumentError(Cat(
+      return InvalidArgument(
           "'", text, "' is no moment; write @end, @peak, @oom, @mark:NAME, a time since the start such as @12.5s, or @",
-          FormatTime(tables.start_unix_nanos)));
+          FormatTime(tables.start_unix_nanos));
     }
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
   }
@@ -147,7 +140,7 @@ absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const s
   const std::string name = moment.substr(0, slash);
   const std::string memory = moment.substr(std::min(slash + 1, moment.size()));
   if (slash + 1 == moment.size() || (slash < moment.size() && name != "peak" && name != "oom")) {
-    return absl::InvalidArgumentError(Cat("'", moment, "': write @peak/MEMORY or @oom/MEMORY, such as @peak/GPU:0"));
+    return InvalidArgument("'", moment, "': write @peak/MEMORY or @oom/MEMORY, such as @peak/GPU:0");
   }
   if (name == "peak") return PeakOf(recording, memory);
   if (name == "oom") return BeforeOutOfMemory(recording, memory);
@@ -171,7 +164,7 @@ RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instan
 absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant) {
   Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, SampleAt(recording, instant.time));
   const std::vector<LostEvents>& lost = recording.lost();
-  if (std::any_of(lost.begin(), lost.end(), [&](const LostEvents& one) { return one.from < instant.time; })) {
+  if (absl::c_any_of(lost, [&](const LostEvents& one) { return one.from < instant.time; })) {
     snapshot.warnings.push_back("The recording lacks events before this instant, so the values are not exact.");
   }
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(recording.tables());

@@ -2,12 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 #define HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 
-#include <cstdint>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -4,12 +4,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "src/export/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -2,15 +2,11 @@
 #include "src/tool/recording/stacks.h"
 
 #include <cstdlib>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {

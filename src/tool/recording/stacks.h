@@ -3,12 +3,6 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
 

@@ -3,17 +3,13 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <vector>
 
 #include "hbmprof/pprof.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/gaps.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
@@ -31,7 +27,7 @@ void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
   for (size_t i = 0; i < sites.size(); ++i) {
     std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
     const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
-    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
+    tags.insert(absl::c_lower_bound(tags, tag), tag);
   }
 }
 

@@ -2,12 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STATES_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STATES_H_
 
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <utility>
-
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/progress.h"

@@ -1,16 +1,10 @@
 // See timeline_data.h.
 #include "src/tool/recording/timeline_data.h"
 
-#include <algorithm>
-#include <map>
-#include <utility>
-
 #include "src/tool/profile/libraries.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -74,8 +68,8 @@ class TimelineMaker {
       memory.limit = tables_.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount].bytes_limit;
     }
     if (!options_.memory.empty() && timeline_.memories.empty()) {
-      return absl::InvalidArgumentError(
-          Cat("--device: the recording has no memory '", options_.memory, "'; it has ", MemoriesOf(totals, tables_)));
+      return InvalidArgument("--device: the recording has no memory '", options_.memory, "'; it has ",
+                             MemoriesOf(totals, tables_));
     }
     return absl::OkStatus();
   }
@@ -90,7 +84,7 @@ class TimelineMaker {
     if (keys.count(options_.by) > 0) return absl::OkStatus();
     std::string names = Cat("function, tag, ", kLibraryLabel);
     for (const auto& [key, unused] : keys) names += ", " + key;
-    return absl::InvalidArgumentError(Cat("--by: no allocation has the tag '", options_.by, "'; there are ", names));
+    return InvalidArgument("--by: no allocation has the tag '", options_.by, "'; there are ", names);
   }
 
   // The group of a site.
@@ -112,8 +106,8 @@ class TimelineMaker {
       if (totals.account_of(i) != account || totals.peak_bytes(i) == 0) continue;
       const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[i].stack);
       FunctionSum& holder = holders[{frame.name, frame.Position()}];
-      holder.bytes = Plus(holder.bytes, totals.peak_bytes(i));
-      holder.count = Plus(holder.count, totals.peak_objects(i));
+      AddTo(holder.bytes, totals.peak_bytes(i));
+      AddTo(holder.count, totals.peak_objects(i));
     }
     memory->holder_count = holders.size();
     for (auto& [key, holder] : holders) {
@@ -121,8 +115,7 @@ class TimelineMaker {
       holder.position = key.second;
       memory->holders.push_back(std::move(holder));
     }
-    std::stable_sort(memory->holders.begin(), memory->holders.end(),
-                     [](const FunctionSum& a, const FunctionSum& b) { return a.bytes > b.bytes; });
+    absl::c_stable_sort(memory->holders, [](const FunctionSum& a, const FunctionSum& b) { return a.bytes > b.bytes; });
     if (options_.max_holders != 0 && memory->holders.size() > options_.max_holders) {
       memory->holders.resize(options_.max_holders);
     }
@@ -136,13 +129,12 @@ class TimelineMaker {
       const size_t memory = memories_[totals.account_of(i)];
       if (memory == kNone) continue;
       names[i] = GroupOf(i);
-      int64_t& bytes = at_peak[memory][names[i]];
-      bytes = Plus(bytes, totals.peak_bytes(i));
+      AddTo(at_peak[memory][names[i]], totals.peak_bytes(i));
     }
     std::vector<std::map<std::string, size_t>> numbers(timeline_.memories.size());
     for (size_t m = 0; m < timeline_.memories.size(); ++m) {
       std::vector<std::pair<std::string, int64_t>> groups(at_peak[m].begin(), at_peak[m].end());
-      std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+      absl::c_stable_sort(groups, [](const auto& a, const auto& b) { return a.second > b.second; });
       std::vector<std::string>& shown = timeline_.memories[m].groups;
       for (const auto& [name, bytes] : groups) {
         const bool is_other = shown.size() >= options_.max_groups && groups.size() > options_.max_groups;
@@ -178,8 +170,7 @@ class TimelineMaker {
   void AddToGroup(const SiteTotals& totals, uint32_t site, int64_t change) {
     const size_t memory = memories_[totals.account_of(site)];
     if (memory == kNone || group_of_site_.empty()) return;
-    int64_t& bytes = group_bytes_[memory][group_of_site_[site]];
-    bytes = Plus(bytes, change);
+    AddTo(group_bytes_[memory][group_of_site_[site]], change);
   }
 
   void AddMark(const RecordedEvent& event) {

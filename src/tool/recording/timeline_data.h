@@ -2,13 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 #define HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/export/recording.h"
 #include "src/tool/recording/stacks.h"
 

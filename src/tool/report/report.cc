@@ -1,12 +1,6 @@
 // See report.h. This file makes the data of the page, which report.js describes and shows.
 #include "src/tool/report/report.h"
 
-#include <algorithm>
-#include <optional>
-#include <string_view>
-#include <utility>
-
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
@@ -19,9 +13,7 @@
 #include "src/tool/report/page.h"
 #include "src/tool/report/summary.h"
 #include "src/tool/report/timeline.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -88,8 +80,7 @@ class StackTree {
       // Stores one position more than the page shows, so that the page knows that there are more.
       std::vector<std::string>& positions = positions_of_[node];
       const std::string position = frames[f].Position();
-      if (!position.empty() && positions.size() <= kShownPositions &&
-          std::find(positions.begin(), positions.end(), position) == positions.end()) {
+      if (!position.empty() && positions.size() <= kShownPositions && !absl::c_linear_search(positions, position)) {
         positions.push_back(position);
       }
     }

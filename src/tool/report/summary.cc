@@ -1,10 +1,6 @@
 // See summary.h.
 #include "src/tool/report/summary.h"
 
-#include <cstdint>
-#include <optional>
-
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

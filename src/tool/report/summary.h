@@ -2,10 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_SUMMARY_H_
 #define HBMPROF_SRC_TOOL_REPORT_SUMMARY_H_
 
-#include <cstddef>
-#include <string>
-#include <vector>
-
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/profile.h"
 

@@ -1,15 +1,11 @@
 // See timeline.h.
 #include "src/tool/report/timeline.h"
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -80,7 +76,7 @@ class TimelineMaker {
       if (account.peak_event >= 0) ordinals_.push_back(account.peak_event);
     }
     for (const Mark& mark : marks_) ordinals_.push_back(mark.ordinal);
-    std::sort(ordinals_.begin(), ordinals_.end());
+    absl::c_sort(ordinals_);
     ordinals_.erase(std::unique(ordinals_.begin(), ordinals_.end()), ordinals_.end());
   }
 
@@ -98,12 +94,12 @@ class TimelineMaker {
         rows.push_back(*row);
         most.push_back(0);
       }
-      most[entry->second] = Plus(most[entry->second], most_[site]);
+      AddTo(most[entry->second], most_[site]);
       row_of_site[site] = static_cast<int64_t>(entry->second);
     }
     std::vector<size_t> order(rows.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&most](size_t a, size_t b) { return most[a] > most[b]; });
+    absl::c_iota(order, size_t{0});
+    absl::c_stable_sort(order, [&most](size_t a, size_t b) { return most[a] > most[b]; });
     std::vector<int64_t> shown(rows.size(), -1);
     for (size_t i = 0; i < order.size() && i < kMaxRows; ++i) {
       shown[order[i]] = static_cast<int64_t>(rows_.size());
@@ -123,8 +119,7 @@ class TimelineMaker {
         row = of_account;
       }
       row_of_site_[site] = row;
-      int64_t& now = rows_[static_cast<size_t>(row)].now;
-      now = Plus(now, tables_.sites[site].inuse_bytes);
+      AddTo(rows_[static_cast<size_t>(row)].now, tables_.sites[site].inuse_bytes);
     }
   }
 
@@ -148,8 +143,7 @@ class TimelineMaker {
       EnterSamples(totals, Minus(event.time, 1));
       const bool is_complete = totals.Apply(event);
       if (event.site < row_of_site_.size() && row_of_site_[event.site] >= 0) {
-        int64_t& now = rows_[static_cast<size_t>(row_of_site_[event.site])].now;
-        now = Plus(now, SiteTotals::ChangeOf(event));
+        AddTo(rows_[static_cast<size_t>(row_of_site_[event.site])].now, SiteTotals::ChangeOf(event));
       }
       if (!is_complete) continue;
       for (const size_t a : totals.changed_accounts()) {
@@ -279,7 +273,7 @@ class TimelineMaker {
     const std::optional<int64_t> limit = device.spaces[a % kMemorySpaceCount].bytes_limit;
     if (limit.has_value() && *limit > 0) json["limit"] = *limit;
     if (account.peak_ordinal >= 0) json["peak_instant"] = instant_of_.at(account.peak_ordinal);
-    if (std::any_of(account.idle.begin(), account.idle.end(), [](int64_t bytes) { return bytes != 0; })) {
+    if (absl::c_any_of(account.idle, [](int64_t bytes) { return bytes != 0; })) {
       json["reserved"] = SeriesJson(account.idle);
     }
     if (account.has_unaccounted) json["unaccounted"] = SeriesJson(account.unaccounted);

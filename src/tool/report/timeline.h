@@ -7,13 +7,8 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
 #define HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "src/export/recording.h"
+#include "src/tool/util/common.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/progress.h"
 

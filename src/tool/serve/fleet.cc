@@ -1,13 +1,9 @@
 // See fleet.h.
 #include "src/tool/serve/fleet.h"
 
-#include <algorithm>
-#include <optional>
-
 #include "src/tool/report/report.h"
 #include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -61,7 +57,7 @@ void Fleet::RecordHistory() {
   do {
     std::vector<std::string> silent;
     absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
-    if (!processes.ok()) silent.push_back(std::string(processes.status().message()));
+    if (!processes.ok()) silent.push_back(MessageOf(processes.status()));
     const std::lock_guard<std::mutex> lock(mutex_);
     processes_ = processes.ok() ? *std::move(processes) : std::vector<LiveProcess>();
     silent_ = std::move(silent);
@@ -192,8 +188,7 @@ absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& 
   bool is_empty = true;
   for (const auto& [process, bytes] : after) {
     const auto& socket = process.socket;
-    const auto base =
-        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
+    const auto base = absl::c_find_if(before, [&](const auto& one) { return one.first.socket == socket; });
     const absl::Status status = add(process, bytes, base == before.end() ? nullptr : &base->second);
     problem.Update(status);
     is_empty = is_empty && !status.ok();

@@ -5,17 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/tool/profile/merge.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/sums/sums_view.h"

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 
-#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -17,11 +16,8 @@
 #include <exception>
 #include <future>
 #include <list>
-#include <optional>
-#include <string_view>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "src/base/http_query.h"
@@ -82,7 +78,7 @@ bool HasToken(const RequestHead& request, const std::string& token) {
 bool IsAllowedHost(const RequestHead& request, const std::vector<std::string>& names) {
   if (request.count(http::field::host) != 1) return false;
   const std::string host = HostOf(std::string(Field(request, http::field::host)));
-  return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
+  return host == "localhost" || IsIpAddress(host) || absl::c_linear_search(names, host);
 }
 
 // Returns the answer to a request that a check refuses, else nullopt.
@@ -318,7 +314,7 @@ HttpServer::~HttpServer() = default;
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Handler handler) {
   error_code error;
   const asio::ip::address address = asio::ip::make_address(options.address, error);
-  if (error) return absl::InvalidArgumentError(Cat("--address ", options.address, ": give an IP address"));
+  if (error) return InvalidArgument("--address ", options.address, ": give an IP address");
   auto state = std::make_unique<State>();
   Server& server = state->server;
   server.options = options;
@@ -330,8 +326,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   if (!error) server.acceptor.listen(tcp::acceptor::max_listen_connections, error);
   const int port = error ? 0 : server.acceptor.local_endpoint(error).port();
   if (error) {
-    return absl::UnavailableError(Cat("cannot listen on ", options.address, " port ", options.port, ": ",
-                                      error.message(), "; --port selects another port"));
+    return Unavailable("cannot listen on ", options.address, " port ", options.port, ": ", error.message(),
+                       "; --port selects another port");
   }
   state->busy.emplace(asio::make_work_guard(server.work));
   AcceptAll(server);

@@ -3,8 +3,6 @@
 
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <map>
 #include <sstream>
 
 #include "absl/strings/numbers.h"
@@ -80,8 +78,7 @@ class Merger {
     std::string key;
     std::string text;
     while (RE2::Consume(&given, kLabel, &key, &text)) {
-      const bool is_given = std::any_of(process.labels.begin(), process.labels.end(),
-                                        [&](const auto& label) { return label.first == key; });
+      const bool is_given = absl::c_any_of(process.labels, [&](const auto& label) { return label.first == key; });
       labels += Cat(labels.empty() ? "" : ",", is_given ? "exported_" : "", key, "=", text);
     }
     // The samples of a histogram or summary have names with suffixes.

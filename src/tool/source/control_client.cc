@@ -7,7 +7,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -15,12 +14,10 @@
 #include <filesystem>
 #include <sstream>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -36,9 +33,7 @@ constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
 constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
 constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
-absl::Status Unavailable(const std::string& path, std::string_view what) {
-  return absl::UnavailableError(Cat(path, ": ", what));
-}
+absl::Status Unavailable(const std::string& path, std::string_view what) { return Unavailable(path, ": ", what); }
 
 // A connection to the socket at `path`.
 struct Connection {
@@ -66,8 +61,8 @@ absl::Status CheckPeer(const Connection& connection) {
     return Unavailable(connection.path, std::strerror(errno));
   }
   if (peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      Cat(connection.path, ": is the socket of a process of another user (", peer.uid, "), who is not asked"));
+  return PermissionDenied(connection.path, ": is the socket of a process of another user (", peer.uid,
+                          "), who is not asked");
 }
 
 absl::Status Connect(const Connection& connection) {
@@ -81,8 +76,8 @@ absl::Status Connect(const Connection& connection) {
     if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
       return CheckPeer(connection);
     }
-    if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
-    if (errno == ECONNREFUSED || errno == ENOENT) return absl::NotFoundError(Cat(path, ": the process has ended"));
+    if (errno == EACCES || errno == EPERM) return PermissionDenied(path, ": ", std::strerror(errno));
+    if (errno == ECONNREFUSED || errno == ENOENT) return NotFound(path, ": the process has ended");
     if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
     usleep(10'000);
   }
@@ -176,13 +171,13 @@ absl::Status CheckDirectory(const std::string& directory) {
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0) {
     return errno == ENOENT ? absl::NotFoundError(NoProcessText("", directory))
-                           : absl::UnavailableError(Cat(directory, ": ", std::strerror(errno)));
+                           : Unavailable(directory, ": ", std::strerror(errno));
   }
   const bool takes_any_owner = geteuid() == 0 && directory != DefaultDirectory();
   if (internal::IsSafeControlDirectory(info, takes_any_owner ? info.st_uid : geteuid())) return absl::OkStatus();
-  return absl::PermissionDeniedError(Cat(directory,
-                                         " must be a directory that belongs to you or to root and that no other user "
-                                         "may write to; HBMPROF_SOCKET_DIR names another one"));
+  return PermissionDenied(directory,
+                          " must be a directory that belongs to you or to root and that no other user "
+                          "may write to; HBMPROF_SOCKET_DIR names another one");
 }
 
 bool IsSocketName(std::string_view name) {
@@ -264,7 +259,7 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
         Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
   }
   if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
-    return absl::ResourceExhaustedError(Cat(path, ": other requests hold the memory for answers; try again"));
+    return ResourceExhausted(path, ": other requests hold the memory for answers; try again");
   }
   text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
   while (static_cast<int64_t>(text.size()) < bytes) {
@@ -309,7 +304,7 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     if (IsSocketName(entry->path().filename().string())) paths.push_back(entry->path());
   }
-  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
+  if (error) return Unavailable(directory, ": ", error.message());
   std::vector<LiveProcess> processes;
   const std::vector<absl::StatusOr<std::string>> answers =
       QueryProcesses(paths, "info", {millis, millis, kMaxInfoBytes});
@@ -319,9 +314,9 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
       continue;
     }
     RemoveIfDead(paths[i]);
-    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(std::string(answers[i].status().message()));
+    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(MessageOf(answers[i].status()));
   }
-  std::sort(processes.begin(), processes.end(), [](const LiveProcess& a, const LiveProcess& b) {
+  absl::c_sort(processes, [](const LiveProcess& a, const LiveProcess& b) {
     return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;
   });
   return processes;
@@ -349,12 +344,11 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   }
   if (found.size() == 1) return std::move(found.front());
   if (found.size() > 1) {
-    return absl::InvalidArgumentError(
-        Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
+    return InvalidArgument("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found));
   }
   if (processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
-  return absl::NotFoundError(
-      Cat("no process ", pid_or_name, " has a control channel in ", directory, "; there are: ", ListOf(*processes)));
+  return NotFound("no process ", pid_or_name, " has a control channel in ", directory,
+                  "; there are: ", ListOf(*processes));
 }
 
 }  // namespace hbmprof::tool

@@ -3,14 +3,8 @@
 #define HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 
 #include <atomic>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -6,19 +6,15 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <optional>
 #include <system_error>
-#include <utility>
 
 #include "src/base/descriptor.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/output.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -84,7 +80,7 @@ class Series {
         ReportEnd();
         break;
       }
-      Report(Cat("dump ", attempts_, " of ", dumps_.count, " failed: ", std::string(dump.status().message())));
+      Report(Cat("dump ", attempts_, " of ", dumps_.count, " failed: ", MessageOf(dump.status())));
     }
     return std::nullopt;
   }
@@ -98,7 +94,7 @@ class Series {
       if (const absl::Status status = WriteOutput(path, bytes); status.ok()) {
         name = path;
       } else {
-        Report(std::string(status.message()));
+        Report(MessageOf(status));
       }
     }
     CountInput(bytes.size());
@@ -157,7 +153,7 @@ absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProce
     std::error_code error;
     std::filesystem::create_directories(dumps.folder, error);
     if (!std::filesystem::is_directory(dumps.folder, error) || access(dumps.folder.c_str(), W_OK) != 0) {
-      return absl::PermissionDeniedError(Cat("--output '", dumps.folder, "': not a writable folder"));
+      return PermissionDenied("--output '", dumps.folder, "': not a writable folder");
     }
   }
   Series series(command, process, dumps, is_enough);

@@ -2,12 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_LIVE_DUMPS_H_
 #define HBMPROF_SRC_TOOL_SOURCE_LIVE_DUMPS_H_
 
-#include <cstddef>
-#include <functional>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 

@@ -7,9 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <memory>
-#include <string_view>
-#include <utility>
 
 #include "src/export/recording.h"
 #include "src/tool/recording/gaps.h"
@@ -18,7 +15,6 @@
 #include "src/tool/torch/snapshot_pickle.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/read_file.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -79,8 +75,7 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   if (process.ok()) return *std::move(process);
   if (process.status().code() == absl::StatusCode::kInvalidArgument) return process.status();
   if (access(source.c_str(), F_OK) == 0 || errno != ENOENT) return std::nullopt;
-  return absl::NotFoundError(
-      Cat(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", std::string(process.status().message())));
+  return NotFound(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", MessageOf(process.status()));
 }
 
 std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {

@@ -4,11 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/tool/source/control_client.h"
 
 namespace hbmprof::tool {

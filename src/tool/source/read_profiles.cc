@@ -1,15 +1,11 @@
 // See read_profiles.h.
 #include "src/tool/source/read_profiles.h"
 
-#include <algorithm>
 #include <cmath>
-#include <optional>
-#include <utility>
 
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
@@ -46,7 +42,7 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
       const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
       const auto& texts = profile.string_table();
       // `hbmprof convert` may have replaced the ages.
-      const bool may_have_label = std::find(texts.begin(), texts.end(), kBirthLabel) != texts.end();
+      const bool may_have_label = absl::c_linear_search(texts, kBirthLabel);
       return may_have_label && !older.has_value() ? absl::OkStatus() : status;
     };
   }
@@ -59,8 +55,8 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
   if (live.type.empty()) live.type = "inuse_space";
   ASSIGN_OR_RETURN(SumsQuery query, MakeQuery(command, std::move(profiles), live));
   if (query.type_name.rfind("inuse_", 0) == 0) return query;
-  return absl::InvalidArgumentError(
-      Cat("--older selects live buffers, not ", query.type_name, "; --type can be inuse_space or inuse_objects"));
+  return InvalidArgument("--older selects live buffers, not ", query.type_name,
+                         "; --type can be inuse_space or inuse_objects");
 }
 
 }  // namespace hbmprof::tool

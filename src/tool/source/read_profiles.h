@@ -2,12 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
 #define HBMPROF_SRC_TOOL_SOURCE_READ_PROFILES_H_
 
-#include <cstddef>
-#include <functional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/profile_reader.h"
 #include "src/tool/profile/view.h"

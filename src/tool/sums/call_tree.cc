@@ -1,12 +1,8 @@
 // See call_tree.h.
 #include "src/tool/sums/call_tree.h"
 
-#include <algorithm>
 #include <queue>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -67,15 +63,15 @@ CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grou
   }
   for (size_t i = nodes_.size(); i-- > 0;) {
     Node& node = nodes_[i];
-    node.cum = Plus(node.cum, node.flat);
-    node.size = Plus(node.size, Magnitude(node.flat));
+    AddTo(node.cum, node.flat);
+    AddTo(node.size, Magnitude(node.flat));
     if (i == 0) break;
     Node& parent = nodes_[node.parent];
-    parent.cum = Plus(parent.cum, node.cum);
-    parent.size = Plus(parent.size, node.size);
+    AddTo(parent.cum, node.cum);
+    AddTo(parent.size, node.size);
   }
   for (Node& node : nodes_) {
-    std::stable_sort(node.children.begin(), node.children.end(), [this](size_t a, size_t b) {
+    absl::c_stable_sort(node.children, [this](size_t a, size_t b) {
       return std::make_pair(nodes_[a].size, nodes_[a].cum) > std::make_pair(nodes_[b].size, nodes_[b].cum);
     });
   }

@@ -2,11 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_CALL_TREE_H_
 #define HBMPROF_SRC_TOOL_SUMS_CALL_TREE_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "src/tool/profile/profile.h"
 #include "src/tool/sums/sums.h"
 

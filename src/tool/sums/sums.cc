@@ -1,13 +1,8 @@
 // See sums.h.
 #include "src/tool/sums/sums.h"
 
-#include <algorithm>
-#include <optional>
 #include <tuple>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -170,7 +165,7 @@ class Sums::Builder {
   };
 
   static void Add(const Values& weight, Values& to) {
-    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight[i]);
+    for (int i = 0; i < 2; ++i) AddTo(to[i], weight[i]);
   }
 
   // Sums the samples with the same stack and group, because the rows depend only on these two.
@@ -179,15 +174,14 @@ class Sums::Builder {
       const size_t column = columns.size() == 1 ? 1 : c;
       for (size_t f = columns[c].begin; f < columns[c].end; ++f) {
         const ProfileSet::File& file = profiles_.files()[f];
-        sums_.total_[column] = Plus(sums_.total_[column], file.removed[type]);
+        AddTo(sums_.total_[column], file.removed[type]);
         for (size_t s = 0; s < file.samples.size(); ++s) {
           const ProfileSet::Sample& sample = file.samples[s];
           const int64_t value = profiles_.Value(file, s, type);
           if (value == 0) continue;
-          sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
-          sums_.sum_[column] = Plus(sums_.sum_[column], value);
-          int64_t& sum = weights_[{sample.stack, groups_.of_set[sample.labels]}][column];
-          sum = Plus(sum, value);
+          AddTo(sums_.total_[column], Magnitude(value));
+          AddTo(sums_.sum_[column], value);
+          AddTo(weights_[{sample.stack, groups_.of_set[sample.labels]}][column], value);
         }
       }
     }
@@ -221,8 +215,7 @@ class Sums::Builder {
         }
         last_position = uses[i].position;
         if (last_position != 0) {
-          int64_t& cum = positions_[{row, last_position}].cum;
-          cum = Plus(cum, magnitude);
+          AddTo(positions_[{row, last_position}].cum, magnitude);
         }
         if (with_edges_ && caller.has_value() && *caller != row) {
           AddEdge(*caller, row, weight, i + 1 < uses.size());
@@ -233,8 +226,7 @@ class Sums::Builder {
     if (!caller.has_value()) return;
     Add(weight, sums_.rows_[*caller].flat);
     if (last_position != 0) {
-      int64_t& flat = positions_[{*caller, last_position}].flat;
-      flat = Plus(flat, magnitude);
+      AddTo(positions_[{*caller, last_position}].flat, magnitude);
     }
   }
 
@@ -303,7 +295,7 @@ std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
   for (const Row& row : rows_) {
     if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
   }
-  std::sort(rows.begin(), rows.end(), [by_cum](const Row& a, const Row& b) {
+  absl::c_sort(rows, [by_cum](const Row& a, const Row& b) {
     // Of equal changes, growth comes first: when a pool gives memory to a block, its own idle memory becomes smaller by
     // the same number of bytes.
     const auto rank = [by_cum](const Row& row) {

@@ -1,12 +1,7 @@
 // See sums_view.h.
 #include "src/tool/sums/sums_view.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/profile/libraries.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
@@ -32,7 +27,7 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
   bool trimmed = false;
   // The age of unaccounted memory is not known.
-  const bool by_library = std::count(options.by.begin(), options.by.end(), kLibraryLabel) > 0;
+  const bool by_library = absl::c_linear_search(options.by, kLibraryLabel);
   if (by_library && options.older.empty()) AddUnaccounted(profiles);
   RETURN_IF_ERROR(ApplyView(command, options, profiles, &trimmed));
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
@@ -52,14 +47,13 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
   int64_t limit = 0;
   if (text.empty()) return limit;
   if (!ParseBytes(text, &limit)) {
-    return absl::InvalidArgumentError(Cat("--fail-over ", text, ": write a size such as 1MiB"));
+    return InvalidArgument("--fail-over ", text, ": write a size such as 1MiB");
   }
   const Unit known = UnitOf(unit);
   if (known.family == "memory") return limit / known.factor;
   if (text.find_first_not_of("0123456789.") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        Cat("--fail-over ", text, ": the values of the sample type are not sizes; write a number in their unit, '",
-            unit, "'"));
+    return InvalidArgument("--fail-over ", text,
+                           ": the values of the sample type are not sizes; write a number in their unit, '", unit, "'");
   }
   return limit;
 }

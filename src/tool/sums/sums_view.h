@@ -2,14 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
-#include <algorithm>
-#include <cstddef>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/sums/call_tree.h"
@@ -36,7 +28,7 @@ struct SumsOptions : ViewOptions {
   bool has_rows = false;  // `rows` was given
 
   // Whether an option selects or shows the births of buffers.
-  bool NeedsAges() const { return !older.empty() || std::count(by.begin(), by.end(), kBirthLabel) > 0; }
+  bool NeedsAges() const { return !older.empty() || absl::c_linear_search(by, kBirthLabel); }
   // The number of nodes of a tree to show; 0: all.
   size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
 };

@@ -7,11 +7,9 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "src/base/descriptor.h"
@@ -77,7 +75,7 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
   std::vector<std::string> files;
   const auto add = [&](const fs::path& file) {
     const std::string text = file.lexically_normal().string();
-    if (IsFile(file) && std::find(files.begin(), files.end(), text) == files.end()) files.push_back(text);
+    if (IsFile(file) && !absl::c_linear_search(files, text)) files.push_back(text);
   };
   const auto add_by_build_id = [&](const fs::path& dir) {
     if (build_id.size() < 3) return;

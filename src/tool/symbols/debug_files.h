@@ -3,12 +3,8 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_DEBUG_FILES_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_DEBUG_FILES_H_
 
-#include <cstddef>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "src/base/mutex.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,8 +1,6 @@
 // See rewrite.h.
 #include "src/tool/symbols/rewrite.h"
 
-#include <algorithm>
-
 #include "src/tool/profile/info.h"
 #include "src/tool/util/text.h"
 
@@ -16,8 +14,7 @@ void WriteComment(size_t modules, RawProfile& profile, FrameTables& tables) {
   pprof::Profile& message = profile.message();
   int with_lines = 0;
   for (const pprof::Location& location : message.location()) {
-    with_lines += std::any_of(location.line().begin(), location.line().end(),
-                              [](const pprof::Line& line) { return line.line() != 0; });
+    with_lines += absl::c_any_of(location.line(), [](const pprof::Line& line) { return line.line() != 0; });
   }
   auto& comments = *message.mutable_comment();
   comments.erase(std::remove_if(comments.begin(), comments.end(),

@@ -2,14 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
 #include <tuple>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/profile/profile_reader.h"
 #include "src/tool/symbols/dwarf_symbolizer.h"
 

@@ -1,12 +1,10 @@
 // See symbol_cache.h.
 #include "src/tool/symbols/symbol_cache.h"
 
-#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <system_error>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
 #include "src/tool/profile/profile_reader.h"
@@ -23,7 +21,7 @@ SymbolCache::SymbolCache(bool enabled) {
 
 std::string SymbolCache::PathOf(const std::string& build_id) const {
   // A profile can contain any text as a build id. Only hex is accepted, so it cannot be a path.
-  const bool is_hex = std::all_of(build_id.begin(), build_id.end(), [](unsigned char c) { return std::isxdigit(c); });
+  const bool is_hex = absl::c_all_of(build_id, [](unsigned char c) { return std::isxdigit(c); });
   return folder_.empty() || build_id.size() < 8 || !is_hex ? "" : folder_ + "/" + build_id + ".symbols.pb.gz";
 }
 

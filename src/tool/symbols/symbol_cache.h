@@ -4,12 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_SYMBOL_CACHE_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_SYMBOL_CACHE_H_
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/symbols/dwarf_symbolizer.h"
 
 namespace hbmprof::tool {

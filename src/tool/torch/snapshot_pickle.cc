@@ -20,7 +20,6 @@
 
 #include "src/base/descriptor.h"
 #include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,9 +1,6 @@
 // See json.h.
 #include "src/tool/util/json.h"
 
-#include <cstddef>
-
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

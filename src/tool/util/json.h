@@ -3,10 +3,8 @@
 #define HBMPROF_SRC_TOOL_UTIL_JSON_H_
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -4,9 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -59,7 +57,7 @@ std::string OutOfMemoryMessage() {
 absl::Status CheckMemoryVariable() {
   const char* variable = std::getenv(kVariable);
   if (variable == nullptr || *variable == '\0' || VariableBytes() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(Cat(kVariable, "=", variable, ": write a size such as 8GiB"));
+  return InvalidArgument(kVariable, "=", variable, ": write a size such as 8GiB");
 }
 
 size_t MemoryFor(size_t input_bytes) {

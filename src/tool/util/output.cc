@@ -61,8 +61,7 @@ absl::Status CheckIsNoInput(const std::string& path, const std::vector<std::stri
     struct stat info;
     const bool is_known = (input == "-" ? fstat(STDIN_FILENO, &info) : stat(input.c_str(), &info)) == 0;
     if (!is_known || info.st_dev != output.st_dev || info.st_ino != output.st_ino) continue;
-    return absl::InvalidArgumentError(
-        Cat("-o ", path, ": this is the input ", input, ", which would be replaced; name another file"));
+    return InvalidArgument("-o ", path, ": this is the input ", input, ", which would be replaced; name another file");
   }
   return absl::OkStatus();
 }

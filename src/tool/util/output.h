@@ -2,13 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_OUTPUT_H_
 #define HBMPROF_SRC_TOOL_UTIL_OUTPUT_H_
 
-#include <functional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "src/base/atomic_file.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -3,11 +3,9 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <system_error>
-#include <utility>
 
 #include "src/tool/util/terminal.h"
 

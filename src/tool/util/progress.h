@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstddef>
 #include <mutex>
-#include <string>
 #include <thread>
+
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

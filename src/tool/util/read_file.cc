@@ -6,10 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 
-#include "absl/status/status.h"
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
 
@@ -32,8 +30,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
   struct stat status;
   if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
-    return absl::InvalidArgumentError(
-        Cat(path, ": is a directory; name the profiles in it, such as ", path, "/*.pb.gz"));
+    return InvalidArgument(path, ": is a directory; name the profiles in it, such as ", path, "/*.pb.gz");
   }
   std::string bytes;
   std::string chunk(1 << 18, '\0');

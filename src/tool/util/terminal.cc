@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <csignal>
 #include <cstdio>
@@ -73,7 +72,7 @@ bool CanPage() {
 }
 
 bool ShowInPager(std::string_view text) {
-  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
   if (lines < TerminalRows()) return false;
   std::string command(Variable("PAGER"));
   // Without less, the text is shown without a pager. `command` avoids the shell's message that less does not exist.

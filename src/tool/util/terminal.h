@@ -2,8 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 #define HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 
-#include <string>
-#include <string_view>
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

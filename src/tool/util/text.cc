@@ -1,15 +1,12 @@
 // See text.h.
 #include "src/tool/util/text.h"
 
-#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cmath>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "src/export/utf8.h"
@@ -22,7 +19,7 @@ bool IsBytes(std::string_view unit) { return unit == "bytes" || unit == "byte" |
 // The number of columns on a terminal, approximately: the number of code points.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+      absl::c_count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 // The maximum width of a column, so that one long cell does not pad every row.
@@ -137,10 +134,6 @@ std::string Escaped(std::string_view text, Escapes how) {
 
 }  // namespace
 
-absl::Status In(std::string_view where, const absl::Status& status) {
-  return status.ok() ? status : absl::Status(status.code(), Cat(where, ": ", std::string(status.message())));
-}
-
 std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
 
 std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
@@ -181,7 +174,7 @@ absl::Status CloseOutput() {
   // nothing was printed.
   if (std::fclose(stdout) != 0 && output_error == 0 && errno != EBADF) output_error = errno;
   if (output_error == 0) return absl::OkStatus();
-  return absl::UnavailableError(Cat("cannot write to standard output: ", std::strerror(output_error)));
+  return Unavailable("cannot write to standard output: ", std::strerror(output_error));
 }
 
 std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
@@ -247,7 +240,7 @@ absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text,
                                  std::string_view range) {
   const std::optional<double> seconds = ParseSeconds(text);
   if (seconds.has_value() && *seconds >= least && *seconds <= most) return *seconds;
-  return absl::InvalidArgumentError(Cat(option, " ", text, ": write ", range));
+  return InvalidArgument(option, " ", text, ": write ", range);
 }
 
 bool ParseBytes(std::string_view text, int64_t* bytes) {

@@ -2,45 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 #define HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
-
-// Returns the concatenation of strings, characters and integers.
-template <typename... Parts>
-std::string Cat(const Parts&... parts) {
-  std::string text;
-  const auto add = [&text](const auto& part) {
-    using Part = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<Part, char>) {
-      text += part;
-    } else if constexpr (std::is_integral_v<Part>) {
-      text += std::to_string(part);
-    } else {
-      text += std::string_view(part);
-    }
-  };
-  (add(parts), ...);
-  return text;
-}
-
-// Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
-absl::Status In(std::string_view where, const absl::Status& status);
-template <typename Value>
-absl::StatusOr<Value> In(std::string_view where, absl::StatusOr<Value> result) {
-  if (!result.ok()) return In(where, result.status());
-  return result;
-}
 
 // Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
 // the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays

@@ -1,7 +1,6 @@
 // See units.h.
 #include "src/tool/util/units.h"
 
-#include <algorithm>
 #include <cctype>
 
 #include "absl/strings/str_split.h"

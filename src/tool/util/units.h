@@ -2,9 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_UNITS_H_
 #define HBMPROF_SRC_TOOL_UTIL_UNITS_H_
 
-#include <cstdint>
-#include <string>
-#include <string_view>
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
