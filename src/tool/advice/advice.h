@@ -10,7 +10,7 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/common.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 

@@ -4,11 +4,10 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/output.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
-#include "src/tool/source/read_profiles.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {

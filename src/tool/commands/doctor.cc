@@ -24,7 +24,7 @@
 #include "src/base/references.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
-#include "src/tool/util/read_file.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -4,7 +4,7 @@
 #include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/output.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

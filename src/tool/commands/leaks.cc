@@ -7,9 +7,7 @@
 #include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/recording/states.h"
-#include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {

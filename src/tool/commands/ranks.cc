@@ -9,10 +9,9 @@
 #include "src/tool/commands/options.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/rank_table.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 namespace {

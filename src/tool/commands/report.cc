@@ -4,8 +4,7 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/util/output.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

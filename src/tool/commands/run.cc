@@ -22,7 +22,7 @@
 #include "src/tool/commands/output_options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/source/read_profiles.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

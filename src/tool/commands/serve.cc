@@ -12,8 +12,8 @@
 #include "src/tool/report/page.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/read_file.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

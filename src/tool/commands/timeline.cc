@@ -3,7 +3,7 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/options.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/recording/timeline_data.h"
 #include "src/tool/sums/sums_view.h"
 

@@ -6,7 +6,6 @@
 #include "src/tool/commands/live_top.h"
 #include "src/tool/commands/options.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {

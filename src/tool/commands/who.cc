@@ -5,7 +5,6 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/cursor.h"
-#include "src/tool/recording/gaps.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"

@@ -10,7 +10,7 @@
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 

@@ -6,7 +6,7 @@
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/source/read_profiles.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/text.h"
 

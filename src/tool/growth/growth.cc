@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "src/tool/growth/life_table.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

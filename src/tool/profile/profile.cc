@@ -14,7 +14,6 @@
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/util/text.h"
-#include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 namespace {

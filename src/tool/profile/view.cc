@@ -8,7 +8,6 @@
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/util/text.h"
-#include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 namespace {

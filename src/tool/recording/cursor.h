@@ -4,7 +4,7 @@
 
 #include "src/export/recording.h"
 #include "src/tool/util/common.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 

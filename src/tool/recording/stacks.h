@@ -1,10 +1,11 @@
-// The call stacks of a recording as text, with the same names and the same view of the program's own code as in the
-// commands that read profiles.
+// A recording that is opened: its call stacks as text, with the same names and the same view of the program's own code
+// as in the commands that read profiles, and what it lacks.
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 
 #include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -53,6 +54,12 @@ struct OpenedRecording {
 // `known` and `own_code`: see RecordedStacks::Make.
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code = true);
+
+// Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
+// of the buffers that were live at its start is incomplete.
+std::vector<std::string> GapsOf(const internal::RecordingReader& recording);
+// Prints each of them as a warning to stderr.
+void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
 
 }  // namespace hbmprof::tool
 

@@ -4,7 +4,7 @@
 #include "src/tool/profile/libraries.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,4 +1,4 @@
-// Writes frames into profiles.
+// Frames in profiles: writes them into a profile, and keeps those of each build id in a profile, the cache.
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 
@@ -32,6 +32,27 @@ class FrameTables {
 using FramesOf =
     std::function<const std::vector<SourceFrame>*(const pprof::Location& location, const pprof::Mapping& mapping)>;
 void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile);
+
+// A position in a module's file: its offset, and the offset at which the mapping that covers it starts.
+using CodePosition = std::pair<uint64_t, uint64_t>;
+using FramesByPosition = std::map<CodePosition, std::vector<SourceFrame>>;
+
+class SymbolCache {
+ public:
+  // If `enabled` is false or there is no home folder, the cache stays empty.
+  explicit SymbolCache(bool enabled);
+
+  // Fills in the frames of every position in `frames` if all of them are known. Else changes nothing and returns false.
+  bool Load(const std::string& build_id, FramesByPosition& frames) const;
+  // Adds `frames` to the cache. Ignores failures: the next run is only slower.
+  void Store(const std::string& build_id, const FramesByPosition& frames) const;
+
+ private:
+  FramesByPosition ReadAll(const std::string& build_id) const;
+  std::string PathOf(const std::string& build_id) const;
+
+  std::string folder_;  // "": none
+};
 
 }  // namespace hbmprof::tool
 

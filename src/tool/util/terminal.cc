@@ -1,4 +1,3 @@
-// See terminal.h.
 #include "src/tool/util/terminal.h"
 
 #include <sys/ioctl.h>
@@ -6,9 +5,11 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 namespace hbmprof::tool {
 namespace {
@@ -23,6 +24,8 @@ winsize SizeOfTerminal() {
   if (!IsTerminal(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
   return size;
 }
+
+constexpr char kRemove[] = "\r\033[K";
 
 }  // namespace
 
@@ -93,6 +96,49 @@ bool ShowInPager(std::string_view text) {
   sigaction(SIGPIPE, &pipe, nullptr);
   // A shell returns 126 or 127 for a command that cannot be executed or does not exist.
   return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
+}
+
+Progress::Progress(size_t all, std::string text) : all_(all), text_(std::move(text)) {
+  if (all_ == 0 || !IsTerminal(STDERR_FILENO)) return;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    // If no thread can be started, no bar is shown.
+  }
+}
+
+Progress::~Progress() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    end_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
+std::unique_lock<std::mutex> Progress::Hide() {
+  std::unique_lock<std::mutex> hold(mutex_);
+  if (shown_) std::fputs(kRemove, stderr);
+  shown_ = false;
+  return hold;
+}
+
+void Progress::Run() {
+  constexpr auto kDelay = std::chrono::seconds(1);
+  constexpr auto kInterval = std::chrono::milliseconds(200);
+  constexpr size_t kWidth = 40;
+  std::unique_lock<std::mutex> hold(mutex_);
+  if (ended_.wait_for(hold, kDelay, [this] { return end_; })) return;
+  do {
+    const size_t done = std::min(done_.load(std::memory_order_relaxed), all_);
+    const size_t filled = kWidth * done / all_;
+    std::fprintf(stderr, "\r[%s%s] %zu of %zu %s", std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
+    std::fflush(stderr);
+    shown_ = true;
+  } while (!ended_.wait_for(hold, kInterval, [this] { return end_; }));
+  if (shown_) std::fputs(kRemove, stderr);
 }
 
 }  // namespace hbmprof::tool

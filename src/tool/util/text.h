@@ -1,7 +1,8 @@
-// Text output: concatenation, formatting of sizes, and printing that has no effect on a terminal.
+// Text output: formatting of sizes, units with pprof's names and rules, and printing that has no effect on a terminal.
 #ifndef HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 #define HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 
+#include "src/tool/util/common.h"
 #include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
@@ -71,6 +72,23 @@ class Table {
   };
   std::vector<Row> rows_;
 };
+
+struct Unit {
+  int64_t factor = 0;       // as a multiple of the smallest unit of its family; 0 for an unknown unit
+  std::string_view family;  // "memory" or "time"; "" for an unknown unit
+  std::string_view name;    // pprof's name: "B", "kB", "ns"
+};
+
+// Returns the unit `name`. Accepts upper and lower case, singular and plural. kB, MB, ... are multiples of 1024.
+Unit UnitOf(std::string_view name);
+
+struct ScaledValue {
+  double value;
+  std::string unit;
+};
+// Converts `value` from the unit `from` to the unit `to`, as pprof does. If `to` is not a unit of the same family,
+// converts to bytes or seconds. If `from` is unknown, returns the value unchanged, with the unit `to`.
+ScaledValue Scale(int64_t value, std::string_view from, std::string_view to);
 
 }  // namespace hbmprof::tool
 
