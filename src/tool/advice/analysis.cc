@@ -1,4 +1,3 @@
-// See analysis.h.
 #include "src/tool/advice/analysis.h"
 
 #include <cstdio>

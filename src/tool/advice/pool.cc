@@ -1,4 +1,3 @@
-// See pool.h.
 #include "src/tool/advice/pool.h"
 
 namespace hbmprof::tool {

@@ -2,7 +2,6 @@
 
 #include "src/tool/advice/advice.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/util/json.h"
@@ -106,7 +105,7 @@ Command AddAdviseCommand(CLI::App& tool) {
   auto options = std::make_shared<AdviseOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   AddKnownOption(*arguments, options->known);
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   return {arguments, [options] { return RunAdvise(*options); }, true};
 }
 

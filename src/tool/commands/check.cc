@@ -5,7 +5,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/text.h"

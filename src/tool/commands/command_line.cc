@@ -1,6 +1,4 @@
 // Parses the command line of `hbmprof` and runs one subcommand. Each subcommand is in the file of its name.
-#include "src/tool/commands/command_line.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -278,9 +276,15 @@ int Run(int argc, char** argv, std::string* command_name) {
       "hbmprof");
   Describe(tool);
   std::vector<Command> commands;
-#define HBMPROF_COMMAND(name) commands.push_back(Add##name##Command(tool));
-#include "src/tool/commands/commands.inc"
-#undef HBMPROF_COMMAND
+  // In the order of the help page.
+  for (AddCommand* const add :
+       {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,        AddDumpCommand,
+        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddTopCommand,       AddDiffCommand,
+        AddRanksCommand,     AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand,
+        AddAdviseCommand,    AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
+        AddCompletionCommand}) {
+    commands.push_back(add(tool));
+  }
   const std::string first = argc > 1 ? argv[1] : "";
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
   if (PrintOldName(first, words)) return kUnusable;
@@ -297,6 +301,8 @@ int Run(int argc, char** argv, std::string* command_name) {
 
 }  // namespace
 
+// Parses the arguments of the process, runs the subcommand that they name, and returns the exit status. main() is
+// in a file of its own, so that this function is compiled together with the subcommands.
 int RunCommandLine(int argc, char** argv) {
   OccupyClosedDescriptors();
   std::string command;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"

@@ -2,7 +2,6 @@
 
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"

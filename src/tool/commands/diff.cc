@@ -3,7 +3,6 @@
 #include <thread>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/sums/sums_view.h"
 

@@ -1,7 +1,6 @@
 // `hbmprof dump`: saves a profile: of a running process, of a moment of a recording, or of any other source.
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"

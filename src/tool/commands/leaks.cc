@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/source/profile_source.h"
@@ -355,7 +354,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   // The last lines of the help list these.
   arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
   options->live_options = {

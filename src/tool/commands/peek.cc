@@ -2,7 +2,6 @@
 #include <tuple>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/sums/sums_view.h"

@@ -1,7 +1,6 @@
 // `hbmprof ps`: lists the running processes that have a control channel.
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/util/text.h"
 

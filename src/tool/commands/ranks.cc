@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/sums/rank_table.h"

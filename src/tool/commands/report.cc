@@ -2,7 +2,6 @@
 #include "src/tool/report/report.h"
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
 #include "src/tool/util/text.h"

@@ -8,8 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/report/page.h"
+#include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
 #include "src/tool/util/files.h"

@@ -5,7 +5,6 @@
 
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/symbols/debug_files.h"

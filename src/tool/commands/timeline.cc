@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/recording/timeline_data.h"
 #include "src/tool/sums/sums_view.h"
@@ -300,7 +299,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
   AddKnownOption(*arguments, options->known);
   arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");

@@ -33,11 +33,6 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 
 }  // namespace
 
-const Format kFoldedFormat = [] {
-  Format format = {"folded"};
-  format.text_of = &Folded;
-  format.has_one_type = true;
-  return format;
-}();
+const Format kFoldedFormat = {"folded", &Folded, true};
 
 }  // namespace hbmprof::tool

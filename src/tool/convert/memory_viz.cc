@@ -562,6 +562,7 @@ size_t UsedAccounts(const RecordingTables& tables) {
 
 }  // namespace
 
-const Format kMemoryVizFormat = {"memory-viz", &WriteWith<MemoryVizWriter>, &UsedAccounts};
+const Format kMemoryVizFormat = {"memory-viz", nullptr, false, nullptr, nullptr, &WriteWith<MemoryVizWriter>,
+                                 &UsedAccounts};
 
 }  // namespace hbmprof::tool

@@ -410,7 +410,9 @@ class PerfettoWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kPerfettoFormat = {"perfetto", &WriteWith<PerfettoWriter>,
-                                [](const RecordingTables&) { return size_t{2}; }};
+const Format kPerfettoFormat = {
+    "perfetto", nullptr, false, nullptr, nullptr, &WriteWith<PerfettoWriter>, [](const RecordingTables&) {
+      return size_t{2};
+    }};
 
 }  // namespace hbmprof::tool

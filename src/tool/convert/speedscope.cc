@@ -61,10 +61,6 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
 
 }  // namespace
 
-const Format kSpeedscopeFormat = [] {
-  Format format = {"speedscope"};
-  format.text_of = &Speedscope;
-  return format;
-}();
+const Format kSpeedscopeFormat = {"speedscope", &Speedscope};
 
 }  // namespace hbmprof::tool

@@ -402,15 +402,13 @@ absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewO
 
 }  // namespace
 
-const Format kCsvFormat = [] {
-  Format format = {"csv", &WriteWith<EventTable<TableFormat::kCsv>>};
-  format.write_profiles = &WriteSampleTable<TableFormat::kCsv>;
-  return format;
-}();
-const Format kNdjsonFormat = [] {
-  Format format = {"ndjson", &WriteWith<EventTable<TableFormat::kNdjson>>};
-  format.write_profiles = &WriteSampleTable<TableFormat::kNdjson>;
-  return format;
-}();
+const Format kCsvFormat = {
+    "csv", nullptr, false, nullptr, &WriteSampleTable<TableFormat::kCsv>, &WriteWith<EventTable<TableFormat::kCsv>>};
+const Format kNdjsonFormat = {"ndjson",
+                              nullptr,
+                              false,
+                              nullptr,
+                              &WriteSampleTable<TableFormat::kNdjson>,
+                              &WriteWith<EventTable<TableFormat::kNdjson>>};
 
 }  // namespace hbmprof::tool

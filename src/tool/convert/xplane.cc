@@ -307,6 +307,6 @@ class XplaneWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kXplaneFormat = {"xplane", &WriteWith<XplaneWriter>, nullptr, true};
+const Format kXplaneFormat = {"xplane", nullptr, false, nullptr, nullptr, &WriteWith<XplaneWriter>, nullptr, true};
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,3 @@
-// See growth.h.
 #include "src/tool/growth/growth.h"
 
 #include <cmath>

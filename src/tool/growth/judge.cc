@@ -1,4 +1,3 @@
-// See judge.h.
 #include "src/tool/growth/judge.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// See life_table.h. docs/leaks.md explains the rules.
+// docs/leaks.md explains the rules.
 #include "src/tool/growth/life_table.h"
 
 #include <cmath>

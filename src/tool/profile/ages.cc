@@ -1,4 +1,3 @@
-// See ages.h.
 #include "src/tool/profile/ages.h"
 
 #include <iterator>

@@ -1,4 +1,3 @@
-// See info.h.
 #include "src/tool/profile/info.h"
 
 #include <charconv>

@@ -1,4 +1,3 @@
-// See merge.h.
 #include "src/tool/profile/merge.h"
 
 #include "src/export/gzip.h"

@@ -1,4 +1,3 @@
-// See own_code.h.
 #include "src/tool/profile/own_code.h"
 
 namespace hbmprof::tool {

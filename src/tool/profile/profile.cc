@@ -1,4 +1,3 @@
-// See profile.h.
 #include "src/tool/profile/profile.h"
 
 #include <re2/re2.h>

@@ -1,4 +1,3 @@
-// See profile_reader.h.
 #include "src/tool/profile/profile_reader.h"
 
 #include <google/protobuf/io/coded_stream.h>

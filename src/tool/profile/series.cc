@@ -1,4 +1,3 @@
-// See series.h.
 #include "src/tool/profile/series.h"
 
 #include <numeric>

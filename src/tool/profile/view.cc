@@ -1,4 +1,3 @@
-// See view.h.
 #include "src/tool/profile/view.h"
 
 #include <re2/re2.h>

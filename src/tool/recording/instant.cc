@@ -1,4 +1,3 @@
-// See instant.h.
 #include "src/tool/recording/instant.h"
 
 #include <cmath>

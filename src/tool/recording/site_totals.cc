@@ -1,4 +1,3 @@
-// See site_totals.h.
 #include "src/tool/recording/site_totals.h"
 
 #include "hbmprof/allocation.h"

@@ -1,4 +1,3 @@
-// See states.h.
 #include "src/tool/recording/states.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,3 @@
-// See timeline_data.h.
 #include "src/tool/recording/timeline_data.h"
 
 #include "src/tool/profile/libraries.h"

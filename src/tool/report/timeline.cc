@@ -1,4 +1,3 @@
-// See timeline.h.
 #include "src/tool/report/timeline.h"
 
 #include <numeric>

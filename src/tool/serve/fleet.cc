@@ -1,4 +1,3 @@
-// See fleet.h.
 #include "src/tool/serve/fleet.h"
 
 #include "src/tool/report/report.h"

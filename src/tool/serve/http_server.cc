@@ -1,4 +1,4 @@
-// See http_server.h. Uses Boost.Beast.
+// Uses Boost.Beast.
 #include "src/tool/serve/http_server.h"
 
 #include <arpa/inet.h>

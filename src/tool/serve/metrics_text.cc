@@ -1,4 +1,3 @@
-// See metrics_text.h.
 #include "src/tool/serve/metrics_text.h"
 
 #include <re2/re2.h>

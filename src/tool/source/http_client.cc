@@ -1,4 +1,4 @@
-// See http_client.h. Uses Boost.Beast.
+// Uses Boost.Beast.
 #include "src/tool/source/http_client.h"
 
 #include <boost/asio/io_context.hpp>

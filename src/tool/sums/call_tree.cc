@@ -1,4 +1,3 @@
-// See call_tree.h.
 #include "src/tool/sums/call_tree.h"
 
 #include <queue>

@@ -1,4 +1,3 @@
-// See sums.h.
 #include "src/tool/sums/sums.h"
 
 #include <tuple>

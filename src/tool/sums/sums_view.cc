@@ -1,4 +1,3 @@
-// See sums_view.h.
 #include "src/tool/sums/sums_view.h"
 
 #include "src/tool/profile/libraries.h"

@@ -1,4 +1,3 @@
-// See debug_files.h.
 #include "src/tool/symbols/debug_files.h"
 
 #include <elfutils/libdwelf.h>

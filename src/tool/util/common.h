@@ -24,6 +24,13 @@
 
 namespace hbmprof::tool {
 
+// The exit status of the command.
+enum ExitCode : int {
+  kSuccess = 0,
+  kFinding = 1,   // the result needs attention: a damaged profile, growth above --fail-over
+  kUnusable = 2,  // no result: wrong usage, unreadable input, output that cannot be written
+};
+
 // Returns the concatenation of strings, characters and integers.
 template <typename... Parts>
 std::string Cat(const Parts&... parts) {

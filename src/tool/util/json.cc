@@ -1,4 +1,3 @@
-// See json.h.
 #include "src/tool/util/json.h"
 
 #include "src/tool/util/text.h"

@@ -1,4 +1,3 @@
-// See memory_limit.h.
 #include "src/tool/util/memory_limit.h"
 
 #include <sys/resource.h>
@@ -10,7 +9,6 @@
 #include <mutex>
 #include <new>
 
-#include "src/tool/util/exit_code.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,10 +1,9 @@
-// See options.h.
-#include "src/tool/commands/options.h"
+#include "src/tool/commands/command.h"
 
 #include <cstdlib>
 
+#include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
-#include "src/tool/commands/command.h"
 
 namespace hbmprof::tool {
 
@@ -12,6 +11,19 @@ const char kFilterHelp[] =
     "Also --known [NAME=]REGEX: a further known library. Of a running process: --socket-dir DIR\n"
     "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
     "[KEY=]REGEX|RANGE";
+
+CLI::Validator WholeNumber(int64_t least, int64_t most) {
+  const auto read = [least, most](std::string& text) -> std::string {
+    int64_t number = 0;
+    if (text.find_first_not_of("0123456789") == std::string::npos && absl::SimpleAtoi(text, &number) &&
+        number >= least && number <= most) {
+      text = std::to_string(number);
+      return "";
+    }
+    return Cat("'", text, "' is not a whole number from ", least, " to ", most);
+  };
+  return {read, ""};
+}
 
 void AddProcessOptions(CLI::App& arguments, bool is_hidden) {
   // ControlDirectory reads the variable.
@@ -63,7 +75,7 @@ void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
   arguments.add_flag("--cum", options.by_cum,
                      "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", options.exact, "Print bytes without rounding");
-  arguments.add_flag("--json", options.json, "Print JSON: all rows, with exact values");
+  arguments.add_flag("--json", options.json, kJsonHelp);
   AddViewOptions(arguments, options);
   arguments.footer(kFilterHelp);
 }
