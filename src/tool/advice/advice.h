@@ -6,8 +6,8 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/util/common.h"
 #include "src/tool/util/terminal.h"
@@ -54,8 +54,8 @@ struct AdviceReport {
 // `states` are those of ReadRecorded, with the view of own code. Reads the events up to three times. Needs memory for
 // the live buffers, and 2 bits for each event. `progress` counts the events of two of these passes. Errors: those of
 // OrderDumps.
-absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                    const ProfileSet& states, Progress& progress);
+absl::StatusOr<AdviceReport> Advise(RecordingReader& recording, const RecordedStacks& stacks, const ProfileSet& states,
+                                    Progress& progress);
 
 }  // namespace hbmprof::tool
 

@@ -115,8 +115,8 @@ const char* AdviceKindName(AdviceKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                    const ProfileSet& states, Progress& progress) {
+absl::StatusOr<AdviceReport> Advise(RecordingReader& recording, const RecordedStacks& stacks, const ProfileSet& states,
+                                    Progress& progress) {
   AdviceReport report;
   RETURN_IF_ERROR(advise::AdviseNeverFreed(states, report));
   advise::Analysis(recording, stacks, progress).Run(report);

@@ -12,7 +12,6 @@
 #include <deque>
 
 #include "hbmprof/allocation.h"
-#include "src/export/recording.h"
 #include "src/tool/advice/advice.h"
 #include "src/tool/advice/pool.h"
 #include "src/tool/recording/cursor.h"
@@ -22,12 +21,6 @@
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool::advise {
-
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 
 // Thresholds. docs/advise.md lists them.
 inline constexpr int64_t kMinCalls = 1000;            // short-lived buffers, pairs

@@ -16,7 +16,7 @@ struct AdviseOptions {
   bool json = false;
 };
 
-Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
+Json AdviceJson(const RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Json json = {{"version", kJsonVersion},
                {"file", file},
                {"seconds", report.seconds},
@@ -49,7 +49,7 @@ Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& 
   return json;
 }
 
-void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
+void PrintAdvice(const RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Print(Cat(Visible(file), ": ", FormatSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
   for (const AdviceReport::Account& account : report.accounts) {
     Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", FormatSeconds(account.peak_seconds),
@@ -83,7 +83,7 @@ void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport&
 
 absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("advise", options.file, kJudgedStates));
-  internal::RecordingReader& recording = *recorded->reader;
+  RecordingReader& recording = *recorded->reader;
   ASSIGN_OR_RETURN(const RecordedStacks stacks, RecordedStacks::Make(recording.tables(), options.known, true));
   ViewOptions view(true);
   view.known = options.known;

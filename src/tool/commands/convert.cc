@@ -38,7 +38,7 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, options.files));
   ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(options.files[0], options.known));
-  internal::RecordingReader& recording = *opened.reader;
+  RecordingReader& recording = *opened.reader;
   RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& file) {
     const auto events = static_cast<size_t>(std::max<int64_t>(recording.event_count(), 0));
     const size_t passes = format.passes == nullptr ? 1 : format.passes(recording.tables());

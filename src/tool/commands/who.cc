@@ -14,10 +14,6 @@ namespace hbmprof::tool {
 namespace {
 
 using internal::AddressOfBuffer;
-using internal::RecordedEvent;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
 
 struct WhoOptions {
   std::string recording;  // may name a moment
@@ -82,7 +78,7 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (!begins && latest != shown.rend()) {
       latest->freed = event.time;
       latest->freeing_thread = event.thread;
-    } else if (event.kind == internal::RecordedKind::kUndoFree && latest != shown.rend()) {
+    } else if (event.kind == RecordedKind::kUndoFree && latest != shown.rend()) {
       latest->freed.reset();
     } else if (begins) {
       // Also the undone free of no buffer: a prepared record, such as the memory of a CUDA graph, becomes live so.

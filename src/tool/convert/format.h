@@ -4,7 +4,6 @@
 #define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 
 #include "src/base/atomic_file.h"
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/cursor.h"
@@ -14,12 +13,7 @@
 
 namespace hbmprof::tool {
 
-using internal::DriverSample;
 using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 using SiteKind = RecordingTables::SiteKind;
 
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.

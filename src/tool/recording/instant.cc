@@ -12,13 +12,6 @@
 namespace hbmprof::tool {
 namespace {
 
-using internal::LostEvents;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
-
 // Calls `visit(event, count)` for the first `limit` events. `count` is 1 for the first one.
 template <typename Visit>
 void ForEachEvent(RecordingReader& recording, int64_t limit, const Visit& visit) {

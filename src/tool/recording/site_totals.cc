@@ -5,10 +5,6 @@
 
 namespace hbmprof::tool {
 
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingTables;
-
 std::string AccountName(const RecordingTables& tables, size_t account) {
   const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
   const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
@@ -19,7 +15,7 @@ size_t AccountOf(const Snapshot::Sample& site) {
   return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
 }
 
-int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use) {
+int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
   return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
 }
 

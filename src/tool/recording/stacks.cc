@@ -15,7 +15,7 @@ namespace {
 constexpr char kStackLabel[] = "bytes";
 
 // Returns a profile with one sample for each stack. Its label kStackLabel is the number of the stack plus 1.
-absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tables) {
+absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   Snapshot snapshot = tables.names;
   snapshot.samples.clear();
   for (uint32_t stack = 0; stack < snapshot.stacks.size(); ++stack) {
@@ -31,7 +31,7 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tabl
 
 }  // namespace
 
-absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables,
+absl::StatusOr<RecordedStacks> RecordedStacks::Make(const RecordingTables& tables,
                                                     const std::vector<std::string>& known, bool own_code) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
@@ -78,12 +78,12 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }
 
-std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
+std::vector<std::string> GapsOf(const RecordingReader& recording) {
   std::vector<std::string> gaps;
   if (!recording.problem().empty()) {
     gaps.push_back(recording.problem());
@@ -94,7 +94,7 @@ std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;
-    for (const internal::LostEvents& lost : recording.lost()) AddTo(count, lost.count);
+    for (const LostEvents& lost : recording.lost()) AddTo(count, lost.count);
     gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
                        count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
   }
@@ -104,7 +104,7 @@ std::vector<std::string> GapsOf(const internal::RecordingReader& recording) {
   return gaps;
 }
 
-void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording) {
+void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording) {
   for (const std::string& gap : GapsOf(recording)) PrintError(command, Cat(path, ": ", gap));
 }
 

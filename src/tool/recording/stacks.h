@@ -3,8 +3,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
@@ -24,8 +24,8 @@ class RecordedStacks {
   // `known`: see KnownLibraries::Make. `own_code`: whether own_frame() leaves out known libraries. Error:
   // kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large, or for a wrong
   // expression in `known`.
-  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables,
-                                             const std::vector<std::string>& known, bool own_code);
+  static absl::StatusOr<RecordedStacks> Make(const RecordingTables& tables, const std::vector<std::string>& known,
+                                             bool own_code);
 
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
@@ -48,7 +48,7 @@ class RecordedStacks {
 
 // A recording and its stacks.
 struct OpenedRecording {
-  std::unique_ptr<internal::RecordingReader> reader;
+  std::unique_ptr<RecordingReader> reader;
   RecordedStacks stacks;
 };
 // `known` and `own_code`: see RecordedStacks::Make.
@@ -57,9 +57,9 @@ absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std
 
 // Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
 // of the buffers that were live at its start is incomplete.
-std::vector<std::string> GapsOf(const internal::RecordingReader& recording);
+std::vector<std::string> GapsOf(const RecordingReader& recording);
 // Prints each of them as a warning to stderr.
-void WarnOfGaps(const std::string& command, const std::string& path, const internal::RecordingReader& recording);
+void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording);
 
 }  // namespace hbmprof::tool
 

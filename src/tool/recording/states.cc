@@ -16,11 +16,6 @@ const char kRecordedSiteLabel[] = "\x01recorded_site";
 
 namespace {
 
-using internal::RecordedEvent;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
-
 // Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
 void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -75,7 +70,7 @@ absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& 
                                                              size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));

@@ -9,12 +9,6 @@
 namespace hbmprof::tool {
 namespace {
 
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
-
 class TimelineMaker {
  public:
   TimelineMaker(RecordingReader& recording, const RecordedStacks& stacks, const TimelineOptions& options)

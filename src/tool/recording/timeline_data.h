@@ -2,7 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 #define HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 
-#include "src/export/recording.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/stacks.h"
 
 namespace hbmprof::tool {
@@ -62,7 +62,7 @@ struct Timeline {
 };
 
 // Reads all events, twice if there are groups. Error: kInvalidArgument if there is no such memory or tag.
-absl::StatusOr<Timeline> MakeTimeline(internal::RecordingReader& recording, const RecordedStacks& stacks,
+absl::StatusOr<Timeline> MakeTimeline(RecordingReader& recording, const RecordedStacks& stacks,
                                       const TimelineOptions& options);
 
 }  // namespace hbmprof::tool

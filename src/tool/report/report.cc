@@ -6,7 +6,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/allocation.h"
-#include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
@@ -332,7 +331,7 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
 // Returns the timeline of the recording. `states` has the states; the last one names all sites.
 Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
                 LabelSets& labels) {
-  const internal::RecordingTables& tables = recorded.reader->tables();
+  const RecordingTables& tables = recorded.reader->tables();
   std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
   for (const ProfileSet::Sample& sample : states.files().back().samples) {
     size_t site = rows.size();
@@ -354,7 +353,7 @@ Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibrari
 
 // Adds the times of dumps that were written during the recording.
 void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Json& timeline) {
-  const internal::RecordingTables& tables = recorded.reader->tables();
+  const RecordingTables& tables = recorded.reader->tables();
   Json& dumps = timeline["dumps"] = Json::array();
   for (const ProfileSet::File& file : profiles.files()) {
     const int64_t time = Minus(file.time_nanos, tables.start_unix_nanos);

@@ -10,12 +10,6 @@
 namespace hbmprof::tool {
 namespace {
 
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
-
 constexpr size_t kInstants = 1000;  // with equal distances
 constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
@@ -181,7 +175,7 @@ class TimelineMaker {
       marks.push_back({{"instant", instant_of_.at(mark.ordinal)}, {"failed", mark.is_failed}, {"text", mark.text}});
     }
     Json& lost = json["lost"] = Json::array();
-    for (const internal::LostEvents& events : recording_.lost()) {
+    for (const LostEvents& events : recording_.lost()) {
       if (lost.size() == kMaxMarks) break;
       lost.push_back({Minus(events.from, start_), Minus(events.to, start_), events.count});
     }

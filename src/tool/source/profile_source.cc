@@ -15,7 +15,6 @@
 #include <system_error>
 
 #include "src/base/descriptor.h"
-#include "src/export/recording.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/http_client.h"
@@ -50,7 +49,7 @@ bool MayBeProcess(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<internal::RecordingReader> recording, OpenRecordingFile(parts.file));
+  ASSIGN_OR_RETURN(const std::unique_ptr<RecordingReader> recording, OpenRecordingFile(parts.file));
   ASSIGN_OR_RETURN(const RecordedInstant instant,
                    In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
   ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
