@@ -2,10 +2,8 @@
 
 #include "src/tool/advice/advice.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

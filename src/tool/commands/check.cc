@@ -7,7 +7,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -10,7 +10,6 @@
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

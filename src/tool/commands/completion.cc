@@ -4,7 +4,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

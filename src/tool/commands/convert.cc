@@ -5,7 +5,6 @@
 #include "src/tool/convert/format.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/sums/sums_view.h"
 #include "src/tool/util/files.h"
 
 namespace hbmprof::tool {

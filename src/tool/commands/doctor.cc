@@ -25,7 +25,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/util/files.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

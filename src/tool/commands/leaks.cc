@@ -7,7 +7,6 @@
 #include "src/tool/growth/growth.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -4,7 +4,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/regex.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {

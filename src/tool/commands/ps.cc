@@ -2,7 +2,6 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -4,7 +4,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

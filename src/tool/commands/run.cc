@@ -23,7 +23,6 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

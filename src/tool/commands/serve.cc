@@ -13,7 +13,6 @@
 #include "src/tool/serve/http_server.h"
 #include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

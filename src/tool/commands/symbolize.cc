@@ -13,7 +13,6 @@
 #include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/terminal.h"
-#include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
 namespace hbmprof::tool {

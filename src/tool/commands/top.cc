@@ -13,7 +13,6 @@
 #include "src/base/write_all.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/sums/sums_view.h"
 #include "src/tool/util/memory_limit.h"
 
 namespace hbmprof::tool {

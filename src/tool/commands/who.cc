@@ -8,7 +8,6 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/text.h"
 

@@ -4,7 +4,6 @@
 
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/text.h"
 

@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "hbmprof/pprof.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/memory_limit.h"

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "hbmprof/allocation.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/text.h"
 

@@ -1,7 +1,6 @@
 #include "src/tool/sums/sums_view.h"
 
 #include "src/tool/profile/libraries.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 

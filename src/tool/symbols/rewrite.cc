@@ -7,7 +7,6 @@
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
 #include "src/tool/profile/info.h"
-#include "src/tool/profile/profile_reader.h"
 #include "src/tool/symbols/debug_files.h"
 #include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
