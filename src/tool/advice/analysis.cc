@@ -6,8 +6,6 @@ namespace hbmprof::tool::advise {
 
 int64_t PercentOf(int64_t percent, int64_t value) { return value / 100 * percent + value % 100 * percent / 100; }
 
-std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
-
 std::string Nanos(int64_t nanos) {
   const double value = static_cast<double>(nanos);
   char text[32];

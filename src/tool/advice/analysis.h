@@ -43,8 +43,6 @@ inline constexpr size_t kMaxCandidates = 16;
 
 // Returns `percent` hundredths of `value`.
 int64_t PercentOf(int64_t percent, int64_t value);
-// Returns a text such as "2.00 MiB".
-std::string Bytes(int64_t bytes);
 // Returns a text such as "1.5 ms".
 std::string Nanos(int64_t nanos);
 // Returns the smallest power of two that is not less than `value`, as its exponent; at most 62.

@@ -50,18 +50,18 @@ Json AdviceJson(const RecordingReader& recording, const AdviceReport& report, co
 void PrintAdvice(const RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Print(Cat(Visible(file), ": ", FormatSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
   for (const AdviceReport::Account& account : report.accounts) {
-    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", FormatSeconds(account.peak_seconds),
-              ", ", account.driver_calls, " calls of the driver\n"));
+    Print(Cat(account.name, ": peak ", Bytes(account.peak), " at ", FormatSeconds(account.peak_seconds), ", ",
+              account.driver_calls, " calls of the driver\n"));
   }
   if (report.advice.empty()) Print("\nNo advice: nothing exceeds the thresholds.\n");
   int number = 0;
   for (const Advice& advice : report.advice) {
     Print(Cat("\n", ++number, ". ", AdviceKindName(advice.kind), ", ", advice.account, ": ", advice.text, "\n"));
     if (!advice.sites.empty()) {
-      Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+      Table table("rrll");
       table.Add({"bytes", "count", "function", "where"});
       for (const Advice::Site& site : advice.sites) {
-        table.Add({FormatValue(site.bytes, "bytes"), std::to_string(site.count), site.function, site.position});
+        table.Add({Bytes(site.bytes), std::to_string(site.count), site.function, site.position});
       }
       PrintVisible(table.Text());
     }

@@ -147,8 +147,7 @@ class Examiner {
     for (const Comment& tracker : info.trackers) {
       const auto value = [&](const char* key) { return tracker.Number(key).value_or(0); };
       if (value("dropped_records") != 0) {
-        Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
-                    FormatValue(value("dropped_bytes"), "bytes"),
+        Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ", Bytes(value("dropped_bytes")),
                     " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
       }
       for (const auto& [key, text] :

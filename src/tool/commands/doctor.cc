@@ -141,12 +141,11 @@ void Limits(Findings& findings) {
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
   // If there is no limit, cgroup version 1 writes a number near INT64_MAX.
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
-  findings.Say("host memory",
-               Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
-                   "; hbmprof takes about 45 bytes for each live buffer"));
+  findings.Say("host memory", Cat(limited ? Cat("the container may use ", Bytes(limit)) : "no container limit",
+                                  "; hbmprof takes about 45 bytes for each live buffer"));
   rlimit locked = {};
   if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
-    findings.Say("locked memory", Cat("limited to ", FormatValue(static_cast<int64_t>(locked.rlim_cur), "bytes"),
+    findings.Say("locked memory", Cat("limited to ", Bytes(static_cast<int64_t>(locked.rlim_cur)),
                                       "; allocating pinned memory can fail, with or without hbmprof"));
   }
 }

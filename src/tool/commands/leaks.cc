@@ -182,7 +182,7 @@ std::string VerdictText(const LeaksOptions& options, const Result& result, const
 std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
   const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
   const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
-  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("lll");
   for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].Position()});
   std::string text = table.Text(TerminalColumns());
   if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
@@ -223,7 +223,7 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
   });
   const size_t all = others.size();
   if (options.rows != 0 && all > options.rows) others.resize(options.rows);
-  Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("lrll");
   for (const SiteGrowth* site : others) {
     table.Add({" ", FormatValue(site->values.back(), result.type.unit), NameOf(result.profiles, *site),
                Cat(site->why, "; more dumps: ", site->more_dumps)});

@@ -58,8 +58,7 @@ Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool call
 // Returns the table of one row, with its callers above and its callees below.
 std::string RowText(const PeekOptions& options, const SumsQuery& query, const Sums& sums, const Sums::Row& row,
                     const Neighbours& around) {
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  Table table("rrll");
   const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
   const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers) {
     for (const Sums::Edge& edge : edges) {

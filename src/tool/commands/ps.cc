@@ -17,13 +17,12 @@ absl::StatusOr<int> RunPs(bool exact) {
     PrintError("ps", NoProcessText("", directory));
     return kSuccess;
   }
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
+  Table table("rlllrrr");
   table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
   for (const LiveProcess& process : *processes) {
     if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
     for (const LiveMemory& memory : process.memory) {
-      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", exact); };
+      const auto bytes = [&](int64_t value) { return Bytes(value, exact); };
       table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
                  memory.limit < 0 ? "-" : bytes(memory.limit)});
     }

@@ -276,11 +276,11 @@ std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
   const bool process = comment.Text("driver_scope") == "process";
-  std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),
-                         process ? " of this process" : " of all processes on the device");
+  std::string text =
+      Cat("unaccounted ", Bytes(*unaccounted), process ? " of this process" : " of all processes on the device");
   const std::optional<int64_t> baseline = comment.Number("baseline");
   if (!baseline.has_value()) return text;
-  text += Cat(", ", FormatValue(*baseline, "bytes"), " of it from the start");
+  text += Cat(", ", Bytes(*baseline), " of it from the start");
   if (*unaccounted > *baseline) {
     text += Cat("; ", FormatChange(*unaccounted - *baseline, "bytes"), " since then, outside tracked allocations");
   }
@@ -294,8 +294,7 @@ void Summarize(int64_t process, const std::string& path) {
     PrintErrorText(Cat("  ", Visible(MessageOf(profile.status())), "\n"));
     return;
   }
-  Table table(
-      {Table::Align::kLeft, Table::Align::kLeft, Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft});
+  Table table("llrrl");
   ProfileInfo info;
   for (const int64_t index : profile->message().comment()) info.Add(profile->text(index));
   for (const Comment& tracker : info.trackers) {
@@ -306,7 +305,7 @@ void Summarize(int64_t process, const std::string& path) {
   for (const ProfileInfo::Device& device : info.devices) {
     const auto bytes = [&device](const char* key) {
       const std::optional<int64_t> value = device.Number(key);
-      return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
+      return value.has_value() ? Bytes(*value) : "n/a";
     };
     table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space, Cat("peak ", bytes("peak")),
                Cat("in use ", bytes("in_use")), device.is_device_memory() ? Unaccounted(device) : ""});

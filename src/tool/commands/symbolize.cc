@@ -182,7 +182,7 @@ void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& 
 }
 
 void PrintSummary(const std::vector<Module*>& modules) {
-  Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("rll");
   for (const Module* module : modules) {
     const std::string name = fs::path(module->path).filename().string();
     const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem

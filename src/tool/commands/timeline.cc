@@ -32,30 +32,28 @@ std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
   if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
   // The size is 0 if it is not known.
-  const std::string size = mark.bytes == 0 ? "" : Cat(": ", FormatValue(mark.bytes, "bytes", exact));
+  const std::string size = mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes, exact));
   return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
 }
 
 std::string Optional(std::optional<int64_t> value, bool exact) {
-  return value.has_value() ? FormatValue(*value, "bytes", exact) : "-";
+  return value.has_value() ? Bytes(*value, exact) : "-";
 }
 
 // Returns the first lines of the output for one memory.
 std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  return Visible(Cat(memory.name, ": peak ", FormatValue(memory.peak, "bytes", exact), " at ",
-                     Seconds(memory.peak_time), ", in use ", FormatValue(memory.end_in_use, "bytes", exact), " at ",
-                     Seconds(timeline.duration),
-                     memory.limit.has_value() ? Cat(", limit ", FormatValue(*memory.limit, "bytes", exact)) : "")) +
+  return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak, exact), " at ", Seconds(memory.peak_time), ", in use ",
+                     Bytes(memory.end_in_use, exact), " at ", Seconds(timeline.duration),
+                     memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit, exact)) : "")) +
          "\n";
 }
 
 std::string HolderTable(const Timeline::Memory& memory, bool exact) {
   if (memory.holders.empty()) return "";
-  Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("rrll");
   table.Add({"at the peak", "share", "function", "where"});
   for (const FunctionSum& holder : memory.holders) {
-    table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.function,
-               holder.position});
+    table.Add({Bytes(holder.bytes, exact), FormatPercent(holder.bytes, memory.peak), holder.function, holder.position});
   }
   return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
@@ -81,12 +79,12 @@ std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool 
   if (has_idle) heading.emplace_back("pool idle");
   if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
   heading.insert(heading.end(), memory.groups.begin(), memory.groups.end());
-  std::vector<Table::Align> columns(heading.size(), Table::Align::kRight);
+  std::string columns(heading.size(), 'r');
   heading.emplace_back("marks");
-  columns.push_back(Table::Align::kLeft);
+  columns.push_back('l');
   Table table(std::move(columns));
   table.Add(std::move(heading));
-  const auto bytes = [exact](int64_t value) { return FormatValue(value, "bytes", exact); };
+  const auto bytes = [exact](int64_t value) { return Bytes(value, exact); };
   for (size_t i = 0; i < memory.intervals.size(); ++i) {
     const Timeline::Interval& interval = memory.intervals[i];
     const double from =
@@ -122,7 +120,7 @@ class Chart {
     std::string text;
     for (size_t row = kChartHeight; row-- > 0;) {
       const bool has_label = row + 1 == kChartHeight || row == 0;
-      std::string label = has_label ? FormatValue(row == 0 ? 0 : top_, "bytes") : "";
+      std::string label = has_label ? Bytes(row == 0 ? 0 : top_) : "";
       label.insert(0, kLabelWidth - std::min(kLabelWidth, label.size()), ' ');
       text += label + (has_utf8_ ? " \u2524" : " |");
       for (size_t i = 0; i < memory_.intervals.size(); ++i) text += Cell(i, row);

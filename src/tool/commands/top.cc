@@ -123,8 +123,7 @@ class Curves {
         const double part = (static_cast<double>(point.bytes) - static_cast<double>(low->bytes)) / range;
         text += BarOf(1 + static_cast<size_t>(7 * part));
       }
-      text += Cat(" ", FormatValue(low->bytes, "bytes", exact), " to ", FormatValue(high->bytes, "bytes", exact),
-                  " in ", seconds, " s\n");
+      text += Cat(" ", Bytes(low->bytes, exact), " to ", Bytes(high->bytes, exact), " in ", seconds, " s\n");
     }
     return text;
   }

@@ -131,7 +131,7 @@ class Writer {
   }
   std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
     const Snapshot::Sample& sample = tables_.sites[site];
-    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", FormatValue(bytes, "bytes"), "  ",
+    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", Bytes(bytes), "  ",
                tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
                stacks_.own_frame(sample.stack).name, "\n");
   }

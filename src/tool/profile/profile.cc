@@ -581,7 +581,7 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
       sum += of_stack[sample.stack];
       if (sum <= kMaxBytes) continue;
       return ResourceExhausted(file.path, ": its stacks, written out, are more than ",
-                               FormatValue(static_cast<int64_t>(kMaxBytes), "bytes"),
+                               Bytes(static_cast<int64_t>(kMaxBytes)),
                                ", which is the limit; top, diff and peek need not write them out");
     }
   }

@@ -51,8 +51,8 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
     if (const size_t limit = MemoryFor(bytes.size()) / kPlainShare; plain.size() > limit) {
       return ResourceExhausted(name, ": its ", bytes.size(), " bytes are more than ",
-                               FormatValue(static_cast<int64_t>(limit), "bytes"),
-                               " when decompressed, the limit for this file", kMoreMemory);
+                               Bytes(static_cast<int64_t>(limit)), " when decompressed, the limit for this file",
+                               kMoreMemory);
     }
     if (plain.size() > kMaxBytes) {
       return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
@@ -291,8 +291,8 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     return profile;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted(name, ": needs much more memory than a usual profile of its size (", bytes.size(),
-                             " bytes); the limit for this file is ",
-                             FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"), kMoreMemory);
+                             " bytes); the limit for this file is ", Bytes(static_cast<int64_t>(MemoryFor(file_bytes))),
+                             kMoreMemory);
   }
 }
 

@@ -22,8 +22,6 @@ constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that gro
 
 using Device = ProfileInfo::Device;
 
-std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
-
 // Returns the end of the sentence on the change if no site has the verdict kLeak.
 std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
                            const DumpSeries& series) {

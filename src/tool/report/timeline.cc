@@ -214,7 +214,7 @@ class TimelineMaker {
     mark.ordinal = ordinal;
     mark.is_failed = event.kind == RecordedKind::kFailed;
     if (mark_counts_[mark.is_failed ? 1 : 0]++ >= kMaxMarks) return;
-    mark.text = mark.is_failed ? Cat("an allocation of ", FormatValue(event.bytes, "bytes"), " failed")
+    mark.text = mark.is_failed                    ? Cat("an allocation of ", Bytes(event.bytes), " failed")
                 : event.id < tables_.marks.size() ? tables_.marks[event.id].name
                                                   : "";
     marks_.push_back(std::move(mark));

@@ -62,12 +62,12 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     const int64_t dropped = tracker.Number("dropped_records").value_or(0);
     if (dropped == 0) continue;
     text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
-                        FormatValue(tracker.Number("dropped_bytes").value_or(0), "bytes", exact), " were not recorded"),
+                        Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded"),
                     Tone::kWarning) +
             "\n";
   }
   for (const ProfileInfo::Device& device : file.info.devices) {
-    const auto size = [&](const char* key) { return FormatValue(device.Number(key).value_or(0), "bytes", exact); };
+    const auto size = [&](const char* key) { return Bytes(device.Number(key).value_or(0), exact); };
     text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
     if (device.Number("limit").has_value()) text += " of " + size("limit");
     text += Cat(", peak ", size("peak"));
@@ -94,7 +94,7 @@ Json RowJson(const Sums::Row& row, const Grouping& grouping) {
 
 std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
                      const std::vector<ValueColumn>& columns, const std::function<Tone(const Sums::Row&)>& tone) {
-  std::vector<Table::Align> align(columns.size(), Table::Align::kRight);
+  std::string align(columns.size(), 'r');
   std::vector<std::string> head;
   for (const ValueColumn& column : columns) head.push_back(column.heading);
   const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
@@ -102,7 +102,7 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
   if (are_functions) head.insert(head.end(), {"function", "where"});
   if (grouping.frames == Grouping::Frames::kLines) head.push_back("line");
   if (grouping.frames == Grouping::Frames::kFiles) head.push_back("file");
-  align.resize(head.size(), Table::Align::kLeft);
+  align.resize(head.size(), 'l');
   Table table(align);
   table.Add(head);
   shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
@@ -120,8 +120,7 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
 std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
                       const std::function<std::string(int64_t)>& value,
                       const std::function<Tone(const CallTree::Node&)>& tone) {
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  Table table("rrrll");
   table.Add({"cum", "cum%", "flat", "call tree", "where"});
   const std::vector<size_t> numbers = tree.Shown(shown);
   for (const size_t number : numbers) {

@@ -45,8 +45,8 @@ void Apply() {
 // Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
 std::string OutOfMemoryMessage() {
   // The size of a recording does not count: it is not read into memory.
-  return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"), ", the limit",
-             input == 0 ? "" : Cat(" for ", FormatValue(static_cast<int64_t>(input), "bytes"), " of input"),
+  return Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(input))), ", the limit",
+             input == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(input)), " of input"),
              "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
 }
 

@@ -212,6 +212,8 @@ std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
   return text;
 }
 
+std::string Bytes(int64_t bytes, bool exact) { return FormatValue(bytes, "bytes", exact); }
+
 std::string FormatChange(int64_t value, std::string_view unit, bool exact) {
   return Cat(value > 0 ? "+" : "", FormatValue(value, unit, exact));
 }
@@ -299,7 +301,7 @@ std::string Table::Text(size_t columns) const {
   for (; columns != 0 && line_width > columns; --line_width) {
     size_t* widest = nullptr;
     for (size_t i = 0; i < widths.size(); ++i) {
-      const bool can_shrink = columns_[i] == Align::kLeft && widths[i] > kLeastWidth;
+      const bool can_shrink = columns_[i] == 'l' && widths[i] > kLeastWidth;
       if (can_shrink && (widest == nullptr || widths[i] > *widest)) widest = &widths[i];
     }
     if (widest == nullptr) break;
@@ -309,11 +311,11 @@ std::string Table::Text(size_t columns) const {
   for (const Row& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.cells.size(); ++i) {
-      const bool is_cut = columns != 0 && columns_[i] == Align::kLeft;
+      const bool is_cut = columns != 0 && columns_[i] == 'l';
       const std::string cell = is_cut ? Shortened(row.cells[i], widths[i]) : row.cells[i];
       const std::string pad(widths[i] - std::min(Width(cell), widths[i]), ' ');
       line += i == 0 ? "" : "  ";
-      line += columns_[i] == Align::kRight ? pad + cell : cell + pad;
+      line += columns_[i] == 'r' ? pad + cell : cell + pad;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += Colored(std::move(line), row.tone) + "\n";

@@ -32,7 +32,9 @@ absl::Status CloseOutput();
 // Returns a value of a sample type as text for users: bytes as "4.88 MiB", other units as "12 count". If `exact` is
 // true, the value is not rounded.
 std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
-// The same, with a plus sign before a positive value.
+// The same for bytes.
+std::string Bytes(int64_t bytes, bool exact = false);
+// The same as FormatValue, with a plus sign before a positive value.
 std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
 // Returns text such as "12.345 s".
 std::string FormatSeconds(double seconds);
@@ -56,8 +58,8 @@ absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text,
 // Formats rows of cells with aligned columns. The text of each cell goes through Visible.
 class Table {
  public:
-  enum class Align { kLeft, kRight };
-  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
+  // `columns`: for each column, 'l' if it is aligned left, 'r' if it is aligned right.
+  explicit Table(std::string columns) : columns_(std::move(columns)) {}
   // `tone` is the colour of the row.
   void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
   // Returns the table for PrintVisible. If `columns` is not 0, longer lines are made to fit, as far as possible: text
@@ -65,7 +67,7 @@ class Table {
   std::string Text(size_t columns = 0) const;
 
  private:
-  std::vector<Align> columns_;
+  std::string columns_;
   struct Row {
     std::vector<std::string> cells;
     Tone tone;
