@@ -46,7 +46,7 @@ int64_t PercentOf(int64_t percent, int64_t value);
 // Returns a text such as "1.5 ms".
 std::string Nanos(int64_t nanos);
 // Returns the smallest power of two that is not less than `value`, as its exponent; at most 62.
-int PowerOf(int64_t value);
+size_t PowerOf(int64_t value);
 
 struct Buffer {
   uint32_t site = 0;

@@ -14,9 +14,7 @@ absl::Status AdviseNeverFreed(const ProfileSet& states, AdviceReport& report) {
     if (site.verdict == Verdict::kLeak) leaks[DeviceOf(states, now, type, site.stack)].push_back(std::move(site));
   }
   for (const auto& [device, sites] : leaks) {
-    Advice advice;
-    advice.kind = AdviceKind::kNeverFreed;
-    advice.account = device;
+    Advice advice = {AdviceKind::kNeverFreed, device};
     advice.text = LeakSentence(states, now, type, sites);
     advice.how = "It is judged as in hbmprof leaks. Bytes are the growth; counts are the live buffers at the end.";
     std::map<std::pair<std::string, std::string>, Advice::Site> functions;

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 
-#include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
 
 namespace hbmprof::tool {

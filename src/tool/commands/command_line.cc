@@ -6,7 +6,6 @@
 #include <new>
 #include <sstream>
 
-#include "absl/strings/str_join.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"

@@ -1,8 +1,6 @@
 // `hbmprof completion`: prints a shell's completion script. The script is generated from the definition of the command
 // line, so it has every option.
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
 
 namespace hbmprof::tool {

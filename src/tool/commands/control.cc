@@ -3,7 +3,6 @@
 #include <iterator>
 #include <system_error>
 
-#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"

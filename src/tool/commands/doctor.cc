@@ -18,7 +18,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "absl/strings/str_format.h"
 #include "hbmprof/cuda_coverage.h"
 #include "src/base/python_versions.h"
 #include "src/base/references.h"

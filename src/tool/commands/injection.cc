@@ -17,8 +17,6 @@
 #include <sstream>
 #include <system_error>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/recording/states.h"

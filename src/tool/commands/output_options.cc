@@ -5,8 +5,6 @@
 #include <random>
 #include <system_error>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "src/tool/util/text.h"

@@ -6,7 +6,6 @@
 
 #include <cstdio>
 
-#include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"

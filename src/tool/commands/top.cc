@@ -8,7 +8,6 @@
 #include <cctype>
 #include <deque>
 
-#include "absl/strings/numbers.h"
 #include "src/base/descriptor.h"
 #include "src/base/write_all.h"
 #include "src/tool/commands/command.h"

@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "absl/strings/str_join.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/util/text.h"
 

@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "absl/hash/hash.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/util/text.h"

@@ -2,7 +2,6 @@
 
 #include <re2/re2.h>
 
-#include "absl/strings/numbers.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/profile/regex.h"

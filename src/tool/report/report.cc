@@ -2,9 +2,6 @@
 #include "src/tool/report/report.h"
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "hbmprof/allocation.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/libraries.h"

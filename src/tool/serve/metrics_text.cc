@@ -4,8 +4,6 @@
 
 #include <sstream>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_replace.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

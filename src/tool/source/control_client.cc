@@ -15,7 +15,6 @@
 #include <sstream>
 #include <system_error>
 
-#include "absl/strings/numbers.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "src/export/utf8.h"
 
