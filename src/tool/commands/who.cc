@@ -1,7 +1,5 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
-#include <charconv>
 #include <deque>
-#include <system_error>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/cursor.h"
@@ -97,14 +95,11 @@ class Writer {
     const uint64_t start = *AddressOfBuffer(owner.id);
     std::string text = BufferText(start, owner.site, owner.bytes);
     text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
-    text += "  allocated " +
-            (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
-                                         : std::string("before the recording")) +
-            "\n";
-    text += "  freed     " +
-            (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
-                                     : std::string("not before the end of the recording")) +
-            "\n";
+    const auto at = [&](std::optional<int64_t> time, uint16_t thread, const char* otherwise) {
+      return time.has_value() ? TimeText(tables_, *time) + ByThread(thread) : otherwise;
+    };
+    text += Cat("  allocated ", at(owner.allocated, owner.thread, "before the recording"), "\n  freed     ",
+                at(owner.freed, owner.freeing_thread, "not before the end of the recording"), "\n");
     for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
     for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
       const RecordedStacks::Frame& frame = stacks_.frames()[number];
@@ -114,26 +109,18 @@ class Writer {
     return text;
   }
 
-  std::string NeighbourText(const char* where, uint64_t id, const RecordingState::Buffer& buffer) const {
-    const uint64_t start = *AddressOfBuffer(id);
-    return Cat("  ", where, BufferText(start, buffer.site, buffer.bytes));
-  }
-
- private:
-  static std::string Hex(uint64_t value) {
-    char text[24];
-    std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(value));
-    return text;
-  }
-  std::string ByThread(uint16_t thread) const {
-    const RecordingTables::Thread& by = tables_.threads[thread];
-    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
-  }
   std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
     const Snapshot::Sample& sample = tables_.sites[site];
     return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", Bytes(bytes), "  ",
                tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
                stacks_.own_frame(sample.stack).name, "\n");
+  }
+
+ private:
+  static std::string Hex(uint64_t value) { return absl::StrFormat("0x%x", value); }
+  std::string ByThread(uint16_t thread) const {
+    const RecordingTables::Thread& by = tables_.threads[thread];
+    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
   }
 
   const RecordingTables& tables_;
@@ -143,35 +130,31 @@ class Writer {
 // Returns the nearest live buffers before and after the address, which do not contain it.
 std::string NeighboursText(RecordingReader& recording, const Writer& writer, uint64_t address, int64_t time) {
   const RecordingState state = StateAt(recording, InstantAt(recording, time));
-  const std::pair<const uint64_t, RecordingState::Buffer>* before = nullptr;
-  const std::pair<const uint64_t, RecordingState::Buffer>* after = nullptr;
-  uint64_t before_start = 0;
-  uint64_t after_start = UINT64_MAX;
-  for (const auto& entry : state.live()) {
-    const std::optional<uint64_t> start = AddressOfBuffer(entry.first);
-    if (!start.has_value() || Contains(entry.first, entry.second.bytes, address)) continue;
-    if (*start < address && (before == nullptr || *start > before_start)) {
-      before = &entry;
-      before_start = *start;
-    } else if (*start > address && *start < after_start) {
-      after = &entry;
-      after_start = *start;
-    }
+  // By address; null: there is none.
+  std::pair<uint64_t, const RecordingState::Buffer*> before = {0, nullptr};
+  std::pair<uint64_t, const RecordingState::Buffer*> after = {UINT64_MAX, nullptr};
+  for (const auto& [id, buffer] : state.live()) {
+    const std::optional<uint64_t> start = AddressOfBuffer(id);
+    if (!start.has_value() || Contains(id, buffer.bytes, address)) continue;
+    if (*start < address && (before.second == nullptr || *start > before.first)) before = {*start, &buffer};
+    if (*start > address && *start < after.first) after = {*start, &buffer};
   }
   std::string text = Cat("Live next to it at ", TimeText(recording.tables(), time), ":\n");
-  text += before == nullptr ? "  nothing before it\n" : writer.NeighbourText("before  ", before->first, before->second);
-  text += after == nullptr ? "  nothing after it\n" : writer.NeighbourText("after   ", after->first, after->second);
+  for (const auto& [where, found] : {std::pair("before", before), std::pair("after", after)}) {
+    const auto& [start, buffer] = found;
+    text += buffer == nullptr
+                ? Cat("  nothing ", where, " it\n")
+                : absl::StrFormat("  %-8s%s", where, writer.BufferText(start, buffer->site, buffer->bytes));
+  }
   return text;
 }
 
 // Reads "0x7f0000200000", or a decimal number. Returns nullopt for anything else.
-std::optional<uint64_t> ParseAddress(std::string_view text) {
-  const bool is_hexadecimal = text.substr(0, 2) == "0x" || text.substr(0, 2) == "0X";
-  if (is_hexadecimal) text.remove_prefix(2);
+std::optional<uint64_t> ParseAddress(const std::string& text) {
+  const bool is_hexadecimal = text.rfind("0x", 0) == 0 || text.rfind("0X", 0) == 0;
   uint64_t address = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), address, is_hexadecimal ? 16 : 10);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return address;
+  if (is_hexadecimal ? absl::SimpleHexAtoi(text, &address) : absl::SimpleAtoi(text, &address)) return address;
+  return std::nullopt;
 }
 
 absl::StatusOr<int> RunWho(const WhoOptions& options) {

@@ -16,8 +16,7 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
       Json json = {{"name", frame.name}};
       if (!frame.file.empty()) json["file"] = frame.has_source ? frame.file : frame.Position();
       if (frame.line != 0) json["line"] = frame.line;
-      all_frames += entry->second == 0 ? "\n" : ",\n";
-      all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+      all_frames += Cat(entry->second == 0 ? "\n" : ",\n", Compact(json));
     }
     return std::to_string(entry->second);
   };

@@ -224,8 +224,7 @@ class LabelSets {
     return entry->second = NumberOf(ObjectOf(std::move(labels)));
   }
   size_t NumberOf(Json labels) {
-    const auto [entry, is_new] =
-        by_text_.try_emplace(labels.dump(-1, ' ', false, Json::error_handler_t::replace), sets_.size());
+    const auto [entry, is_new] = by_text_.try_emplace(Compact(labels), sets_.size());
     if (is_new) sets_.push_back(std::move(labels));
     return entry->second;
   }
@@ -281,15 +280,6 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
 std::string Fill(std::string text, const std::string& mark, std::string_view with) {
   const std::string position = "{{" + mark + "}}";
   return text.replace(text.find(position), position.size(), with);
-}
-
-// Returns a hash in the form in which a content security policy contains it.
-std::string Base64OfHex(const std::string& hex) { return absl::Base64Escape(absl::HexStringToBytes(hex)); }
-
-// Returns JSON for a script element. Nothing in it ends the element or begins a comment.
-std::string Embedded(const Json& data) {
-  const std::string json = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return absl::StrReplaceAll(json, {{"<", "\\u003c"}});
 }
 
 // Adds to `data` the samples of the last dump and of the base by tree node and label set.
@@ -357,9 +347,12 @@ void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Js
 }
 
 std::string PageOf(const Json& data) {
+  // As a content security policy contains a hash.
+  const auto base64 = [](const char* hex) { return absl::Base64Escape(absl::HexStringToBytes(hex)); };
   std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
-  page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
-  return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
+  page = Fill(Fill(page, "css_hash", base64(kReportCssSha256)), "js_hash", base64(kReportJsSha256));
+  // Last, so that no mark in the data is replaced. Nothing in it ends the script element or begins a comment.
+  return Fill(page, "data", absl::StrReplaceAll(Compact(data), {{"<", "\\u003c"}}));
 }
 
 // Returns what the page says of the profiles: their types and files, and the base of the comparison.

@@ -8,9 +8,7 @@ std::string ToText(const Json& json) {
   return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
-std::string Quoted(std::string_view text) {
-  return VisibleJson(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
-}
+std::string Compact(const Json& json) { return VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
 Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {
   absl::flat_hash_map<std::string_view, size_t> last;

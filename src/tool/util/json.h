@@ -13,8 +13,10 @@ using Json = nlohmann::ordered_json;
 // Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
 // escaped.
 std::string ToText(const Json& json);
+// The same in one line, without a line feed.
+std::string Compact(const Json& json);
 // Returns the text as a JSON string.
-std::string Quoted(std::string_view text);
+inline std::string Quoted(std::string_view text) { return Compact(Json(text)); }
 // Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
 // set the entries one by one would take quadratic time.
 Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
