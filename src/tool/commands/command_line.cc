@@ -6,6 +6,7 @@
 #include <new>
 #include <sstream>
 
+#include "absl/cleanup/cleanup.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
@@ -202,27 +203,6 @@ void Describe(CLI::App& tool) {
       "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
 }
 
-// CLI11 leaves the name of a hidden option out of its error messages. So this object shows the hidden options, during
-// the parsing, and its destructor hides them again for the help.
-class HiddenOptions {
- public:
-  explicit HiddenOptions(const std::vector<Command>& commands) {
-    for (const Command& command : commands) {
-      for (CLI::Option* const option : command.arguments->get_options()) {
-        if (option->get_group().empty()) options_.push_back(option->group("Options"));
-      }
-    }
-  }
-  ~HiddenOptions() {
-    for (CLI::Option* const option : options_) option->group("");
-  }
-  HiddenOptions(const HiddenOptions&) = delete;
-  HiddenOptions& operator=(const HiddenOptions&) = delete;
-
- private:
-  std::vector<CLI::Option*> options_;
-};
-
 // Parses the command line, the subcommand `first` and the words after it. Returns the subcommand; null if there is
 // nothing to run: then prints the help, the version or what is wrong, and sets `*code` to the exit code.
 const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const std::string& first,
@@ -242,7 +222,16 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     return nullptr;
   }
   try {
-    const HiddenOptions hidden(commands);
+    // CLI11 leaves the name of a hidden option out of its error messages. So these are shown during the parsing.
+    std::vector<CLI::Option*> hidden;
+    for (const Command& command : commands) {
+      for (CLI::Option* const option : command.arguments->get_options()) {
+        if (option->get_group().empty()) hidden.push_back(option->group("Options"));
+      }
+    }
+    const absl::Cleanup hide = [&hidden] {
+      for (CLI::Option* const option : hidden) option->group("");
+    };
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     reversed.push_back(first);
     tool.parse(reversed);

@@ -60,16 +60,14 @@ void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& s
 }
 
 void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  const auto change = [&](int64_t value) { return GrowthSign(value) + FormatChange(value, query.unit, options.exact); };
   const std::vector<ProfileSet::File>& files = query.profiles.files();
   for (size_t i = 0; i < files.size(); ++i) {
     PrintVisible(Cat(i == 0 ? "base" : "now ", "  ", Visible(files[i].path), "  ", FormatTime(files[i].time_nanos),
                      "\n", DeviceLines(files[i], options.exact)));
   }
   const int64_t growth = Minus(sums.sum()[1], sums.sum()[0]);
-  const std::string summary =
-      Cat(query.type_name, ": ", change(growth), ", from ", size(sums.sum()[0]), " to ", size(sums.sum()[1]));
+  const std::string summary = Cat(query.type_name, ": ", query.Change(growth), ", from ", query.Text(sums.sum()[0]),
+                                  " to ", query.Text(sums.sum()[1]));
   PrintVisible(Colored(Visible(summary), ToneOf(growth)) + "\n");
   if (query.trimmed) Print(kTrimmedText);
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
@@ -79,7 +77,9 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
   }
   if (options.tree) {
     const auto tone = [](const CallTree::Node& node) { return ToneOf(node.cum); };
-    PrintVisible("\n" + TreeTable(TreeOf(query), options.nodes(), total, change, tone));
+    PrintVisible("\n" +
+                 TreeTable(
+                     TreeOf(query), options.nodes(), total, [&](int64_t value) { return query.Change(value); }, tone));
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
@@ -90,14 +90,14 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     if (TerminalColumns() != 0 && TerminalColumns() < kWide) return;
     columns.push_back({heading, [=](const Sums::Row& row) { return FormatPercent((row.*value)(), total); }});
   };
-  columns.push_back({"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }});
+  columns.push_back({"flat", [&](const Sums::Row& row) { return query.Change(row.flat_change()); }});
   add_share("flat%", &Sums::Row::flat_change);
   if (has_cum) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return change(row.cum_change()); }});
+    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Change(row.cum_change()); }});
     add_share("cum%", &Sums::Row::cum_change);
   }
-  columns.push_back({"base", [&](const Sums::Row& row) { return size(has_cum ? row.cum[0] : row.flat[0]); }});
-  columns.push_back({"now", [&](const Sums::Row& row) { return size(has_cum ? row.cum[1] : row.flat[1]); }});
+  columns.push_back({"base", [&](const Sums::Row& row) { return query.Text(has_cum ? row.cum[0] : row.flat[0]); }});
+  columns.push_back({"now", [&](const Sums::Row& row) { return query.Text(has_cum ? row.cum[1] : row.flat[1]); }});
   const auto tone = [](const Sums::Row& row) { return ToneOf(row.cum_change()); };
   PrintVisible("\n" + RowTable(rows, options.rows, query.grouping, columns, tone));
 }
@@ -123,8 +123,9 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   } else {
     PrintText(options, query, sums, total);
     if (failed) {
-      const std::string size = FormatValue(limit, query.unit, options.exact);
-      PrintVisible("\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
+      PrintVisible("\n" +
+                   Colored(Cat("FAILED: the total grew by more than ", Visible(query.Text(limit))), Tone::kGrowth) +
+                   "\n");
     }
   }
   return failed ? kFinding : kSuccess;

@@ -56,21 +56,19 @@ Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool call
 }
 
 // Returns the table of one row, with its callers above and its callees below.
-std::string RowText(const PeekOptions& options, const SumsQuery& query, const Sums& sums, const Sums::Row& row,
-                    const Neighbours& around) {
+std::string RowText(const SumsQuery& query, const Sums& sums, const Sums::Row& row, const Neighbours& around) {
   Table table("rrll");
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
   const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers) {
     for (const Sums::Edge& edge : edges) {
       const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
-      table.Add({size(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
+      table.Add({query.Text(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
                  Cat(callers ? "  from " : "  calls ", other.name, edge.inlined ? " (inlined)" : ""), other.position});
     }
   };
   add(around.callers, true);
-  table.Add({size(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
+  table.Add({query.Text(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
   if (row.flat[1] != 0) {
-    table.Add({size(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
+    table.Add({query.Text(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
   }
   add(around.callees, false);
   return table.Text();
@@ -93,11 +91,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));
 
   if (options.json) {
-    Json json = {{"version", kJsonVersion},
-                 {"files", query.profiles.PathsFrom(0)},
-                 {"type", query.type_name},
-                 {"unit", query.unit},
-                 {"total", sums.total()[1]}};
+    Json json = HeadJson(query, sums.total()[1]);
     Json& list = json["rows"] = Json::array();
     for (const Sums::Row& row : rows) {
       Json& entry = list.emplace_back(RowJson(row, query.grouping));
@@ -112,7 +106,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
   std::string text;
   for (size_t i = 0; i < shown; ++i) {
-    text += RowText(options, query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+    text += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   }
   PrintVisible(text + MoreRows(shown, rows.size()));
   return kSuccess;

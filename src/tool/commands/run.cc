@@ -17,6 +17,7 @@
 #include <set>
 
 #include "src/base/control_protocol.h"
+#include "src/base/descriptor.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"
@@ -48,13 +49,6 @@ constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 // folder.
 class OutputFolder {
  public:
-  OutputFolder() = default;
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder() {
-    if (lock_ >= 0) close(lock_);
-  }
-
   // Returns whether the folder exists and is writable.
   bool Open(const std::string& path) {
     std::error_code error;
@@ -66,17 +60,16 @@ class OutputFolder {
       fs::create_directories(path, error);
       path_ = fs::canonical(path, error);
       if (error || !fs::is_directory(path_, error) || access(path_.c_str(), W_OK) != 0) return false;
-      lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-      if (lock_ < 0) return true;  // not readable: usable, but never removed
-      flock(lock_, LOCK_SH);
+      lock_.Reset(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (lock_.get() < 0) return true;  // not readable: usable, but never removed
+      flock(lock_.get(), LOCK_SH);
       // Another run can have removed the folder after it was created and before it was locked.
       struct stat locked = {};
       struct stat named = {};
-      fstat(lock_, &locked);
+      fstat(lock_.get(), &locked);
       if (stat(path_.c_str(), &named) == 0 && named.st_ino == locked.st_ino && named.st_dev == locked.st_dev)
         return true;
-      close(lock_);
-      lock_ = -1;
+      lock_.Reset(-1);
       created_.clear();
     }
     return false;
@@ -107,7 +100,7 @@ class OutputFolder {
 
   // Removes the empty folders that Open() created, unless another run uses them.
   void RemoveIfEmpty() {
-    if (created_.empty() || lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    if (created_.empty() || lock_.get() < 0 || flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return;
     for (const fs::path& folder : created_) {
       if (rmdir(folder.c_str()) != 0) return;
     }
@@ -116,7 +109,7 @@ class OutputFolder {
  private:
   std::string path_;
   std::vector<fs::path> created_;  // innermost first
-  int lock_ = -1;
+  internal::FileDescriptor lock_;
 };
 
 // --- The processes. ---
@@ -214,10 +207,8 @@ class SignalForwarding {
 
 // Returns whether an interactive shell waits for this process and shows a prompt when it stops.
 bool IsTerminalsForegroundJob() {
-  const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
-  const bool foreground = terminal >= 0 && tcgetpgrp(terminal) == getpgrp();
-  if (terminal >= 0) close(terminal);
-  return foreground;
+  const internal::FileDescriptor terminal(open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC));
+  return terminal.get() >= 0 && tcgetpgrp(terminal.get()) == getpgrp();
 }
 
 // Waits for the end of the program without reaping it. Ctrl-Z stops this process and the program, and the shell resumes

@@ -44,8 +44,6 @@ class Screen {
     signals_.Reset(-1);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  Screen(const Screen&) = delete;
-  Screen& operator=(const Screen&) = delete;
 
   static size_t rows() { return TerminalRows() > 0 ? TerminalRows() : 24; }
   // Shows the first lines of `text`, which must have no effect on a terminal except colours.
@@ -166,10 +164,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
     const auto found = changes.find(KeyOf(row));
     return found == changes.end() ? 0 : found->second;
   };
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  const auto change = [&](int64_t value) {
-    return value == 0 ? "" : GrowthSign(value) + FormatChange(value, query.unit, options.exact);
-  };
+  const auto change = [&](int64_t value) { return value == 0 ? "" : query.Change(value); };
   const ProfileSet::File& now = query.profiles.files()[2];
   curves.Add(now);
   std::string text =
@@ -178,16 +173,16 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
   text += Cat("\n", DeviceLines(now, options.exact), curves.Text(options.exact));
   const auto seconds = (now.time_nanos - query.profiles.files()[0].time_nanos) / 1'000'000'000;
   text += Cat(
-      Visible(query.type_name), ": ", Visible(size(sums.sum()[1])), ", in ", seconds, " s ",
+      Visible(query.type_name), ": ", Visible(query.Text(sums.sum()[1])), ", in ", seconds, " s ",
       Visible(FormatChange(Minus(sums.sum()[1], Sums(query.profiles, {{0, 1}}, query.type, query.grouping).sum()[1]),
                            query.unit, options.exact)),
       "\n\n");
   std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return size(row.flat[1]); }},
+      {"flat", [&](const Sums::Row& row) { return query.Text(row.flat[1]); }},
       {"now", [&](const Sums::Row& row) { return change(change_in(since_previous, row)); }},
       {"since start", [&](const Sums::Row& row) { return change(change_in(since_first, row)); }}};
   if (query.grouping.frames != Grouping::Frames::kNone) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
+    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Text(row.cum[1]); }});
   }
   const auto tone = [&](const Sums::Row& row) { return ToneOf(change_in(since_first, row)); };
   const auto head = static_cast<size_t>(absl::c_count(text, '\n')) + 2;
@@ -248,9 +243,9 @@ struct TopOptions : SumsOptions {
 };
 
 Json Header(const SumsQuery& query, const Sums& sums) {
-  return {{"version", kJsonVersion},  {"files", query.profiles.PathsFrom(0)},
-          {"type", query.type_name},  {"unit", query.unit},
-          {"total", sums.total()[1]}, {"selected", sums.sum()[1]}};
+  Json json = HeadJson(query, sums.total()[1]);
+  json["selected"] = sums.sum()[1];
+  return json;
 }
 
 // Prints the lines above the table.
@@ -258,12 +253,11 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
   for (const ProfileSet::File& file : query.profiles.files()) {
     PrintVisible(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));
   }
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
   const int64_t sum = sums.sum()[1];
   const int64_t total = sums.total()[1];
-  const std::string of = options.has_filter() || sum != total ? Cat(" of ", size(total)) : "";
-  Print(Cat(Visible(query.type_name), ": ", Visible(size(sum)), Visible(of), "\n", query.trimmed ? kTrimmedText : "",
-            "\n"));
+  const std::string of = options.has_filter() || sum != total ? Cat(" of ", query.Text(total)) : "";
+  Print(Cat(Visible(query.type_name), ": ", Visible(query.Text(sum)), Visible(of), "\n",
+            query.trimmed ? kTrimmedText : "", "\n"));
 }
 
 void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
@@ -275,8 +269,7 @@ void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& su
     return;
   }
   PrintHead(options, query, sums);
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], size));
+  PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], [&](int64_t value) { return query.Text(value); }));
 }
 
 // Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the
@@ -320,12 +313,11 @@ void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& su
   }
   PrintHead(options, query, sums);
   const int64_t total = sums.total()[1];
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
   std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return size(row.flat[1]); }},
+      {"flat", [&](const Sums::Row& row) { return query.Text(row.flat[1]); }},
       {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat[1], total); }}};
   if (query.grouping.frames != Grouping::Frames::kNone) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return size(row.cum[1]); }});
+    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Text(row.cum[1]); }});
     columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum[1], total); }});
   }
   if (!oldest.empty()) {

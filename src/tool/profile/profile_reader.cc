@@ -6,6 +6,7 @@
 
 #include <new>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
 #include "src/tool/util/memory_limit.h"
 #include "src/tool/util/text.h"
@@ -34,10 +35,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
   z_stream stream = {};
   constexpr int kGzipWindowBits = 15 + 16;
   if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return absl::ResourceExhaustedError(name + ": out of memory");
-  struct End {
-    z_stream* stream;
-    ~End() { inflateEnd(stream); }
-  } end{&stream};
+  const absl::Cleanup end = [&stream] { inflateEnd(&stream); };
 
   std::string plain;
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -259,16 +257,9 @@ google::protobuf::ArenaOptions BoundedArena() {
 
 }  // namespace
 
-struct RawProfile::Memory {
-  google::protobuf::Arena arena{BoundedArena()};
-};
-
 RawProfile::RawProfile()
-    : memory_(std::make_unique<Memory>()),
-      message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(&memory_->arena)) {}
-RawProfile::~RawProfile() = default;
-RawProfile::RawProfile(RawProfile&& other) noexcept = default;
-RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
+    : arena_(std::make_unique<google::protobuf::Arena>(BoundedArena())),
+      message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(arena_.get())) {}
 
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
   const size_t file_bytes = bytes.size();

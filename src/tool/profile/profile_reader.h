@@ -17,9 +17,6 @@ namespace hbmprof::tool {
 class RawProfile {
  public:
   RawProfile();
-  ~RawProfile();
-  RawProfile(RawProfile&& other) noexcept;
-  RawProfile& operator=(RawProfile&& other) noexcept;
 
   const pprof::Profile& message() const { return *message_; }
   pprof::Profile& message() { return *message_; }
@@ -27,8 +24,7 @@ class RawProfile {
 
  private:
   friend absl::StatusOr<RawProfile> ParseProfile(std::string_view, const std::string&);
-  struct Memory;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<google::protobuf::Arena> arena_;  // of bounded size
   pprof::Profile* message_;
 };
 

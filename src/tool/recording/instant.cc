@@ -141,9 +141,8 @@ absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const s
 
 std::string TimeText(const RecordingTables& tables, int64_t time) {
   const int64_t since = Minus(time, tables.start_time);
-  char seconds[64];
-  std::snprintf(seconds, sizeof(seconds), "%.6f s after the start", static_cast<double>(since) / 1e9);
-  return Cat(seconds, ", ", FormatTime(Plus(tables.start_unix_nanos, since)));
+  return absl::StrFormat("%.6f s after the start, %s", static_cast<double>(since) / 1e9,
+                         FormatTime(Plus(tables.start_unix_nanos, since)));
 }
 
 RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant) {

@@ -41,9 +41,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     AddSiteLabels(sites, snapshot);
     ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
-    char at[32];
-    std::snprintf(at, sizeof(at), "@%.3fs", seconds);
-    states.push_back({states.size() + 1 == count ? name : name + at, std::move(bytes)});
+    states.push_back({name + (states.size() + 1 == count ? "" : absl::StrFormat("@%.3fs", seconds)), std::move(bytes)});
     return absl::OkStatus();
   };
   Progress progress(static_cast<size_t>(recording.event_count()), "events read");

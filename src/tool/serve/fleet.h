@@ -45,8 +45,6 @@ class Fleet {
   // Starts the thread that records the history.
   explicit Fleet(Options options);
   ~Fleet();
-  Fleet(const Fleet&) = delete;
-  Fleet& operator=(const Fleet&) = delete;
 
   // Ends the thread and the waits of Profile, which then fails. Must be called once, before the destructor.
   void Stop();

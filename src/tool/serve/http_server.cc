@@ -48,7 +48,8 @@ asio::steady_timer::duration Seconds(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(std::chrono::duration<double>(seconds));
 }
 
-std::string_view Field(const RequestHead& request, http::field name) {
+template <typename Name>
+std::string_view Field(const RequestHead& request, Name name) {
   const auto value = request[name];
   return {value.data(), value.size()};
 }
@@ -88,8 +89,7 @@ std::optional<HttpResponse> RefusalOf(const HttpServerOptions& options, const Re
   }
   if (!options.token.empty() && !HasToken(request, options.token))
     return TextResponse(401, "The token is missing or wrong.");
-  const auto text = [&](const char* name) { return std::string_view(request[name].data(), request[name].size()); };
-  if (text("Sec-Fetch-Site") == "cross-site" && text("Sec-Fetch-Mode") != "navigate") {
+  if (Field(request, "Sec-Fetch-Site") == "cross-site" && Field(request, "Sec-Fetch-Mode") != "navigate") {
     return TextResponse(403, "A page of another site must not read this.");
   }
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
@@ -147,8 +147,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     StopReading();
     if (is_accepted_) --server_.answering;
   }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
 
   // Ends a connection that is in `reading`.
   void Drop() {
@@ -280,10 +278,7 @@ bool IsIpAddress(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &any) == 1 || inet_pton(AF_INET6, text.c_str(), &any) == 1;
 }
 
-std::string HttpRequest::Parameter(const std::string& name) const {
-  const auto found = parameters.find(name);
-  return found == parameters.end() ? "" : found->second;
-}
+std::string HttpRequest::Parameter(const std::string& name) const { return ValueOr(parameters, name); }
 
 struct HttpServer::State {
   Server server;

@@ -62,8 +62,6 @@ class HttpServer {
   // Stops accepting requests and waits for those that are being answered. Answers that a client has not taken after
   // five seconds are lost.
   ~HttpServer();
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const { return port_; }
 

@@ -57,8 +57,6 @@ class AnswerBudget {
    public:
     explicit Lease(AnswerBudget& budget) : budget_(budget) {}
     ~Lease() { budget_.left_.fetch_add(taken_.load()); }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
 
     // Takes `bytes` more. Returns false and takes nothing if the budget has fewer bytes left.
     bool Take(int64_t bytes);

@@ -82,8 +82,6 @@ class EndSignals {
     while (read(fd_.get(), &info, sizeof(info)) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
-  EndSignals(const EndSignals&) = delete;
-  EndSignals& operator=(const EndSignals&) = delete;
 
   int fd() const { return fd_.get(); }
 

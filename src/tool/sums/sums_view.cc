@@ -31,7 +31,7 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
   RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));
   const SampleType name = profiles.types()[type];
-  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed};
+  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed, options.exact};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
@@ -77,6 +77,14 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     text += "\n";
   }
   return text;
+}
+
+Json HeadJson(const SumsQuery& query, int64_t total) {
+  return {{"version", kJsonVersion},
+          {"files", query.profiles.PathsFrom(0)},
+          {"type", query.type_name},
+          {"unit", query.unit},
+          {"total", total}};
 }
 
 Json RowJson(const Sums::Row& row, const Grouping& grouping) {

@@ -41,6 +41,11 @@ struct SumsQuery {
   std::string unit;
   Grouping grouping;
   bool trimmed = false;  // as in ApplyView
+  bool exact = false;    // SumsOptions::exact
+
+  // Returns a value of the sample type, or a change of it, as text.
+  std::string Text(int64_t value) const { return FormatValue(value, unit, exact); }
+  std::string Change(int64_t change) const { return GrowthSign(change) + FormatChange(change, unit, exact); }
 };
 // Applies the options to profiles that are already read. Errors: those of
 // ApplyView; kInvalidArgument for a sample type or label that the profiles do not have.
@@ -62,6 +67,8 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
 // allocations were dropped. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
 
+// The first fields of the output: the files, the sample type, and the total.
+Json HeadJson(const SumsQuery& query, int64_t total);
 // The fields that identify a row: the values of the labels, then the frame and its position.
 Json RowJson(const Sums::Row& row, const Grouping& grouping);
 

@@ -39,9 +39,8 @@ bool IsTerminal(int descriptor) {
 
 bool IsUtf8Locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    std::string locale(Variable(name));
+    const std::string locale = absl::AsciiStrToLower(std::string(Variable(name)));
     if (locale.empty()) continue;
-    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
     return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
   }
   return false;

@@ -49,8 +49,6 @@ class Progress {
   // `all` is the amount of work. `text` is printed after the numbers, as in "3 of 12 files read".
   Progress(size_t all, std::string text);
   ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
 
   // Reports that `count` more units of work are done. Thread-safe.
   void Advance(size_t count) { done_.fetch_add(count, std::memory_order_relaxed); }

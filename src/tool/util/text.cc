@@ -85,12 +85,6 @@ bool HasEffect(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-std::string Hex(const char* prefix, uint32_t value, int digits) {
-  char text[16];
-  std::snprintf(text, sizeof(text), "%s%0*x", prefix, digits, value);
-  return text;
-}
-
 enum class Escapes {
   kLine,   // escapes all characters that have an effect
   kLines,  // does not escape line feeds
@@ -103,9 +97,9 @@ void AppendEscape(std::string& out, uint32_t c, Escapes how) {
   } else if (how != Escapes::kJson && (c == '\n' || c == '\t' || c == '\r')) {
     out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
   } else if (how != Escapes::kJson && c < 0x80) {
-    out += Hex("\\x", c, 2);
+    out += absl::StrFormat("\\x%02x", c);
   } else {
-    out += Hex("\\u", c, 4);
+    out += absl::StrFormat("\\u%04x", c);
   }
 }
 
@@ -120,7 +114,7 @@ std::string Escaped(std::string_view text, Escapes how) {
     if (i == text.size()) break;
     const std::string_view character = text.substr(i, internal::Utf8CharacterLength(text.substr(i)));
     if (character.empty()) {
-      out += Hex("\\x", static_cast<unsigned char>(text[i]), 2);
+      out += absl::StrFormat("\\x%02x", static_cast<unsigned char>(text[i]));
     } else if (const uint32_t c = CodePointOf(character); HasEffect(c)) {
       AppendEscape(out, c, how);
     } else {
@@ -205,10 +199,7 @@ std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
     scaled /= 1024;
     ++power;
   }
-  if (power == 0) return Cat(value, " B");
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.2f %s", scaled, kUnits[power]);
-  return text;
+  return power == 0 ? Cat(value, " B") : absl::StrFormat("%.2f %s", scaled, kUnits[power]);
 }
 
 std::string Bytes(int64_t bytes, bool exact) { return FormatValue(bytes, "bytes", exact); }
@@ -218,28 +209,14 @@ std::string FormatChange(int64_t value, std::string_view unit, bool exact) {
 }
 
 std::string FormatPercent(int64_t part, int64_t whole) {
-  if (whole == 0) return "-";
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-  return text;
+  return whole == 0 ? "-" : absl::StrFormat("%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string FormatSeconds(double seconds) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3f s", seconds);
-  return text;
-}
+std::string FormatSeconds(double seconds) { return absl::StrFormat("%.3f s", seconds); }
 
 std::string FormatDuration(double seconds) {
-  char text[48];
-  if (seconds < 120) {
-    std::snprintf(text, sizeof(text), "%.1f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof(text), "%.1f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof(text), "%.1f h", seconds / 3600);
-  }
-  return text;
+  if (seconds < 120) return absl::StrFormat("%.1f s", seconds);
+  return seconds < 7200 ? absl::StrFormat("%.1f min", seconds / 60) : absl::StrFormat("%.1f h", seconds / 3600);
 }
 
 std::string FormatTime(int64_t unix_nanos) {
@@ -268,8 +245,7 @@ bool ParseBytes(std::string_view text, int64_t* bytes) {
   const std::optional<double> number = TakeNumber(&text);
   if (!number.has_value()) return false;
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-  std::string unit(text);
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string unit = absl::AsciiStrToLower(std::string(text));
   double factor = 1;
   constexpr std::string_view kPrefixes = "kmgt";
   if (!unit.empty() && unit != "b") {
@@ -323,8 +299,7 @@ std::string Table::Text(size_t columns) const {
 }
 
 Unit UnitOf(std::string_view name) {
-  std::string lower(name);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string lower = absl::AsciiStrToLower(std::string(name));
   if (lower.size() > 2 && lower.back() == 's') lower.pop_back();
   for (const KnownUnit& known : kUnits) {
     for (const auto known_name : absl::StrSplit(known.names, ' ')) {
