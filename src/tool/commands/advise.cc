@@ -83,7 +83,7 @@ absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("advise", options.file, kJudgedStates));
   RecordingReader& recording = *recorded->reader;
   ASSIGN_OR_RETURN(const RecordedStacks stacks, RecordedStacks::Make(recording.tables(), options.known, true));
-  ViewOptions view(true);
+  ViewOptions view;
   view.known = options.known;
   RETURN_IF_ERROR(ApplyView("advise", view, recorded->states));
   ASSIGN_OR_RETURN(const AdviceReport report, Advise(recording, stacks, recorded->states, recorded->progress));

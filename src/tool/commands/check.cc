@@ -33,12 +33,13 @@ class Examiner {
     return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
                message_.function_size(), " functions");
   }
-  const std::vector<std::string>& problems() const { return problems_; }
-  const std::vector<std::string>& notes() const { return notes_; }
+
+  std::vector<std::string> problems;
+  std::vector<std::string> notes;
 
  private:
-  void Problem(std::string text) { Add(std::move(text), problems_); }
-  void Note(std::string text) { Add(std::move(text), notes_); }
+  void Problem(std::string text) { Add(std::move(text), problems); }
+  void Note(std::string text) { Add(std::move(text), notes); }
   // More than kEnough entries are not useful to the user.
   static void Add(std::string text, std::vector<std::string>& to) {
     if (to.size() == kEnough) text = "... and more";
@@ -106,7 +107,7 @@ class Examiner {
                   location.address() >= mapping->second->memory_limit())) {
         Problem(Cat("location[", i, "] lies outside its mapping ", profile_.text(mapping->second->filename())));
       }
-      if (problems_.size() >= kEnough) return;
+      if (problems.size() >= kEnough) return;
     }
     if (!dense) Note("its ids do not count from 1: Parca rejects it");
     const bool symbolized = absl::c_any_of(
@@ -121,7 +122,7 @@ class Examiner {
   void Samples() {
     int without_stack = 0;
     int negative = 0;
-    for (int i = 0; i < message_.sample_size() && problems_.size() < kEnough; ++i) {
+    for (int i = 0; i < message_.sample_size() && problems.size() < kEnough; ++i) {
       const pprof::Sample& sample = message_.sample(i);
       without_stack += sample.location_id().empty() ? 1 : 0;
       for (const int64_t value : sample.value()) negative += value < 0 ? 1 : 0;
@@ -218,8 +219,6 @@ class Examiner {
 
   const RawProfile& profile_;
   const pprof::Profile& message_;
-  std::vector<std::string> problems_;
-  std::vector<std::string> notes_;
 };
 
 }  // namespace
@@ -244,11 +243,11 @@ Command AddCheckCommand(CLI::App& tool) {
               }
               Examiner examiner(*profile);
               examiner.Examine(gaps);
-              const bool good = examiner.problems().empty();
+              const bool good = examiner.problems.empty();
               Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
                         Visible(examiner.Summary()), "\n"));
-              for (const std::string& problem : examiner.problems()) Print(Cat("  problem: ", Visible(problem), "\n"));
-              for (const std::string& note : examiner.notes()) Print(Cat("  note: ", Visible(note), "\n"));
+              for (const std::string& problem : examiner.problems) Print(Cat("  problem: ", Visible(problem), "\n"));
+              for (const std::string& note : examiner.notes) Print(Cat("  note: ", Visible(note), "\n"));
               if (!good && code == kSuccess) code = kFinding;
             }
             return code;

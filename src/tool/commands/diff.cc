@@ -76,10 +76,7 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     return;
   }
   if (options.tree) {
-    const auto tone = [](const CallTree::Node& node) { return ToneOf(node.cum); };
-    PrintVisible("\n" +
-                 TreeTable(
-                     TreeOf(query), options.nodes(), total, [&](int64_t value) { return query.Change(value); }, tone));
+    PrintVisible("\n" + TreeTable(query, TreeOf(query), options.nodes(), total, true));
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;

@@ -13,8 +13,6 @@ namespace {
 constexpr size_t kLeastDumps = 3;
 
 struct LeaksOptions : ViewOptions {
-  LeaksOptions() : ViewOptions(true) {}
-
   std::vector<std::string> files;
   std::string type;
   std::string per;

@@ -9,8 +9,6 @@ namespace hbmprof::tool {
 namespace {
 
 struct ReportOptions : ViewOptions {
-  ReportOptions() : ViewOptions(true) {}
-
   std::vector<std::string> files;
   std::string output;
   std::string base;

@@ -95,8 +95,8 @@ size_t Resolved(const FramesByPosition& frames) {
   return static_cast<size_t>(absl::c_count_if(frames, [](const auto& entry) { return !entry.second.empty(); }));
 }
 
-void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
-  if (!module.build_id.empty() && cache.Load(module.build_id, module.frames)) {
+void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
+  if (has_cache && !module.build_id.empty() && LoadFrames(module.build_id, module.frames)) {
     module.file = "(from the cache)";
     module.has_dwarf = true;
     module.resolved = Resolved(module.frames);
@@ -117,7 +117,7 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
   size_t i = 0;
   for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
   module.resolved = Resolved(module.frames);
-  if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
+  if (has_cache && module.has_dwarf && !module.build_id.empty()) StoreFrames(module.build_id, module.frames);
 }
 
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
@@ -172,11 +172,10 @@ Input WithModules(RawProfile profile, Modules& modules) {
 void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
   size_t addresses = 0;
   for (const Module* module : work) addresses += module->frames.size();
-  const SymbolCache cache(!options.no_cache);
   Progress progress(addresses, "addresses");
   const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
   RunOnThreads(work.size(), jobs, [&](size_t i) {
-    SymbolizeModule(debug_files, cache, *work[i]);
+    SymbolizeModule(debug_files, !options.no_cache, *work[i]);
     progress.Advance(work[i]->frames.size());
   });
 }

@@ -269,7 +269,7 @@ void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& su
     return;
   }
   PrintHead(options, query, sums);
-  PrintVisible(TreeTable(tree, options.nodes(), sums.total()[1], [&](int64_t value) { return query.Text(value); }));
+  PrintVisible(TreeTable(query, tree, options.nodes(), sums.total()[1], false));
 }
 
 // Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the

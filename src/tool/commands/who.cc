@@ -86,50 +86,38 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
   return owners;
 }
 
-class Writer {
- public:
-  Writer(const RecordingReader& recording, const RecordedStacks& stacks)
-      : tables_(recording.tables()), stacks_(stacks) {}
+std::string BufferText(const OpenedRecording& recording, uint64_t start, uint32_t site, int64_t bytes) {
+  const RecordingTables& tables = recording.reader->tables();
+  const Snapshot::Sample& sample = tables.sites[site];
+  return absl::StrFormat("0x%x to 0x%x  %s  %s %s  %s\n", start, start + static_cast<uint64_t>(bytes), Bytes(bytes),
+                         tables.names.devices[sample.device].name, MemoryKindName(sample.kind),
+                         recording.stacks.own_frame(sample.stack).name);
+}
 
-  std::string OwnerText(const Owner& owner, uint64_t address) const {
-    const uint64_t start = *AddressOfBuffer(owner.id);
-    std::string text = BufferText(start, owner.site, owner.bytes);
-    text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
-    const auto at = [&](std::optional<int64_t> time, uint16_t thread, const char* otherwise) {
-      return time.has_value() ? TimeText(tables_, *time) + ByThread(thread) : otherwise;
-    };
-    text += Cat("  allocated ", at(owner.allocated, owner.thread, "before the recording"), "\n  freed     ",
-                at(owner.freed, owner.freeing_thread, "not before the end of the recording"), "\n");
-    for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
-    for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
-      const RecordedStacks::Frame& frame = stacks_.frames()[number];
-      const std::string position = frame.Position();
-      text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
-    }
-    return text;
+std::string OwnerText(const OpenedRecording& recording, const Owner& owner, uint64_t address) {
+  const RecordingTables& tables = recording.reader->tables();
+  const uint64_t start = *AddressOfBuffer(owner.id);
+  const auto at = [&](std::optional<int64_t> time, uint16_t thread, const char* otherwise) {
+    if (!time.has_value()) return std::string(otherwise);
+    const RecordingTables::Thread& by = tables.threads[thread];
+    return Cat(TimeText(tables, *time), ", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
+  };
+  std::string text =
+      Cat(BufferText(recording, start, owner.site, owner.bytes), "  offset    ", address - start, " of ", owner.bytes,
+          " bytes\n  allocated ", at(owner.allocated, owner.thread, "before the recording"), "\n  freed     ",
+          at(owner.freed, owner.freeing_thread, "not before the end of the recording"), "\n");
+  for (const auto& [key, value] : tables.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
+  for (const uint32_t number : recording.stacks.stack(tables.sites[owner.site].stack)) {
+    const RecordedStacks::Frame& frame = recording.stacks.frames()[number];
+    const std::string position = frame.Position();
+    text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
   }
-
-  std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
-    const Snapshot::Sample& sample = tables_.sites[site];
-    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", Bytes(bytes), "  ",
-               tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
-               stacks_.own_frame(sample.stack).name, "\n");
-  }
-
- private:
-  static std::string Hex(uint64_t value) { return absl::StrFormat("0x%x", value); }
-  std::string ByThread(uint16_t thread) const {
-    const RecordingTables::Thread& by = tables_.threads[thread];
-    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
-  }
-
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-};
+  return text;
+}
 
 // Returns the nearest live buffers before and after the address, which do not contain it.
-std::string NeighboursText(RecordingReader& recording, const Writer& writer, uint64_t address, int64_t time) {
-  const RecordingState state = StateAt(recording, InstantAt(recording, time));
+std::string NeighboursText(const OpenedRecording& recording, uint64_t address, int64_t time) {
+  const RecordingState state = StateAt(*recording.reader, InstantAt(*recording.reader, time));
   // By address; null: there is none.
   std::pair<uint64_t, const RecordingState::Buffer*> before = {0, nullptr};
   std::pair<uint64_t, const RecordingState::Buffer*> after = {UINT64_MAX, nullptr};
@@ -139,12 +127,12 @@ std::string NeighboursText(RecordingReader& recording, const Writer& writer, uin
     if (*start < address && (before.second == nullptr || *start > before.first)) before = {*start, &buffer};
     if (*start > address && *start < after.first) after = {*start, &buffer};
   }
-  std::string text = Cat("Live next to it at ", TimeText(recording.tables(), time), ":\n");
+  std::string text = Cat("Live next to it at ", TimeText(recording.reader->tables(), time), ":\n");
   for (const auto& [where, found] : {std::pair("before", before), std::pair("after", after)}) {
     const auto& [start, buffer] = found;
     text += buffer == nullptr
                 ? Cat("  nothing ", where, " it\n")
-                : absl::StrFormat("  %-8s%s", where, writer.BufferText(start, buffer->site, buffer->bytes));
+                : absl::StrFormat("  %-8s%s", where, BufferText(recording, start, buffer->site, buffer->bytes));
   }
   return text;
 }
@@ -173,10 +161,10 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
 
   const Owners found = OwnersOf(recording, *address, time);
   const std::deque<Owner>& owners = found.shown;
-  const Writer writer(recording, opened.stacks);
   std::string text;
   // The latest buffer is shown first, because it is the most probable cause of a fault.
-  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";
+  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner)
+    text += OwnerText(opened, *owner, *address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
     text += Cat("... and ", found.count - owners.size(),
                 " earlier buffers; RECORDING@TIME shows the one of an instant\n\n");
@@ -187,7 +175,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
                       found.count, ".\n")
                 : std::string("No recorded buffer had the address.\n");
   }
-  text += NeighboursText(recording, writer, *address, time.value_or(recording.end_time()));
+  text += NeighboursText(opened, *address, time.value_or(recording.end_time()));
   Print(text);
   WarnOfGaps("who", source.file, recording);
   return owners.empty() ? kFinding : kSuccess;

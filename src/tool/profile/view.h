@@ -8,7 +8,7 @@
 namespace hbmprof::tool {
 
 struct ViewOptions {
-  explicit ViewOptions(bool own_by_default) : own(own_by_default) {}
+  explicit ViewOptions(bool own_by_default = true) : own(own_by_default) {}
 
   std::vector<std::string> by;  // what the rows of the output are made by: the keys of labels, for some commands frames
   std::vector<std::string> where;

@@ -13,18 +13,19 @@ constexpr size_t kInstants = 1000;  // with equal distances
 constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
 
-}  // namespace
-
-std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
+// Returns the greatest common divisor of the values (1 if all are 0), and the differences between neighbouring values
+// (the first one: from 0), divided by it, as text: each difference is a signed number in groups of five bits (VLQ, as
+// in source maps), in the digits of Base64.
+Json SeriesJson(const std::vector<int64_t>& values) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  *unit = 0;
-  for (const int64_t value : values) *unit = std::gcd(*unit, Magnitude(value));
-  *unit = std::max<int64_t>(*unit, 1);
+  int64_t unit = 0;
+  for (const int64_t value : values) unit = std::gcd(unit, Magnitude(value));
+  unit = std::max<int64_t>(unit, 1);
   std::string text;
   int64_t last = 0;
   for (const int64_t value : values) {
-    const int64_t difference = Minus(value / *unit, last);
-    last = value / *unit;
+    const int64_t difference = Minus(value / unit, last);
+    last = value / unit;
     uint64_t rest = static_cast<uint64_t>(Magnitude(difference)) << 1 | (difference < 0 ? 1 : 0);
     do {
       const uint64_t digit = rest & 31;
@@ -32,14 +33,6 @@ std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
       text += kDigits[rest != 0 ? digit | 32 : digit];
     } while (rest != 0);
   }
-  return text;
-}
-
-namespace {
-
-Json SeriesJson(const std::vector<int64_t>& values) {
-  int64_t unit = 1;
-  std::string text = EncodeSeries(values, &unit);
   return {unit, std::move(text)};
 }
 

@@ -26,11 +26,6 @@ struct TimelineRow {
 Json TimelineJson(RecordingReader& recording, const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
                   const std::function<TimelineRow(size_t account)>& rest_of, Progress& progress);
 
-// Sets `*unit` to the greatest common divisor of the values; 1 if all are 0. Returns the differences between
-// neighbouring values (the first one: from 0), divided by `*unit`, as text: each difference is a signed number in
-// groups of five bits (VLQ, as in source maps), in the digits of Base64.
-std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit);
-
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_

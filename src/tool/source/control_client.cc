@@ -132,16 +132,14 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
     std::getline(words >> std::ws, text);
     return text;
   };
+  for (const auto& [name, member] : {std::pair("name", &LiveProcess::name), std::pair("version", &LiveProcess::version),
+                                     std::pair("host", &LiveProcess::host)}) {
+    if (key == name) process->*member = rest();
+  }
   if (key == "pid") {
     words >> process->pid;
-  } else if (key == "name") {
-    process->name = rest();
-  } else if (key == "version") {
-    process->version = rest();
   } else if (key == "seconds") {
     words >> process->seconds;
-  } else if (key == "host") {
-    process->host = rest();
   } else if (key == "environment") {
     std::string name;
     words >> name;

@@ -125,9 +125,8 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
   return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
 }
 
-std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
-                      const std::function<std::string(int64_t)>& value,
-                      const std::function<Tone(const CallTree::Node&)>& tone) {
+std::string TreeTable(const SumsQuery& query, const CallTree& tree, size_t shown, int64_t total, bool is_change) {
+  const auto value = [&](int64_t of) { return is_change ? query.Change(of) : query.Text(of); };
   Table table("rrrll");
   table.Add({"cum", "cum%", "flat", "call tree", "where"});
   const std::vector<size_t> numbers = tree.Shown(shown);
@@ -135,7 +134,7 @@ std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
     const CallTree::Node& node = tree.nodes()[number];
     table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
                std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
-              tone ? tone(node) : Tone::kPlain);
+              is_change ? ToneOf(node.cum) : Tone::kPlain);
   }
   return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
 }

@@ -84,10 +84,8 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
                      const std::function<Tone(const Sums::Row&)>& tone = nullptr);
 
 // Returns a table of the call tree, with the line MoreRows: the `shown` largest nodes (0: all), percentages of `total`.
-// `value` returns the text of flat and cum. `tone` gives the colour of a node; it may be null. For PrintVisible.
-std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
-                      const std::function<std::string(int64_t)>& value,
-                      const std::function<Tone(const CallTree::Node&)>& tone = nullptr);
+// `is_change`: the values are changes. For PrintVisible.
+std::string TreeTable(const SumsQuery& query, const CallTree& tree, size_t shown, int64_t total, bool is_change);
 // Returns the list of all nodes.
 Json TreeJson(const CallTree& tree);
 

@@ -1,8 +1,7 @@
 #include "src/tool/symbols/rewrite.h"
 
-#include <cctype>
 #include <filesystem>
-#include <system_error>
+#include <tuple>
 
 #include "src/base/atomic_file.h"
 #include "src/export/gzip.h"
@@ -14,6 +13,49 @@
 
 namespace hbmprof::tool {
 namespace {
+
+// Adds strings and functions to the tables of a profile, each once. The profile has at least the string "".
+class FrameTables {
+ public:
+  explicit FrameTables(pprof::Profile& message) : message_(message) {
+    for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
+  }
+
+  int64_t Text(const std::string& text) {
+    const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
+    if (is_new) message_.add_string_table(text);
+    return entry->second;
+  }
+  // Returns the id of the function. Its strings are in the table.
+  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
+    const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
+    if (is_new) {
+      pprof::Function& function = *message_.add_function();
+      function.set_id(entry->second);
+      function.set_name(name);
+      function.set_system_name(system_name);
+      function.set_filename(file);
+      function.set_start_line(start_line);
+    }
+    return entry->second;
+  }
+  // Adds the frames to the lines of the location.
+  void AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location) {
+    for (const SourceFrame& frame : frames) {
+      pprof::Line& line = *location.add_line();
+      // The order of the strings in the table is that of these statements.
+      const int64_t name = Text(frame.name);
+      const int64_t system_name = Text(frame.system_name);
+      line.set_function_id(FunctionOf(name, system_name, Text(frame.file), frame.start_line));
+      line.set_line(frame.line);
+    }
+  }
+
+ private:
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> texts_;
+  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
+};
 
 // The comment that tells `hbmprof check` that the profile is already symbolized.
 constexpr char kSymbolized[] = "symbolized";
@@ -87,41 +129,42 @@ void SetLines(const std::vector<SourceFrame>& frames, pprof::Mapping& mapping, p
   }
 }
 
+// Returns the path of the file in the cache; "" if there is no cache, or if the text is no build id.
+std::string CacheFile(const std::string& build_id) {
+  const std::string folder = CacheFolder();
+  // A profile can contain any text as a build id. Only hex is accepted, so it cannot be a path.
+  if (folder.empty() || build_id.size() < 8 || !absl::c_all_of(build_id, absl::ascii_isxdigit)) return "";
+  return Cat(folder, "/hbmprof/", build_id, ".symbols.pb.gz");
+}
+
+// Returns what the cache has; nothing if it cannot be read.
+FramesByPosition ReadCache(const std::string& build_id) {
+  FramesByPosition known;
+  const std::string path = CacheFile(build_id);
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return known;
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return known;
+  CountInput(bytes->size());
+  const absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, path);
+  if (!profile.ok()) return known;
+  const pprof::Profile& message = profile->message();
+  absl::flat_hash_map<uint64_t, const pprof::Function*> functions;
+  for (const pprof::Function& function : message.function()) functions[function.id()] = &function;
+  absl::flat_hash_map<uint64_t, uint64_t> mapping_offsets;
+  for (const pprof::Mapping& mapping : message.mapping()) mapping_offsets[mapping.id()] = mapping.file_offset();
+  for (const pprof::Location& location : message.location()) {
+    std::vector<SourceFrame>& frames = known[{location.address(), mapping_offsets[location.mapping_id()]}];
+    for (const pprof::Line& line : location.line()) {
+      const pprof::Function& function = *functions[line.function_id()];
+      frames.push_back({std::string(profile->text(function.name())), std::string(profile->text(function.system_name())),
+                        std::string(profile->text(function.filename())), line.line(), function.start_line()});
+    }
+  }
+  return known;
+}
+
 }  // namespace
-
-FrameTables::FrameTables(pprof::Profile& message) : message_(message) {
-  for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
-}
-
-int64_t FrameTables::Text(const std::string& text) {
-  const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
-  if (is_new) message_.add_string_table(text);
-  return entry->second;
-}
-
-uint64_t FrameTables::FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
-  const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
-  if (is_new) {
-    pprof::Function& function = *message_.add_function();
-    function.set_id(entry->second);
-    function.set_name(name);
-    function.set_system_name(system_name);
-    function.set_filename(file);
-    function.set_start_line(start_line);
-  }
-  return entry->second;
-}
-
-void FrameTables::AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location) {
-  for (const SourceFrame& frame : frames) {
-    pprof::Line& line = *location.add_line();
-    // The order of the strings in the table is that of these statements.
-    const int64_t name = Text(frame.name);
-    const int64_t system_name = Text(frame.system_name);
-    line.set_function_id(FunctionOf(name, system_name, Text(frame.file), frame.start_line));
-    line.set_line(frame.line);
-  }
-}
 
 void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile) {
   pprof::Profile& message = profile.message();
@@ -150,44 +193,8 @@ void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile)
   DropUnusedStrings(message);
 }
 
-SymbolCache::SymbolCache(bool enabled) {
-  if (const std::string cache = CacheFolder(); enabled && !cache.empty()) folder_ = cache + "/hbmprof";
-}
-
-std::string SymbolCache::PathOf(const std::string& build_id) const {
-  // A profile can contain any text as a build id. Only hex is accepted, so it cannot be a path.
-  const bool is_hex = absl::c_all_of(build_id, [](unsigned char c) { return std::isxdigit(c); });
-  return folder_.empty() || build_id.size() < 8 || !is_hex ? "" : folder_ + "/" + build_id + ".symbols.pb.gz";
-}
-
-FramesByPosition SymbolCache::ReadAll(const std::string& build_id) const {
-  FramesByPosition known;
-  const std::string path = PathOf(build_id);
-  std::error_code error;
-  if (path.empty() || !std::filesystem::exists(path, error)) return known;
-  const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return known;
-  CountInput(bytes->size());
-  const absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, path);
-  if (!profile.ok()) return known;
-  const pprof::Profile& message = profile->message();
-  absl::flat_hash_map<uint64_t, const pprof::Function*> functions;
-  for (const pprof::Function& function : message.function()) functions[function.id()] = &function;
-  absl::flat_hash_map<uint64_t, uint64_t> mapping_offsets;
-  for (const pprof::Mapping& mapping : message.mapping()) mapping_offsets[mapping.id()] = mapping.file_offset();
-  for (const pprof::Location& location : message.location()) {
-    std::vector<SourceFrame>& frames = known[{location.address(), mapping_offsets[location.mapping_id()]}];
-    for (const pprof::Line& line : location.line()) {
-      const pprof::Function& function = *functions[line.function_id()];
-      frames.push_back({std::string(profile->text(function.name())), std::string(profile->text(function.system_name())),
-                        std::string(profile->text(function.filename())), line.line(), function.start_line()});
-    }
-  }
-  return known;
-}
-
-bool SymbolCache::Load(const std::string& build_id, FramesByPosition& frames) const {
-  const FramesByPosition known = ReadAll(build_id);
+bool LoadFrames(const std::string& build_id, FramesByPosition& frames) {
+  const FramesByPosition known = ReadCache(build_id);
   for (const auto& [position, ignored] : frames) {
     if (known.find(position) == known.end()) return false;
   }
@@ -195,10 +202,10 @@ bool SymbolCache::Load(const std::string& build_id, FramesByPosition& frames) co
   return true;
 }
 
-void SymbolCache::Store(const std::string& build_id, const FramesByPosition& frames) const {
-  const std::string path = PathOf(build_id);
+void StoreFrames(const std::string& build_id, const FramesByPosition& frames) {
+  const std::string path = CacheFile(build_id);
   if (path.empty()) return;
-  FramesByPosition known = ReadAll(build_id);
+  FramesByPosition known = ReadCache(build_id);
   known.insert(frames.begin(), frames.end());
 
   pprof::Profile message;
@@ -220,7 +227,7 @@ void SymbolCache::Store(const std::string& build_id, const FramesByPosition& fra
     tables.AddLines(of_position, *location);
   }
   std::error_code error;
-  std::filesystem::create_directories(folder_, error);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(message.SerializeAsString());
   if (bytes.ok()) hbmprof::internal::WriteFileAtomically(path, *bytes).IgnoreError();
 }

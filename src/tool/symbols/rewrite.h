@@ -2,30 +2,10 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_REWRITE_H_
 
-#include <tuple>
-
 #include "src/tool/profile/profile_reader.h"
 #include "src/tool/symbols/dwarf_symbolizer.h"
 
 namespace hbmprof::tool {
-
-// Adds strings and functions to the tables of a profile, each once.
-class FrameTables {
- public:
-  // The profile has at least the string "".
-  explicit FrameTables(pprof::Profile& message);
-
-  int64_t Text(const std::string& text);
-  // Returns the id of the function. Its strings are in the table.
-  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line);
-  // Adds the frames to the lines of the location.
-  void AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location);
-
- private:
-  pprof::Profile& message_;
-  absl::flat_hash_map<std::string, int64_t> texts_;
-  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
-};
 
 // Replaces the lines of each location by the frames that `frames_of` returns for it, unless it returns null or none.
 // Removes unused functions and strings, so that ids are dense. `modules`: the number of modules, for a comment.
@@ -37,22 +17,15 @@ void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile)
 using CodePosition = std::pair<uint64_t, uint64_t>;
 using FramesByPosition = std::map<CodePosition, std::vector<SourceFrame>>;
 
-class SymbolCache {
- public:
-  // If `enabled` is false or there is no home folder, the cache stays empty.
-  explicit SymbolCache(bool enabled);
-
-  // Fills in the frames of every position in `frames` if all of them are known. Else changes nothing and returns false.
-  bool Load(const std::string& build_id, FramesByPosition& frames) const;
-  // Adds `frames` to the cache. Ignores failures: the next run is only slower.
-  void Store(const std::string& build_id, const FramesByPosition& frames) const;
-
- private:
-  FramesByPosition ReadAll(const std::string& build_id) const;
-  std::string PathOf(const std::string& build_id) const;
-
-  std::string folder_;  // "": none
-};
+// The cache of `hbmprof symbolize`: one profile per build id in $XDG_CACHE_HOME/hbmprof (else ~/.cache/hbmprof), with
+// the frames of each known position in the module's file. A build id identifies the contents of a file, so entries
+// never become wrong. If the cache is deleted, the next run is only slower.
+//
+// Fills in the frames of every position in `frames` if all of them are in the cache. Else changes nothing and returns
+// false.
+bool LoadFrames(const std::string& build_id, FramesByPosition& frames);
+// Adds `frames` to the cache. Ignores failures.
+void StoreFrames(const std::string& build_id, const FramesByPosition& frames);
 
 }  // namespace hbmprof::tool
 
