@@ -280,7 +280,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   if (command == nullptr) return code;
   *command_name = command->arguments->get_name();
   const std::string problem = RepeatedInputProblem(*command->arguments);
-  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : absl::InvalidArgumentError(problem);
+  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : InvalidArgument(problem);
   if (result.ok()) return *result;
   PrintError(*command_name, MessageOf(result.status()));
   return kUnusable;

@@ -41,11 +41,6 @@ std::string Bash(const CLI::App& tool) {
       "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\ncomplete -o filenames -F _hbmprof hbmprof\n");
 }
 
-// zsh runs the script for bash.
-std::string Zsh(const CLI::App& tool) {
-  return Cat("#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n", Bash(tool));
-}
-
 std::string FishQuoted(const std::string& text) {
   return Cat("'", absl::StrReplaceAll(text, {{"'", "\\'"}, {"\\", "\\\\"}}), "'");
 }
@@ -77,8 +72,9 @@ Command AddCompletionCommand(CLI::App& tool) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   arguments->footer("For this shell alone: source <(hbmprof completion bash)");
   return {arguments, [shell, &tool]() -> absl::StatusOr<int> {
-            const std::string text = *shell == "bash" ? Bash(tool) : *shell == "zsh" ? Zsh(tool) : Fish(tool);
-            Print(text);
+            // zsh runs the script for bash.
+            if (*shell == "zsh") Print("#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n");
+            Print(*shell == "fish" ? Fish(tool) : Bash(tool));
             return kSuccess;
           }};
 }

@@ -39,7 +39,7 @@ absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
     return InvalidArgument(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected);
   }
   const std::string all = Cat(options.request, " ", options.argument);
-  if (all.find('\n') != std::string::npos) return absl::InvalidArgumentError("the argument has a line feed");
+  if (all.find('\n') != std::string::npos) return InvalidArgument("the argument has a line feed");
   if (!options.max_bytes.empty() && all != "record start") {
     return InvalidArgument("--max-bytes is for record start, not for ", all);
   }
@@ -65,7 +65,7 @@ absl::StatusOr<int> RunControl(const ControlOptions& options) {
     // The process writes the file, and its working directory may be another one.
     std::error_code error;
     file = std::filesystem::absolute(options.output.empty() ? NewFileOf(process, ".hbmrec") : options.output, error);
-    if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
+    if (file.find('\n') != std::string::npos) return InvalidArgument("the file's name has a line feed");
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     // The path in the request is a pattern, in which %% stands for %.
     request += Cat(" ", absl::StrReplaceAll(file, {{"%", "%%"}}));

@@ -103,7 +103,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   // Reports a wrong size before the wait of --after.
   if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
   if (options.files.empty()) {
-    if (options.after.empty()) return absl::InvalidArgumentError("SOURCE or --after is required");
+    if (options.after.empty()) return InvalidArgument("SOURCE or --after is required");
     options.files = {options.base};
   }
   std::vector<std::string> files = {options.base};

@@ -128,11 +128,6 @@ void Nvml(Findings& findings) {
                            : "found: `unaccounted` counts this process only");
 }
 
-void Toolkit(Findings& findings) {
-  const absl::StatusOr<std::string> nvcc = FindProgram("nvcc");
-  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; profiling does not need it");
-}
-
 void Limits(Findings& findings) {
   std::string memory = FirstLine("/sys/fs/cgroup/memory.max");
   if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
@@ -506,7 +501,7 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   KeepFromMakingDeviceFiles();
   Driver(findings);
   Nvml(findings);
-  Toolkit(findings);
+  findings.Say("toolkit", FindProgram("nvcc").value_or("no nvcc; profiling does not need it"));
   Limits(findings);
   std::fflush(stdout);
   const std::string library = Library(options, findings);

@@ -227,7 +227,7 @@ absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<s
   if (start_error == 0) return static_cast<int>(process);
   WaitForProcess(static_cast<int>(process));
   const std::string message = Cat(program, " cannot be executed: ", std::strerror(start_error));
-  return start_error == ENOENT ? absl::NotFoundError(message) : absl::PermissionDeniedError(message);
+  return start_error == ENOENT ? NotFound(message) : PermissionDenied(message);
 }
 
 ProcessEnd WaitForProcess(int process) {

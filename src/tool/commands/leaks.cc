@@ -61,13 +61,11 @@ int64_t CountedGrowth(const SiteGrowth& site, const DumpSeries& series, size_t w
   return std::max<int64_t>(0, Minus(site.values[series.end - 1], site.values[warm]));
 }
 
-Verdict WorstCounted(const std::string& fail_on) {
-  return fail_on == "growth" ? Verdict::kStopped : fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
-}
-
 Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   bool trimmed) {
-  const Verdict worst = WorstCounted(options.fail_on);
+  const Verdict worst = options.fail_on == "growth"    ? Verdict::kStopped
+                        : options.fail_on == "perhaps" ? Verdict::kPerhaps
+                                                       : Verdict::kLeak;
   const size_t warm = EndOfWarmUp(series);
   Result result = {profiles, series, profiles.types()[type], type, trimmed, {}, worst, {}};
   result.sites = RankGrowth(profiles, series, type, options.by);

@@ -81,9 +81,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (query.grouping.frames == Grouping::Frames::kNone) query.grouping.frames = Grouping::Frames::kFunctions;
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  rows.erase(std::remove_if(rows.begin(), rows.end(),
-                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); }),
-             rows.end());
+  EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
   if (rows.empty()) {
     return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   }

@@ -36,21 +36,9 @@ struct Module {
   std::string file;     // the file with the symbols; "" if none was found
   std::string problem;  // why no file was found
   bool has_dwarf = false;
-  size_t resolved = 0;
 };
-// Modules are identified by build id, or by path if they have none.
-using ModuleKey = std::pair<std::string, std::string>;
-
-ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
-  const std::string build_id(profile.text(mapping.build_id()));
-  return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
-}
-
-// Returns whether the lengths of path and build id are possible. The limit is needed because many mappings could use
-// one long text.
-bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
-  return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
-}
+// By build id, or by path if they have none.
+using Modules = std::map<std::pair<std::string, std::string>, Module>;
 
 // Returns whether `path` can be a file with code. Special mappings such as [vdso] are not files.
 bool IsFileOfCode(std::string_view path) {
@@ -91,15 +79,10 @@ void FindFile(DebugFiles& debug_files, Module& module) {
   }
 }
 
-size_t Resolved(const FramesByPosition& frames) {
-  return static_cast<size_t>(absl::c_count_if(frames, [](const auto& entry) { return !entry.second.empty(); }));
-}
-
 void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
   if (has_cache && !module.build_id.empty() && LoadFrames(module.build_id, module.frames)) {
     module.file = "(from the cache)";
     module.has_dwarf = true;
-    module.resolved = Resolved(module.frames);
     return;
   }
   FindFile(debug_files, module);
@@ -116,7 +99,6 @@ void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
   std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
   size_t i = 0;
   for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
-  module.resolved = Resolved(module.frames);
   if (has_cache && module.has_dwarf && !module.build_id.empty()) StoreFrames(module.build_id, module.frames);
 }
 
@@ -140,8 +122,6 @@ absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& opt
   return outputs;
 }
 
-using Modules = std::map<ModuleKey, Module>;
-
 // A profile, and its modules by the ids of their mappings; null for those without code in a file.
 struct Input {
   RawProfile profile;
@@ -158,10 +138,12 @@ Input WithModules(RawProfile profile, Modules& modules) {
     if (mapping == mappings.end() || location.address() == 0) continue;
     const auto [module, is_new] = input.modules.try_emplace(mapping->first, nullptr);
     const std::string_view path = input.profile.text(mapping->second->filename());
-    if (is_new && IsFileOfCode(path) && CanBeModule(input.profile, *mapping->second)) {
-      module->second = &modules[KeyOf(input.profile, *mapping->second)];
+    const std::string_view build_id = input.profile.text(mapping->second->build_id());
+    // The limit is needed because many mappings could use one long text.
+    if (is_new && IsFileOfCode(path) && path.size() < PATH_MAX && build_id.size() < PATH_MAX) {
+      module->second = &modules[{std::string(build_id), std::string(build_id.empty() ? path : "")}];
       module->second->path = path;
-      module->second->build_id = input.profile.text(mapping->second->build_id());
+      module->second->build_id = build_id;
     }
     if (module->second != nullptr) module->second->frames[PositionOf(location, *mapping->second)];
   }
@@ -187,7 +169,8 @@ void PrintSummary(const std::vector<Module*>& modules) {
     const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
                             : module->has_dwarf  ? module->file
                                                  : module->file + " (no debug information: names only)";
-    table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
+    const auto found = absl::c_count_if(module->frames, [](const auto& entry) { return !entry.second.empty(); });
+    table.Add({Cat(found, "/", module->frames.size()), name, how});
   }
   PrintVisible(table.Text());
 }

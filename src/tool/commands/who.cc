@@ -82,7 +82,7 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
       begin({event.id, event.site, event.bytes, event.time, event.thread, {}, 0});
     }
   }
-  shown.erase(std::remove_if(shown.begin(), shown.end(), std::not_fn(is_wanted)), shown.end());
+  EraseIf(shown, std::not_fn(is_wanted));
   return owners;
 }
 

@@ -86,7 +86,7 @@ class PerfettoWriter : RecordingConverter {
       RETURN_IF_ERROR(Flush(bytes_));
     }
     WriteSamples(recording_.end_time());
-    CloseTags();
+    for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
     return Flush(bytes_);
   }
 
@@ -277,9 +277,6 @@ class PerfettoWriter : RecordingConverter {
           .event.add_string(EventField::kName, Cat(next[i].first, "=", next[i].second));
     }
     open = std::move(next);
-  }
-  void CloseTags() {
-    for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
   }
 
   // Writes the heap profile of each account whose peak is at this instant.

@@ -65,13 +65,13 @@ void Ages::Add(const Ages& other) {
 absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
   const auto& all = profile->sample();
   if (absl::c_none_of(all, [](const auto& sample) { return sample.has_ages(); })) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "has no ages of buffers; they are in profiles of this version or later that no other tool has rewritten");
   }
   ProfileInfo info;
   for (const int64_t comment : profile->comment()) info.Add(profile->string_table(static_cast<int>(comment)));
   if (older != 0 && info.processes.size() > 1) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "is of several processes, so the ages of its buffers are not known; name their "
         "own profiles");
   }

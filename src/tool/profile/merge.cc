@@ -147,7 +147,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
     for (int i = 0; i < message.sample_type_size() && position < 0; ++i) {
       if (adder.Text(message.sample_type(i).type()) != type.type()) continue;
       if (adder.Text(message.sample_type(i).unit()) != type.unit()) {
-        return absl::InvalidArgumentError("the profiles have different units, so they cannot be added up");
+        return InvalidArgument("the profiles have different units, so they cannot be added up");
       }
       position = i;
     }
@@ -187,11 +187,9 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
 absl::StatusOr<std::string> ProfileMerger::Take() {
   Text("");  // a profile has at least the string ""
   auto& samples = *result_.mutable_sample();
-  samples.erase(std::remove_if(samples.begin(), samples.end(),
-                               [](const pprof::Sample& sample) {
-                                 return absl::c_all_of(sample.value(), [](int64_t value) { return value == 0; });
-                               }),
-                samples.end());
+  EraseIf(samples, [](const pprof::Sample& sample) {
+    return absl::c_all_of(sample.value(), [](int64_t value) { return value == 0; });
+  });
   for (pprof::Sample& sample : samples) {
     if (has_subtracted_) sample.clear_ages();
   }

@@ -34,7 +34,7 @@ absl::Status Invalid(const std::string& name, std::string_view what) { return In
 absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& name) {
   z_stream stream = {};
   constexpr int kGzipWindowBits = 15 + 16;
-  if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return absl::ResourceExhaustedError(name + ": out of memory");
+  if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return ResourceExhausted(name + ": out of memory");
   const absl::Cleanup end = [&stream] { inflateEnd(&stream); };
 
   std::string plain;
@@ -53,7 +53,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
                                kMoreMemory);
     }
     if (plain.size() > kMaxBytes) {
-      return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
+      return ResourceExhausted(name + ": holds more than 1 GiB when decompressed, which no profile needs");
     }
     if (result == Z_STREAM_END) {
       if (stream.avail_in == 0) return plain;
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
         return Invalid(name, Cat("the gzip stream ends at byte ", position(), " of ", bytes.size(), kDamaged));
       }
     } else if (result == Z_MEM_ERROR) {
-      return absl::ResourceExhaustedError(name + ": out of memory");
+      return ResourceExhausted(name + ": out of memory");
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
       return Invalid(name, Cat("bad gzip data at byte ", position(), " of ", bytes.size(), " (",
                                stream.msg == nullptr ? "unknown" : stream.msg, ")", kDamaged));

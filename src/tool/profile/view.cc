@@ -89,15 +89,15 @@ class FrameFilters {
     std::vector<ProfileSet::Frame> frames = location.frames;
     if (hide_.is_set() && hide_.MatchesLocation(profiles, location)) {
       hide_.had_effect = true;
-      Keep(frames, [&](const ProfileSet::Frame& frame) {
-        return !hide_.MatchesBinary(profiles, location) && !hide_.MatchesFrame(profiles, frame);
+      EraseIf(frames, [&](const ProfileSet::Frame& frame) {
+        return hide_.MatchesBinary(profiles, location) || hide_.MatchesFrame(profiles, frame);
       });
       decision.hidden = frames.empty();
     }
     if (show_.is_set()) {
       // As in pprof, code without a function name is hidden even if its binary matches.
       if (!show_.MatchesBinary(profiles, location)) {
-        Keep(frames, [&](const ProfileSet::Frame& frame) { return show_.MatchesFrame(profiles, frame); });
+        EraseIf(frames, [&](const ProfileSet::Frame& frame) { return !show_.MatchesFrame(profiles, frame); });
       }
       decision.hidden = decision.hidden || frames.empty();
       show_.had_effect = show_.had_effect || !frames.empty();
@@ -114,12 +114,6 @@ class FrameFilters {
     if (frames.size() != location.frames.size() && !frames.empty()) profiles.SetFrames(number, std::move(frames));
   }
 
-  template <typename Predicate>
-  static void Keep(std::vector<ProfileSet::Frame>& frames, Predicate keep) {
-    frames.erase(std::remove_if(frames.begin(), frames.end(), [&](const auto& frame) { return !keep(frame); }),
-                 frames.end());
-  }
-
   // Returns the stack that remains of `stack`; nullopt if its samples are removed.
   std::optional<uint32_t> StackOf(ProfileSet& profiles, uint32_t stack) const {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
@@ -132,9 +126,7 @@ class FrameFilters {
         hidden = hidden || decisions_[location].hidden;
       }
       if (!focused) return std::nullopt;
-      locations.erase(std::remove_if(locations.begin(), locations.end(),
-                                     [this](uint64_t location) { return decisions_[location].hidden; }),
-                      locations.end());
+      EraseIf(locations, [this](uint64_t location) { return decisions_[location].hidden; });
       if (hidden && locations.empty()) return std::nullopt;
     }
     if (show_from_.is_set()) {

@@ -98,13 +98,11 @@ Json Fleet::Processes() const {
 
 absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selection) const {
   ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, ListProcesses(options_.directory, nullptr, kWaitMillis));
-  processes.erase(std::remove_if(processes.begin(), processes.end(),
-                                 [&](const LiveProcess& process) {
-                                   return (!selection.pid.empty() && process.id != selection.pid) ||
-                                          (!selection.name.empty() && process.name != selection.name);
-                                 }),
-                  processes.end());
-  if (processes.empty()) return absl::NotFoundError("no such process has a control channel that answers");
+  EraseIf(processes, [&](const LiveProcess& process) {
+    return (!selection.pid.empty() && process.id != selection.pid) ||
+           (!selection.name.empty() && process.name != selection.name);
+  });
+  if (processes.empty()) return NotFound("no such process has a control channel that answers");
   return processes;
 }
 
@@ -123,7 +121,7 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
   std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
-  absl::Status problem = absl::UnavailableError("the process did not answer, or has ended");
+  absl::Status problem = Unavailable("the process did not answer, or has ended");
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process with an earlier version of hbmprof does not know the limits.
     if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
@@ -158,12 +156,12 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesBefore(const std::vector<LiveProce
                                                      AnswerBudget::Lease* lease) {
   if (changes_.fetch_add(1) >= kMaxChanges) {
     --changes_;
-    return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
+    return ResourceExhausted("too many requests with seconds= at the same time");
   }
   absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease);
   const bool goes_on = before.ok() && WaitFor(seconds);
   --changes_;
-  if (before.ok() && !goes_on) return absl::UnavailableError("hbmprof serve ends");
+  if (before.ok() && !goes_on) return Unavailable("hbmprof serve ends");
   return before;
 }
 

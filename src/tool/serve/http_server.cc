@@ -333,7 +333,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
     });
     for (size_t i = 0; i < kThreads; ++i) state->threads.emplace_back([&server] { RunAll(server.work); });
   } catch (const std::system_error&) {
-    if (state->threads.size() < 2) return absl::ResourceExhaustedError("no thread could be started for the server");
+    if (state->threads.size() < 2) return ResourceExhausted("no thread could be started for the server");
   }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state), port));
 }

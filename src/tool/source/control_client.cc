@@ -15,6 +15,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "absl/strings/strip.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
@@ -32,8 +33,6 @@ constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
 constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
 constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
-absl::Status Unavailable(const std::string& path, std::string_view what) { return Unavailable(path, ": ", what); }
-
 // A connection to the socket at `path`.
 struct Connection {
   const FileDescriptor& fd;
@@ -45,42 +44,49 @@ struct Connection {
 absl::Status WaitFor(const Connection& connection, short events) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(connection.deadline - std::chrono::steady_clock::now());
-  if (left.count() <= 0) return Unavailable(connection.path, "the process sends its answer too slowly");
+  if (left.count() <= 0) return Unavailable(connection.path, ": the process sends its answer too slowly");
   const int millis = static_cast<int>(std::min<int64_t>(connection.millis, left.count()));
   pollfd polled = {connection.fd.get(), events, 0};
   const int ready = RetryOnSignal([&] { return poll(&polled, 1, millis); });
-  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
+  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, ": the process does not answer");
+}
+
+bool GetPeer(const FileDescriptor& fd, ucred* peer) {
+  socklen_t size = sizeof(*peer);
+  return getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, peer, &size) == 0;
 }
 
 // Another user's process could give wrong answers. Root reads those of all users.
 absl::Status CheckPeer(const Connection& connection) {
   ucred peer = {};
-  socklen_t size = sizeof(peer);
-  if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return Unavailable(connection.path, std::strerror(errno));
-  }
+  if (!GetPeer(connection.fd, &peer)) return Unavailable(connection.path, ": ", std::strerror(errno));
   if (peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0) return absl::OkStatus();
   return PermissionDenied(connection.path, ": is the socket of a process of another user (", peer.uid,
                           "), who is not asked");
 }
 
-absl::Status Connect(const Connection& connection) {
-  const std::string& path = connection.path;
+FileDescriptor NewSocket() { return FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+
+// Returns whether the socket is connected; sets errno if not.
+bool ConnectOnce(const FileDescriptor& fd, const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+absl::Status Connect(const Connection& connection) {
+  const std::string& path = connection.path;
+  if (path.size() >= sizeof(sockaddr_un::sun_path)) return Unavailable(path, ": the path is too long for a socket");
   // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
   for (int waited = 0; waited <= connection.millis; waited += 10) {
-    if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      return CheckPeer(connection);
-    }
+    if (ConnectOnce(connection.fd, path)) return CheckPeer(connection);
     if (errno == EACCES || errno == EPERM) return PermissionDenied(path, ": ", std::strerror(errno));
     if (errno == ECONNREFUSED || errno == ENOENT) return NotFound(path, ": the process has ended");
-    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
+    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, ": ", std::strerror(errno));
     usleep(10'000);
   }
-  return Unavailable(path, "the process does not answer");
+  return Unavailable(path, ": the process does not answer");
 }
 
 absl::Status Send(const Connection& connection, std::string_view text) {
@@ -88,7 +94,7 @@ absl::Status Send(const Connection& connection, std::string_view text) {
     RETURN_IF_ERROR(WaitFor(connection, POLLOUT));
     const ssize_t count =
         RetryOnSignal([&] { return send(connection.fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
-    if (count <= 0) return Unavailable(connection.path, "the process has closed the connection");
+    if (count <= 0) return Unavailable(connection.path, ": the process has closed the connection");
     text.remove_prefix(static_cast<size_t>(count));
   }
   return absl::OkStatus();
@@ -100,7 +106,7 @@ absl::Status Receive(const Connection& connection, std::string* text) {
   char bytes[65536];
   const ssize_t count = RetryOnSignal([&] { return recv(connection.fd.get(), bytes, sizeof(bytes), 0); });
   if (count <= 0) {
-    return Unavailable(connection.path, "the process has closed the connection before its answer was complete");
+    return Unavailable(connection.path, ": the process has closed the connection before its answer was complete");
   }
   text->append(bytes, static_cast<size_t>(count));
   return absl::OkStatus();
@@ -115,7 +121,7 @@ absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* 
   std::istringstream head(text->substr(0, end));
   std::string word;
   if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
-    return Unavailable(connection.path, "this is not the socket of a process with hbmprof");
+    return Unavailable(connection.path, ": this is not the socket of a process with hbmprof");
   }
   *is_ok = word == "ok";
   text->erase(0, end + 1);
@@ -167,7 +173,7 @@ std::string DefaultDirectory() {
 absl::Status CheckDirectory(const std::string& directory) {
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0) {
-    return errno == ENOENT ? absl::NotFoundError(NoProcessText("", directory))
+    return errno == ENOENT ? NotFound(NoProcessText("", directory))
                            : Unavailable(directory, ": ", std::strerror(errno));
   }
   const bool takes_any_owner = geteuid() == 0 && directory != DefaultDirectory();
@@ -177,19 +183,19 @@ absl::Status CheckDirectory(const std::string& directory) {
                           "may write to; HBMPROF_SOCKET_DIR names another one");
 }
 
-bool IsSocketName(std::string_view name) {
-  const std::string_view prefix = internal::kControlSocketPrefix;
-  const std::string_view suffix = internal::kControlSocketSuffix;
-  return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
-         name.substr(name.size() - suffix.size()) == suffix;
+// Returns the id in the name of a socket; "" for another file.
+std::string IdIn(const fs::path& path) {
+  const std::string file = path.filename();
+  absl::string_view name = file;
+  const bool is_socket = absl::ConsumePrefix(&name, internal::kControlSocketPrefix) &&
+                         absl::ConsumeSuffix(&name, internal::kControlSocketSuffix);
+  return is_socket ? std::string(name) : "";
 }
 
 LiveProcess ReadProcess(const std::string& path, const std::string& info) {
   LiveProcess process;
   process.socket = path;
-  const std::string name = fs::path(path).filename();
-  const size_t prefix = std::string_view(internal::kControlSocketPrefix).size();
-  process.id = name.substr(prefix, name.size() - prefix - std::string_view(internal::kControlSocketSuffix).size());
+  process.id = IdIn(path);
   std::istringstream lines(info);
   for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
   return process;
@@ -199,14 +205,7 @@ LiveProcess ReadProcess(const std::string& path, const std::string& info) {
 void RemoveIfDead(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
-      errno == ECONNREFUSED) {
-    unlink(path.c_str());
-  }
+  if (!ConnectOnce(NewSocket(), path) && errno == ECONNREFUSED) unlink(path.c_str());
 }
 
 std::string ListOf(const std::vector<LiveProcess>& processes) {
@@ -241,8 +240,8 @@ bool AnswerBudget::Lease::Take(int64_t bytes) {
 }
 
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
-  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
+  const FileDescriptor fd = NewSocket();
+  if (fd.get() < 0) return Unavailable(path, ": ", std::strerror(errno));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
   const Connection connection = {fd, path, limits.millis, deadline};
   RETURN_IF_ERROR(Connect(connection));
@@ -268,15 +267,10 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
 }
 
 int64_t PidOf(const std::string& path, int millis) {
-  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const FileDescriptor fd = NewSocket();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(millis);
   ucred peer = {};
-  socklen_t size = sizeof(peer);
-  if (fd.get() < 0 || !Connect({fd, path, millis, deadline}).ok() ||
-      getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return 0;
-  }
-  return peer.pid;
+  return fd.get() >= 0 && Connect({fd, path, millis, deadline}).ok() && GetPeer(fd, &peer) ? peer.pid : 0;
 }
 
 int OpenProcess([[maybe_unused]] const std::string& path) {
@@ -299,7 +293,7 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
   std::error_code error;
   std::vector<std::string> paths;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    if (IsSocketName(entry->path().filename().string())) paths.push_back(entry->path());
+    if (!IdIn(entry->path()).empty()) paths.push_back(entry->path());
   }
   if (error) return Unavailable(directory, ": ", error.message());
   std::vector<LiveProcess> processes;
@@ -331,7 +325,7 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
     if (!absl::IsNotFound(info.status())) return info.status();
   }
   absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr, kSearchMillis);
-  if (absl::IsNotFound(processes.status())) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  if (absl::IsNotFound(processes.status())) return NotFound(NoProcessText(pid_or_name, directory));
   if (!processes.ok()) return processes.status();
   int64_t pid = -1;
   const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
@@ -343,7 +337,7 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   if (found.size() > 1) {
     return InvalidArgument("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found));
   }
-  if (processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  if (processes->empty()) return NotFound(NoProcessText(pid_or_name, directory));
   return NotFound("no process ", pid_or_name, " has a control channel in ", directory,
                   "; there are: ", ListOf(*processes));
 }

@@ -122,7 +122,7 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
     if (frames == Frames::kNone) {
       grouping.labels.push_back(name);
     } else if (grouping.frames != Frames::kNone) {
-      return absl::InvalidArgumentError("--by takes only one of function, line and file");
+      return InvalidArgument("--by takes only one of function, line and file");
     } else {
       grouping.frames = frames;
     }

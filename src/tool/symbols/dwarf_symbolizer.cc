@@ -131,11 +131,11 @@ DwarfSymbolizer::~DwarfSymbolizer() = default;
 absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> DwarfSymbolizer::Open(const std::string& path) {
   auto impl = std::make_unique<Impl>();
   impl->dwfl = dwfl_begin(&kCallbacks);
-  if (impl->dwfl == nullptr) return absl::ResourceExhaustedError(path + ": " + dwfl_errmsg(-1));
+  if (impl->dwfl == nullptr) return ResourceExhausted(path + ": " + dwfl_errmsg(-1));
   impl->module = dwfl_report_offline(impl->dwfl, "module", path.c_str(), -1);
   dwfl_report_end(impl->dwfl, nullptr, nullptr);
   if (impl->module != nullptr) impl->elf = dwfl_module_getelf(impl->module, &impl->elf_bias);
-  if (impl->elf == nullptr) return absl::InvalidArgumentError(path + ": " + dwfl_errmsg(-1));
+  if (impl->elf == nullptr) return InvalidArgument(path + ": " + dwfl_errmsg(-1));
   impl->dwarf = dwfl_module_getdwarf(impl->module, &impl->dwarf_bias);
   return std::unique_ptr<DwarfSymbolizer>(new DwarfSymbolizer(std::move(impl)));
 }

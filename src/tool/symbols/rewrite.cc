@@ -66,10 +66,7 @@ void WriteComment(size_t modules, RawProfile& profile, FrameTables& tables) {
   for (const pprof::Location& location : message.location()) {
     with_lines += absl::c_any_of(location.line(), [](const pprof::Line& line) { return line.line() != 0; });
   }
-  auto& comments = *message.mutable_comment();
-  comments.erase(std::remove_if(comments.begin(), comments.end(),
-                                [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; }),
-                 comments.end());
+  EraseIf(*message.mutable_comment(), [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; });
   message.add_comment(tables.Text(
       Cat(kSymbolized, " modules=", modules, " locations=", message.location_size(), " with_lines=", with_lines)));
 }

@@ -32,8 +32,6 @@ absl::Status WriteTo(int descriptor, const std::string& name, const std::functio
 
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
-std::string SystemError() { return std::strerror(errno); }
-
 }  // namespace
 
 bool IsStandardOutput(const std::string& path) { return path.empty() || path == "-"; }
@@ -75,8 +73,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (path != "-") file.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const int descriptor = path == "-" ? STDIN_FILENO : file.get();
   if (descriptor < 0) {
-    const std::string text = Cat(path, ": cannot be opened: ", SystemError());
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::PermissionDeniedError(text);
+    const std::string text = Cat(path, ": cannot be opened: ", std::strerror(errno));
+    return errno == ENOENT ? NotFound(text) : PermissionDenied(text);
   }
   struct stat status;
   if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
@@ -87,10 +85,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   while (true) {
     const ssize_t count = read(descriptor, chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::InternalError(Cat(path, ": cannot be read: ", SystemError()));
+    if (count < 0) return absl::InternalError(Cat(path, ": cannot be read: ", std::strerror(errno)));
     if (count == 0) return bytes;
     bytes.append(chunk.data(), static_cast<size_t>(count));
-    if (bytes.size() > kMaxFileBytes) return absl::ResourceExhaustedError(path + ": is larger than 1 GiB");
+    if (bytes.size() > kMaxFileBytes) return ResourceExhausted(path + ": is larger than 1 GiB");
   }
 }
 

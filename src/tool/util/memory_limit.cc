@@ -42,14 +42,6 @@ void Apply() {
 #endif
 }
 
-// Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
-std::string OutOfMemoryMessage() {
-  // The size of a recording does not count: it is not read into memory.
-  return Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(input))), ", the limit",
-             input == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(input)), " of input"),
-             "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
-}
-
 }  // namespace
 
 absl::Status CheckMemoryVariable() {
@@ -72,7 +64,10 @@ void EnforceMemoryLimit(const std::string& name) {
       limit.rlim_cur = limit.rlim_max;
       setrlimit(RLIMIT_DATA, &limit);
     }
-    PrintError(command, OutOfMemoryMessage());
+    // The limit, or the machine has no more memory. A recording has no input: it is not read into memory.
+    PrintError(command, Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(input))), ", the limit",
+                            input == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(input)), " of input"),
+                            "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit"));
     std::fflush(stdout);
     _exit(kUnusable);
   });

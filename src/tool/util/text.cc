@@ -13,8 +13,6 @@
 namespace hbmprof::tool {
 namespace {
 
-bool IsBytes(std::string_view unit) { return unit == "bytes" || unit == "byte" || unit == "B"; }
-
 // The number of columns on a terminal, approximately: the number of code points.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
@@ -191,7 +189,8 @@ absl::Status CloseOutput() {
 }
 
 std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
-  if (!IsBytes(unit)) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
+  const bool is_bytes = unit == "bytes" || unit == "byte" || unit == "B";
+  if (!is_bytes) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double scaled = static_cast<double>(value);
   size_t power = 0;
