@@ -214,7 +214,6 @@ class Examiner {
     return sums;
   }
 
-  // The largest number of problems, and of remarks, that are listed.
   static constexpr size_t kEnough = 20;
 
   const RawProfile& profile_;

@@ -116,7 +116,6 @@ void PrintUnknownCommand(const std::vector<Command>& commands, const std::string
 
 // Each of the functions ...Problem returns what is wrong with the arguments of a subcommand; "" if nothing is.
 
-// An option that the subcommand does not have.
 std::string UnknownOptionProblem(const CLI::App& command, const std::vector<std::string>& words) {
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     const std::string name = word->substr(0, word->find('='));
@@ -144,7 +143,6 @@ void SeparateProgram(const Command& command, std::vector<std::string>& arguments
   }
 }
 
-// An option that is given several times although it takes one value.
 std::string RepeatedOptionProblem(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const size_t count = option->results().size();
@@ -192,7 +190,6 @@ absl::StatusOr<int> RunCommand(const Command& command) {
   return command.run();
 }
 
-// Sets the texts of the help page.
 void Describe(CLI::App& tool) {
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);

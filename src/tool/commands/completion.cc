@@ -15,7 +15,6 @@ std::vector<const CLI::Option*> DescribedOptions(const CLI::App& command) {
   return command.get_options([](const CLI::Option* option) { return !option->get_description().empty(); });
 }
 
-// Returns the names of the command's options, such as "--json", "--type" and "-t".
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : DescribedOptions(command)) {

@@ -19,7 +19,6 @@ struct ConvertOptions : ViewOptions {
   std::string type;
 };
 
-// Whether the format is made only from recordings.
 bool IsOfRecordings(const Format& format) {
   return format.write_recording != nullptr && format.write_profiles == nullptr;
 }
@@ -48,7 +47,6 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
   return absl::OkStatus();
 }
 
-// For a format with `rewrite`.
 absl::Status RewriteProfile(const ConvertOptions& options, const Format& format) {
   if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
     return InvalidArgument("--to ", format.name, " takes one profile, and no option that selects samples");
@@ -59,7 +57,6 @@ absl::Status RewriteProfile(const ConvertOptions& options, const Format& format)
   return WriteOutput(options.output, bytes);
 }
 
-// For a format with `text_of`.
 absl::Status CombineProfiles(const ConvertOptions& options, const Format& format) {
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(options.files));
   KeepLastOfEachProcess("convert", 0, profiles);

@@ -28,7 +28,6 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const std::vector<std::string>& files, c
   return MakeQuery("diff", std::move(profiles), options);
 }
 
-// The tree of the changes.
 CallTree TreeOf(const SumsQuery& query) { return CallTree(query.profiles, query.type, query.grouping, 1); }
 
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {

@@ -59,8 +59,6 @@ std::string FirstLine(const std::string& path) {
   return line;
 }
 
-// --- The machine. ---
-
 // As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
 // this right they cannot, nor can the programs that they start.
 void KeepFromMakingDeviceFiles() {
@@ -144,8 +142,6 @@ void Limits(Findings& findings) {
   }
 }
 
-// --- The injected library: it is preloaded into a second process of this command, which queries it. ---
-
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
   const absl::StatusOr<std::vector<CudaEntryPoint>> coverage = CudaCoverage();
@@ -190,8 +186,6 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
   return *library;
 }
 
-// --- The program. ---
-
 struct Program {
   bool elf = false;
   bool symbols = false;
@@ -215,7 +209,6 @@ struct Section {
   GElf_Shdr header;
   std::string_view bytes;
 
-  // Returns the text at `offset` of the string table of the section.
   std::string_view Text(uint64_t offset) const {
     const char* const text = elf_strptr(elf, header.sh_link, offset);
     return text == nullptr ? std::string_view() : text;

@@ -30,7 +30,6 @@ struct LeaksOptions : ViewOptions {
   std::vector<CLI::Option*> live_options;  // those above
 };
 
-// The judged sites and their sums.
 struct Result {
   const ProfileSet& profiles;
   const DumpSeries& series;
@@ -120,7 +119,6 @@ void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
   Print(ToText(json));
 }
 
-// Prints the series, its total growth, the sentence on the leaks, and the number of sites by verdict.
 void PrintHead(const LeaksOptions& options, const Result& result) {
   const DumpSeries& series = result.series;
   const std::string& unit = result.type.unit;
@@ -226,7 +224,6 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
   PrintVisible("\nno leaks:\n" + table.Text() + MoreRows(others.size(), all));
 }
 
-// Prints the result of --fail-over; nothing if no growth exceeds the limit.
 void PrintCheck(const Result& result, bool failed, int64_t limit) {
   const std::string& unit = result.type.unit;
   if (!failed) {

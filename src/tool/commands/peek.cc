@@ -20,7 +20,6 @@ struct Neighbours {
   std::vector<Sums::Edge> callees;
 };
 
-// Returns the neighbours by row number.
 std::vector<Neighbours> NeighboursOf(const Sums& sums) {
   std::vector<Neighbours> neighbours;
   const auto at = [&](uint32_t row) -> Neighbours& {

@@ -43,13 +43,10 @@ struct RunOptions : OutputOptions {
 
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
-// --- The folder and the names of the profiles. ---
-
 // The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
 // folder.
 class OutputFolder {
  public:
-  // Returns whether the folder exists and is writable.
   bool Open(const std::string& path) {
     std::error_code error;
     for (int attempt = 0; attempt < 100; ++attempt) {
@@ -111,8 +108,6 @@ class OutputFolder {
   std::vector<fs::path> created_;  // innermost first
   internal::FileDescriptor lock_;
 };
-
-// --- The processes. ---
 
 // Returns the processes with `variable` in their environment, as far as this user may read it.
 std::vector<int> ProcessesWith(const std::string& variable) {
@@ -189,7 +184,6 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // Restores the inherited setting, which the program must get.
   void Restore() const {
     for (int number = 1; number <= SIGRTMAX; ++number) {
       if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
@@ -260,9 +254,6 @@ int CannotStart(const absl::Status& status) {
   return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
 }
 
-// --- The summary. ---
-
-// Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
@@ -314,7 +305,6 @@ std::string CheckCaptureRange(const std::string& value) {
              " bytes");
 }
 
-// Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
   constexpr size_t kMostRanges = 5;

@@ -150,7 +150,6 @@ Input WithModules(RawProfile profile, Modules& modules) {
   return input;
 }
 
-// Symbolizes the modules, several at a time.
 void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
   size_t addresses = 0;
   for (const Module* module : work) addresses += module->frames.size();

@@ -25,7 +25,6 @@ constexpr size_t kMaxRows = 100000;
 constexpr size_t kGroups = 4;
 constexpr size_t kChartHeight = 10;
 
-// Returns a time since the start as text in seconds.
 std::string Seconds(int64_t nanos) { return FormatSeconds(static_cast<double>(nanos) / 1e9); }
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
@@ -40,7 +39,6 @@ std::string Optional(std::optional<int64_t> value, bool exact) {
   return value.has_value() ? Bytes(*value, exact) : "-";
 }
 
-// Returns the first lines of the output for one memory.
 std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
   return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak, exact), " at ", Seconds(memory.peak_time), ", in use ",
                      Bytes(memory.end_in_use, exact), " at ", Seconds(timeline.duration),
@@ -58,7 +56,6 @@ std::string HolderTable(const Timeline::Memory& memory, bool exact) {
   return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
 
-// Returns the marks in the interval, as one cell.
 std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   std::string text;
   size_t count = 0;
@@ -69,7 +66,6 @@ std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   return count > 2 ? Cat(text, "; ", count - 2, " more") : text;
 }
 
-// Returns a table with one row for each interval.
 std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
   const bool has_idle =
       absl::c_any_of(memory.intervals, [](const Timeline::Interval& interval) { return interval.idle != 0; });

@@ -79,7 +79,6 @@ class Screen {
   bool has_keys_ = false;
 };
 
-// The profiles that are compared.
 struct Profiles {
   std::string first;
   std::string previous;
@@ -96,7 +95,6 @@ constexpr Order kOrders[] = {{'f', "flat"}, {'c', "cum"}, {'n', "now"}, {'s', "s
 // The bytes in use of each memory at the last refreshes, as curves.
 class Curves {
  public:
-  // Adds the values of a profile.
   void Add(const ProfileSet::File& file) {
     for (const ProfileInfo::Device& device : file.info.devices) {
       const std::optional<int64_t> in_use = device.Number("in_use");
@@ -248,7 +246,6 @@ Json Header(const SumsQuery& query, const Sums& sums) {
   return json;
 }
 
-// Prints the lines above the table.
 void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
   for (const ProfileSet::File& file : query.profiles.files()) {
     PrintVisible(Cat(Visible(file.path), "  ", FormatTime(file.time_nanos), "\n", DeviceLines(file, options.exact)));

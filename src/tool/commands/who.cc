@@ -17,7 +17,6 @@ struct WhoOptions {
   std::string address;
 };
 
-// A buffer that contained the address.
 struct Owner {
   uint64_t id = 0;
   uint32_t site = 0;

@@ -6,7 +6,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// One line per stack, outermost frame first.
 std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) {
   // The separators of frames and lines must not be part of a name.
   const auto write = [](std::string name) {

@@ -51,13 +51,11 @@ class Pickle {
     Integer(second);
     bytes_ += '\x86';
   }
-  // Gives a number to the value that was written last. Returns the number.
   uint32_t Put() {
     bytes_ += 'r';
     AppendLittleEndian(memo_size_, 4);
     return memo_size_++;
   }
-  // Writes the value with this number again.
   void Get(uint32_t number) {
     const bool is_short = number < 256;
     bytes_ += is_short ? 'h' : 'j';
@@ -339,7 +337,6 @@ class MemoryVizWriter : RecordingConverter {
     }
     return static_cast<int64_t>(end - address);
   }
-  // Returns the parts of a range that are in none of the others.
   static std::vector<std::pair<uint64_t, uint64_t>> Without(const Ranges& others, uint64_t address, int64_t size) {
     std::vector<std::pair<uint64_t, uint64_t>> parts;
     const uint64_t end = address + static_cast<uint64_t>(size);
@@ -459,7 +456,6 @@ class MemoryVizWriter : RecordingConverter {
     number = pickle_.Put();
   }
 
-  // Adds an element to a dictionary.
   template <typename Value>
   void Add(const char* name, const Value& value) {
     pickle_.Text(name);

@@ -204,7 +204,6 @@ class PerfettoWriter : RecordingConverter {
     return uuid;
   }
 
-  // Writes the counters of the account whose values have changed.
   void WriteAccount(size_t number, int64_t time) {
     const SiteTotals::Account& now = totals_.account(number);
     Account& account = accounts_[number];
@@ -218,7 +217,6 @@ class PerfettoWriter : RecordingConverter {
     if (now.idle != 0 || account.idle.track != 0) write(account.idle, " pool idle", now.idle);
   }
 
-  // Writes the samples up to `time`.
   void WriteSamples(int64_t time) {
     while (const DriverSample* sample = cursor_.NextSample(time)) {
       for (const DriverSample::Device& device : sample->devices) {
@@ -279,7 +277,6 @@ class PerfettoWriter : RecordingConverter {
     open = std::move(next);
   }
 
-  // Writes the heap profile of each account whose peak is at this instant.
   void AtPeak(int64_t time) {
     for (size_t i = 0; i < accounts_.size(); ++i) {
       Account& account = accounts_[i];
@@ -310,7 +307,6 @@ class PerfettoWriter : RecordingConverter {
     for (const auto& [key, number] : numbers) {
       Message<CallstackField> callstack(data, InternedField::kCallstack);
       callstack.add_uint64(CallstackField::kId, number + 1);
-      // Outermost first.
       callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
       for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
         callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
@@ -359,7 +355,6 @@ class PerfettoWriter : RecordingConverter {
     mapping.add_uint64(MappingField::kPath, id);
   }
 
-  // Writes the heap profile of one account, or of all.
   void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
     std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
     std::vector<SiteTotals::Site> sums(callstacks_.size());

@@ -43,7 +43,6 @@ class TableRow {
     const char* const quote = format_ == TableFormat::kNdjson ? "\"" : "";
     text_ += Cat(quote, value, quote);
   }
-  // Serialized JSON.
   void Json(const std::string& value) {
     if (format_ == TableFormat::kCsv) {
       Text(value);
@@ -66,7 +65,6 @@ class TableRow {
   // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
   void StartAt(size_t column) { column_ = column; }
   std::string_view text() const { return text_; }
-  // Ends the row and appends it to `output`.
   absl::Status End(FileOutput& output) {
     text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
     return output.Append(text_);
@@ -125,7 +123,6 @@ std::string TagsAsJson(const std::vector<std::pair<std::string, std::string>>& t
   return Compact(ObjectOf({tags.begin(), tags.end()}));
 }
 
-// Appends the names of the columns if the format has them.
 absl::Status WriteColumnNames(TableFormat format, const std::vector<std::string>& columns, FileOutput& output) {
   if (format != TableFormat::kCsv) return absl::OkStatus();
   TableRow row(format, columns);
@@ -175,7 +172,6 @@ class EventTable : RecordingConverter {
     return row.End(output_);
   }
 
-  // Writes the samples up to `until`.
   absl::Status WriteSamples(int64_t until) {
     while (const DriverSample* sample = cursor_.NextSample(until)) {
       for (const DriverSample::Device& device : sample->devices) {
@@ -255,7 +251,6 @@ class EventTable : RecordingConverter {
   std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
 };
 
-// Labels with columns of their own.
 constexpr std::array<std::string_view, 3> kLabelColumns = {"device", "kind", "allocator"};
 
 class SampleTable {
@@ -338,7 +333,6 @@ class SampleTable {
     return row.End(output_);
   }
 
-  // The labels without a column of their own.
   static std::string LabelsOf(const ProfileSet& profiles, uint32_t labels) {
     std::map<std::string, Json> values;
     for (const ProfileSet::Label& label : profiles.labels(labels)) {

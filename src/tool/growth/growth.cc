@@ -33,7 +33,6 @@ constexpr Says kSays[kFeatures] = {{"it grew without long pauses", kJumps, kMore
                                    {"the growth is even until the end", "it fluctuates", kMore},
                                    {"it grew in even steps", kJumps, kMoreJumps}};
 
-// Judges sites over one series of dumps and one sample type.
 class SiteJudge {
  public:
   SiteJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
@@ -47,7 +46,6 @@ class SiteJudge {
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
-  // Fills in the verdict and what follows from it.
   void Fill(SiteGrowth& site) const {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;

@@ -56,7 +56,6 @@ class LifeJudge {
   }
 
  private:
-  // Births of live buffers in an interval of time.
   struct Births {
     double sum = 0;
     double times = 0;       // effective number of classes

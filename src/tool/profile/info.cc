@@ -5,7 +5,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// Decodes %XX in the value of a comment.
 std::string Decode(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {

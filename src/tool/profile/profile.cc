@@ -112,7 +112,6 @@ std::string ShownName(const std::string& name, const std::string& system_name) {
   return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
 }
 
-// Returns a * b, clamped to int64.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product;
   if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
@@ -156,7 +155,6 @@ uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
   return number;
 }
 
-// Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
   Adder(ProfileSet& set, const RawProfile& raw, FrameFilter& filter)

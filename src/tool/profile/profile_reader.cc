@@ -76,7 +76,6 @@ struct FieldInfo {
   const char* name;
   WireFormatLite::WireType type;
 };
-// Indexed by the field number of the message Profile.
 constexpr FieldInfo kFields[] = {{"", WireFormatLite::WIRETYPE_VARINT},
                                  {"sample_type", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
                                  {"sample", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
@@ -128,7 +127,6 @@ std::string WhyUnreadable(std::string_view bytes) {
   }
 }
 
-// Checks the invariants of RawProfile.
 class Checker {
  public:
   Checker(const pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}

@@ -14,7 +14,6 @@ namespace {
 class FramePattern {
  public:
   explicit FramePattern(const char* option) : option_(option) {}
-  // Error: kInvalidArgument.
   absl::Status Set(const std::string& expression) {
     if (expression.empty()) return absl::OkStatus();
     ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option_, expression));
@@ -25,7 +24,6 @@ class FramePattern {
   bool is_set() const { return pattern_.is_set(); }
   bool had_effect = false;
 
-  // Returns whether the function's name or source file matches.
   bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
     return pattern_.Matches(profiles, function.name) || pattern_.Matches(profiles, function.filename);
@@ -34,7 +32,6 @@ class FramePattern {
   bool MatchesBinary(const ProfileSet& profiles, const ProfileSet::Location& location) {
     return location.object != 0 && pattern_.Matches(profiles, location.object);
   }
-  // Returns whether any frame of the location or its binary matches.
   bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
     return MatchesBinary(profiles, location) || absl::c_any_of(location.frames, [&](const ProfileSet::Frame& frame) {
              return MatchesFrame(profiles, frame);
@@ -70,7 +67,6 @@ class FrameFilters {
   }
 
  private:
-  // What the filters do with a location.
   struct Decision {
     bool focused = false;
     bool ignored = false;
@@ -194,7 +190,6 @@ struct Range {
 // (one of them must match the value) or "REGEX,REGEX" (each must match "KEY:VALUE" of some label), as in pprof.
 class TagFilter {
  public:
-  // Error: kInvalidArgument for a wrong expression.
   absl::Status Set(const std::string& option, const std::string& argument) {
     if (argument.empty()) return absl::OkStatus();
     is_set_ = true;
@@ -270,7 +265,6 @@ class TagFilter {
 
 using LabelTexts = std::vector<std::pair<std::string, std::string>>;
 
-// Reads the arguments of --where. Error: kInvalidArgument.
 absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
   LabelTexts labels;
   for (const std::string& text : where) {
@@ -300,14 +294,12 @@ absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& prof
   return absl::OkStatus();
 }
 
-// The options of ViewOptions that select samples.
 struct Filters {
   LabelTexts where;
   FrameFilters frames;
   TagFilter tag_focus;
   TagFilter tag_ignore;
 
-  // Error: kInvalidArgument for a wrong expression or label.
   absl::Status Set(const ViewOptions& options) {
     ASSIGN_OR_RETURN(where, ParseWhere(options.where));
     RETURN_IF_ERROR(frames.Set(options));

@@ -10,7 +10,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// The label that holds the number of a sample's stack.
 constexpr char kStackLabel[] = "bytes";
 
 // Returns a profile with one sample for each stack. Its label kStackLabel is the number of the stack plus 1.

@@ -79,7 +79,6 @@ class TimelineMaker {
     return InvalidArgument("--by: no allocation has the tag '", options_.by, "'; there are ", names);
   }
 
-  // The group of a site.
   std::string GroupOf(uint32_t site) const {
     const Snapshot::Sample& sample = tables_.sites[site];
     if (options_.by == "function") return stacks_.own_frame(sample.stack).name;
@@ -142,7 +141,6 @@ class TimelineMaker {
     }
   }
 
-  // Reads the events into the intervals and the groups, and finds the marks.
   void ReadEvents(SiteTotals& totals) {
     for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
     for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);

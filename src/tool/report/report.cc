@@ -122,7 +122,6 @@ Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
   Json list = Json::array();
   for (const UnaccountedMemory& one : UnaccountedOf(file)) {
     const std::string name(one.name);
-    // The labels of AddUnaccounted.
     if (!WhereKeeps(options, {{kLibraryLabel, name}, {"device", one.device}})) continue;
     list.push_back({one.device, name, Shown(one.bytes)});
   }
@@ -336,7 +335,6 @@ Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibrari
       recorded.progress);
 }
 
-// Adds the times of dumps that were written during the recording.
 void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Json& timeline) {
   const RecordingTables& tables = recorded.reader->tables();
   Json& dumps = timeline["dumps"] = Json::array();

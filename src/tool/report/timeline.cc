@@ -230,7 +230,6 @@ class TimelineMaker {
     host_.push_back(host_now_);
   }
 
-  // Enters the driver's samples up to `time`.
   void EnterSamples(const SiteTotals& totals, int64_t time) {
     while (const DriverSample* sample = cursor_.NextSample(time)) {
       has_host_ = has_host_ || sample->host_resident_bytes.has_value();

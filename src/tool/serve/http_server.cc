@@ -54,8 +54,6 @@ std::string_view Field(const RequestHead& request, Name name) {
   return {value.data(), value.size()};
 }
 
-// --- Checks of requests ---
-
 // Compares in a time that depends only on the length of `given`.
 bool IsSameSecret(std::string_view given, std::string_view secret) {
   unsigned difference = given.size() == secret.size() ? 0 : 1;
@@ -106,8 +104,6 @@ HttpRequest RequestOf(const RequestHead& head) {
       internal::ParseHttpQuery(target.substr(std::min(question + 1, target.size())));
   return {internal::DecodeUrl(target.substr(0, question)), {parameters.begin(), parameters.end()}};
 }
-
-// --- Connections ---
 
 class Connection;
 

@@ -21,7 +21,6 @@ struct Family {
   std::string samples;
 };
 
-// Returns `text` as the value of a label, in quotes.
 std::string LabelValue(const std::string& text) {
   return Cat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
 }

@@ -33,7 +33,6 @@ constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
 constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
 constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
-// A connection to the socket at `path`.
 struct Connection {
   const FileDescriptor& fd;
   const std::string& path;
@@ -100,7 +99,6 @@ absl::Status Send(const Connection& connection, std::string_view text) {
   return absl::OkStatus();
 }
 
-// Reads more of the answer into `text`.
 absl::Status Receive(const Connection& connection, std::string* text) {
   RETURN_IF_ERROR(WaitFor(connection, POLLIN));
   char bytes[65536];
@@ -128,7 +126,6 @@ absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* 
   return absl::OkStatus();
 }
 
-// Reads a line of an answer to "info".
 void ReadInfo(const std::string& line, LiveProcess* process) {
   std::istringstream words(line);
   std::string key;
@@ -160,7 +157,6 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
   }
 }
 
-// The directory that is used if the environment names none.
 std::string DefaultDirectory() {
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
     return Cat(runtime, "/hbmprof");

@@ -76,7 +76,6 @@ error_code Await(asio::io_context& context, const Start& start) {
 
 constexpr std::chrono::seconds kPartTime{330};
 
-// Sends the request over the connection `stream` and reads the answer.
 template <typename Stream>
 error_code Exchange(asio::io_context& context, Stream& stream, const http::request<http::empty_body>& request,
                     http::response_parser<http::string_body>& parser) {

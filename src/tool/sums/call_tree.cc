@@ -7,7 +7,6 @@
 namespace hbmprof::tool {
 namespace {
 
-// Returns the name of a frame's node.
 std::string NodeName(const ProfileSet::ShownFrame& frame, Grouping::Frames how) {
   if (how == Grouping::Frames::kFiles) return frame.Position();
   if (how == Grouping::Frames::kLines) return Cat(frame.name, frame.file.empty() ? "" : " ", frame.Position());

@@ -130,7 +130,6 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
   return grouping;
 }
 
-// Makes the rows and edges of a Sums.
 class Sums::Builder {
  public:
   Builder(const ProfileSet& profiles, const Grouping& grouping, bool with_edges, Sums& sums)
@@ -243,7 +242,6 @@ class Sums::Builder {
     if (!inlined) edge.inlined = false;
   }
 
-  // Sets the name and the position of each row.
   void NameRows() {
     struct Best {
       PositionWeight weight;

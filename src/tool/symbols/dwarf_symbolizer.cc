@@ -45,7 +45,6 @@ std::string LinkageName(Dwarf_Die* die) {
   return name.empty() ? TextOf(dwarf_attr_integrate(die, DW_AT_MIPS_linkage_name, &attribute)) : name;
 }
 
-// Returns the name in the source.
 std::string PlainName(Dwarf_Die* die) {
   Dwarf_Attribute attribute;
   return TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));

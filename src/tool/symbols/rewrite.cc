@@ -39,7 +39,6 @@ class FrameTables {
     }
     return entry->second;
   }
-  // Adds the frames to the lines of the location.
   void AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location) {
     for (const SourceFrame& frame : frames) {
       pprof::Line& line = *location.add_line();

@@ -23,7 +23,6 @@ bool enforced = false;
 std::atomic<size_t> input{0};
 std::string command;
 
-// Returns the limit that the environment sets, or 0.
 int64_t VariableBytes() {
   int64_t bytes = 0;
   const char* variable = std::getenv(kVariable);

@@ -58,7 +58,6 @@ constexpr size_t kMaxErrorBytes = 4096;
 // The errno of the first failed write to standard output; 0 if there was none.
 int output_error = 0;
 
-// The output of PageOutput.
 bool paging = false;
 std::string paged_output;
 
@@ -69,7 +68,6 @@ void Write(std::string_view text) {
   }
 }
 
-// Returns the code point of one character in UTF-8.
 uint32_t CodePointOf(std::string_view character) {
   uint32_t value = static_cast<unsigned char>(character[0]);
   if (character.size() > 1) value &= 0x7Fu >> character.size();
