@@ -1,7 +1,6 @@
 // `hbmprof control`: sends one request to a running process: a recording, a tag, tracking, statistics, a new peak.
 #include <filesystem>
 #include <iterator>
-#include <system_error>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/source/control_client.h"

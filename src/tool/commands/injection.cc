@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <system_error>
 
 #include "src/tool/util/text.h"
 

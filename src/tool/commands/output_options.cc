@@ -3,7 +3,6 @@
 #include <charconv>
 #include <filesystem>
 #include <random>
-#include <system_error>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"

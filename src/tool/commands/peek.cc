@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/profile/regex.h"
+#include "src/tool/profile/own_code.h"
 #include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {

@@ -50,9 +50,9 @@ CodePosition PositionOf(const pprof::Location& location, const pprof::Mapping& m
   return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
 }
 
-// Chooses the module's file: one with the right build id, preferably with DWARF.
-void FindFile(DebugFiles& debug_files, Module& module) {
-  std::string with_symbols;
+// Opens the module's file: one with the right build id, preferably with DWARF. Returns null if there is none.
+std::unique_ptr<DwarfSymbolizer> OpenFile(DebugFiles& debug_files, Module& module) {
+  std::unique_ptr<DwarfSymbolizer> chosen;
   for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
     const std::string build_id = BuildIdOf(candidate);
     if (build_id != module.build_id) {
@@ -60,23 +60,22 @@ void FindFile(DebugFiles& debug_files, Module& module) {
       module.problem = Cat(candidate, " has the build id ", shown(build_id), ", not ", shown(module.build_id));
       continue;
     }
-    const auto symbolizer = DwarfSymbolizer::Open(candidate);
+    auto symbolizer = DwarfSymbolizer::Open(candidate);
     if (!symbolizer.ok()) {
       module.problem = MessageOf(symbolizer.status());
       continue;
     }
-    if ((*symbolizer)->has_dwarf()) {
-      module.file = candidate;
-      module.has_dwarf = true;
-      return;
-    }
-    if (with_symbols.empty()) with_symbols = candidate;
+    module.has_dwarf = (*symbolizer)->has_dwarf();
+    if (chosen != nullptr && !module.has_dwarf) continue;
+    chosen = *std::move(symbolizer);
+    module.file = candidate;
+    if (module.has_dwarf) break;
   }
-  module.file = with_symbols;
   if (module.file.empty() && module.problem.empty()) {
     module.problem = module.build_id.empty() ? "no such file, and the profile has no build id to look for"
                                              : Cat("no file with the build id ", module.build_id);
   }
+  return chosen;
 }
 
 void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
@@ -85,18 +84,13 @@ void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
     module.has_dwarf = true;
     return;
   }
-  FindFile(debug_files, module);
-  if (module.file.empty()) return;
-  const auto symbolizer = DwarfSymbolizer::Open(module.file);
-  if (!symbolizer.ok()) {
-    module.problem = MessageOf(symbolizer.status());
-    return;
-  }
+  const std::unique_ptr<DwarfSymbolizer> symbolizer = OpenFile(debug_files, module);
+  if (symbolizer == nullptr) return;
   std::vector<uint64_t> addresses;
   for (const auto& [position, frames] : module.frames) {
-    addresses.push_back((*symbolizer)->AddressOf(position.first, position.second));
+    addresses.push_back(symbolizer->AddressOf(position.first, position.second));
   }
-  std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
+  std::vector<std::vector<SourceFrame>> found = symbolizer->Symbolize(addresses);
   size_t i = 0;
   for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
   if (has_cache && module.has_dwarf && !module.build_id.empty()) StoreFrames(module.build_id, module.frames);

@@ -8,21 +8,16 @@
 namespace hbmprof::tool {
 namespace {
 
-struct TimelineCommandOptions {
+struct TimelineCommandOptions : TimelineOptions {
   std::string file;
-  std::string device;
-  std::string by;
   size_t rows = 0;  // 0: as many as fit
-  size_t sites = 5;
   bool json = false;
   bool exact = false;
   bool own = true;
   std::vector<std::string> known;
 };
 
-constexpr size_t kDefaultRows = 24;
 constexpr size_t kMaxRows = 100000;
-constexpr size_t kGroups = 4;
 constexpr size_t kChartHeight = 10;
 
 std::string Seconds(int64_t nanos) { return FormatSeconds(static_cast<double>(nanos) / 1e9); }
@@ -242,22 +237,17 @@ Json ToJson(const Timeline& timeline) {
   return json;
 }
 
-absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
+absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
   ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
 
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
-  TimelineOptions wanted;
-  wanted.intervals = options.rows != 0 ? options.rows : kDefaultRows;
+  if (options.rows != 0) options.intervals = options.rows;
   if (is_chart) {
     constexpr size_t kUsualColumns = 80;
     const size_t columns = TerminalColumns() == 0 ? kUsualColumns : TerminalColumns();
-    wanted.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+    options.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
   }
-  wanted.by = options.by;
-  wanted.max_groups = kGroups;
-  wanted.max_holders = options.sites;
-  wanted.memory = options.device;
-  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, wanted));
+  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, options));
   WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
     Print(ToText(ToJson(timeline)));
@@ -282,14 +272,14 @@ Command AddTimelineCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("timeline", "Show memory over time, from a recording");
   auto options = std::make_shared<TimelineCommandOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
-  arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
+  arguments->add_option("-d,--device", options->memory, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
                         "Add columns of bytes: function, library, tag (sets of tags), or KEY (values of this tag)");
   arguments
       ->add_option("-n,--rows", options->rows,
                    "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
       ->transform(WholeNumber(1, kMaxRows));
-  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
+  arguments->add_option("--sites", options->max_holders, "Functions to show at the peak (default: 5; 0: all)")
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   arguments->add_flag("--json", options->json, kJsonHelp);

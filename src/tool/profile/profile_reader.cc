@@ -72,17 +72,8 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
   }
 }
 
-struct FieldInfo {
-  const char* name;
-  WireFormatLite::WireType type;
-};
-constexpr FieldInfo kFields[] = {{"", WireFormatLite::WIRETYPE_VARINT},
-                                 {"sample_type", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"sample", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"mapping", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"location", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"function", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"string_table", WireFormatLite::WIRETYPE_LENGTH_DELIMITED}};
+// By number: the fields of the message Profile that have a length.
+constexpr const char* kFields[] = {"", "sample_type", "sample", "mapping", "location", "function", "string_table"};
 
 template <typename Message>
 bool Parses(const std::string& bytes) {
@@ -107,10 +98,11 @@ std::string WhyUnreadable(std::string_view bytes) {
       if (!WireFormatLite::SkipField(&input, tag)) return at(Cat("field ", number, " cannot be read"));
       continue;
     }
-    const std::string field = Cat(kFields[number].name, "[", counts[number]++, "]");
+    const std::string field = Cat(kFields[number], "[", counts[number]++, "]");
     uint32_t size = 0;
     std::string part;
-    if (WireFormatLite::GetTagWireType(tag) != kFields[number].type || !input.ReadVarint32(&size)) {
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+        !input.ReadVarint32(&size)) {
       return at(field + " has no length");
     }
     const size_t rest = bytes.size() - static_cast<size_t>(input.CurrentPosition());

@@ -1,7 +1,5 @@
 #include "src/tool/profile/series.h"
 
-#include <numeric>
-
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,10 +1,7 @@
 #include "src/tool/profile/view.h"
 
-#include <re2/re2.h>
-
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/profile/regex.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

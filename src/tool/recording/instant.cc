@@ -1,7 +1,6 @@
 #include "src/tool/recording/instant.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"

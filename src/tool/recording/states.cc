@@ -2,8 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cstdio>
-
 #include "hbmprof/pprof.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/torch/torch_snapshot.h"

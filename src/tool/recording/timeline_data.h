@@ -8,14 +8,14 @@
 namespace hbmprof::tool {
 
 struct TimelineOptions {
-  size_t intervals = 1;  // at least 1
+  size_t intervals = 24;  // at least 1
   // "function": the program's own functions. "library": the libraries of libraries.h. "tag": all tags of an allocation.
   // Any other text: the value of the tag with this key. Empty: no groups.
   std::string by;
   // The number of groups that are shown: those with the most bytes at the peak. All others together are the group
   // "other".
-  size_t max_groups = 1;
-  size_t max_holders = 1;  // the number of elements of Memory::holders; 0: all
+  size_t max_groups = 4;
+  size_t max_holders = 5;  // the number of elements of Memory::holders; 0: all
   std::string memory;      // only this memory (AccountName); empty: all
 };
 

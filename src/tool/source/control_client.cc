@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
-#include <system_error>
 
 #include "absl/strings/strip.h"
 #include "src/base/control_protocol.h"

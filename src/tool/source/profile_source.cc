@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <system_error>
 
 #include "src/base/descriptor.h"
 #include "src/tool/recording/instant.h"
@@ -90,44 +89,45 @@ class EndSignals {
   FileDescriptor fd_;
 };
 
-class Series {
- public:
-  Series(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-         const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough)
-      : command_(command),
-        process_(process),
-        dumps_(dumps),
-        is_enough_(is_enough),
-        process_end_(OpenProcess(process.socket)),
-        progress_(dumps.count, "dumps taken") {}
+struct Series {
+  const std::string& command;
+  const LiveProcess& process;
+  const LiveDumps& dumps;
+  const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough;
+  const EndSignals signals;  // before the thread of progress, which must not get these signals
+  const FileDescriptor process_end{OpenProcess(process.socket)};
+  Progress progress{dumps.count, "dumps taken"};
+  Clock::time_point next = Clock::now();
+  bool ended = false;  // the first dump is enough
+  size_t attempts = 0;
+  size_t taken = 0;
 
   // Returns the next dump; nullopt at the end of the series.
   absl::StatusOr<std::optional<ProfileSet::Named>> Next() {
-    while (attempts_ < dumps_.count && !ended_) {
-      if (attempts_ > 0 && !WaitForNext()) break;
-      ++attempts_;
+    while (attempts < dumps.count && !ended) {
+      if (attempts > 0 && !WaitForNext()) break;
+      ++attempts;
       absl::StatusOr<ProfileSet::Named> dump = Take();
-      progress_.Advance(1);
+      progress.Advance(1);
       if (dump.ok()) {
-        ++taken_;
+        ++taken;
         return *std::move(dump);
       }
-      if (taken_ == 0) return dump.status();
+      if (taken == 0) return dump.status();
       if (absl::IsNotFound(dump.status())) {
         ReportEnd();
         break;
       }
-      Report(Cat("dump ", attempts_, " of ", dumps_.count, " failed: ", MessageOf(dump.status())));
+      Report(Cat("dump ", attempts, " of ", dumps.count, " failed: ", MessageOf(dump.status())));
     }
     return std::nullopt;
   }
 
- private:
   absl::StatusOr<ProfileSet::Named> Take() {
-    ASSIGN_OR_RETURN(const std::string bytes, QueryProcess(process_.socket, "profile"));
-    std::string name = process_.name;
-    if (!dumps_.folder.empty()) {
-      const std::string path = NewFileOf(process_, ".pb.gz", dumps_.folder);
+    ASSIGN_OR_RETURN(const std::string bytes, QueryProcess(process.socket, "profile"));
+    std::string name = process.name;
+    if (!dumps.folder.empty()) {
+      const std::string path = NewFileOf(process, ".pb.gz", dumps.folder);
       if (const absl::Status status = WriteOutput(path, bytes); status.ok()) {
         name = path;
       } else {
@@ -136,50 +136,38 @@ class Series {
     }
     CountInput(bytes.size());
     ASSIGN_OR_RETURN(RawProfile profile, ParseProfile(bytes, name));
-    if (taken_ == 0) {
+    if (taken == 0) {
       ASSIGN_OR_RETURN(const ProfileSet first, ProfileSet::Parse({{name, bytes}}));
-      ASSIGN_OR_RETURN(ended_, is_enough_(first));
+      ASSIGN_OR_RETURN(ended, is_enough(first));
     }
     return ProfileSet::Named{std::move(name), std::move(profile)};
   }
 
   // Waits until the next dump is due. Returns false if the series ends before.
   bool WaitForNext() {
-    next_ = std::max(next_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(dumps_.seconds)),
-                     Clock::now());
+    next = std::max(next + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(dumps.seconds)),
+                    Clock::now());
     while (true) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_ - Clock::now());
-      pollfd ends[] = {{signals_.fd(), POLLIN, 0}, {process_end_.get(), POLLIN, 0}};
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+      pollfd ends[] = {{signals.fd(), POLLIN, 0}, {process_end.get(), POLLIN, 0}};
       const int ready = poll(ends, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
       if (ready > 0 && ends[0].revents != 0) return false;
       if (ready > 0) {
         ReportEnd();
         return false;
       }
-      if (ready == 0 && Clock::now() >= next_) return true;
+      if (ready == 0 && Clock::now() >= next) return true;
     }
   }
 
   void ReportEnd() {
-    Report(Cat(process_.name, " (", process_.pid, ") has ended, or does not answer; ", taken_, " of ", dumps_.count,
+    Report(Cat(process.name, " (", process.pid, ") has ended, or does not answer; ", taken, " of ", dumps.count,
                " dumps were taken"));
   }
   void Report(const std::string& message) {
-    const std::unique_lock<std::mutex> hold = progress_.Hide();
-    PrintError(command_, message);
+    const std::unique_lock<std::mutex> hold = progress.Hide();
+    PrintError(command, message);
   }
-
-  const std::string& command_;
-  const LiveProcess& process_;
-  const LiveDumps& dumps_;
-  const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough_;
-  const EndSignals signals_;  // before the thread of progress_, which must not get these signals
-  const FileDescriptor process_end_;
-  Progress progress_;
-  Clock::time_point next_ = Clock::now();
-  bool ended_ = false;  // the first dump is enough
-  size_t attempts_ = 0;
-  size_t taken_ = 0;
 };
 
 }  // namespace
@@ -294,7 +282,7 @@ absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProce
       return PermissionDenied("--output '", dumps.folder, "': not a writable folder");
     }
   }
-  Series series(command, process, dumps, is_enough);
+  Series series{command, process, dumps, is_enough};
   return ProfileSet::ReadEach([&] { return series.Next(); });
 }
 

@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <system_error>
 
 #include "absl/strings/escaping.h"
 #include "src/base/descriptor.h"
@@ -92,10 +91,9 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
   }
   if (!build_id.empty() && !directories_.empty()) {
     const internal::MutexLock hold(mutex_);
-    const auto& index = Index();
-    if (const auto found = index.find(build_id); found != index.end()) {
-      for (const std::string& file : found->second) add(file);
-    }
+    const bool is_first = !std::exchange(indexed_, true);
+    for (size_t i = 0; is_first && i < directories_.size(); ++i) Search(directories_[i]);
+    for (const std::string& file : by_build_id_[build_id]) add(file);
   }
   for (const std::string& cache : caches_) add_by_build_id(cache);
   if (!path.empty() && path.front() == '/') {
@@ -105,13 +103,6 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
     add(path);
   }
   return files;
-}
-
-const std::map<std::string, std::vector<std::string>>& DebugFiles::Index() {
-  if (indexed_) return by_build_id_;
-  indexed_ = true;
-  for (const std::string& dir : directories_) Search(dir);
-  return by_build_id_;
 }
 
 void DebugFiles::Search(const std::string& dir) {

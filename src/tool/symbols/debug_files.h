@@ -28,10 +28,6 @@ class DebugFiles {
   std::vector<std::string> Problems();
 
  private:
-  // Returns the ELF files below the user's folders, by build id. Makes the index at the first call. Candidates calls
-  // this after it has tried the conventional paths.
-  const std::map<std::string, std::vector<std::string>>& Index() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const std::vector<std::string> directories_;
   const size_t max_entries_;
   std::vector<std::string> caches_;
@@ -40,8 +36,8 @@ class DebugFiles {
 
   internal::Mutex mutex_;
   bool indexed_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t entries_ ABSL_GUARDED_BY(mutex_) = 0;  // seen so far
-  std::map<std::string, std::vector<std::string>> by_build_id_ ABSL_GUARDED_BY(mutex_);
+  size_t entries_ ABSL_GUARDED_BY(mutex_) = 0;                                           // seen so far
+  std::map<std::string, std::vector<std::string>> by_build_id_ ABSL_GUARDED_BY(mutex_);  // below the user's folders
   std::vector<std::string> problems_ ABSL_GUARDED_BY(mutex_);
 };
 

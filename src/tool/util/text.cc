@@ -1,6 +1,5 @@
 #include "src/tool/util/text.h"
 
-#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
