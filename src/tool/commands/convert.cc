@@ -19,6 +19,13 @@ struct ConvertOptions : ViewOptions {
   std::string type;
 };
 
+// A profile in which the births of buffers are labels, for pprof and other viewers.
+const Format kBirthsFormat = {"births", nullptr, false,
+                              [](pprof::Profile& profile) { return LabelBirths(0, &profile); }};
+// In the order of the help.
+const Format* const kFormats[] = {&kCsvFormat,    &kNdjsonFormat, &kFoldedFormat,   &kSpeedscopeFormat,
+                                  &kBirthsFormat, &kXplaneFormat, &kPerfettoFormat, &kMemoryVizFormat};
+
 bool IsOfRecordings(const Format& format) {
   return format.write_recording != nullptr && format.write_profiles == nullptr;
 }
@@ -71,7 +78,7 @@ absl::Status CombineProfiles(const ConvertOptions& options, const Format& format
 }
 
 absl::Status Convert(const ConvertOptions& options) {
-  const Format& format = **absl::c_find_if(Formats(), [&](const Format* one) { return options.to == one->name; });
+  const Format& format = **absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
   if (IsOfRecordings(format) || (format.write_recording != nullptr && IsRecordingFile(options.files[0]))) {
     return ConvertRecording(options, format);
   }
@@ -101,7 +108,7 @@ Command AddConvertCommand(CLI::App& tool) {
       ->required();
   std::vector<std::string> names;
   std::string of_recordings;
-  for (const Format* format : Formats()) {
+  for (const Format* format : kFormats) {
     names.emplace_back(format->name);
     if (IsOfRecordings(*format)) of_recordings += Cat(of_recordings.empty() ? "" : ", ", format->name);
   }

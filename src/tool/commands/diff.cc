@@ -28,8 +28,6 @@ absl::StatusOr<SumsQuery> ReadWithDelay(const std::vector<std::string>& files, c
   return MakeQuery("diff", std::move(profiles), options);
 }
 
-CallTree TreeOf(const SumsQuery& query) { return CallTree(query.profiles, query.type, query.grouping, 1); }
-
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
                {"base", options.base},
@@ -41,7 +39,7 @@ void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& s
                {"change", Minus(sums.sum()[1], sums.sum()[0])},
                {"total", total}};
   if (options.tree) {
-    json["nodes"] = TreeJson(TreeOf(query));
+    json["nodes"] = TreeJson(query, 1);
     Print(ToText(json));
     return;
   }
@@ -75,7 +73,7 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     return;
   }
   if (options.tree) {
-    PrintVisible("\n" + TreeTable(query, TreeOf(query), options.nodes(), total, true));
+    PrintVisible("\n" + TreeTable(query, 1, options.nodes(), total));
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;

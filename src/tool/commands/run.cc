@@ -244,14 +244,10 @@ void EndBySignal(int number) {
   raise(number);
 }
 
-// The exit status that a shell returns for a program that it cannot execute.
-constexpr int kCannotExecute = 126;
-constexpr int kNotFound = 127;
-
+// Returns the exit status that a shell returns for a program that it cannot execute.
 int CannotStart(const absl::Status& status) {
   PrintError("run", MessageOf(status));
-  if (absl::IsNotFound(status)) return kNotFound;
-  return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
+  return absl::IsNotFound(status) ? 127 : absl::IsPermissionDenied(status) ? 126 : kUnusable;
 }
 
 std::string Unaccounted(const Comment& comment) {

@@ -258,15 +258,14 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
 }
 
 void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
-  const CallTree tree(query.profiles, query.type, query.grouping);
   if (options.json) {
     Json json = Header(query, sums);
-    json["nodes"] = TreeJson(tree);
+    json["nodes"] = TreeJson(query, 0);
     Print(ToText(json));
     return;
   }
   PrintHead(options, query, sums);
-  PrintVisible(TreeTable(query, tree, options.nodes(), sums.total()[1], false));
+  PrintVisible(TreeTable(query, 0, options.nodes(), sums.total()[1]));
 }
 
 // Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the

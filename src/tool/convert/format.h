@@ -71,9 +71,6 @@ absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks,
   return Writer(recording, stacks, output, progress).Write();
 }
 
-// The formats in the order of the help.
-const std::vector<const Format*>& Formats();
-
 extern const Format kCsvFormat, kNdjsonFormat, kFoldedFormat, kSpeedscopeFormat, kXplaneFormat, kPerfettoFormat,
     kMemoryVizFormat;
 

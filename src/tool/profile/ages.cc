@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "src/tool/profile/info.h"
+#include "src/tool/profile/profile_reader.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -87,12 +88,8 @@ absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
   };
   const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
   if (std::max(types[0], types[1]) == profile->sample_type_size()) return absl::OkStatus();
-  int64_t texts[] = {number_of(kBirthLabel), number_of("seconds")};
-  for (int64_t& text : texts) {
-    if (text < profile->string_table_size()) continue;
-    text = profile->string_table_size();
-    profile->add_string_table(&text == &texts[0] ? kBirthLabel : "seconds");
-  }
+  StringTable table(*profile);
+  const int64_t texts[] = {table.Of(kBirthLabel), table.Of("seconds")};
   const int samples = profile->sample_size();
   for (int s = 0; s < samples; ++s) {
     const Ages ages(profile->sample(s).ages());

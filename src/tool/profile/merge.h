@@ -33,11 +33,10 @@ class ProfileMerger {
 
  private:
   class Adder;
-  int64_t Text(const std::string& text);
 
   pprof::Profile result_;
   bool has_subtracted_ = false;
-  absl::flat_hash_map<std::string, int64_t> texts_;
+  StringTable texts_{result_};
   // The entries of the result by their serialized contents without the id.
   absl::flat_hash_map<std::string, uint64_t> mappings_;
   absl::flat_hash_map<std::string, uint64_t> functions_;

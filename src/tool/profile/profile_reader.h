@@ -28,6 +28,24 @@ class RawProfile {
   pprof::Profile* message_;
 };
 
+// Adds texts to the string table of a profile, each once.
+class StringTable {
+ public:
+  explicit StringTable(pprof::Profile& message) : message_(message) {
+    for (int i = 0; i < message.string_table_size(); ++i) numbers_.try_emplace(message.string_table(i), i);
+    Of("");  // a profile has at least this one
+  }
+  int64_t Of(const std::string& text) {
+    const auto [entry, is_new] = numbers_.try_emplace(text, message_.string_table_size());
+    if (is_new) message_.add_string_table(text);
+    return entry->second;
+  }
+
+ private:
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> numbers_;
+};
+
 // Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors name the
 // field or byte that is wrong, and what to do: kInvalidArgument (not a profile, damaged, inconsistent);
 // kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: memory_limit.h).

@@ -189,7 +189,6 @@ class TagFilter {
  public:
   absl::Status Set(const std::string& option, const std::string& argument) {
     if (argument.empty()) return absl::OkStatus();
-    is_set_ = true;
     option_ = option;
     const size_t equals = argument.find('=');
     if (equals != std::string::npos) key_ = argument.substr(0, equals);
@@ -210,7 +209,7 @@ class TagFilter {
     if (range_.has_value()) FindUnits(profiles);
     return key_.has_value() && !is_part ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
   }
-  bool is_set() const { return is_set_; }
+  bool is_set() const { return !option_.empty(); }
 
   bool Matches(const ProfileSet& profiles, uint32_t label_set) const {
     const std::vector<ProfileSet::Label>& labels = profiles.labels(label_set);
@@ -252,7 +251,6 @@ class TagFilter {
     }
   }
 
-  bool is_set_ = false;
   std::string option_;
   std::optional<std::string> key_;
   std::optional<Range> range_;

@@ -1,8 +1,7 @@
-#include "src/tool/sums/call_tree.h"
-
+// The call tree of profiles: one node for each different path from the outermost frame.
 #include <queue>
 
-#include "src/tool/util/text.h"
+#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -13,7 +12,34 @@ std::string NodeName(const ProfileSet::ShownFrame& frame, Grouping::Frames how) 
   return frame.name;
 }
 
-}  // namespace
+class CallTree {
+ public:
+  struct Node {
+    size_t parent;
+    size_t depth;  // 0 for the root, which has no name
+    std::string name;
+    std::string position;  // of the first call site; "" for a label
+    int64_t flat = 0;
+    int64_t cum = 0;
+    // The sum of |flat| over the node and all nodes below it. In a difference, cum can be 0 above nodes that are not.
+    int64_t size = 0;
+    std::vector<size_t> children;  // largest size first; of equal sizes, growth first
+  };
+
+  // Sums the sample type `type` over all files, minus the first `base_files` files. The values of the labels of
+  // `grouping` are the outermost nodes. Below a node, frames with equal names become one node. With Frames::kLines,
+  // their positions must also be equal. With Frames::kFiles, only their positions count.
+  CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files);
+
+  // The root is node 0. Parents come before their children.
+  const std::vector<Node>& nodes() const { return nodes_; }
+  // Returns the nodes to show in the order of the tree, without the root. Leaves out nodes that are 0, and all but the
+  // `most` largest nodes (0: no limit).
+  std::vector<size_t> Shown(size_t most) const;
+
+ private:
+  std::vector<Node> nodes_;
+};
 
 CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
   nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
@@ -102,6 +128,35 @@ std::vector<size_t> CallTree::Shown(size_t most) const {
     }
   }
   return order;
+}
+
+}  // namespace
+
+std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total) {
+  const bool is_change = base_files != 0;
+  const CallTree tree(query.profiles, query.type, query.grouping, base_files);
+  const auto value = [&](int64_t of) { return is_change ? query.Change(of) : query.Text(of); };
+  Table table("rrrll");
+  table.Add({"cum", "cum%", "flat", "call tree", "where"});
+  const std::vector<size_t> numbers = tree.Shown(shown);
+  for (const size_t number : numbers) {
+    const CallTree::Node& node = tree.nodes()[number];
+    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
+               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
+              is_change ? ToneOf(node.cum) : Tone::kPlain);
+  }
+  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
+}
+
+Json TreeJson(const SumsQuery& query, size_t base_files) {
+  const CallTree tree(query.profiles, query.type, query.grouping, base_files);
+  Json list = Json::array();
+  for (const size_t number : tree.Shown(0)) {
+    const CallTree::Node& node = tree.nodes()[number];
+    list.push_back(
+        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
+  }
+  return list;
 }
 
 }  // namespace hbmprof::tool

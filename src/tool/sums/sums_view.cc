@@ -125,30 +125,6 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
   return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
 }
 
-std::string TreeTable(const SumsQuery& query, const CallTree& tree, size_t shown, int64_t total, bool is_change) {
-  const auto value = [&](int64_t of) { return is_change ? query.Change(of) : query.Text(of); };
-  Table table("rrrll");
-  table.Add({"cum", "cum%", "flat", "call tree", "where"});
-  const std::vector<size_t> numbers = tree.Shown(shown);
-  for (const size_t number : numbers) {
-    const CallTree::Node& node = tree.nodes()[number];
-    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
-               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
-              is_change ? ToneOf(node.cum) : Tone::kPlain);
-  }
-  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
-}
-
-Json TreeJson(const CallTree& tree) {
-  Json list = Json::array();
-  for (const size_t number : tree.Shown(0)) {
-    const CallTree::Node& node = tree.nodes()[number];
-    list.push_back(
-        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
-  }
-  return list;
-}
-
 std::string MoreRows(size_t shown, size_t all, const std::string& option) {
   return shown >= all ? "" : Cat("... and ", all - shown, " more rows (", option, " 0 shows all)\n");
 }

@@ -4,7 +4,6 @@
 
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
-#include "src/tool/sums/call_tree.h"
 #include "src/tool/sums/sums.h"
 #include "src/tool/util/json.h"
 #include "src/tool/util/text.h"
@@ -83,11 +82,12 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
                      const std::vector<ValueColumn>& columns,
                      const std::function<Tone(const Sums::Row&)>& tone = nullptr);
 
-// Returns a table of the call tree, with the line MoreRows: the `shown` largest nodes (0: all), percentages of `total`.
-// `is_change`: the values are changes. For PrintVisible.
-std::string TreeTable(const SumsQuery& query, const CallTree& tree, size_t shown, int64_t total, bool is_change);
+// Returns a table of the call tree (call_tree.cc), with the line MoreRows: the `shown` largest nodes (0: all),
+// percentages of `total`. The first `base_files` files are subtracted; if there are some, the values are changes. For
+// PrintVisible.
+std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total);
 // Returns the list of all nodes.
-Json TreeJson(const CallTree& tree);
+Json TreeJson(const SumsQuery& query, size_t base_files);
 
 // Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
 // all.

@@ -14,18 +14,12 @@
 namespace hbmprof::tool {
 namespace {
 
-// Adds strings and functions to the tables of a profile, each once. The profile has at least the string "".
+// Adds functions to the table of a profile, each once.
 class FrameTables {
  public:
-  explicit FrameTables(pprof::Profile& message) : message_(message) {
-    for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
-  }
+  explicit FrameTables(pprof::Profile& message) : texts(message), message_(message) {}
 
-  int64_t Text(const std::string& text) {
-    const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
-    if (is_new) message_.add_string_table(text);
-    return entry->second;
-  }
+  StringTable texts;
   // Returns the id of the function. Its strings are in the table.
   uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
     const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
@@ -43,16 +37,15 @@ class FrameTables {
     for (const SourceFrame& frame : frames) {
       pprof::Line& line = *location.add_line();
       // The order of the strings in the table is that of these statements.
-      const int64_t name = Text(frame.name);
-      const int64_t system_name = Text(frame.system_name);
-      line.set_function_id(FunctionOf(name, system_name, Text(frame.file), frame.start_line));
+      const int64_t name = texts.Of(frame.name);
+      const int64_t system_name = texts.Of(frame.system_name);
+      line.set_function_id(FunctionOf(name, system_name, texts.Of(frame.file), frame.start_line));
       line.set_line(frame.line);
     }
   }
 
  private:
   pprof::Profile& message_;
-  absl::flat_hash_map<std::string, int64_t> texts_;
   absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
 };
 
@@ -66,7 +59,7 @@ void WriteComment(size_t modules, RawProfile& profile, FrameTables& tables) {
     with_lines += absl::c_any_of(location.line(), [](const pprof::Line& line) { return line.line() != 0; });
   }
   EraseIf(*message.mutable_comment(), [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; });
-  message.add_comment(tables.Text(
+  message.add_comment(tables.texts.Of(
       Cat(kSymbolized, " modules=", modules, " locations=", message.location_size(), " with_lines=", with_lines)));
 }
 
@@ -205,7 +198,6 @@ void StoreFrames(const std::string& build_id, const FramesByPosition& frames) {
   known.insert(frames.begin(), frames.end());
 
   pprof::Profile message;
-  message.add_string_table("");
   FrameTables tables(message);
   absl::flat_hash_map<uint64_t, uint64_t> mappings;
   for (const auto& [position, of_position] : known) {
@@ -214,7 +206,7 @@ void StoreFrames(const std::string& build_id, const FramesByPosition& frames) {
       pprof::Mapping* added = message.add_mapping();
       added->set_id(mapping->second);
       added->set_file_offset(position.second);
-      added->set_build_id(tables.Text(build_id));
+      added->set_build_id(tables.texts.Of(build_id));
     }
     pprof::Location* location = message.add_location();
     location->set_id(static_cast<uint64_t>(message.location_size()));
