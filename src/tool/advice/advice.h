@@ -23,7 +23,6 @@ enum class AdviceKind {
   kReallocated,    // a thread frees a buffer, and its next event allocates a buffer of the same size
   kPool,           // sizes that a pool would serve with fewer calls of the driver
 };
-inline constexpr int kAdviceKinds = 7;
 // Returns "never_freed", "fragmentation", "peak", "reuse", "churn", "reallocated" or "pool".
 const char* AdviceKindName(AdviceKind kind);
 

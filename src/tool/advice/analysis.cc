@@ -89,8 +89,7 @@ std::string Shorten(std::vector<Advice::Site>& sites, const char* what, bool by_
 namespace hbmprof::tool {
 
 const char* AdviceKindName(AdviceKind kind) {
-  constexpr const char* kNames[kAdviceKinds] = {"never_freed", "fragmentation", "peak", "reuse",
-                                                "churn",       "reallocated",   "pool"};
+  constexpr const char* kNames[] = {"never_freed", "fragmentation", "peak", "reuse", "churn", "reallocated", "pool"};
   return kNames[static_cast<size_t>(kind)];
 }
 

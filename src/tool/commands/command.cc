@@ -61,7 +61,7 @@ void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
   arguments.add_option("--tagignore", options.tag_ignore, "No samples with a label that matches")->group("");
 }
 
-void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
+void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree) {
   arguments.add_option("-t,--type", options.type, "Sample type, such as peak_space (default: the profile's own)");
   arguments
       .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,library")
@@ -76,11 +76,10 @@ void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
   arguments.add_flag("--exact", options.exact, "Print bytes without rounding");
   arguments.add_flag("--json", options.json, kJsonHelp);
   AddViewOptions(arguments, options);
+  if (has_tree)
+    arguments.add_flag("--tree", options.tree,
+                       "The call tree, outermost frame first; its 100 largest nodes without -n");
   arguments.footer(kFilterHelp);
-}
-
-void AddTreeOption(CLI::App& arguments, SumsOptions& options) {
-  arguments.add_flag("--tree", options.tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
 }
 
 }  // namespace hbmprof::tool

@@ -54,9 +54,8 @@ void AddProcessOptions(CLI::App& arguments, bool is_hidden = false);
 // include those of AddProcessOptions.
 CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known);
 void AddViewOptions(CLI::App& arguments, ViewOptions& options);
-// All options except the files and --tree.
-void AddSumsOptions(CLI::App& arguments, SumsOptions& options);
-void AddTreeOption(CLI::App& arguments, SumsOptions& options);
+// All options except the files. `has_tree`: with --tree.
+void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree = false);
 
 }  // namespace hbmprof::tool
 

@@ -14,20 +14,6 @@ struct DiffOptions : SumsOptions {
   std::string after;
 };
 
-// Reads the base, and the other profiles after the time of --after.
-absl::StatusOr<SumsQuery> ReadWithDelay(const std::vector<std::string>& files, const DiffOptions& options) {
-  ASSIGN_OR_RETURN(const double seconds,
-                   SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
-  bool is_base = true;
-  const auto wait = [&](pprof::Profile&) {
-    if (std::exchange(is_base, false)) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    return absl::OkStatus();
-  };
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files, wait));
-  KeepLastOfEachProcess("diff", 1, profiles);
-  return MakeQuery("diff", std::move(profiles), options);
-}
-
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
                {"base", options.base},
@@ -105,8 +91,15 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   }
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
-  ASSIGN_OR_RETURN(const SumsQuery query,
-                   options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(files, options));
+  double seconds = 0;
+  if (!options.after.empty()) {
+    ASSIGN_OR_RETURN(seconds, SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
+  }
+  // The time is between the base and the other profiles.
+  const auto wait = [&seconds] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::exchange(seconds, 0)));
+  };
+  ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("diff", files, options, 1, wait));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, query.unit));
   const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
@@ -134,8 +127,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("SOURCE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and SOURCE, such as 60s; without SOURCE, BASE is read twice");
-  AddSumsOptions(*arguments, *options);
-  AddTreeOption(*arguments, *options);
+  AddSumsOptions(*arguments, *options, true);
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};

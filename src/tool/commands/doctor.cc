@@ -15,10 +15,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "hbmprof/cuda_coverage.h"
+#include "src/base/descriptor.h"
 #include "src/base/python_versions.h"
 #include "src/base/references.h"
 #include "src/tool/commands/command.h"
@@ -51,13 +51,6 @@ class Findings {
   }
   bool has_problem_ = false;
 };
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
 // this right they cannot, nor can the programs that they start.
@@ -117,9 +110,9 @@ void Nvml(Findings& findings) {
     return;
   }
   std::error_code error;
-  const bool container = std::filesystem::exists("/.dockerenv", error) ||
-                         FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
-                         FirstLine("/proc/1/cgroup").find("kubepods") != std::string::npos;
+  const std::string group = internal::ReadProcFile("/proc/1/cgroup");
+  const bool container = std::filesystem::exists("/.dockerenv", error) || group.find("docker") != std::string::npos ||
+                         group.find("kubepods") != std::string::npos;
   findings.Say("NVML", container
                            ? "found; in a container it may not find this process, and `unaccounted` then counts all "
                              "processes on a device"
@@ -127,8 +120,8 @@ void Nvml(Findings& findings) {
 }
 
 void Limits(Findings& findings) {
-  std::string memory = FirstLine("/sys/fs/cgroup/memory.max");
-  if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  std::string memory = internal::ReadProcFile("/sys/fs/cgroup/memory.max");
+  if (memory.empty()) memory = internal::ReadProcFile("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   char* end = nullptr;
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
   // If there is no limit, cgroup version 1 writes a number near INT64_MAX.

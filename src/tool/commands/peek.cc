@@ -20,15 +20,12 @@ struct Neighbours {
   std::vector<Sums::Edge> callees;
 };
 
-std::vector<Neighbours> NeighboursOf(const Sums& sums) {
-  std::vector<Neighbours> neighbours;
-  const auto at = [&](uint32_t row) -> Neighbours& {
-    if (neighbours.size() <= row) neighbours.resize(row + 1);
-    return neighbours[row];
-  };
+// Returns them by row number.
+std::map<uint32_t, Neighbours> NeighboursOf(const Sums& sums) {
+  std::map<uint32_t, Neighbours> neighbours;
   for (const Sums::Edge& edge : sums.edges()) {
-    at(edge.caller).callees.push_back(edge);
-    at(edge.callee).callers.push_back(edge);
+    neighbours[edge.caller].callees.push_back(edge);
+    neighbours[edge.callee].callers.push_back(edge);
   }
   // The numbers of rows differ from run to run.
   const auto key = [&sums](const Sums::Edge& edge) {
@@ -38,7 +35,7 @@ std::vector<Neighbours> NeighboursOf(const Sums& sums) {
         Minus(0, edge.cum[1]), caller.name, callee.name, edge.caller, edge.callee);
   };
   const auto is_larger = [&key](const Sums::Edge& a, const Sums::Edge& b) { return key(a) < key(b); };
-  for (Neighbours& row : neighbours) {
+  for (auto& [number, row] : neighbours) {
     absl::c_sort(row.callers, is_larger);
     absl::c_sort(row.callees, is_larger);
   }
@@ -84,8 +81,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (rows.empty()) {
     return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   }
-  std::vector<Neighbours> neighbours = NeighboursOf(sums);
-  for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));
+  std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums);
 
   if (options.json) {
     Json json = HeadJson(query, sums.total()[1]);

@@ -352,8 +352,7 @@ Command AddTopCommand(CLI::App& tool) {
       ->add_option("SOURCE", options->files,
                    "Profiles, also processes and run.hbmrec@peak; those of several processes are added up")
       ->required();
-  AddSumsOptions(*arguments, *options);
-  AddTreeOption(*arguments, *options);
+  AddSumsOptions(*arguments, *options, true);
   arguments->add_option("--older", options->older, "Only live buffers that are older than this time, such as 10m");
   arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
       ->capture_default_str();

@@ -4,7 +4,7 @@
 #include <set>
 #include <tuple>
 
-#include "src/tool/growth/life_table.h"
+#include "src/tool/growth/judge.h"
 #include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 

@@ -34,18 +34,23 @@ class TimelineMaker {
     }
     ReadEvents(totals);
     for (size_t account = 0; account < memories_.size(); ++account) {
-      if (memories_[account] == kNone) continue;
-      Timeline::Memory& memory = timeline_.memories[memories_[account]];
-      memory.peak = totals.account(account).peak;
-      memory.peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
-      memory.end_in_use = totals.account(account).in_use;
-      AddHolders(totals, account, &memory);
+      Timeline::Memory* const memory = MemoryOf(account);
+      if (memory == nullptr) continue;
+      memory->peak = totals.account(account).peak;
+      memory->peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
+      memory->end_in_use = totals.account(account).in_use;
+      AddHolders(totals, account, memory);
     }
     return std::move(timeline_);
   }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
+
+  // Returns null for a memory that is not shown.
+  Timeline::Memory* MemoryOf(size_t account) {
+    return memories_[account] == kNone ? nullptr : &timeline_.memories[memories_[account]];
+  }
 
   absl::Status AddMemories(const SiteTotals& totals) {
     memories_.assign(totals.account_count(), kNone);
@@ -195,17 +200,10 @@ class TimelineMaker {
   }
   void BeginInterval(const SiteTotals& totals) {
     for (size_t account = 0; account < memories_.size(); ++account) {
-      if (memories_[account] == kNone) continue;
-      Timeline::Memory& memory = timeline_.memories[memories_[account]];
-      Timeline::Interval& interval = memory.intervals[interval_];
-      if (interval_ > 0) {
-        const Timeline::Interval& before = memory.intervals[interval_ - 1];
-        interval.driver_in_use = before.driver_in_use;
-        interval.unaccounted = before.unaccounted;
-        interval.limit = before.limit;
-      } else {
-        interval.limit = memory.limit;
-      }
+      Timeline::Memory* const memory = MemoryOf(account);
+      if (memory == nullptr) continue;
+      if (interval_ > 0) memory->intervals[interval_] = memory->intervals[interval_ - 1];
+      if (interval_ == 0) memory->intervals[0].limit = memory->limit;
       SetHighest(totals, account, true);
     }
   }

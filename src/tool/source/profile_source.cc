@@ -245,21 +245,19 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
 }
 
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
-                                    const SumsOptions& options, size_t first) {
+                                    const SumsOptions& options, size_t first, const std::function<void()>& after_each) {
   std::optional<double> older;
   if (!options.older.empty()) {
     ASSIGN_OR_RETURN(older, SecondsOf("--older", options.older, 1, 1e9, "a time such as 10m, from 1s to 1e9s"));
   }
-  std::function<absl::Status(pprof::Profile&)> label;
-  if (options.NeedsAges()) {
-    label = [&](pprof::Profile& profile) {
-      const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
-      const auto& texts = profile.string_table();
-      // `hbmprof convert` may have replaced the ages.
-      const bool may_have_label = absl::c_linear_search(texts, kBirthLabel);
-      return may_have_label && !older.has_value() ? absl::OkStatus() : status;
-    };
-  }
+  const auto label = [&](pprof::Profile& profile) {
+    if (after_each) after_each();
+    if (!options.NeedsAges()) return absl::OkStatus();
+    const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
+    // `hbmprof convert` may have replaced the ages.
+    const bool may_have_label = absl::c_linear_search(profile.string_table(), kBirthLabel);
+    return may_have_label && !older.has_value() ? absl::OkStatus() : status;
+  };
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
   KeepLastOfEachProcess(command, first, profiles);
   if (!older.has_value()) return MakeQuery(command, std::move(profiles), options);

@@ -51,9 +51,10 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
 
 // Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
 // the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
-// LabelBirths and MakeQuery.
+// LabelBirths and MakeQuery. Calls `after_each` when a profile was read, if it is not null.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
-                                    const SumsOptions& options, size_t first = 0);
+                                    const SumsOptions& options, size_t first = 0,
+                                    const std::function<void()>& after_each = nullptr);
 
 struct LiveDumps {
   double seconds = 0;  // between the starts of two dumps, up to 86400

@@ -15,7 +15,7 @@ class Frames {
     nodes_.resize(profiles.locations().size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const ProfileSet::Location& location = profiles.locations()[i];
-      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}, location), 0});
+      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0, 0}, location), 0});
       for (const ProfileSet::Frame& frame : location.frames) {
         const ProfileSet::Function& function = profiles.functions()[frame.function];
         nodes_[i].push_back(
@@ -30,19 +30,14 @@ class Frames {
   };
   // Returns the frames of a location, innermost first.
   const std::vector<Use>& of(uint64_t location) const { return nodes_[location]; }
-  size_t count() const { return keys_.size(); }
 
   std::string NameOf(uint32_t node) const {
-    const Key& key = keys_[node];
-    const std::string& name = profiles_.text(key.name);
-    const std::string file = CleanPath(profiles_.text(key.file));
-    std::string text = name;
-    if (key.line != 0) {
-      text += Cat(text.empty() ? "" : " ", file, ":", key.line);
-    } else if (!file.empty()) {
-      text += Cat(text.empty() ? "" : " ", file);
-    }
-    return text.empty() ? UnnamedFrame(profiles_.text(key.object)) : text;
+    const auto& [name, object, file_name, line, start_line] = keys_[node];
+    const std::string file = CleanPath(profiles_.text(file_name));
+    const std::string position = line != 0 ? Cat(file, ":", line) : file;
+    const std::string& text = profiles_.text(name);
+    if (text.empty() && position.empty()) return UnnamedFrame(profiles_.text(object));
+    return Cat(text, text.empty() || position.empty() ? "" : " ", position);
   }
   const std::string& ObjectOf(uint32_t node) const { return profiles_.text(objects_[node]); }
   std::string PositionText(uint32_t position) const {
@@ -51,35 +46,15 @@ class Frames {
   }
 
  private:
-  // The properties that distinguish nodes, as in pprof's graph. Code without a function name is distinguished by its
-  // binary.
-  struct Key {
-    ProfileSet::String name;
-    ProfileSet::String object;
-    ProfileSet::String file;
-    int64_t line;
-    int64_t start_line = 0;
-    friend bool operator==(const Key& a, const Key& b) {
-      return a.name == b.name && a.object == b.object && a.file == b.file && a.line == b.line &&
-             a.start_line == b.start_line;
-    }
-    template <typename H>
-    friend H AbslHashValue(H h, const Key& key) {
-      return H::combine(std::move(h), key.name, key.object, key.file, key.line, key.start_line);
-    }
-  };
+  // The properties that distinguish nodes, as in pprof's graph: the name, the binary, the source file, the line, and
+  // the first line of the function. Code without a function name is distinguished by its binary.
+  using Key = std::tuple<ProfileSet::String, ProfileSet::String, ProfileSet::String, int64_t, int64_t>;
 
   Key KeyOf(const ProfileSet::Function& function, const ProfileSet::Frame& frame,
-            const ProfileSet::Location& location) {
-    Key key = {0, 0, 0, 0};
-    if (how_ != Grouping::Frames::kFiles) key.name = function.name;
-    if (how_ != Grouping::Frames::kFunctions) key.file = function.filename;
-    if (how_ == Grouping::Frames::kLines) key.line = frame.line;
-    if (key.name == 0) {
-      key.object = location.object;
-      key.start_line = function.start_line;
-    }
-    return key;
+            const ProfileSet::Location& location) const {
+    const ProfileSet::String name = how_ != Grouping::Frames::kFiles ? function.name : 0;
+    return {name, name == 0 ? location.object : 0, how_ != Grouping::Frames::kFunctions ? function.filename : 0,
+            how_ == Grouping::Frames::kLines ? frame.line : 0, name == 0 ? function.start_line : 0};
   }
 
   // `location`: where a frame with this key is.
