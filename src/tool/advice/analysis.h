@@ -17,7 +17,6 @@
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool::advise {

@@ -73,9 +73,8 @@ class Examiner {
     if (message_.time_nanos() == 0)
       Note("it has no time: give the files to `hbmprof leaks` in the order of their times");
     if (message_.duration_nanos() != 0) Note("it has a duration: some viewers add up profiles with a duration");
-    int empty = 0;
-    for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
-    if (empty > 1) Problem("its string table begins twice: two profiles were written into one file");
+    if (absl::c_count(message_.string_table(), "") > 1)
+      Problem("its string table begins twice: two profiles were written into one file");
   }
 
   void Tables() {
@@ -95,9 +94,7 @@ class Examiner {
       const pprof::Location& location = message_.location(i);
       dense = dense && location.id() == static_cast<uint64_t>(i) + 1;
       without_name += location.line().empty() ? 1 : 0;
-      bool has_line = false;
-      for (const pprof::Line& line : location.line()) has_line = has_line || line.line() != 0;
-      without_line += has_line ? 0 : 1;
+      without_line += absl::c_all_of(location.line(), [](const pprof::Line& line) { return line.line() == 0; }) ? 1 : 0;
       if (location.mapping_id() == 0) continue;
       const auto mapping = mappings.find(location.mapping_id());
       if (mapping == mappings.end()) {

@@ -7,7 +7,6 @@
 
 #include "src/tool/profile/view.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
@@ -41,9 +40,6 @@ extern const char kFilterHelp[];
 inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
 // The help of --json.
 inline constexpr char kJsonHelp[] = "Print JSON: all rows, with exact values";
-
-// The help of a SOURCE (profile_source.h).
-inline constexpr char kSourceHelp[] = "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak";
 
 // The heading of the options of running processes.
 inline constexpr char kProcessGroup[] = "Running processes";

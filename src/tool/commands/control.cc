@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
 
@@ -45,9 +44,8 @@ absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
   if (!options.output.empty() && all != "record start" && all != "record flight") {
     return InvalidArgument("--output is for record start and record flight, not for ", all);
   }
-  constexpr int64_t kLeast = int64_t{1} << 20;
   if (!options.max_bytes.empty() &&
-      (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < kLeast))) {
+      (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < 1 << 20))) {
     return InvalidArgument("--max-bytes ", options.max_bytes,
                            ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit");
   }

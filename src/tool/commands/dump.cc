@@ -1,7 +1,6 @@
 // `hbmprof dump`: saves a profile: of a running process, of a moment of a recording, or of any other source.
 
 #include "src/tool/commands/command.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
 
@@ -38,7 +37,10 @@ Command AddDumpCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("dump", "Save a profile: of a running process, a recording's moment, a URL");
   auto options = std::make_shared<DumpOptions>();
-  arguments->add_option("SOURCE", options->source, kSourceHelp)->required();
+  arguments
+      ->add_option("SOURCE", options->source,
+                   "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak")
+      ->required();
   arguments->add_option("-o,--output", options->output,
                         "The file to write; - is standard output. Default, of a process: a new file in this folder");
   arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards")

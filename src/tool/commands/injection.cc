@@ -232,13 +232,7 @@ absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<s
 ProcessEnd WaitForProcess(int process) {
   int status = 0;
   while (waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
-  ProcessEnd end;
-  if (WIFSIGNALED(status)) {
-    end.signal = WTERMSIG(status);
-  } else {
-    end.code = WEXITSTATUS(status);
-  }
-  return end;
+  return WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
 }
 
 absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::vector<std::string>& command,
@@ -248,11 +242,8 @@ absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::ve
   // The number must be above the standard descriptors, because the child replaces those.
   const int output = fcntl(pipe[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   close(pipe[1]);
-  ChildSetup setup;
-  setup.environment = environment;
-  setup.output = output;
-  if (with_errors) setup.errors = output;
-  const absl::StatusOr<int> child = StartProcess(program, command, setup);
+  const absl::StatusOr<int> child =
+      StartProcess(program, command, {environment, output, with_errors ? output : -1, nullptr});
   close(output);
   Captured captured;
   char buffer[4096];

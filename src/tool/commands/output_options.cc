@@ -23,10 +23,9 @@ std::string OutputPattern(const std::string& folder, const std::string& run) {
 
 // Returns the value of HBMPROF_RECORD. Each process has its own file.
 std::string RecordPattern(const OutputOptions& options, const std::string& folder, const std::string& run) {
-  constexpr char kRecording[] = ".hbmrec";
   if (options.record == "true") {
     const std::string profiles = OutputPattern(folder, run);
-    return Cat(profiles.substr(0, profiles.size() - sizeof(kProfileSuffix) + 1), kRecording);
+    return Cat(profiles.substr(0, profiles.size() - sizeof(kProfileSuffix) + 1), ".hbmrec");
   }
   if (fs::path(options.record).is_absolute()) return options.record;
   std::error_code error;

@@ -22,9 +22,8 @@ absl::StatusOr<int> RunPs(bool exact) {
   for (const LiveProcess& process : *processes) {
     if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
     for (const LiveMemory& memory : process.memory) {
-      const auto bytes = [&](int64_t value) { return Bytes(value, exact); };
-      table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
-                 memory.limit < 0 ? "-" : bytes(memory.limit)});
+      table.Add({process.id, process.name, memory.device, memory.space, Bytes(memory.in_use, exact),
+                 Bytes(memory.peak, exact), memory.limit < 0 ? "-" : Bytes(memory.limit, exact)});
     }
   }
   Print(table.Text());

@@ -22,7 +22,6 @@
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {

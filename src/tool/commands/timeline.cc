@@ -243,8 +243,7 @@ absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
   if (options.rows != 0) options.intervals = options.rows;
   if (is_chart) {
-    constexpr size_t kUsualColumns = 80;
-    const size_t columns = TerminalColumns() == 0 ? kUsualColumns : TerminalColumns();
+    const size_t columns = TerminalColumns() == 0 ? 80 : TerminalColumns();
     options.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
   }
   ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, options));

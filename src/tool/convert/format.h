@@ -4,7 +4,6 @@
 #define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 
 #include "src/base/atomic_file.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"

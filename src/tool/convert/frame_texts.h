@@ -3,7 +3,6 @@
 #define HBMPROF_SRC_TOOL_CONVERT_FRAME_TEXTS_H_
 
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/common.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -7,7 +7,6 @@
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "src/tool/growth/judge.h"
-#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

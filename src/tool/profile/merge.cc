@@ -1,7 +1,6 @@
 #include "src/tool/profile/merge.h"
 
 #include "src/export/gzip.h"
-#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/text.h"
 

@@ -143,12 +143,9 @@ class ProfileSet {
   LabelGroups GroupLabels(const std::vector<std::string>& keys) const;
 
   // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
-  //
-  // Removes the files of these indices.
   void RemoveFiles(const std::vector<size_t>& indices);
   // Replaces the frames of a location, in every stack that contains it.
   void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
-  // Adds a location and returns its number.
   uint64_t AddLocation(Location location);
   // Returns the number of the stack of these locations, innermost first.
   uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }

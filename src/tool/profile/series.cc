@@ -8,10 +8,9 @@ namespace {
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
 // young process say little.
 bool HasAges(const ProfileSet::File& file) {
-  constexpr int64_t kYoungSeconds = 16;
   const auto processes =
       absl::c_count_if(file.info.processes, [](const Comment& process) { return process.values.count("pid") > 0; });
-  return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
+  return file.info.UptimeSeconds().value_or(0) >= 16 && processes <= 1;
 }
 
 // Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.

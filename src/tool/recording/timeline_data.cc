@@ -2,7 +2,6 @@
 
 #include "src/tool/profile/libraries.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

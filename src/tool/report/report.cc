@@ -8,7 +8,6 @@
 #include "src/tool/profile/own_code.h"
 #include "src/tool/report/timeline.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {

@@ -2,7 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 #define HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 

@@ -8,9 +8,7 @@
 #define HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
 
 #include "src/tool/recording/cursor.h"
-#include "src/tool/util/common.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 

@@ -21,7 +21,6 @@
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

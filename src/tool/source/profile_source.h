@@ -4,8 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
-#include "src/tool/profile/profile.h"
-#include "src/tool/profile/profile_reader.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/sums/sums_view.h"

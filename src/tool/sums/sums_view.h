@@ -2,16 +2,11 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/sums/sums.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
-
-// The number of nodes of a call tree that are shown without -n.
-constexpr size_t kDefaultNodes = 100;
 
 struct SumsOptions : ViewOptions {
   explicit SumsOptions(bool own_by_default = true) : ViewOptions(own_by_default) {}
@@ -29,7 +24,7 @@ struct SumsOptions : ViewOptions {
   // Whether an option selects or shows the births of buffers.
   bool NeedsAges() const { return !older.empty() || absl::c_linear_search(by, kBirthLabel); }
   // The number of nodes of a tree to show; 0: all.
-  size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
+  size_t nodes() const { return has_rows ? rows : 100; }
 };
 
 // The profiles with the options applied.

@@ -17,8 +17,7 @@ class DebugFiles {
   // abcdef/debuginfo and abcdef/executable), by path, or anywhere below it. Then searches debuginfod's cache
   // ($DEBUGINFOD_CACHE_PATH, $XDG_CACHE_HOME, ~/.cache), /usr/lib/debug, and the module's own path. Visits at most
   // `max_entries` files and folders below `directories`.
-  static constexpr size_t kMaxEntries = 200000;
-  explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = kMaxEntries);
+  explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = 200000);
 
   // Returns the readable files that may belong to the module, best first, each once. Includes a file with a different
   // build id only if it has the module's name, so that a message can name it. Thread-safe.

@@ -123,11 +123,9 @@ std::unique_lock<std::mutex> Progress::Hide() {
 }
 
 void Progress::Run() {
-  constexpr auto kDelay = std::chrono::seconds(1);
-  constexpr auto kInterval = std::chrono::milliseconds(200);
   constexpr size_t kWidth = 40;
   std::unique_lock<std::mutex> hold(mutex_);
-  if (ended_.wait_for(hold, kDelay, [this] { return end_; })) return;
+  if (ended_.wait_for(hold, std::chrono::seconds(1), [this] { return end_; })) return;
   do {
     const size_t done = std::min(done_.load(std::memory_order_relaxed), all_);
     const size_t filled = kWidth * done / all_;
@@ -135,7 +133,7 @@ void Progress::Run() {
                  std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
     std::fflush(stderr);
     shown_ = true;
-  } while (!ended_.wait_for(hold, kInterval, [this] { return end_; }));
+  } while (!ended_.wait_for(hold, std::chrono::milliseconds(200), [this] { return end_; }));
   if (shown_) std::fputs(kRemove, stderr);
 }
 
