@@ -190,16 +190,6 @@ absl::StatusOr<int> RunCommand(const Command& command) {
   return command.run();
 }
 
-void Describe(CLI::App& tool) {
-  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
-  tool.require_subcommand(1);
-  tool.get_formatter()->column_width(28);
-  tool.footer(
-      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
-      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
-      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
-}
-
 // Parses the command line, the subcommand `first` and the words after it. Returns the subcommand; null if there is
 // nothing to run: then prints the help, the version or what is wrong, and sets `*code` to the exit code.
 const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const std::string& first,
@@ -258,7 +248,13 @@ int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
       "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
       "hbmprof");
-  Describe(tool);
+  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
+  tool.require_subcommand(1);
+  tool.get_formatter()->column_width(28);
+  tool.footer(
+      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
+      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
+      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   // In the order of the help page.
   for (AddCommand* const add :

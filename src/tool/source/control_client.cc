@@ -204,11 +204,9 @@ void RemoveIfDead(const std::string& path) {
 }
 
 std::string ListOf(const std::vector<LiveProcess>& processes) {
-  std::string text;
-  for (const LiveProcess& process : processes) {
-    text += Cat(text.empty() ? "" : ", ", process.id, " ", process.name);
-  }
-  return text;
+  return absl::StrJoin(processes, ", ", [](std::string* out, const LiveProcess& process) {
+    *out += Cat(process.id, " ", process.name);
+  });
 }
 
 }  // namespace
