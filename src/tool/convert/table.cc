@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "absl/strings/str_cat.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
 #include "src/tool/source/profile_source.h"

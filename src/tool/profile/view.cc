@@ -195,11 +195,9 @@ class TagFilter {
     const std::string value = equals == std::string::npos ? argument : argument.substr(equals + 1);
     ASSIGN_OR_RETURN(range_, Range::Parse(option, value));
     if (range_.has_value()) return absl::OkStatus();
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, value.substr(begin, end - begin)));
+    for (const std::string& part : std::vector<std::string>(absl::StrSplit(value, ','))) {
+      ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, part));
       expressions_.push_back(std::move(compiled));
-      begin = end + 1;
     }
     return absl::OkStatus();
   }

@@ -19,12 +19,6 @@ constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
 constexpr std::chrono::seconds kSitesAge{1};
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
 
-int64_t BytesOnDevices(const LiveProcess& process) {
-  int64_t bytes = 0;
-  for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
-  return bytes;
-}
-
 std::string KeyOf(const LiveProcess& process) { return Cat(process.id, " ", process.name); }
 
 absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
@@ -66,7 +60,8 @@ void Fleet::RecordHistory() {
       Course course = std::move(courses_[key]);
       if (process.seconds < course.seconds) course.bytes.clear();  // another process with the same id
       course.seconds = process.seconds;
-      course.bytes.push_back(BytesOnDevices(process));
+      int64_t& bytes = course.bytes.emplace_back(0);  // on devices
+      for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
       if (course.bytes.size() > kHistoryPoints) course.bytes.pop_front();
       courses[key] = std::move(course);
     }
