@@ -17,22 +17,17 @@ struct ControlOptions {
   std::string max_bytes;
 };
 
-// The requests, as src/base/control_protocol.h describes them.
-struct Request {
-  const char* name;
-  const char* argument;  // "": none
-};
-constexpr Request kRequests[] = {{"record", "start, stop or flight"},
-                                 {"tag", "KEY=VALUE"},
-                                 {"tracking", "on or off"},
-                                 {"stats", ""},
-                                 {"reset-peak", ""}};
+// The requests, as src/base/control_protocol.h describes them, and their arguments; "": none.
+constexpr std::pair<const char*, const char*> kRequests[] = {{"record", "start, stop or flight"},
+                                                             {"tag", "KEY=VALUE"},
+                                                             {"tracking", "on or off"},
+                                                             {"stats", ""},
+                                                             {"reset-peak", ""}};
 
 // Checks the options, and sets `*max_bytes` to the size that --max-bytes names.
 absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
-  const std::string expected = std::find_if(std::begin(kRequests), std::end(kRequests), [&](const Request& request) {
-                                 return options.request == request.name;
-                               })->argument;
+  const std::string expected =
+      absl::c_find_if(kRequests, [&](const auto& request) { return options.request == request.first; })->second;
   if (options.argument.empty() != expected.empty()) {
     return InvalidArgument(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected);
   }
@@ -80,9 +75,9 @@ Command AddControlCommand(CLI::App& tool) {
   auto options = std::make_shared<ControlOptions>();
   std::vector<std::string> names;
   std::string help;
-  for (const Request& request : kRequests) {
-    names.emplace_back(request.name);
-    help += Cat(help.empty() ? "" : "; ", request.name, *request.argument == '\0' ? "" : " ", request.argument);
+  for (const auto& [name, argument] : kRequests) {
+    names.emplace_back(name);
+    help += Cat(help.empty() ? "" : "; ", name, *argument == '\0' ? "" : " ", argument);
   }
   arguments->add_option("PROCESS", options->process, "Process id or name, as `hbmprof ps` lists them")->required();
   arguments->add_option("REQUEST", options->request, help)->required()->check(CLI::IsMember(names))->type_name("");

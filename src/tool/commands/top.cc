@@ -86,11 +86,7 @@ struct Profiles {
 };
 
 // The keys that sort the table, and the columns by which they sort.
-struct Order {
-  char key;
-  const char* column;
-};
-constexpr Order kOrders[] = {{'f', "flat"}, {'c', "cum"}, {'n', "now"}, {'s', "since start"}};
+constexpr std::pair<char, const char*> kOrders[] = {{'f', "flat"}, {'c', "cum"}, {'n', "now"}, {'s', "since start"}};
 
 // The bytes in use of each memory at the last refreshes, as curves.
 class Curves {
@@ -167,7 +163,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
   curves.Add(now);
   std::string text =
       Cat(Visible(process.name), " (", process.pid, ")  ", FormatTime(now.time_nanos), "  q ends; sort by");
-  for (const Order& by : kOrders) text += Cat(by.key == order ? "  *" : "  ", by.key, " ", by.column);
+  for (const auto& [key, column] : kOrders) text += Cat(key == order ? "  *" : "  ", key, " ", column);
   text += Cat("\n", DeviceLines(now, options.exact), curves.Text(options.exact));
   const auto seconds = (now.time_nanos - query.profiles.files()[0].time_nanos) / 1'000'000'000;
   text += Cat(
@@ -221,7 +217,7 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
       }
       const char key = screen.Wait(static_cast<int>(seconds * 1000));
       if (key == 'q') break;
-      for (const Order& by : kOrders) order = by.key == key ? key : order;
+      for (const auto& [by, column] : kOrders) order = by == key ? key : order;
       absl::StatusOr<std::string> next = QueryProcess(process.socket, "profile");
       if (!next.ok()) {
         end = Cat(process.name, " (", process.pid, ") has ended, or does not answer\n");

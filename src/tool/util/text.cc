@@ -120,25 +120,22 @@ std::string Escaped(std::string_view text, Escapes how) {
   return out;
 }
 
-struct KnownUnit {
-  const char* names;  // lower case, singular, separated by spaces
-  Unit unit;
-};
 constexpr std::string_view kMemory = "memory";
 constexpr std::string_view kTime = "time";
 constexpr Unit kByte = {1, kMemory, "B"};
 constexpr Unit kSecond = {1000000000, kTime, "s"};
-constexpr KnownUnit kUnits[] = {{"b byte", kByte},
-                                {"kb kbyte kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
-                                {"mb mbyte megabyte", {int64_t{1} << 20, kMemory, "MB"}},
-                                {"gb gbyte gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
-                                {"tb tbyte terabyte", {int64_t{1} << 40, kMemory, "TB"}},
-                                {"pb pbyte petabyte", {int64_t{1} << 50, kMemory, "PB"}},
-                                {"ns nanosecond", {1, kTime, "ns"}},
-                                {"us \xCE\xBCs microsecond", {1000, kTime, "us"}},
-                                {"ms millisecond", {1000000, kTime, "ms"}},
-                                {"s sec second", kSecond},
-                                {"hour hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
+// By names: lower case, singular, separated by spaces.
+constexpr std::pair<const char*, Unit> kUnits[] = {{"b byte", kByte},
+                                                   {"kb kbyte kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
+                                                   {"mb mbyte megabyte", {int64_t{1} << 20, kMemory, "MB"}},
+                                                   {"gb gbyte gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
+                                                   {"tb tbyte terabyte", {int64_t{1} << 40, kMemory, "TB"}},
+                                                   {"pb pbyte petabyte", {int64_t{1} << 50, kMemory, "PB"}},
+                                                   {"ns nanosecond", {1, kTime, "ns"}},
+                                                   {"us \xCE\xBCs microsecond", {1000, kTime, "us"}},
+                                                   {"ms millisecond", {1000000, kTime, "ms"}},
+                                                   {"s sec second", kSecond},
+                                                   {"hour hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
 
 }  // namespace
 
@@ -297,9 +294,9 @@ std::string Table::Text(size_t columns) const {
 Unit UnitOf(std::string_view name) {
   std::string lower = absl::AsciiStrToLower(std::string(name));
   if (lower.size() > 2 && lower.back() == 's') lower.pop_back();
-  for (const KnownUnit& known : kUnits) {
-    for (const auto known_name : absl::StrSplit(known.names, ' ')) {
-      if (known_name == lower) return known.unit;
+  for (const auto& [names, unit] : kUnits) {
+    for (const auto known_name : absl::StrSplit(names, ' ')) {
+      if (known_name == lower) return unit;
     }
   }
   return {};
