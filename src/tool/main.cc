@@ -1,4 +1,6 @@
 // The `hbmprof` command.
-#include "src/tool/commands/command_line.h"
+namespace hbmprof::tool {
+int RunCommandLine(int argc, char** argv);
+}  // namespace hbmprof::tool
 
 int main(int argc, char** argv) { return hbmprof::tool::RunCommandLine(argc, argv); }

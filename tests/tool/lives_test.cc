@@ -6,7 +6,6 @@
 #include <map>
 
 #include "src/tool/growth/judge.h"
-#include "src/tool/growth/life_table.h"
 #include "tests/tool/lives_command.h"
 #include "tests/tool/tool.h"
 

@@ -6,16 +6,11 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ADVICE_H_
 
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/common.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 
@@ -28,7 +23,6 @@ enum class AdviceKind {
   kReallocated,    // a thread frees a buffer, and its next event allocates a buffer of the same size
   kPool,           // sizes that a pool would serve with fewer calls of the driver
 };
-inline constexpr int kAdviceKinds = 7;
 // Returns "never_freed", "fragmentation", "peak", "reuse", "churn", "reallocated" or "pool".
 const char* AdviceKindName(AdviceKind kind);
 
@@ -59,8 +53,8 @@ struct AdviceReport {
 // `states` are those of ReadRecorded, with the view of own code. Reads the events up to three times. Needs memory for
 // the live buffers, and 2 bits for each event. `progress` counts the events of two of these passes. Errors: those of
 // OrderDumps.
-absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                    const ProfileSet& states, Progress& progress);
+absl::StatusOr<AdviceReport> Advise(RecordingReader& recording, const RecordedStacks& stacks, const ProfileSet& states,
+                                    Progress& progress);
 
 }  // namespace hbmprof::tool
 

@@ -1,33 +1,18 @@
-// See analysis.h.
 #include "src/tool/advice/analysis.h"
-
-#include <cstdio>
-
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool::advise {
 
 int64_t PercentOf(int64_t percent, int64_t value) { return value / 100 * percent + value % 100 * percent / 100; }
 
-std::string Bytes(int64_t bytes) { return FormatValue(bytes, "bytes"); }
-
 std::string Nanos(int64_t nanos) {
-  const double value = static_cast<double>(nanos);
-  char text[32];
-  if (nanos < 1000) {
-    std::snprintf(text, sizeof(text), "%.0f ns", value);
-  } else if (nanos < 1000000) {
-    std::snprintf(text, sizeof(text), "%.1f us", value / 1e3);
-  } else if (nanos < 1000000000) {
-    std::snprintf(text, sizeof(text), "%.1f ms", value / 1e6);
-  } else {
-    std::snprintf(text, sizeof(text), "%.1f s", value / 1e9);
-  }
-  return text;
+  const auto value = static_cast<double>(nanos);
+  if (nanos < 1000) return Cat(nanos, " ns");
+  if (nanos < 1000000) return absl::StrFormat("%.1f us", value / 1e3);
+  return nanos < 1000000000 ? absl::StrFormat("%.1f ms", value / 1e6) : absl::StrFormat("%.1f s", value / 1e9);
 }
 
-int PowerOf(int64_t value) {
-  int power = 0;
+size_t PowerOf(int64_t value) {
+  size_t power = 0;
   while (power < 62 && (int64_t{1} << power) < value) ++power;
   return power;
 }
@@ -60,8 +45,7 @@ void Analysis::Run(AdviceReport& report) {
     AdviseReallocated(*this, a, report);
     AdvisePool(*this, a, report);
   }
-  std::stable_sort(report.advice.begin(), report.advice.end(),
-                   [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
+  absl::c_stable_sort(report.advice, [](const Advice& a, const Advice& b) { return a.kind < b.kind; });
 }
 
 void Analysis::FindGroups() {
@@ -71,11 +55,7 @@ void Analysis::FindGroups() {
     const Snapshot::Sample& sample = tables.sites[site];
     const size_t account = tool::AccountOf(sample);
     const auto [entry, is_new] = numbers.try_emplace({stacks.own_frame(sample.stack).name, account}, groups.size());
-    if (is_new) {
-      groups.emplace_back();
-      groups.back().site = site;
-      groups.back().account = account;
-    }
+    if (is_new) groups.push_back({site, account});
     group_of[site] = entry->second;
   }
 }
@@ -92,15 +72,10 @@ Advice::Site Findings::SiteOfPair(const GroupPair& pair, int64_t bytes, int64_t 
   return site;
 }
 
-Advice Findings::AdviceOn(AdviceKind kind, size_t account) const {
-  Advice advice;
-  advice.kind = kind;
-  advice.account = AccountName(tables, account);
-  return advice;
-}
+Advice Findings::AdviceOn(AdviceKind kind, size_t account) const { return {kind, AccountName(tables, account)}; }
 
 std::string Shorten(std::vector<Advice::Site>& sites, const char* what, bool by_count) {
-  std::stable_sort(sites.begin(), sites.end(), [by_count](const Advice::Site& a, const Advice::Site& b) {
+  absl::c_stable_sort(sites, [by_count](const Advice::Site& a, const Advice::Site& b) {
     return by_count || a.bytes == b.bytes ? a.count > b.count : a.bytes > b.bytes;
   });
   std::string text = sites.empty() ? "" : sites[0].function;
@@ -114,13 +89,12 @@ std::string Shorten(std::vector<Advice::Site>& sites, const char* what, bool by_
 namespace hbmprof::tool {
 
 const char* AdviceKindName(AdviceKind kind) {
-  constexpr const char* kNames[kAdviceKinds] = {"never_freed", "fragmentation", "peak", "reuse",
-                                                "churn",       "reallocated",   "pool"};
+  constexpr const char* kNames[] = {"never_freed", "fragmentation", "peak", "reuse", "churn", "reallocated", "pool"};
   return kNames[static_cast<size_t>(kind)];
 }
 
-absl::StatusOr<AdviceReport> Advise(internal::RecordingReader& recording, const RecordedStacks& stacks,
-                                    const ProfileSet& states, Progress& progress) {
+absl::StatusOr<AdviceReport> Advise(RecordingReader& recording, const RecordedStacks& stacks, const ProfileSet& states,
+                                    Progress& progress) {
   AdviceReport report;
   RETURN_IF_ERROR(advise::AdviseNeverFreed(states, report));
   advise::Analysis(recording, stacks, progress).Run(report);

@@ -8,36 +8,18 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 #define HBMPROF_SRC_TOOL_ADVICE_ANALYSIS_H_
 
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
-#include "src/export/recording.h"
 #include "src/tool/advice/advice.h"
 #include "src/tool/advice/pool.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/progress.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool::advise {
-
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 
 // Thresholds. docs/advise.md lists them.
 inline constexpr int64_t kMinCalls = 1000;            // short-lived buffers, pairs
@@ -60,12 +42,10 @@ inline constexpr size_t kMaxCandidates = 16;
 
 // Returns `percent` hundredths of `value`.
 int64_t PercentOf(int64_t percent, int64_t value);
-// Returns a text such as "2.00 MiB".
-std::string Bytes(int64_t bytes);
 // Returns a text such as "1.5 ms".
 std::string Nanos(int64_t nanos);
 // Returns the smallest power of two that is not less than `value`, as its exponent; at most 62.
-int PowerOf(int64_t value);
+size_t PowerOf(int64_t value);
 
 struct Buffer {
   uint32_t site = 0;

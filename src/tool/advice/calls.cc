@@ -7,14 +7,21 @@ namespace {
 // Returns the smallest power of two, in nanoseconds, such that at least half of the freed buffers of the group lived
 // for this time or less.
 int64_t MedianLifetime(const Group& group) {
-  int64_t all = 0;
-  for (const int64_t count : group.lifetimes) all += count;
+  const int64_t all = absl::c_accumulate(group.lifetimes, int64_t{0});
   int64_t sum = 0;
   for (size_t power = 0; power < group.lifetimes.size(); ++power) {
     sum += group.lifetimes[power];
     if (2 * sum >= all) return int64_t{1} << power;
   }
   return 0;
+}
+
+// Returns the results of a simulation: the calls of the driver and the peak, before and after.
+std::vector<std::pair<std::string, int64_t>> CallsAndPeak(const Account& account, int64_t calls, int64_t peak) {
+  return {{"driver_calls_before", account.calls},
+          {"driver_calls_after", calls},
+          {"peak_before", account.peak},
+          {"peak_after", peak}};
 }
 
 }  // namespace
@@ -29,7 +36,7 @@ void AdviseChurn(const Findings& found, size_t a, AdviceReport& report) {
     if (found.groups[g].account != a || !found.churns[g]) continue;
     if (buffers == 0 || found.groups[g].short_lived > found.groups[most].short_lived) most = g;
     buffers += found.groups[g].short_lived;
-    advice.bytes = Plus(advice.bytes, found.groups[g].short_bytes);
+    AddTo(advice.bytes, found.groups[g].short_bytes);
     advice.sites.push_back(found.SiteOf(g, found.groups[g].short_bytes, found.groups[g].short_lived));
   }
   const bool is_one = advice.sites.size() == 1;
@@ -40,10 +47,7 @@ void AdviseChurn(const Findings& found, size_t a, AdviceReport& report) {
   advice.how = Cat("Short-lived: freed within 1/", kShortLivedPart,
                    " of the recording's length. The recording is replayed with a list of free buffers of each size for "
                    "each of these functions.");
-  advice.replay = {{"driver_calls_before", account.calls},
-                   {"driver_calls_after", account.calls - account.kept.calls_saved},
-                   {"peak_before", account.peak},
-                   {"peak_after", account.kept.peak}};
+  advice.replay = CallsAndPeak(account, account.calls - account.kept.calls_saved, account.kept.peak);
   report.advice.push_back(std::move(advice));
 }
 
@@ -58,10 +62,7 @@ void AdviseReallocated(const Findings& found, size_t a, AdviceReport& report) {
                     " right before the allocation of equal ones: ", account.reallocated,
                     " buffers are freed and allocated again by the next event of the thread.");
   advice.how = "The recording is replayed without these frees and allocations.";
-  advice.replay = {{"driver_calls_before", account.calls},
-                   {"driver_calls_after", account.calls - account.held.calls_saved},
-                   {"peak_before", account.peak},
-                   {"peak_after", account.held.peak}};
+  advice.replay = CallsAndPeak(account, account.calls - account.held.calls_saved, account.held.peak);
   report.advice.push_back(std::move(advice));
 }
 
@@ -100,13 +101,10 @@ void AdvisePool(const Findings& found, size_t a, AdviceReport& report) {
                     ", and the peak changes from ", Bytes(account.peak), " to ", Bytes(best->peak), ".");
   advice.how = Cat("The recording is replayed through a best-fit pool that splits and joins blocks and keeps its ",
                    best->pool->segment_count(), " segments. The most frequent short-lived sizes: ", frequent, ".");
-  advice.replay = {{"pool_limit", best->limit},
-                   {"pool_bytes", advice.bytes},
-                   {"pool_segments", best->pool->segment_count()},
-                   {"driver_calls_before", account.calls},
-                   {"driver_calls_after", calls_of(*best)},
-                   {"peak_before", account.peak},
-                   {"peak_after", best->peak}};
+  advice.replay = CallsAndPeak(account, calls_of(*best), best->peak);
+  advice.replay.insert(
+      advice.replay.begin(),
+      {{"pool_limit", best->limit}, {"pool_bytes", advice.bytes}, {"pool_segments", best->pool->segment_count()}});
   report.advice.push_back(std::move(advice));
 }
 

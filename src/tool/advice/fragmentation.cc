@@ -94,13 +94,13 @@ void AddPins(const Findings& found, const Fragmentation& device, int64_t largest
   std::map<uint32_t, Account::Freed> groups;
   for (const auto& [address, buffer] : device.live) {
     Account::Freed& group = groups[found.group_of[buffer.second]];
-    group.bytes = Plus(group.bytes, static_cast<int64_t>(buffer.first - address));
+    AddTo(group.bytes, static_cast<int64_t>(buffer.first - address));
     ++group.count;
   }
   // Groups with few bytes come first, because they are the cheapest to move.
   std::vector<std::pair<int64_t, uint32_t>> order;
   for (const auto& [group, sums] : groups) order.emplace_back(sums.bytes, group);
-  std::sort(order.begin(), order.end());
+  absl::c_sort(order);
   if (order.size() > 4 * kMaxCandidates) order.resize(4 * kMaxCandidates);
   std::vector<std::pair<int64_t, uint32_t>> pins;  // (range without the group, group)
   for (const auto& [bytes, group] : order) {

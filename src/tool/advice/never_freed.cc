@@ -1,7 +1,6 @@
 // kNeverFreed: the leaks that `hbmprof leaks` finds in the recording, in its words.
 #include "src/tool/advice/analysis.h"
 #include "src/tool/growth/growth.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool::advise {
 
@@ -15,18 +14,16 @@ absl::Status AdviseNeverFreed(const ProfileSet& states, AdviceReport& report) {
     if (site.verdict == Verdict::kLeak) leaks[DeviceOf(states, now, type, site.stack)].push_back(std::move(site));
   }
   for (const auto& [device, sites] : leaks) {
-    Advice advice;
-    advice.kind = AdviceKind::kNeverFreed;
-    advice.account = device;
+    Advice advice = {AdviceKind::kNeverFreed, device};
     advice.text = LeakSentence(states, now, type, sites);
     advice.how = "It is judged as in hbmprof leaks. Bytes are the growth; counts are the live buffers at the end.";
     std::map<std::pair<std::string, std::string>, Advice::Site> functions;
     for (const SiteGrowth& site : sites) {
       const std::vector<ProfileSet::ShownFrame> stack = states.ShownStack(site.stack);
       Advice::Site& function = functions[{NameOf(states, site), stack.empty() ? "" : stack[0].Position()}];
-      function.bytes = Plus(function.bytes, site.growth);
-      function.count = Plus(function.count, SumOf(states, now, objects, site.stack));
-      advice.bytes = Plus(advice.bytes, site.growth);
+      AddTo(function.bytes, site.growth);
+      AddTo(function.count, SumOf(states, now, objects, site.stack));
+      AddTo(advice.bytes, site.growth);
     }
     for (const auto& [key, sum] : functions) advice.sites.push_back({key.first, key.second, sum.bytes, sum.count});
     Shorten(advice.sites);

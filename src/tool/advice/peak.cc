@@ -19,7 +19,7 @@ void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport
       any = true;
     }
     if (candidates[a].size() > kMaxCandidates) {
-      std::sort(candidates[a].begin(), candidates[a].end(), [&account](const Candidate& x, const Candidate& y) {
+      absl::c_sort(candidates[a], [&account](const Candidate& x, const Candidate& y) {
         return account.freed_early.at(x.group).bytes > account.freed_early.at(y.group).bytes;
       });
       candidates[a].resize(kMaxCandidates);
@@ -40,7 +40,7 @@ void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport
     if (candidates[a].empty()) continue;
     const bool begins = !is_freed[a] && event.time >= found.accounts[a].peak_begin;
     if (begins) is_freed[a] = true;
-    in_use[a] = Plus(in_use[a], SiteTotals::ChangeOf(event));
+    AddTo(in_use[a], SiteTotals::ChangeOf(event));
     int64_t ended = 0;
     if (internal::Ends(event.kind)) {
       const auto freed = found.freed_keys.find({a, event.id});
@@ -50,15 +50,14 @@ void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport
       if (begins)
         candidate.without.extra =
             Minus(candidate.without.extra, found.accounts[a].freed_early.at(candidate.group).bytes);
-      if (candidate.group == group) candidate.without.extra = Plus(candidate.without.extra, ended);
+      if (candidate.group == group) AddTo(candidate.without.extra, ended);
       if (!event.is_continued) candidate.without.Check(in_use[a]);
     }
   }
   for (size_t a = 0; a < found.accounts.size(); ++a) {
     const Account& account = found.accounts[a];
     Advice advice = found.AdviceOn(AdviceKind::kPeak, a);
-    std::sort(candidates[a].begin(), candidates[a].end(),
-              [](const Candidate& x, const Candidate& y) { return x.without.peak < y.without.peak; });
+    absl::c_sort(candidates[a], [](const Candidate& x, const Candidate& y) { return x.without.peak < y.without.peak; });
     for (const Candidate& candidate : candidates[a]) {
       const int64_t fall = Minus(account.peak, candidate.without.peak);
       if (fall < PercentOf(kMinFallPercent, account.peak) || advice.sites.size() == kShownSites) break;

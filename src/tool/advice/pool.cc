@@ -1,7 +1,4 @@
-// See pool.h.
 #include "src/tool/advice/pool.h"
-
-#include <algorithm>
 
 namespace hbmprof::tool {
 namespace {

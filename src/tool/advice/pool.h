@@ -3,11 +3,9 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_POOL_H_
 #define HBMPROF_SRC_TOOL_ADVICE_POOL_H_
 
-#include <cstdint>
 #include <set>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -27,7 +27,7 @@ void Analysis::PlanReplays() {
       size_t power = 0;
       for (; power < account.sizes.size(); ++power) {
         sum += account.sizes[power].short_lived;
-        live = Plus(live, account.sizes[power].max_live_bytes);
+        AddTo(live, account.sizes[power].max_live_bytes);
         if (sum >= account.short_lived - PercentOf(100 - percent, account.short_lived)) break;
       }
       const int64_t limit = int64_t{1} << power;
@@ -49,7 +49,7 @@ void Analysis::ReplayBegin(const Buffer& buffer, const RecordedEvent& event) {
   for (PoolSimulation& pool : account.pools) {
     // This limits a pool to less than 2^62 bytes, even if the sizes in the file are wrong.
     if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
-    pool.live = Plus(pool.live, buffer.bytes);
+    AddTo(pool.live, buffer.bytes);
     pool.addresses[event.id] = pool.pool->Allocate(buffer.bytes);
     if (event.kind == RecordedKind::kAlloc) ++pool.calls_saved;
     pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
@@ -89,7 +89,7 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
     const auto early = account.early.find(event.id);
     if (early != account.early.end() && early->second.ordinal == buffer.ordinal) {
       Account::Freed& freed = account.freed_early[group];
-      freed.bytes = Plus(freed.bytes, buffer.bytes);
+      AddTo(freed.bytes, buffer.bytes);
       ++freed.count;
       freed.last_time = event.time;
       freed_keys[{groups[group].account, event.id}] = event.time;
@@ -99,22 +99,22 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (event.kind != RecordedKind::kFree) return;
   if (churns[group]) {
     ++kept_[{group, buffer.bytes}];
-    account.kept.extra = Plus(account.kept.extra, buffer.bytes);
+    AddTo(account.kept.extra, buffer.bytes);
     ++account.kept.calls_saved;
   }
   if (const auto pair = PairAtEnd(event.id, buffer, event.time, threads_[event.thread]); pair.has_value()) {
-    account.in_place.extra = Plus(account.in_place.extra, pair->buffer.bytes);
+    AddTo(account.in_place.extra, pair->buffer.bytes);
     if (account.peak_seen && pair->buffer.ordinal <= account.peak_ordinal) {
       auto& [bytes, count] = reused[{group, group_of[pair->buffer.site]}];
-      bytes = Plus(bytes, pair->buffer.bytes);
+      AddTo(bytes, pair->buffer.bytes);
       ++count;
     }
   }
-  if (held_[static_cast<size_t>(ordinal_)]) account.held.extra = Plus(account.held.extra, buffer.bytes);
+  if (held_[static_cast<size_t>(ordinal_)]) AddTo(account.held.extra, buffer.bytes);
 }
 
 void Analysis::AddIdle(uint32_t segment_site, int64_t bytes) {
-  GroupOf(segment_site).idle = Plus(GroupOf(segment_site).idle, bytes);
+  AddTo(GroupOf(segment_site).idle, bytes);
   AccountOf(segment_site).no_idle.extra = Minus(AccountOf(segment_site).no_idle.extra, bytes);
 }
 
@@ -156,7 +156,7 @@ void Analysis::Replay() {
   for (uint32_t site = 0; site < tables.sites.size(); ++site) {
     if (tables.site_kinds[site] != RecordingTables::SiteKind::kSegment) continue;
     std::vector<uint32_t>& of_account = pool_groups[groups[group_of[site]].account];
-    if (std::find(of_account.begin(), of_account.end(), group_of[site]) == of_account.end()) {
+    if (!absl::c_linear_search(of_account, group_of[site])) {
       of_account.push_back(group_of[site]);
     }
     AddIdle(site, totals.site(site).bytes);
@@ -179,11 +179,11 @@ void Analysis::Replay() {
       [&](const RecordedEvent& event) {
         if (event.site < tables.sites.size()) {
           const size_t account = groups[group_of[event.site]].account;
-          accounts[account].in_use = Plus(accounts[account].in_use, SiteTotals::ChangeOf(event));
+          AddTo(accounts[account].in_use, SiteTotals::ChangeOf(event));
           if (tables.site_kinds[event.site] == RecordingTables::SiteKind::kSegment) {
             AddIdle(event.site, SiteTotals::ChangeOf(event));
           }
-          if (std::find(changed.begin(), changed.end(), account) == changed.end()) changed.push_back(account);
+          if (!absl::c_linear_search(changed, account)) changed.push_back(account);
         }
         if (event.is_continued) return;
         for (const size_t account : changed) CheckInstant(account, event, live);

@@ -17,7 +17,7 @@ void AdviseIdlePools(const Findings& found, size_t a, AdviceReport& report) {
   }
   if (advice.sites.empty()) return;
   int64_t idle = 0;
-  for (const Advice::Site& site : advice.sites) idle = Plus(idle, site.bytes);
+  for (const Advice::Site& site : advice.sites) AddTo(idle, site.bytes);
   advice.text =
       Cat("Make the pools smaller, or let other buffers use them: the segments of ", Shorten(advice.sites), " have ",
           Bytes(idle), " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");

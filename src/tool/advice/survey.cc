@@ -15,22 +15,17 @@ std::optional<ThreadState::Recent> Analysis::PairAtEnd(uint64_t id, const Buffer
   auto& recent = thread.recent;
   ++thread.events;
   while (!recent.empty() && thread.events - recent.front().event > kReuseWindow) recent.pop_front();
-  for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
-    if (entry->id == id) {
-      recent.erase(entry);
-      break;
-    }
-  }
-  for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
-    const Buffer& buffer = entry->buffer;
-    const bool is_similar = old.bytes >= buffer.bytes && old.bytes / 2 <= buffer.bytes;
-    if (!is_similar || old.ordinal >= buffer.ordinal || time - buffer.time > duration / kShortLivedPart ||
-        groups[group_of[old.site]].account != groups[group_of[buffer.site]].account) {
-      continue;
-    }
+  const auto itself = absl::c_find_if(recent, [id](const ThreadState::Recent& entry) { return entry.id == id; });
+  if (itself != recent.end()) recent.erase(itself);
+  const auto replaces = [&](const ThreadState::Recent& entry) {
+    const Buffer& buffer = entry.buffer;
+    return old.bytes >= buffer.bytes && old.bytes / 2 <= buffer.bytes && old.ordinal < buffer.ordinal &&
+           time - buffer.time <= duration / kShortLivedPart &&
+           groups[group_of[old.site]].account == groups[group_of[buffer.site]].account;
+  };
+  if (const auto entry = absl::c_find_if(recent, replaces); entry != recent.end()) {
     pair = *entry;
     recent.erase(entry);
-    break;
   }
   thread.is_free = true;
   thread.freed = old;
@@ -42,8 +37,8 @@ void Analysis::SurveyBegin(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   Group& group = GroupOf(buffer.site);
   Account& account = accounts[group.account];
-  SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
-  size.live_bytes = Plus(size.live_bytes, buffer.bytes);
+  SizeClass& size = account.sizes[PowerOf(buffer.bytes)];
+  AddTo(size.live_bytes, buffer.bytes);
   size.max_live_bytes = std::max(size.max_live_bytes, size.live_bytes);
   if (event.kind != RecordedKind::kAlloc) return;
   ++group.calls;
@@ -62,7 +57,7 @@ void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
   Group& group = GroupOf(buffer.site);
   Account& account = accounts[group.account];
   if (buffer.ordinal >= 0) {
-    SizeClass& size = account.sizes[static_cast<size_t>(PowerOf(buffer.bytes))];
+    SizeClass& size = account.sizes[PowerOf(buffer.bytes)];
     size.live_bytes = Minus(size.live_bytes, buffer.bytes);
   }
   if (event.kind != RecordedKind::kFree) return;
@@ -75,13 +70,13 @@ void Analysis::SurveyEnd(const Buffer& buffer, const RecordedEvent& event) {
 }
 
 void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
-  ++group.lifetimes[static_cast<size_t>(PowerOf(nanos))];
+  ++group.lifetimes[PowerOf(nanos)];
   if (nanos > duration / kShortLivedPart) return;
   ++group.short_lived;
-  group.short_bytes = Plus(group.short_bytes, bytes);
+  AddTo(group.short_bytes, bytes);
   Account& account = accounts[group.account];
   ++account.short_lived;
-  ++account.sizes[static_cast<size_t>(PowerOf(bytes))].short_lived;
+  ++account.sizes[PowerOf(bytes)].short_lived;
   constexpr size_t kMaxSizes = 4096;
   if (account.size_counts.size() < kMaxSizes || account.size_counts.count(bytes) > 0) ++account.size_counts[bytes];
 }

@@ -1,15 +1,9 @@
 // `hbmprof advise`: what to change in a program to need less memory or fewer calls of the driver.
-#include <map>
-#include <memory>
 
 #include "src/tool/advice/advice.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -20,7 +14,7 @@ struct AdviseOptions {
   bool json = false;
 };
 
-Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
+Json AdviceJson(const RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Json json = {{"version", kJsonVersion},
                {"file", file},
                {"seconds", report.seconds},
@@ -53,21 +47,21 @@ Json AdviceJson(const internal::RecordingReader& recording, const AdviceReport& 
   return json;
 }
 
-void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport& report, const std::string& file) {
+void PrintAdvice(const RecordingReader& recording, const AdviceReport& report, const std::string& file) {
   Print(Cat(Visible(file), ": ", FormatSeconds(report.seconds), ", ", recording.event_count(), " events\n"));
   for (const AdviceReport::Account& account : report.accounts) {
-    Print(Cat(account.name, ": peak ", FormatValue(account.peak, "bytes"), " at ", FormatSeconds(account.peak_seconds),
-              ", ", account.driver_calls, " calls of the driver\n"));
+    Print(Cat(account.name, ": peak ", Bytes(account.peak), " at ", FormatSeconds(account.peak_seconds), ", ",
+              account.driver_calls, " calls of the driver\n"));
   }
   if (report.advice.empty()) Print("\nNo advice: nothing exceeds the thresholds.\n");
   int number = 0;
   for (const Advice& advice : report.advice) {
     Print(Cat("\n", ++number, ". ", AdviceKindName(advice.kind), ", ", advice.account, ": ", advice.text, "\n"));
     if (!advice.sites.empty()) {
-      Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+      Table table("rrll");
       table.Add({"bytes", "count", "function", "where"});
       for (const Advice::Site& site : advice.sites) {
-        table.Add({FormatValue(site.bytes, "bytes"), std::to_string(site.count), site.function, site.position});
+        table.Add({Bytes(site.bytes), std::to_string(site.count), site.function, site.position});
       }
       PrintVisible(table.Text());
     }
@@ -87,9 +81,9 @@ void PrintAdvice(const internal::RecordingReader& recording, const AdviceReport&
 
 absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("advise", options.file, kJudgedStates));
-  internal::RecordingReader& recording = *recorded->reader;
+  RecordingReader& recording = *recorded->reader;
   ASSIGN_OR_RETURN(const RecordedStacks stacks, RecordedStacks::Make(recording.tables(), options.known, true));
-  ViewOptions view(true);
+  ViewOptions view;
   view.known = options.known;
   RETURN_IF_ERROR(ApplyView("advise", view, recorded->states));
   ASSIGN_OR_RETURN(const AdviceReport report, Advise(recording, stacks, recorded->states, recorded->progress));
@@ -109,7 +103,7 @@ Command AddAdviseCommand(CLI::App& tool) {
   auto options = std::make_shared<AdviseOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   AddKnownOption(*arguments, options->known);
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   return {arguments, [options] { return RunAdvise(*options); }, true};
 }
 

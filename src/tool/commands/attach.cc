@@ -21,10 +21,8 @@
 #include "src/base/control_protocol.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/commands/output_options.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 extern char** environ;

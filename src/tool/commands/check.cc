@@ -1,22 +1,12 @@
 // `hbmprof check`: reports whether a profile is well formed and complete.
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/util/text.h"
+#include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -43,12 +33,13 @@ class Examiner {
     return Cat(text, "; ", message_.location_size(), " locations in ", message_.mapping_size(), " mappings, ",
                message_.function_size(), " functions");
   }
-  const std::vector<std::string>& problems() const { return problems_; }
-  const std::vector<std::string>& notes() const { return notes_; }
+
+  std::vector<std::string> problems;
+  std::vector<std::string> notes;
 
  private:
-  void Problem(std::string text) { Add(std::move(text), problems_); }
-  void Note(std::string text) { Add(std::move(text), notes_); }
+  void Problem(std::string text) { Add(std::move(text), problems); }
+  void Note(std::string text) { Add(std::move(text), notes); }
   // More than kEnough entries are not useful to the user.
   static void Add(std::string text, std::vector<std::string>& to) {
     if (to.size() == kEnough) text = "... and more";
@@ -82,9 +73,8 @@ class Examiner {
     if (message_.time_nanos() == 0)
       Note("it has no time: give the files to `hbmprof leaks` in the order of their times");
     if (message_.duration_nanos() != 0) Note("it has a duration: some viewers add up profiles with a duration");
-    int empty = 0;
-    for (const std::string& text : message_.string_table()) empty += text.empty() ? 1 : 0;
-    if (empty > 1) Problem("its string table begins twice: two profiles were written into one file");
+    if (absl::c_count(message_.string_table(), "") > 1)
+      Problem("its string table begins twice: two profiles were written into one file");
   }
 
   void Tables() {
@@ -104,9 +94,7 @@ class Examiner {
       const pprof::Location& location = message_.location(i);
       dense = dense && location.id() == static_cast<uint64_t>(i) + 1;
       without_name += location.line().empty() ? 1 : 0;
-      bool has_line = false;
-      for (const pprof::Line& line : location.line()) has_line = has_line || line.line() != 0;
-      without_line += has_line ? 0 : 1;
+      without_line += absl::c_all_of(location.line(), [](const pprof::Line& line) { return line.line() == 0; }) ? 1 : 0;
       if (location.mapping_id() == 0) continue;
       const auto mapping = mappings.find(location.mapping_id());
       if (mapping == mappings.end()) {
@@ -116,12 +104,11 @@ class Examiner {
                   location.address() >= mapping->second->memory_limit())) {
         Problem(Cat("location[", i, "] lies outside its mapping ", profile_.text(mapping->second->filename())));
       }
-      if (problems_.size() >= kEnough) return;
+      if (problems.size() >= kEnough) return;
     }
     if (!dense) Note("its ids do not count from 1: Parca rejects it");
-    const bool symbolized = std::any_of(message_.comment().begin(), message_.comment().end(), [&](int64_t comment) {
-      return Comment(profile_.text(comment)).word == "symbolized";
-    });
+    const bool symbolized = absl::c_any_of(
+        message_.comment(), [&](int64_t comment) { return Comment(profile_.text(comment)).word == "symbolized"; });
     const char* const advice =
         symbolized ? ": symbolize found no debug information for them" : ": run hbmprof symbolize";
     if (without_name > 0) Note(Cat(without_name, " locations have no name", advice));
@@ -132,7 +119,7 @@ class Examiner {
   void Samples() {
     int without_stack = 0;
     int negative = 0;
-    for (int i = 0; i < message_.sample_size() && problems_.size() < kEnough; ++i) {
+    for (int i = 0; i < message_.sample_size() && problems.size() < kEnough; ++i) {
       const pprof::Sample& sample = message_.sample(i);
       without_stack += sample.location_id().empty() ? 1 : 0;
       for (const int64_t value : sample.value()) negative += value < 0 ? 1 : 0;
@@ -158,8 +145,7 @@ class Examiner {
     for (const Comment& tracker : info.trackers) {
       const auto value = [&](const char* key) { return tracker.Number(key).value_or(0); };
       if (value("dropped_records") != 0) {
-        Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ",
-                    FormatValue(value("dropped_bytes"), "bytes"),
+        Problem(Cat("it is incomplete: ", value("dropped_records"), " allocations of ", Bytes(value("dropped_bytes")),
                     " were not recorded because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
       }
       for (const auto& [key, text] :
@@ -225,13 +211,10 @@ class Examiner {
     return sums;
   }
 
-  // The largest number of problems, and of remarks, that are listed.
   static constexpr size_t kEnough = 20;
 
   const RawProfile& profile_;
   const pprof::Profile& message_;
-  std::vector<std::string> problems_;
-  std::vector<std::string> notes_;
 };
 
 }  // namespace
@@ -250,17 +233,17 @@ Command AddCheckCommand(CLI::App& tool) {
               std::vector<std::string> gaps;
               const absl::StatusOr<RawProfile> profile = ReadProfile(file, &gaps);
               if (!profile.ok()) {
-                Print(Visible(std::string(profile.status().message())) + "\n  UNREADABLE\n");
+                Print(Visible(MessageOf(profile.status())) + "\n  UNREADABLE\n");
                 code = kUnusable;
                 continue;
               }
               Examiner examiner(*profile);
               examiner.Examine(gaps);
-              const bool good = examiner.problems().empty();
+              const bool good = examiner.problems.empty();
               Print(Cat(Visible(file), good ? ": well formed and complete\n  " : ": HAS PROBLEMS\n  ",
                         Visible(examiner.Summary()), "\n"));
-              for (const std::string& problem : examiner.problems()) Print(Cat("  problem: ", Visible(problem), "\n"));
-              for (const std::string& note : examiner.notes()) Print(Cat("  note: ", Visible(note), "\n"));
+              for (const std::string& problem : examiner.problems) Print(Cat("  problem: ", Visible(problem), "\n"));
+              for (const std::string& note : examiner.notes) Print(Cat("  note: ", Visible(note), "\n"));
               if (!good && code == kSuccess) code = kFinding;
             }
             return code;

@@ -1,19 +1,12 @@
 // The interface between command_line.cc and the subcommands. Each subcommand is one file with one function
-// Add...Command, and a line of commands.inc.
+// Add...Command. Also the options that several subcommands have.
 #ifndef HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
 #define HBMPROF_SRC_TOOL_COMMANDS_COMMAND_H_
 
 #include <CLI/CLI.hpp>
-#include <charconv>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <system_error>
-#include <vector>
 
-#include "absl/status/statusor.h"
-#include "src/tool/util/exit_code.h"
-#include "src/tool/util/text.h"
+#include "src/tool/profile/view.h"
+#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 
@@ -27,29 +20,38 @@ struct Command {
   bool only_reads_profiles = false;
 };
 
+// Each of these functions adds its subcommand to the command line.
+using AddCommand = Command(CLI::App& tool);
+AddCommand AddRunCommand, AddAttachCommand, AddDetachCommand, AddPsCommand, AddDumpCommand, AddControlCommand,
+    AddServeCommand, AddDoctorCommand, AddTopCommand, AddDiffCommand, AddRanksCommand, AddPeekCommand, AddLeaksCommand,
+    AddSymbolizeCommand, AddReportCommand, AddAdviseCommand, AddTimelineCommand, AddWhoCommand, AddConvertCommand,
+    AddCheckCommand, AddCompletionCommand;
+
 // The most that options such as --rows accept.
 constexpr int64_t kMaxCount = 1'000'000'000;
 
 // For CLI::Option::transform: accepts decimal whole numbers from `least` to `most`. CLI11 alone also accepts 0x10,
 // reads 010 as 8, and reads -1 as the greatest number of an unsigned type.
-inline CLI::Validator WholeNumber(int64_t least, int64_t most) {
-  const auto read = [least, most](std::string& text) -> std::string {
-    int64_t number = 0;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, number);
-    if (error != std::errc() || rest != end || text[0] == '-' || number < least || number > most) {
-      return Cat("'", text, "' is not a whole number from ", least, " to ", most);
-    }
-    text = std::to_string(number);
-    return "";
-  };
-  return {read, ""};
-}
+CLI::Validator WholeNumber(int64_t least, int64_t most);
 
-// Each of these functions adds its subcommand to the command line `tool`.
-#define HBMPROF_COMMAND(name) Command Add##name##Command(CLI::App& tool);
-#include "src/tool/commands/commands.inc"
-#undef HBMPROF_COMMAND
+// The last lines of the help of a command that has ViewOptions.
+extern const char kFilterHelp[];
+// The help of --own where it is the default.
+inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
+// The help of --json.
+inline constexpr char kJsonHelp[] = "Print JSON: all rows, with exact values";
+
+// The heading of the options of running processes.
+inline constexpr char kProcessGroup[] = "Running processes";
+// Adds the options of a subcommand that takes running processes. If they are hidden, kFilterHelp lists them.
+void AddProcessOptions(CLI::App& arguments, bool is_hidden = false);
+
+// These functions add the options to the command line of a subcommand. `options` must exist until it has run. They
+// include those of AddProcessOptions.
+CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known);
+void AddViewOptions(CLI::App& arguments, ViewOptions& options);
+// All options except the files. `has_tree`: with --tree.
+void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree = false);
 
 }  // namespace hbmprof::tool
 

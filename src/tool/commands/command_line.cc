@@ -1,24 +1,15 @@
 // Parses the command line of `hbmprof` and runs one subcommand. Each subcommand is in the file of its name.
-#include "src/tool/commands/command_line.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <exception>
 #include <new>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "absl/strings/str_join.h"
+#include "absl/cleanup/cleanup.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -125,7 +116,6 @@ void PrintUnknownCommand(const std::vector<Command>& commands, const std::string
 
 // Each of the functions ...Problem returns what is wrong with the arguments of a subcommand; "" if nothing is.
 
-// An option that the subcommand does not have.
 std::string UnknownOptionProblem(const CLI::App& command, const std::vector<std::string>& words) {
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     const std::string name = word->substr(0, word->find('='));
@@ -153,7 +143,6 @@ void SeparateProgram(const Command& command, std::vector<std::string>& arguments
   }
 }
 
-// An option that is given several times although it takes one value.
 std::string RepeatedOptionProblem(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const size_t count = option->results().size();
@@ -175,7 +164,7 @@ std::string EmptyValueProblem(const CLI::App& command, const std::vector<std::st
   }
   for (const CLI::Option* option : command.get_options()) {
     const std::vector<std::string>& values = option->results();
-    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    if (!absl::c_linear_search(values, "")) continue;
     if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
   }
   return empty.empty() ? "" : Cat(empty, ": the value is empty");
@@ -187,7 +176,7 @@ std::string RepeatedInputProblem(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
-    inputs += std::count(option->results().begin(), option->results().end(), "-");
+    inputs += absl::c_count(option->results(), "-");
   }
   return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");
 }
@@ -201,45 +190,13 @@ absl::StatusOr<int> RunCommand(const Command& command) {
   return command.run();
 }
 
-// Sets the texts of the help page.
-void Describe(CLI::App& tool) {
-  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
-  tool.require_subcommand(1);
-  tool.get_formatter()->column_width(28);
-  tool.footer(
-      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
-      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
-      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
-}
-
-// CLI11 leaves the name of a hidden option out of its error messages. So this object shows the hidden options, during
-// the parsing, and its destructor hides them again for the help.
-class HiddenOptions {
- public:
-  explicit HiddenOptions(const std::vector<Command>& commands) {
-    for (const Command& command : commands) {
-      for (CLI::Option* const option : command.arguments->get_options()) {
-        if (option->get_group().empty()) options_.push_back(option->group("Options"));
-      }
-    }
-  }
-  ~HiddenOptions() {
-    for (CLI::Option* const option : options_) option->group("");
-  }
-  HiddenOptions(const HiddenOptions&) = delete;
-  HiddenOptions& operator=(const HiddenOptions&) = delete;
-
- private:
-  std::vector<CLI::Option*> options_;
-};
-
 // Parses the command line, the subcommand `first` and the words after it. Returns the subcommand; null if there is
 // nothing to run: then prints the help, the version or what is wrong, and sets `*code` to the exit code.
 const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const std::string& first,
                      std::vector<std::string> words, int* code) {
   *code = kUnusable;
-  const auto named = std::find_if(commands.begin(), commands.end(),
-                                  [&first](const Command& command) { return command.arguments->get_name() == first; });
+  const auto named =
+      absl::c_find_if(commands, [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named != commands.end()) {
     SeparateProgram(*named, words);
     const std::string problem = EmptyValueProblem(*named->arguments, words);
@@ -252,7 +209,16 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     return nullptr;
   }
   try {
-    const HiddenOptions hidden(commands);
+    // CLI11 leaves the name of a hidden option out of its error messages. So these are shown during the parsing.
+    std::vector<CLI::Option*> hidden;
+    for (const Command& command : commands) {
+      for (CLI::Option* const option : command.arguments->get_options()) {
+        if (option->get_group().empty()) hidden.push_back(option->group("Options"));
+      }
+    }
+    const absl::Cleanup hide = [&hidden] {
+      for (CLI::Option* const option : hidden) option->group("");
+    };
     std::vector<std::string> reversed(words.rbegin(), words.rend());
     reversed.push_back(first);
     tool.parse(reversed);
@@ -282,11 +248,23 @@ int Run(int argc, char** argv, std::string* command_name) {
   CLI::App tool(
       "Records device memory of programs, and reads the profiles: hbmprof's and any other pprof heap profile.",
       "hbmprof");
-  Describe(tool);
+  tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
+  tool.require_subcommand(1);
+  tool.get_formatter()->column_width(28);
+  tool.footer(
+      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
+      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
+      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
-#define HBMPROF_COMMAND(name) commands.push_back(Add##name##Command(tool));
-#include "src/tool/commands/commands.inc"
-#undef HBMPROF_COMMAND
+  // In the order of the help page.
+  for (AddCommand* const add :
+       {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,        AddDumpCommand,
+        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddTopCommand,       AddDiffCommand,
+        AddRanksCommand,     AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand,
+        AddAdviseCommand,    AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
+        AddCompletionCommand}) {
+    commands.push_back(add(tool));
+  }
   const std::string first = argc > 1 ? argv[1] : "";
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
   if (PrintOldName(first, words)) return kUnusable;
@@ -295,14 +273,16 @@ int Run(int argc, char** argv, std::string* command_name) {
   if (command == nullptr) return code;
   *command_name = command->arguments->get_name();
   const std::string problem = RepeatedInputProblem(*command->arguments);
-  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : absl::InvalidArgumentError(problem);
+  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : InvalidArgument(problem);
   if (result.ok()) return *result;
-  PrintError(*command_name, std::string(result.status().message()));
+  PrintError(*command_name, MessageOf(result.status()));
   return kUnusable;
 }
 
 }  // namespace
 
+// Parses the arguments of the process, runs the subcommand that they name, and returns the exit status. main() is
+// in a file of its own, so that this function is compiled together with the subcommands.
 int RunCommandLine(int argc, char** argv) {
   OccupyClosedDescriptors();
   std::string command;
@@ -317,7 +297,7 @@ int RunCommandLine(int argc, char** argv) {
     PrintError(command, error.what());
   }
   if (const absl::Status status = CloseOutput(); !status.ok()) {
-    PrintError(command, std::string(status.message()));
+    PrintError(command, MessageOf(status));
     return kUnusable;
   }
   return code;

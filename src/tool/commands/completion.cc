@@ -1,13 +1,7 @@
 // `hbmprof completion`: prints a shell's completion script. The script is generated from the definition of the command
 // line, so it has every option.
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -21,7 +15,6 @@ std::vector<const CLI::Option*> DescribedOptions(const CLI::App& command) {
   return command.get_options([](const CLI::Option* option) { return !option->get_description().empty(); });
 }
 
-// Returns the names of the command's options, such as "--json", "--type" and "-t".
 std::vector<std::string> OptionNames(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : DescribedOptions(command)) {
@@ -45,11 +38,6 @@ std::string Bash(const CLI::App& tool) {
       "\" -- \"$word\"))\n    return\n  fi\n  case ${COMP_WORDS[1]} in\n", cases,
       "  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n  else\n"
       "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\ncomplete -o filenames -F _hbmprof hbmprof\n");
-}
-
-// zsh runs the script for bash.
-std::string Zsh(const CLI::App& tool) {
-  return Cat("#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n", Bash(tool));
 }
 
 std::string FishQuoted(const std::string& text) {
@@ -83,8 +71,9 @@ Command AddCompletionCommand(CLI::App& tool) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   arguments->footer("For this shell alone: source <(hbmprof completion bash)");
   return {arguments, [shell, &tool]() -> absl::StatusOr<int> {
-            const std::string text = *shell == "bash" ? Bash(tool) : *shell == "zsh" ? Zsh(tool) : Fish(tool);
-            Print(text);
+            // zsh runs the script for bash.
+            if (*shell == "zsh") Print("#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n");
+            Print(*shell == "fish" ? Fish(tool) : Bash(tool));
             return kSuccess;
           }};
 }

@@ -1,20 +1,10 @@
 // `hbmprof control`: sends one request to a running process: a recording, a tag, tracking, statistics, a new peak.
-#include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <memory>
-#include <string>
-#include <system_error>
-#include <vector>
 
-#include "absl/strings/str_replace.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -27,39 +17,32 @@ struct ControlOptions {
   std::string max_bytes;
 };
 
-// The requests, as src/base/control_protocol.h describes them.
-struct Request {
-  const char* name;
-  const char* argument;  // "": none
-};
-constexpr Request kRequests[] = {{"record", "start, stop or flight"},
-                                 {"tag", "KEY=VALUE"},
-                                 {"tracking", "on or off"},
-                                 {"stats", ""},
-                                 {"reset-peak", ""}};
+// The requests, as src/base/control_protocol.h describes them, and their arguments; "": none.
+constexpr std::pair<const char*, const char*> kRequests[] = {{"record", "start, stop or flight"},
+                                                             {"tag", "KEY=VALUE"},
+                                                             {"tracking", "on or off"},
+                                                             {"stats", ""},
+                                                             {"reset-peak", ""}};
 
 // Checks the options, and sets `*max_bytes` to the size that --max-bytes names.
 absl::Status CheckOptions(const ControlOptions& options, int64_t* max_bytes) {
-  const std::string expected = std::find_if(std::begin(kRequests), std::end(kRequests), [&](const Request& request) {
-                                 return options.request == request.name;
-                               })->argument;
+  const std::string expected =
+      absl::c_find_if(kRequests, [&](const auto& request) { return options.request == request.first; })->second;
   if (options.argument.empty() != expected.empty()) {
-    return absl::InvalidArgumentError(
-        Cat(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected));
+    return InvalidArgument(options.request, expected.empty() ? " takes no argument" : " needs an argument: ", expected);
   }
   const std::string all = Cat(options.request, " ", options.argument);
-  if (all.find('\n') != std::string::npos) return absl::InvalidArgumentError("the argument has a line feed");
+  if (all.find('\n') != std::string::npos) return InvalidArgument("the argument has a line feed");
   if (!options.max_bytes.empty() && all != "record start") {
-    return absl::InvalidArgumentError(Cat("--max-bytes is for record start, not for ", all));
+    return InvalidArgument("--max-bytes is for record start, not for ", all);
   }
   if (!options.output.empty() && all != "record start" && all != "record flight") {
-    return absl::InvalidArgumentError(Cat("--output is for record start and record flight, not for ", all));
+    return InvalidArgument("--output is for record start and record flight, not for ", all);
   }
-  constexpr int64_t kLeast = int64_t{1} << 20;
   if (!options.max_bytes.empty() &&
-      (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < kLeast))) {
-    return absl::InvalidArgumentError(
-        Cat("--max-bytes ", options.max_bytes, ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit"));
+      (!ParseBytes(options.max_bytes, max_bytes) || (*max_bytes != 0 && *max_bytes < 1 << 20))) {
+    return InvalidArgument("--max-bytes ", options.max_bytes,
+                           ": write a size of 1MiB or more, such as 4GiB, or 0 for no limit");
   }
   return absl::OkStatus();
 }
@@ -74,7 +57,7 @@ absl::StatusOr<int> RunControl(const ControlOptions& options) {
     // The process writes the file, and its working directory may be another one.
     std::error_code error;
     file = std::filesystem::absolute(options.output.empty() ? NewFileOf(process, ".hbmrec") : options.output, error);
-    if (file.find('\n') != std::string::npos) return absl::InvalidArgumentError("the file's name has a line feed");
+    if (file.find('\n') != std::string::npos) return InvalidArgument("the file's name has a line feed");
     if (!options.max_bytes.empty()) request += Cat(" max_bytes=", max_bytes);
     // The path in the request is a pattern, in which %% stands for %.
     request += Cat(" ", absl::StrReplaceAll(file, {{"%", "%%"}}));
@@ -92,9 +75,9 @@ Command AddControlCommand(CLI::App& tool) {
   auto options = std::make_shared<ControlOptions>();
   std::vector<std::string> names;
   std::string help;
-  for (const Request& request : kRequests) {
-    names.emplace_back(request.name);
-    help += Cat(help.empty() ? "" : "; ", request.name, *request.argument == '\0' ? "" : " ", request.argument);
+  for (const auto& [name, argument] : kRequests) {
+    names.emplace_back(name);
+    help += Cat(help.empty() ? "" : "; ", name, *argument == '\0' ? "" : " ", argument);
   }
   arguments->add_option("PROCESS", options->process, "Process id or name, as `hbmprof ps` lists them")->required();
   arguments->add_option("REQUEST", options->request, help)->required()->check(CLI::IsMember(names))->type_name("");

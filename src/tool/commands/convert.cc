@@ -1,17 +1,11 @@
 // `hbmprof convert`: writes profiles in formats of other viewers.
-#include <algorithm>
-#include <memory>
 
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/sums/sums_view.h"
-#include "src/tool/util/output.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -25,15 +19,19 @@ struct ConvertOptions : ViewOptions {
   std::string type;
 };
 
-// Whether the format is made only from recordings.
+// A profile in which the births of buffers are labels, for pprof and other viewers.
+const Format kBirthsFormat = {"births", nullptr, false,
+                              [](pprof::Profile& profile) { return LabelBirths(0, &profile); }};
+// In the order of the help.
+const Format* const kFormats[] = {&kCsvFormat,    &kNdjsonFormat, &kFoldedFormat,   &kSpeedscopeFormat,
+                                  &kBirthsFormat, &kXplaneFormat, &kPerfettoFormat, &kMemoryVizFormat};
+
 bool IsOfRecordings(const Format& format) {
   return format.write_recording != nullptr && format.write_profiles == nullptr;
 }
 
 absl::Status ConvertRecording(const ConvertOptions& options, const Format& format) {
-  const auto refusal = [&](const auto&... why) {
-    return absl::InvalidArgumentError(Cat("--to ", format.name, why...));
-  };
+  const auto refusal = [&](const auto&... why) { return InvalidArgument("--to ", format.name, why...); };
   if (!options.by.empty() || !options.type.empty() || !options.where.empty() || options.own || options.has_filter()) {
     return refusal(
         " of a recording writes all events: of the options that select or group samples, only --known applies");
@@ -45,7 +43,7 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, options.files));
   ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(options.files[0], options.known));
-  internal::RecordingReader& recording = *opened.reader;
+  RecordingReader& recording = *opened.reader;
   RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& file) {
     const auto events = static_cast<size_t>(std::max<int64_t>(recording.event_count(), 0));
     const size_t passes = format.passes == nullptr ? 1 : format.passes(recording.tables());
@@ -56,11 +54,9 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
   return absl::OkStatus();
 }
 
-// For a format with `rewrite`.
 absl::Status RewriteProfile(const ConvertOptions& options, const Format& format) {
   if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
-    return absl::InvalidArgumentError(
-        Cat("--to ", format.name, " takes one profile, and no option that selects samples"));
+    return InvalidArgument("--to ", format.name, " takes one profile, and no option that selects samples");
   }
   ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(options.files[0]));
   RETURN_IF_ERROR(In(options.files[0], format.rewrite(profile.message())));
@@ -68,7 +64,6 @@ absl::Status RewriteProfile(const ConvertOptions& options, const Format& format)
   return WriteOutput(options.output, bytes);
 }
 
-// For a format with `text_of`.
 absl::Status CombineProfiles(const ConvertOptions& options, const Format& format) {
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(options.files));
   KeepLastOfEachProcess("convert", 0, profiles);
@@ -83,18 +78,16 @@ absl::Status CombineProfiles(const ConvertOptions& options, const Format& format
 }
 
 absl::Status Convert(const ConvertOptions& options) {
-  const Format& format =
-      **std::find_if(Formats().begin(), Formats().end(), [&](const Format* one) { return options.to == one->name; });
+  const Format& format = **absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
   if (IsOfRecordings(format) || (format.write_recording != nullptr && IsRecordingFile(options.files[0]))) {
     return ConvertRecording(options, format);
   }
   if (!options.type.empty() && !format.has_one_type) {
-    return absl::InvalidArgumentError(
-        Cat("--type ", options.type, ": ", options.to, " contains all sample types; --type is for folded stacks"));
+    return InvalidArgument("--type ", options.type, ": ", options.to,
+                           " contains all sample types; --type is for folded stacks");
   }
   if (!options.by.empty() && format.text_of == nullptr) {
-    return absl::InvalidArgumentError(
-        Cat("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope"));
+    return InvalidArgument("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
   if (format.rewrite != nullptr) return RewriteProfile(options, format);
@@ -115,7 +108,7 @@ Command AddConvertCommand(CLI::App& tool) {
       ->required();
   std::vector<std::string> names;
   std::string of_recordings;
-  for (const Format* format : Formats()) {
+  for (const Format* format : kFormats) {
     names.emplace_back(format->name);
     if (IsOfRecordings(*format)) of_recordings += Cat(of_recordings.empty() ? "" : ", ", format->name);
   }

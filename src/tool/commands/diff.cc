@@ -1,14 +1,9 @@
 // `hbmprof diff`: shows what changed between two profiles.
 #include <chrono>
-#include <memory>
 #include <thread>
-#include <utility>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -18,23 +13,6 @@ struct DiffOptions : SumsOptions {
   std::string fail_over;
   std::string after;
 };
-
-// Reads the base, and the other profiles after the time of --after.
-absl::StatusOr<SumsQuery> ReadWithDelay(const std::vector<std::string>& files, const DiffOptions& options) {
-  ASSIGN_OR_RETURN(const double seconds,
-                   SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
-  bool is_base = true;
-  const auto wait = [&](pprof::Profile&) {
-    if (std::exchange(is_base, false)) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    return absl::OkStatus();
-  };
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files, wait));
-  KeepLastOfEachProcess("diff", 1, profiles);
-  return MakeQuery("diff", std::move(profiles), options);
-}
-
-// The tree of the changes.
-CallTree TreeOf(const SumsQuery& query) { return CallTree(query.profiles, query.type, query.grouping, 1); }
 
 void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
   Json json = {{"version", kJsonVersion},
@@ -47,7 +25,7 @@ void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& s
                {"change", Minus(sums.sum()[1], sums.sum()[0])},
                {"total", total}};
   if (options.tree) {
-    json["nodes"] = TreeJson(TreeOf(query));
+    json["nodes"] = TreeJson(query, 1);
     Print(ToText(json));
     return;
   }
@@ -65,16 +43,14 @@ void PrintJson(const DiffOptions& options, const SumsQuery& query, const Sums& s
 }
 
 void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total) {
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
-  const auto change = [&](int64_t value) { return GrowthSign(value) + FormatChange(value, query.unit, options.exact); };
   const std::vector<ProfileSet::File>& files = query.profiles.files();
   for (size_t i = 0; i < files.size(); ++i) {
     PrintVisible(Cat(i == 0 ? "base" : "now ", "  ", Visible(files[i].path), "  ", FormatTime(files[i].time_nanos),
                      "\n", DeviceLines(files[i], options.exact)));
   }
   const int64_t growth = Minus(sums.sum()[1], sums.sum()[0]);
-  const std::string summary =
-      Cat(query.type_name, ": ", change(growth), ", from ", size(sums.sum()[0]), " to ", size(sums.sum()[1]));
+  const std::string summary = Cat(query.type_name, ": ", query.Change(growth), ", from ", query.Text(sums.sum()[0]),
+                                  " to ", query.Text(sums.sum()[1]));
   PrintVisible(Colored(Visible(summary), ToneOf(growth)) + "\n");
   if (query.trimmed) Print(kTrimmedText);
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
@@ -83,8 +59,7 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     return;
   }
   if (options.tree) {
-    const auto tone = [](const CallTree::Node& node) { return ToneOf(node.cum); };
-    PrintVisible("\n" + TreeTable(TreeOf(query), options.nodes(), total, change, tone));
+    PrintVisible("\n" + TreeTable(query, 1, options.nodes(), total));
     return;
   }
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
@@ -95,14 +70,14 @@ void PrintText(const DiffOptions& options, const SumsQuery& query, const Sums& s
     if (TerminalColumns() != 0 && TerminalColumns() < kWide) return;
     columns.push_back({heading, [=](const Sums::Row& row) { return FormatPercent((row.*value)(), total); }});
   };
-  columns.push_back({"flat", [&](const Sums::Row& row) { return change(row.flat_change()); }});
+  columns.push_back({"flat", [&](const Sums::Row& row) { return query.Change(row.flat_change()); }});
   add_share("flat%", &Sums::Row::flat_change);
   if (has_cum) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return change(row.cum_change()); }});
+    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Change(row.cum_change()); }});
     add_share("cum%", &Sums::Row::cum_change);
   }
-  columns.push_back({"base", [&](const Sums::Row& row) { return size(has_cum ? row.cum[0] : row.flat[0]); }});
-  columns.push_back({"now", [&](const Sums::Row& row) { return size(has_cum ? row.cum[1] : row.flat[1]); }});
+  columns.push_back({"base", [&](const Sums::Row& row) { return query.Text(has_cum ? row.cum[0] : row.flat[0]); }});
+  columns.push_back({"now", [&](const Sums::Row& row) { return query.Text(has_cum ? row.cum[1] : row.flat[1]); }});
   const auto tone = [](const Sums::Row& row) { return ToneOf(row.cum_change()); };
   PrintVisible("\n" + RowTable(rows, options.rows, query.grouping, columns, tone));
 }
@@ -111,13 +86,20 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   // Reports a wrong size before the wait of --after.
   if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
   if (options.files.empty()) {
-    if (options.after.empty()) return absl::InvalidArgumentError("SOURCE or --after is required");
+    if (options.after.empty()) return InvalidArgument("SOURCE or --after is required");
     options.files = {options.base};
   }
   std::vector<std::string> files = {options.base};
   files.insert(files.end(), options.files.begin(), options.files.end());
-  ASSIGN_OR_RETURN(const SumsQuery query,
-                   options.after.empty() ? ReadQuery("diff", files, options, 1) : ReadWithDelay(files, options));
+  double seconds = 0;
+  if (!options.after.empty()) {
+    ASSIGN_OR_RETURN(seconds, SecondsOf("--after", options.after, 0, 86400, "a time such as 60s or 5m, up to 24h"));
+  }
+  // The time is between the base and the other profiles.
+  const auto wait = [&seconds] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::exchange(seconds, 0)));
+  };
+  ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("diff", files, options, 1, wait));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, query.unit));
   const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
@@ -128,8 +110,9 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   } else {
     PrintText(options, query, sums, total);
     if (failed) {
-      const std::string size = FormatValue(limit, query.unit, options.exact);
-      PrintVisible("\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(size)), Tone::kGrowth) + "\n");
+      PrintVisible("\n" +
+                   Colored(Cat("FAILED: the total grew by more than ", Visible(query.Text(limit))), Tone::kGrowth) +
+                   "\n");
     }
   }
   return failed ? kFinding : kSuccess;
@@ -144,8 +127,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("SOURCE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and SOURCE, such as 60s; without SOURCE, BASE is read twice");
-  AddSumsOptions(*arguments, *options);
-  AddTreeOption(*arguments, *options);
+  AddSumsOptions(*arguments, *options, true);
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   return {arguments, [options] { return RunDiff(*options); }, true};

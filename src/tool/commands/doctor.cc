@@ -12,26 +12,18 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <memory>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "absl/strings/str_format.h"
 #include "hbmprof/cuda_coverage.h"
+#include "src/base/descriptor.h"
 #include "src/base/python_versions.h"
 #include "src/base/references.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
-#include "src/tool/util/read_file.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -59,15 +51,6 @@ class Findings {
   }
   bool has_problem_ = false;
 };
-
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// --- The machine. ---
 
 // As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
 // this right they cannot, nor can the programs that they start.
@@ -127,38 +110,30 @@ void Nvml(Findings& findings) {
     return;
   }
   std::error_code error;
-  const bool container = std::filesystem::exists("/.dockerenv", error) ||
-                         FirstLine("/proc/1/cgroup").find("docker") != std::string::npos ||
-                         FirstLine("/proc/1/cgroup").find("kubepods") != std::string::npos;
+  const std::string group = internal::ReadProcFile("/proc/1/cgroup");
+  const bool container = std::filesystem::exists("/.dockerenv", error) || group.find("docker") != std::string::npos ||
+                         group.find("kubepods") != std::string::npos;
   findings.Say("NVML", container
                            ? "found; in a container it may not find this process, and `unaccounted` then counts all "
                              "processes on a device"
                            : "found: `unaccounted` counts this process only");
 }
 
-void Toolkit(Findings& findings) {
-  const absl::StatusOr<std::string> nvcc = FindProgram("nvcc");
-  findings.Say("toolkit", nvcc.ok() ? *nvcc : "no nvcc; profiling does not need it");
-}
-
 void Limits(Findings& findings) {
-  std::string memory = FirstLine("/sys/fs/cgroup/memory.max");
-  if (memory.empty()) memory = FirstLine("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  std::string memory = internal::ReadProcFile("/sys/fs/cgroup/memory.max");
+  if (memory.empty()) memory = internal::ReadProcFile("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   char* end = nullptr;
   const long long limit = std::strtoll(memory.c_str(), &end, 10);
   // If there is no limit, cgroup version 1 writes a number near INT64_MAX.
   const bool limited = end != memory.c_str() && limit < (1ll << 60);
-  findings.Say("host memory",
-               Cat(limited ? Cat("the container may use ", FormatValue(limit, "bytes")) : "no container limit",
-                   "; hbmprof takes about 45 bytes for each live buffer"));
+  findings.Say("host memory", Cat(limited ? Cat("the container may use ", Bytes(limit)) : "no container limit",
+                                  "; hbmprof takes about 45 bytes for each live buffer"));
   rlimit locked = {};
   if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {
-    findings.Say("locked memory", Cat("limited to ", FormatValue(static_cast<int64_t>(locked.rlim_cur), "bytes"),
+    findings.Say("locked memory", Cat("limited to ", Bytes(static_cast<int64_t>(locked.rlim_cur)),
                                       "; allocating pinned memory can fail, with or without hbmprof"));
   }
 }
-
-// --- The injected library: it is preloaded into a second process of this command, which queries it. ---
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
@@ -174,7 +149,7 @@ int PrintCoverage() {
 std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
-    findings.Problem("library", std::string(library.status().message()));
+    findings.Problem("library", MessageOf(library.status()));
     return "";
   }
   const absl::StatusOr<Captured> query =
@@ -204,8 +179,6 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
   return *library;
 }
 
-// --- The program. ---
-
 struct Program {
   bool elf = false;
   bool symbols = false;
@@ -229,7 +202,6 @@ struct Section {
   GElf_Shdr header;
   std::string_view bytes;
 
-  // Returns the text at `offset` of the string table of the section.
   std::string_view Text(uint64_t offset) const {
     const char* const text = elf_strptr(elf, header.sh_link, offset);
     return text == nullptr ? std::string_view() : text;
@@ -421,9 +393,9 @@ std::string NeededLike(const Program& program, const std::string& start) {
 
 void FrameworkLibrary(const Framework& framework, const std::string& path, Findings& findings) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
-  if (!bytes.ok()) return findings.Problem(framework.name, std::string(bytes.status().message()));
+  if (!bytes.ok()) return findings.Problem(framework.name, MessageOf(bytes.status()));
   const std::vector<std::string_view> reports = Examine(*bytes).reports;
-  if (std::find(reports.begin(), reports.end(), framework.report) != reports.end()) {
+  if (absl::c_linear_search(reports, framework.report)) {
     findings.Say(framework.name, Cat(path, " reports the blocks of ", framework.allocator, ": they are shown"));
   } else {
     findings.Problem(framework.name,
@@ -492,9 +464,9 @@ void Target(const std::string& command, const std::string& library, Findings& fi
     }
   }
   const absl::StatusOr<std::string> path = FindProgram(command);
-  if (!path.ok()) return findings.Problem("program", std::string(path.status().message()));
+  if (!path.ok()) return findings.Problem("program", MessageOf(path.status()));
   const absl::StatusOr<std::string> bytes = ReadFile(*path);
-  if (!bytes.ok()) return findings.Problem("program", std::string(bytes.status().message()));
+  if (!bytes.ok()) return findings.Problem("program", MessageOf(bytes.status()));
   const ProgramHead head = ReadProgramHead(*path);
   if (head.kind == ProgramHead::Kind::kScript && depth < 4) {
     findings.Say("program", Cat(*path, " is a script for ", head.interpreter));
@@ -515,7 +487,7 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   KeepFromMakingDeviceFiles();
   Driver(findings);
   Nvml(findings);
-  Toolkit(findings);
+  findings.Say("toolkit", FindProgram("nvcc").value_or("no nvcc; profiling does not need it"));
   Limits(findings);
   std::fflush(stdout);
   const std::string library = Library(options, findings);

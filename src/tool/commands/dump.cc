@@ -1,15 +1,8 @@
 // `hbmprof dump`: saves a profile: of a running process, of a moment of a recording, or of any other source.
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/output.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -24,8 +17,8 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.source));
   const bool is_process = process.has_value();
   if (!is_process && (options.output.empty() || options.reset_peak)) {
-    return absl::InvalidArgumentError(Cat(options.source, ": is not a running process: ",
-                                          options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE"));
+    return InvalidArgument(options.source, ": is not a running process: ",
+                           options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
   ASSIGN_OR_RETURN(const std::string profile,
@@ -44,7 +37,10 @@ Command AddDumpCommand(CLI::App& tool) {
   CLI::App* arguments =
       tool.add_subcommand("dump", "Save a profile: of a running process, a recording's moment, a URL");
   auto options = std::make_shared<DumpOptions>();
-  arguments->add_option("SOURCE", options->source, kSourceHelp)->required();
+  arguments
+      ->add_option("SOURCE", options->source,
+                   "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak")
+      ->required();
   arguments->add_option("-o,--output", options->output,
                         "The file to write; - is standard output. Default, of a process: a new file in this folder");
   arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards")

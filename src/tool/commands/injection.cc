@@ -10,18 +10,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <string_view>
-#include <system_error>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -103,14 +97,14 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
     if (fs::is_regular_file(candidate, error)) {
       const std::string path = fs::canonical(candidate, error);
       if (path.find_first_of(" :$") == std::string::npos) return path;
-      return absl::InvalidArgumentError(Cat(
+      return InvalidArgument(
           path,
           " cannot be preloaded: the dynamic linker treats a space or a colon as the end of a path and a "
-          "dollar sign as a variable; copy the library to a path without these characters and name it with --library"));
+          "dollar sign as a variable; copy the library to a path without these characters and name it with --library");
     }
   }
-  return absl::NotFoundError(Cat("libhbmprof_cuda.so was not found. Tried: ", absl::StrJoin(candidates, ", "),
-                                 ". It is built for x86-64 and aarch64 Linux; --library FILE names another file"));
+  return NotFound("libhbmprof_cuda.so was not found. Tried: ", absl::StrJoin(candidates, ", "),
+                  ". It is built for x86-64 and aarch64 Linux; --library FILE names another file");
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& command) {
@@ -128,8 +122,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& command) {
     if (fs::is_regular_file(candidate, error) && access(candidate.c_str(), X_OK) == 0) return candidate;
     forbidden = forbidden || access(candidate.c_str(), F_OK) == 0;
   }
-  if (forbidden) return absl::PermissionDeniedError(Cat(command, " exists, but you may not execute it"));
-  return absl::NotFoundError(Cat(command, ": no such program"));
+  if (forbidden) return PermissionDenied(command, " exists, but you may not execute it");
+  return NotFound(command, ": no such program");
 }
 
 ProgramHead ReadProgramHead(const std::string& program) {
@@ -169,7 +163,7 @@ std::string PreloadWith(const std::string& library) {
   const char* value = std::getenv("LD_PRELOAD");
   const std::string before = value == nullptr ? "" : value;
   const std::vector<std::string> paths = absl::StrSplit(before, absl::ByAnyChar(" :"));
-  if (std::find(paths.begin(), paths.end(), library) != paths.end()) return before;
+  if (absl::c_linear_search(paths, library)) return before;
   return before.empty() ? library : Cat(library, ":", before);
 }
 
@@ -216,7 +210,7 @@ absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<s
   InheritedChildAction();
   // The child stores here the errno of a failed start.
   void* shared = mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return absl::ResourceExhaustedError(Cat("no memory: ", std::strerror(errno)));
+  if (shared == MAP_FAILED) return ResourceExhausted("no memory: ", std::strerror(errno));
   auto* error = static_cast<volatile int*>(shared);
   // Like fork, but this process continues only after the child has started the program or has ended. So no pipe is
   // needed. A pipe could get the number of a standard descriptor that is closed.
@@ -228,37 +222,28 @@ absl::StatusOr<int> StartProcess(const std::string& program, const std::vector<s
   }
   const int start_error = process < 0 ? errno : *error;
   munmap(shared, sizeof(int));
-  if (process < 0) return absl::ResourceExhaustedError(Cat("no process: ", std::strerror(start_error)));
+  if (process < 0) return ResourceExhausted("no process: ", std::strerror(start_error));
   if (start_error == 0) return static_cast<int>(process);
   WaitForProcess(static_cast<int>(process));
   const std::string message = Cat(program, " cannot be executed: ", std::strerror(start_error));
-  return start_error == ENOENT ? absl::NotFoundError(message) : absl::PermissionDeniedError(message);
+  return start_error == ENOENT ? NotFound(message) : PermissionDenied(message);
 }
 
 ProcessEnd WaitForProcess(int process) {
   int status = 0;
   while (waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
-  ProcessEnd end;
-  if (WIFSIGNALED(status)) {
-    end.signal = WTERMSIG(status);
-  } else {
-    end.code = WEXITSTATUS(status);
-  }
-  return end;
+  return WIFSIGNALED(status) ? ProcessEnd{0, WTERMSIG(status)} : ProcessEnd{WEXITSTATUS(status), 0};
 }
 
 absl::StatusOr<Captured> RunAndCapture(const std::string& program, const std::vector<std::string>& command,
                                        const Environment& environment, bool with_errors) {
   int pipe[2];
-  if (pipe2(pipe, O_CLOEXEC) != 0) return absl::ResourceExhaustedError(Cat("no pipe: ", std::strerror(errno)));
+  if (pipe2(pipe, O_CLOEXEC) != 0) return ResourceExhausted("no pipe: ", std::strerror(errno));
   // The number must be above the standard descriptors, because the child replaces those.
   const int output = fcntl(pipe[1], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   close(pipe[1]);
-  ChildSetup setup;
-  setup.environment = environment;
-  setup.output = output;
-  if (with_errors) setup.errors = output;
-  const absl::StatusOr<int> child = StartProcess(program, command, setup);
+  const absl::StatusOr<int> child =
+      StartProcess(program, command, {environment, output, with_errors ? output : -1, nullptr});
   close(output);
   Captured captured;
   char buffer[4096];

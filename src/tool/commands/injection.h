@@ -3,12 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_COMMANDS_INJECTION_H_
 #define HBMPROF_SRC_TOOL_COMMANDS_INJECTION_H_
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

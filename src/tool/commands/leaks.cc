@@ -1,21 +1,11 @@
 // `hbmprof leaks`: shows which call stacks grow, how fast, and where.
 
-#include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 
-#include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/recording/states.h"
-#include "src/tool/source/live_dumps.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/sums/sums_view.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -23,8 +13,6 @@ namespace {
 constexpr size_t kLeastDumps = 3;
 
 struct LeaksOptions : ViewOptions {
-  LeaksOptions() : ViewOptions(true) {}
-
   std::vector<std::string> files;
   std::string type;
   std::string per;
@@ -42,7 +30,6 @@ struct LeaksOptions : ViewOptions {
   std::vector<CLI::Option*> live_options;  // those above
 };
 
-// The judged sites and their sums.
 struct Result {
   const ProfileSet& profiles;
   const DumpSeries& series;
@@ -73,13 +60,11 @@ int64_t CountedGrowth(const SiteGrowth& site, const DumpSeries& series, size_t w
   return std::max<int64_t>(0, Minus(site.values[series.end - 1], site.values[warm]));
 }
 
-Verdict WorstCounted(const std::string& fail_on) {
-  return fail_on == "growth" ? Verdict::kStopped : fail_on == "perhaps" ? Verdict::kPerhaps : Verdict::kLeak;
-}
-
 Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   bool trimmed) {
-  const Verdict worst = WorstCounted(options.fail_on);
+  const Verdict worst = options.fail_on == "growth"    ? Verdict::kStopped
+                        : options.fail_on == "perhaps" ? Verdict::kPerhaps
+                                                       : Verdict::kLeak;
   const size_t warm = EndOfWarmUp(series);
   Result result = {profiles, series, profiles.types()[type], type, trimmed, {}, worst, {}};
   result.sites = RankGrowth(profiles, series, type, options.by);
@@ -87,8 +72,8 @@ Result JudgeSites(const LeaksOptions& options, const ProfileSet& profiles, const
   for (const SiteGrowth& site : result.sites) {
     ++result.counts[static_cast<int>(site.verdict)];
     const int64_t growth = CountedGrowth(site, series, warm);
-    if (site.verdict <= worst) result.leaked = Plus(result.leaked, growth);
-    if (site.verdict == Verdict::kStopped) result.stopped = Plus(result.stopped, growth);
+    if (site.verdict <= worst) AddTo(result.leaked, growth);
+    if (site.verdict == Verdict::kStopped) AddTo(result.stopped, growth);
   }
   if (result.rest.verdict <= worst) result.unexplained = CountedGrowth(result.rest, series, warm);
   return result;
@@ -134,15 +119,14 @@ void PrintJson(const LeaksOptions& options, const Result& result, bool failed) {
   Print(ToText(json));
 }
 
-// Prints the series, its total growth, the sentence on the leaks, and the number of sites by verdict.
 void PrintHead(const LeaksOptions& options, const Result& result) {
   const DumpSeries& series = result.series;
   const std::string& unit = result.type.unit;
   int64_t first = 0;
   int64_t last = 0;
   for (const SiteGrowth& site : result.sites) {
-    first = Plus(first, site.values.front());
-    last = Plus(last, site.values.back());
+    AddTo(first, site.values.front());
+    AddTo(last, site.values.back());
   }
   const ProfileSet::File& now = result.profiles.files()[series.files[series.end - 1]];
   const bool is_one = series.files.size() == 1;
@@ -191,7 +175,7 @@ std::string VerdictText(const LeaksOptions& options, const Result& result, const
 std::string SiteText(const ProfileSet& profiles, const SiteGrowth& site, size_t frames) {
   const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
   const size_t shown = frames == 0 ? stack.size() : std::min(frames, stack.size());
-  Table table({Table::Align::kLeft, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("lll");
   for (size_t i = 0; i < shown; ++i) table.Add({"     ", stack[i].name, stack[i].Position()});
   std::string text = table.Text(TerminalColumns());
   if (shown < stack.size()) text += Cat("       ... ", stack.size() - shown, " more callers (--frames 0 shows all)\n");
@@ -227,13 +211,12 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
     if (grew && (options.all || site.verdict <= result.worst)) others.push_back(&site);
   }
   if (others.empty()) return;
-  std::sort(others.begin(), others.end(), [](const SiteGrowth* a, const SiteGrowth* b) {
-    return *std::max_element(a->values.begin(), a->values.end()) >
-           *std::max_element(b->values.begin(), b->values.end());
+  absl::c_sort(others, [](const SiteGrowth* a, const SiteGrowth* b) {
+    return *absl::c_max_element(a->values) > *absl::c_max_element(b->values);
   });
   const size_t all = others.size();
   if (options.rows != 0 && all > options.rows) others.resize(options.rows);
-  Table table({Table::Align::kLeft, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("lrll");
   for (const SiteGrowth* site : others) {
     table.Add({" ", FormatValue(site->values.back(), result.type.unit), NameOf(result.profiles, *site),
                Cat(site->why, "; more dumps: ", site->more_dumps)});
@@ -241,7 +224,6 @@ void PrintOthers(const LeaksOptions& options, const Result& result) {
   PrintVisible("\nno leaks:\n" + table.Text() + MoreRows(others.size(), all));
 }
 
-// Prints the result of --fail-over; nothing if no growth exceeds the limit.
 void PrintCheck(const Result& result, bool failed, int64_t limit) {
   const std::string& unit = result.type.unit;
   if (!failed) {
@@ -265,10 +247,10 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
   ASSIGN_OR_RETURN(const double seconds,
                    SecondsOf("--interval", options.interval, 0, 86400, "a time such as 10s or 5m, up to 24h"));
-  const bool is_series = std::any_of(options.live_options.begin(), options.live_options.end(),
-                                     [](const CLI::Option* option) { return option->count() > 0; });
+  const bool is_series =
+      absl::c_any_of(options.live_options, [](const CLI::Option* option) { return option->count() > 0; });
   if (options.dumps < kLeastDumps) {
-    return absl::InvalidArgumentError(Cat("--dumps ", options.dumps, ": take at least three, better twelve"));
+    return InvalidArgument("--dumps ", options.dumps, ": take at least three, better twelve");
   }
   RETURN_IF_ERROR(CheckView(options));
   const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
@@ -292,8 +274,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   }
   for (const CLI::Option* const option : options.live_options) {
     if (option->count() == 0) continue;
-    return absl::InvalidArgumentError(
-        Cat("--", option->get_lnames()[0], " is for the dumps of one running process, not for files"));
+    return InvalidArgument("--", option->get_lnames()[0], " is for the dumps of one running process, not for files");
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
     ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
@@ -305,8 +286,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   // Otherwise a check without a limit would succeed always. The field "leaked" of the JSON needs no limit.
   if (options.has_fail_on && options.fail_over.empty() && !options.json) {
-    return absl::InvalidArgumentError(
-        Cat("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE"));
+    return InvalidArgument("--fail-on ", options.fail_on, ": selects what --fail-over counts; add --fail-over SIZE");
   }
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
   bool trimmed = false;
@@ -316,10 +296,10 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, options.per));
   if (!series.CanBeJudged()) {
     const size_t dumps = series.files.size();
-    return absl::InvalidArgumentError(Cat(
+    return InvalidArgument(
         dumps, dumps == 1 ? " dump" : " dumps",
         " cannot show whether memory leaks without the ages of buffers, which a process has after 16 seconds; give at "
-        "least three, better five (for two, use hbmprof diff)"));
+        "least three, better five (for two, use hbmprof diff)");
   }
   RETURN_IF_ERROR(CheckLabels(profiles, options.by));
 
@@ -365,7 +345,7 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   // The last lines of the help list these.
   arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
   options->live_options = {

@@ -3,14 +3,9 @@
 #include <charconv>
 #include <filesystem>
 #include <random>
-#include <system_error>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -28,10 +23,9 @@ std::string OutputPattern(const std::string& folder, const std::string& run) {
 
 // Returns the value of HBMPROF_RECORD. Each process has its own file.
 std::string RecordPattern(const OutputOptions& options, const std::string& folder, const std::string& run) {
-  constexpr char kRecording[] = ".hbmrec";
   if (options.record == "true") {
     const std::string profiles = OutputPattern(folder, run);
-    return Cat(profiles.substr(0, profiles.size() - sizeof(kProfileSuffix) + 1), kRecording);
+    return Cat(profiles.substr(0, profiles.size() - sizeof(kProfileSuffix) + 1), ".hbmrec");
   }
   if (fs::path(options.record).is_absolute()) return options.record;
   std::error_code error;

@@ -3,9 +3,7 @@
 #define HBMPROF_SRC_TOOL_COMMANDS_OUTPUT_OPTIONS_H_
 
 #include <CLI/CLI.hpp>
-#include <string>
 
-#include "absl/status/status.h"
 #include "src/tool/commands/injection.h"
 
 namespace hbmprof::tool {

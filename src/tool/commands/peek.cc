@@ -1,14 +1,9 @@
 // `hbmprof peek`: shows the callers and callees of functions.
-#include <algorithm>
-#include <memory>
 #include <tuple>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/profile/regex.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/profile/own_code.h"
+#include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -25,16 +20,12 @@ struct Neighbours {
   std::vector<Sums::Edge> callees;
 };
 
-// Returns the neighbours by row number.
-std::vector<Neighbours> NeighboursOf(const Sums& sums) {
-  std::vector<Neighbours> neighbours;
-  const auto at = [&](uint32_t row) -> Neighbours& {
-    if (neighbours.size() <= row) neighbours.resize(row + 1);
-    return neighbours[row];
-  };
+// Returns them by row number.
+std::map<uint32_t, Neighbours> NeighboursOf(const Sums& sums) {
+  std::map<uint32_t, Neighbours> neighbours;
   for (const Sums::Edge& edge : sums.edges()) {
-    at(edge.caller).callees.push_back(edge);
-    at(edge.callee).callers.push_back(edge);
+    neighbours[edge.caller].callees.push_back(edge);
+    neighbours[edge.callee].callers.push_back(edge);
   }
   // The numbers of rows differ from run to run.
   const auto key = [&sums](const Sums::Edge& edge) {
@@ -44,9 +35,9 @@ std::vector<Neighbours> NeighboursOf(const Sums& sums) {
         Minus(0, edge.cum[1]), caller.name, callee.name, edge.caller, edge.callee);
   };
   const auto is_larger = [&key](const Sums::Edge& a, const Sums::Edge& b) { return key(a) < key(b); };
-  for (Neighbours& row : neighbours) {
-    std::sort(row.callers.begin(), row.callers.end(), is_larger);
-    std::sort(row.callees.begin(), row.callees.end(), is_larger);
+  for (auto& [number, row] : neighbours) {
+    absl::c_sort(row.callers, is_larger);
+    absl::c_sort(row.callees, is_larger);
   }
   return neighbours;
 }
@@ -61,22 +52,19 @@ Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool call
 }
 
 // Returns the table of one row, with its callers above and its callees below.
-std::string RowText(const PeekOptions& options, const SumsQuery& query, const Sums& sums, const Sums::Row& row,
-                    const Neighbours& around) {
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
-  const auto size = [&](int64_t value) { return FormatValue(value, query.unit, options.exact); };
+std::string RowText(const SumsQuery& query, const Sums& sums, const Sums::Row& row, const Neighbours& around) {
+  Table table("rrll");
   const auto add = [&](const std::vector<Sums::Edge>& edges, bool callers) {
     for (const Sums::Edge& edge : edges) {
       const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
-      table.Add({size(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
+      table.Add({query.Text(edge.cum[1]), FormatPercent(edge.cum[1], row.cum[1]),
                  Cat(callers ? "  from " : "  calls ", other.name, edge.inlined ? " (inlined)" : ""), other.position});
     }
   };
   add(around.callers, true);
-  table.Add({size(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
+  table.Add({query.Text(row.cum[1]), FormatPercent(row.cum[1], sums.total()[1]), row.name, row.position});
   if (row.flat[1] != 0) {
-    table.Add({size(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
+    table.Add({query.Text(row.flat[1]), FormatPercent(row.flat[1], row.cum[1]), "  allocates itself", ""});
   }
   add(around.callees, false);
   return table.Text();
@@ -89,21 +77,14 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (query.grouping.frames == Grouping::Frames::kNone) query.grouping.frames = Grouping::Frames::kFunctions;
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  rows.erase(std::remove_if(rows.begin(), rows.end(),
-                            [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); }),
-             rows.end());
+  EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
   if (rows.empty()) {
-    return absl::NotFoundError(Cat(options.files[0], ": no function matches '", options.expression, "'"));
+    return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   }
-  std::vector<Neighbours> neighbours = NeighboursOf(sums);
-  for (const Sums::Row& row : rows) neighbours.resize(std::max<size_t>(neighbours.size(), row.number + 1));
+  std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums);
 
   if (options.json) {
-    Json json = {{"version", kJsonVersion},
-                 {"files", query.profiles.PathsFrom(0)},
-                 {"type", query.type_name},
-                 {"unit", query.unit},
-                 {"total", sums.total()[1]}};
+    Json json = HeadJson(query, sums.total()[1]);
     Json& list = json["rows"] = Json::array();
     for (const Sums::Row& row : rows) {
       Json& entry = list.emplace_back(RowJson(row, query.grouping));
@@ -118,7 +99,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
   std::string text;
   for (size_t i = 0; i < shown; ++i) {
-    text += RowText(options, query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+    text += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   }
   PrintVisible(text + MoreRows(shown, rows.size()));
   return kSuccess;

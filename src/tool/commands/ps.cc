@@ -1,12 +1,7 @@
 // `hbmprof ps`: lists the running processes that have a control channel.
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -22,15 +17,13 @@ absl::StatusOr<int> RunPs(bool exact) {
     PrintError("ps", NoProcessText("", directory));
     return kSuccess;
   }
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight, Align::kRight});
+  Table table("rlllrrr");
   table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
   for (const LiveProcess& process : *processes) {
     if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
     for (const LiveMemory& memory : process.memory) {
-      const auto bytes = [&](int64_t value) { return FormatValue(value, "bytes", exact); };
-      table.Add({process.id, process.name, memory.device, memory.space, bytes(memory.in_use), bytes(memory.peak),
-                 memory.limit < 0 ? "-" : bytes(memory.limit)});
+      table.Add({process.id, process.name, memory.device, memory.space, Bytes(memory.in_use, exact),
+                 Bytes(memory.peak, exact), memory.limit < 0 ? "-" : Bytes(memory.limit, exact)});
     }
   }
   Print(table.Text());

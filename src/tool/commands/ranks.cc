@@ -6,14 +6,11 @@
 
 #include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
 #include "src/tool/sums/rank_table.h"
 #include "src/tool/sums/sums_view.h"
-#include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -134,12 +131,11 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
   PrintVisible(Cat(Visible(Cat(head, ": ", compared.type.type, " from ", size(least->total), " (rank ", least->name,
                                ") to ", size(most->total), " (rank ", most->name, ")")),
                    "\n\n"));
-  using Align = Table::Align;
-  std::vector<Align> align(8, Align::kRight);
+  std::string align(8, 'r');
   std::vector<std::string> cells = {"rank", "differs by", "median", "smallest", "in", "largest", "in", "ranks"};
   for (const std::string& key : compared.by) cells.push_back(key);
   if (compared.by_stack) cells.emplace_back("call stack");
-  align.resize(cells.size(), Align::kLeft);
+  align.resize(cells.size(), 'l');
   Table table(align);
   table.Add(std::move(cells));
   // In the order of RankTable, the rows that are equal in all ranks are the last ones.

@@ -1,27 +1,14 @@
 // `hbmprof report`: writes one page that shows everything and needs no other file.
 #include "src/tool/report/report.h"
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/util/output.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
 
 struct ReportOptions : ViewOptions {
-  ReportOptions() : ViewOptions(true) {}
-
   std::vector<std::string> files;
   std::string output;
   std::string base;
@@ -32,20 +19,18 @@ absl::StatusOr<int> RunReport(const ReportOptions& options) {
   std::vector<std::string> paths = options.files;
   const bool has_base = !options.base.empty();
   if (has_base && IsRecordingFile(options.base)) {
-    return absl::InvalidArgumentError(Cat("--base ", options.base,
-                                          ": a recording cannot be the base; give a moment of it, such as ",
-                                          options.base, "@10s"));
+    return InvalidArgument("--base ", options.base, ": a recording cannot be the base; give a moment of it, such as ",
+                           options.base, "@10s");
   }
   const auto first_recording =
       std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
   const std::vector<std::string> recordings(first_recording, paths.end());
   paths.erase(first_recording, paths.end());
   if (recordings.size() > 1) {
-    return absl::InvalidArgumentError(Cat(recordings[0], " and ", recordings[1], ": a report shows one recording"));
+    return InvalidArgument(recordings[0], " and ", recordings[1], ": a report shows one recording");
   }
   if (has_base && paths.empty()) {
-    return absl::InvalidArgumentError(
-        Cat("--base ", options.base, ": a recording is not compared with a base; give also a profile"));
+    return InvalidArgument("--base ", options.base, ": a recording is not compared with a base; give also a profile");
   }
   if (has_base) paths.insert(paths.begin(), options.base);
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(paths)));

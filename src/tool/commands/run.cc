@@ -14,23 +14,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "src/base/control_protocol.h"
+#include "src/base/descriptor.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/source/control_client.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
+#include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -50,20 +42,10 @@ struct RunOptions : OutputOptions {
 
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
-// --- The folder and the names of the profiles. ---
-
 // The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
 // folder.
 class OutputFolder {
  public:
-  OutputFolder() = default;
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder() {
-    if (lock_ >= 0) close(lock_);
-  }
-
-  // Returns whether the folder exists and is writable.
   bool Open(const std::string& path) {
     std::error_code error;
     for (int attempt = 0; attempt < 100; ++attempt) {
@@ -74,17 +56,16 @@ class OutputFolder {
       fs::create_directories(path, error);
       path_ = fs::canonical(path, error);
       if (error || !fs::is_directory(path_, error) || access(path_.c_str(), W_OK) != 0) return false;
-      lock_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-      if (lock_ < 0) return true;  // not readable: usable, but never removed
-      flock(lock_, LOCK_SH);
+      lock_.Reset(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (lock_.get() < 0) return true;  // not readable: usable, but never removed
+      flock(lock_.get(), LOCK_SH);
       // Another run can have removed the folder after it was created and before it was locked.
       struct stat locked = {};
       struct stat named = {};
-      fstat(lock_, &locked);
+      fstat(lock_.get(), &locked);
       if (stat(path_.c_str(), &named) == 0 && named.st_ino == locked.st_ino && named.st_dev == locked.st_dev)
         return true;
-      close(lock_);
-      lock_ = -1;
+      lock_.Reset(-1);
       created_.clear();
     }
     return false;
@@ -115,7 +96,7 @@ class OutputFolder {
 
   // Removes the empty folders that Open() created, unless another run uses them.
   void RemoveIfEmpty() {
-    if (created_.empty() || lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return;
+    if (created_.empty() || lock_.get() < 0 || flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return;
     for (const fs::path& folder : created_) {
       if (rmdir(folder.c_str()) != 0) return;
     }
@@ -124,10 +105,8 @@ class OutputFolder {
  private:
   std::string path_;
   std::vector<fs::path> created_;  // innermost first
-  int lock_ = -1;
+  internal::FileDescriptor lock_;
 };
-
-// --- The processes. ---
 
 // Returns the processes with `variable` in their environment, as far as this user may read it.
 std::vector<int> ProcessesWith(const std::string& variable) {
@@ -204,7 +183,6 @@ class SignalForwarding {
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
 
-  // Restores the inherited setting, which the program must get.
   void Restore() const {
     for (int number = 1; number <= SIGRTMAX; ++number) {
       if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
@@ -222,10 +200,8 @@ class SignalForwarding {
 
 // Returns whether an interactive shell waits for this process and shows a prompt when it stops.
 bool IsTerminalsForegroundJob() {
-  const int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
-  const bool foreground = terminal >= 0 && tcgetpgrp(terminal) == getpgrp();
-  if (terminal >= 0) close(terminal);
-  return foreground;
+  const internal::FileDescriptor terminal(open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC));
+  return terminal.get() >= 0 && tcgetpgrp(terminal.get()) == getpgrp();
 }
 
 // Waits for the end of the program without reaping it. Ctrl-Z stops this process and the program, and the shell resumes
@@ -267,28 +243,21 @@ void EndBySignal(int number) {
   raise(number);
 }
 
-// The exit status that a shell returns for a program that it cannot execute.
-constexpr int kCannotExecute = 126;
-constexpr int kNotFound = 127;
-
+// Returns the exit status that a shell returns for a program that it cannot execute.
 int CannotStart(const absl::Status& status) {
-  PrintError("run", std::string(status.message()));
-  if (absl::IsNotFound(status)) return kNotFound;
-  return absl::IsPermissionDenied(status) ? kCannotExecute : kUnusable;
+  PrintError("run", MessageOf(status));
+  return absl::IsNotFound(status) ? 127 : absl::IsPermissionDenied(status) ? 126 : kUnusable;
 }
 
-// --- The summary. ---
-
-// Describes the unaccounted memory: its size, its scope, and its growth.
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
   const bool process = comment.Text("driver_scope") == "process";
-  std::string text = Cat("unaccounted ", FormatValue(*unaccounted, "bytes"),
-                         process ? " of this process" : " of all processes on the device");
+  std::string text =
+      Cat("unaccounted ", Bytes(*unaccounted), process ? " of this process" : " of all processes on the device");
   const std::optional<int64_t> baseline = comment.Number("baseline");
   if (!baseline.has_value()) return text;
-  text += Cat(", ", FormatValue(*baseline, "bytes"), " of it from the start");
+  text += Cat(", ", Bytes(*baseline), " of it from the start");
   if (*unaccounted > *baseline) {
     text += Cat("; ", FormatChange(*unaccounted - *baseline, "bytes"), " since then, outside tracked allocations");
   }
@@ -299,11 +268,10 @@ void Summarize(int64_t process, const std::string& path) {
   PrintErrorText(Cat("hbmprof: process ", process, ": ", Visible(path), "\n"));
   const absl::StatusOr<RawProfile> profile = ReadProfile(path);
   if (!profile.ok()) {
-    PrintErrorText(Cat("  ", Visible(std::string(profile.status().message())), "\n"));
+    PrintErrorText(Cat("  ", Visible(MessageOf(profile.status())), "\n"));
     return;
   }
-  Table table(
-      {Table::Align::kLeft, Table::Align::kLeft, Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft});
+  Table table("llrrl");
   ProfileInfo info;
   for (const int64_t index : profile->message().comment()) info.Add(profile->text(index));
   for (const Comment& tracker : info.trackers) {
@@ -314,7 +282,7 @@ void Summarize(int64_t process, const std::string& path) {
   for (const ProfileInfo::Device& device : info.devices) {
     const auto bytes = [&device](const char* key) {
       const std::optional<int64_t> value = device.Number(key);
-      return value.has_value() ? FormatValue(*value, "bytes") : "n/a";
+      return value.has_value() ? Bytes(*value) : "n/a";
     };
     table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space, Cat("peak ", bytes("peak")),
                Cat("in use ", bytes("in_use")), device.is_device_memory() ? Unaccounted(device) : ""});
@@ -332,7 +300,6 @@ std::string CheckCaptureRange(const std::string& value) {
              " bytes");
 }
 
-// Prints the profiles of the program's processes, or the reason why there are none.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
   constexpr size_t kMostRanges = 5;
@@ -391,7 +358,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   const std::string run = NewRunName();
   if (reason.empty()) {
     if (!folder.Open(options.output)) {
-      return absl::PermissionDeniedError(Cat("--output '", options.output, "': not a writable folder"));
+      return PermissionDenied("--output '", options.output, "': not a writable folder");
     }
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();

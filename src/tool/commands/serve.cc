@@ -5,21 +5,13 @@
 #include <sys/stat.h>
 
 #include <cstdio>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
 
-#include "absl/strings/numbers.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/report/page.h"
+#include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/read_file.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -41,8 +33,7 @@ HttpResponse Failure(const absl::Status& status) {
                                                            {absl::StatusCode::kUnavailable, 502},
                                                            {absl::StatusCode::kOutOfRange, 503},
                                                            {absl::StatusCode::kResourceExhausted, 503}};
-  const auto number = kNumbers.find(status.code());
-  return TextResponse(number == kNumbers.end() ? 500 : number->second, std::string(status.message()));
+  return TextResponse(ValueOr(kNumbers, status.code(), 500), MessageOf(status));
 }
 
 HttpResponse Success(std::string type, std::string body) {
@@ -63,28 +54,27 @@ HttpResponse JsonAnswer(const Json& json) {
 }
 
 // Answers /debug/pprof/heap with the parameters pid, name, tag (KEY=VALUE, repeatable) and seconds.
-HttpResponse Heap(Fleet& fleet, const HttpRequest& request) {
+absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
   ProfileMerger::Labels where;
   const auto [begin, end] = request.parameters.equal_range("tag");
   for (auto tag = begin; tag != end; ++tag) {
     const size_t equals = tag->second.find('=');
-    if (equals == std::string::npos || equals == 0) return TextResponse(400, "tag: write tag=KEY=VALUE");
+    if (equals == std::string::npos || equals == 0) return InvalidArgument("tag: write tag=KEY=VALUE");
     where.emplace_back(tag->second.substr(0, equals), tag->second.substr(equals + 1));
   }
   double seconds = 0;
   const std::string text = request.Parameter("seconds");
   if (!text.empty() && (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= kMaxSeconds))) {
-    return TextResponse(400, "seconds: write a number from 0 to 300");
+    return InvalidArgument("seconds: write a number from 0 to 300");
   }
   const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
-  absl::StatusOr<Fleet::Text> profile = fleet.Profile(selection, where, seconds);
-  if (!profile.ok()) return Failure(profile.status());
-  HttpResponse response = Success("application/octet-stream", *std::move(profile));
+  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile(selection, where, seconds));
+  HttpResponse response = Success("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
   return response;
 }
 
-HttpResponse Answer(Fleet& fleet, const HttpRequest& request) {
+absl::StatusOr<HttpResponse> Answer(Fleet& fleet, const HttpRequest& request) {
   if (request.path == "/") {
     HttpResponse page = Success("text/html; charset=utf-8", kServeHtml);
     page.policy =
@@ -99,20 +89,18 @@ HttpResponse Answer(Fleet& fleet, const HttpRequest& request) {
   if (request.path == "/metrics") return Success("text/plain; version=0.0.4; charset=utf-8", fleet.Metrics());
   if (request.path == "/processes.json") return JsonAnswer(fleet.Processes());
   const std::string pid = request.Parameter("pid");
+  if (request.path != "/sites.json" && request.path != "/report") {
+    return NotFound("not found; there are: / /metrics /debug/pprof/heap /report");
+  }
+  if (pid.empty()) return InvalidArgument("pid is missing");
   if (request.path == "/sites.json") {
-    if (pid.empty()) return TextResponse(400, "pid is missing");
-    const absl::StatusOr<Json> sites = fleet.Sites(pid);
-    return sites.ok() ? JsonAnswer(*sites) : Failure(sites.status());
+    ASSIGN_OR_RETURN(const Json sites, fleet.Sites(pid));
+    return JsonAnswer(sites);
   }
-  if (request.path == "/report") {
-    if (pid.empty()) return TextResponse(400, "pid is missing");
-    absl::StatusOr<Fleet::Text> page = fleet.Report(pid);
-    if (!page.ok()) return Failure(page.status());
-    HttpResponse response = Success("text/html; charset=utf-8", *std::move(page));
-    response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
-    return response;
-  }
-  return TextResponse(404, "not found; there are: / /metrics /debug/pprof/heap /report");
+  ASSIGN_OR_RETURN(Fleet::Text page, fleet.Report(pid));
+  HttpResponse response = Success("text/html; charset=utf-8", std::move(page));
+  response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
+  return response;
 }
 
 bool IsLoopback(const std::string& address) {
@@ -124,12 +112,12 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   ASSIGN_OR_RETURN(std::string token, ReadFile(path));
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
-    return absl::InvalidArgumentError(Cat(path, ": every user can read the token; chmod o-r"));
+    return InvalidArgument(path, ": every user can read the token; chmod o-r");
   }
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.size() < kMinTokenLength) {
-    return absl::InvalidArgumentError(Cat(path, ": a token has at least ", kMinTokenLength,
-                                          " characters; make one with: head -c 24 /dev/urandom | base64"));
+    return InvalidArgument(path, ": a token has at least ", kMinTokenLength,
+                           " characters; make one with: head -c 24 /dev/urandom | base64");
   }
   return token;
 }
@@ -139,25 +127,21 @@ absl::Status Complete(ServeOptions& options) {
                    SecondsOf("--interval", options.interval, 0.1, 3600, "a time from 100ms to 1h"));
   options.fleet.directory = ControlDirectory();
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        Cat("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces"));
+    return InvalidArgument("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces");
   }
   if (!ParseBytes(options.max_bytes, &options.fleet.max_bytes) || options.fleet.max_bytes < 0) {
-    return absl::InvalidArgumentError(Cat("--max-bytes ", options.max_bytes, ": write a size such as 4MiB"));
+    return InvalidArgument("--max-bytes ", options.max_bytes, ": write a size such as 4MiB");
   }
   if (!IsIpAddress(options.http.address)) {
-    return absl::InvalidArgumentError(
-        Cat("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1"));
+    return InvalidArgument("--address ", options.http.address, ": write an IP address such as 127.0.0.1 or ::1");
   }
   if (options.token_file.empty()) {
     if (IsLoopback(options.http.address)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        Cat("--address ", options.http.address,
-            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1"));
+    return InvalidArgument("--address ", options.http.address,
+                           ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1");
   }
   absl::StatusOr<std::string> token = ReadToken(options.token_file);
-  if (!token.ok())
-    return absl::Status(token.status().code(), Cat("--token-file ", std::string(token.status().message())));
+  if (!token.ok()) return absl::Status(token.status().code(), Cat("--token-file ", MessageOf(token.status())));
   options.http.token = *std::move(token);
   return absl::OkStatus();
 }
@@ -171,7 +155,10 @@ absl::StatusOr<int> RunServe(ServeOptions& options) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before the first thread, which inherits the mask
   Fleet fleet(options.fleet);
   const absl::StatusOr<std::unique_ptr<HttpServer>> server =
-      HttpServer::Start(options.http, [&fleet](const HttpRequest& request) { return Answer(fleet, request); });
+      HttpServer::Start(options.http, [&fleet](const HttpRequest& request) {
+        absl::StatusOr<HttpResponse> answer = Answer(fleet, request);
+        return answer.ok() ? *std::move(answer) : Failure(answer.status());
+      });
   if (!server.ok()) {
     fleet.Stop();
     return server.status();

@@ -1,26 +1,18 @@
 // `hbmprof symbolize`: adds functions, files, lines and inlined calls to a profile's addresses.
-#include <algorithm>
 #include <climits>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <thread>
 
-#include "absl/container/flat_hash_map.h"
 #include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/source/read_profiles.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/symbols/debug_files.h"
 #include "src/tool/symbols/dwarf_symbolizer.h"
 #include "src/tool/symbols/rewrite.h"
-#include "src/tool/symbols/symbol_cache.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/output.h"
-#include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/terminal.h"
 #include "src/tool/util/threads.h"
 
 namespace hbmprof::tool {
@@ -44,21 +36,9 @@ struct Module {
   std::string file;     // the file with the symbols; "" if none was found
   std::string problem;  // why no file was found
   bool has_dwarf = false;
-  size_t resolved = 0;
 };
-// Modules are identified by build id, or by path if they have none.
-using ModuleKey = std::pair<std::string, std::string>;
-
-ModuleKey KeyOf(const RawProfile& profile, const pprof::Mapping& mapping) {
-  const std::string build_id(profile.text(mapping.build_id()));
-  return {build_id, build_id.empty() ? std::string(profile.text(mapping.filename())) : ""};
-}
-
-// Returns whether the lengths of path and build id are possible. The limit is needed because many mappings could use
-// one long text.
-bool CanBeModule(const RawProfile& profile, const pprof::Mapping& mapping) {
-  return profile.text(mapping.filename()).size() < PATH_MAX && profile.text(mapping.build_id()).size() < PATH_MAX;
-}
+// By build id, or by path if they have none.
+using Modules = std::map<std::pair<std::string, std::string>, Module>;
 
 // Returns whether `path` can be a file with code. Special mappings such as [vdso] are not files.
 bool IsFileOfCode(std::string_view path) {
@@ -70,9 +50,9 @@ CodePosition PositionOf(const pprof::Location& location, const pprof::Mapping& m
   return {location.address() - mapping.memory_start() + mapping.file_offset(), mapping.file_offset()};
 }
 
-// Chooses the module's file: one with the right build id, preferably with DWARF.
-void FindFile(DebugFiles& debug_files, Module& module) {
-  std::string with_symbols;
+// Opens the module's file: one with the right build id, preferably with DWARF. Returns null if there is none.
+std::unique_ptr<DwarfSymbolizer> OpenFile(DebugFiles& debug_files, Module& module) {
+  std::unique_ptr<DwarfSymbolizer> chosen;
   for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
     const std::string build_id = BuildIdOf(candidate);
     if (build_id != module.build_id) {
@@ -80,53 +60,40 @@ void FindFile(DebugFiles& debug_files, Module& module) {
       module.problem = Cat(candidate, " has the build id ", shown(build_id), ", not ", shown(module.build_id));
       continue;
     }
-    const auto symbolizer = DwarfSymbolizer::Open(candidate);
+    auto symbolizer = DwarfSymbolizer::Open(candidate);
     if (!symbolizer.ok()) {
-      module.problem = std::string(symbolizer.status().message());
+      module.problem = MessageOf(symbolizer.status());
       continue;
     }
-    if ((*symbolizer)->has_dwarf()) {
-      module.file = candidate;
-      module.has_dwarf = true;
-      return;
-    }
-    if (with_symbols.empty()) with_symbols = candidate;
+    module.has_dwarf = (*symbolizer)->has_dwarf();
+    if (chosen != nullptr && !module.has_dwarf) continue;
+    chosen = *std::move(symbolizer);
+    module.file = candidate;
+    if (module.has_dwarf) break;
   }
-  module.file = with_symbols;
   if (module.file.empty() && module.problem.empty()) {
     module.problem = module.build_id.empty() ? "no such file, and the profile has no build id to look for"
                                              : Cat("no file with the build id ", module.build_id);
   }
+  return chosen;
 }
 
-size_t Resolved(const FramesByPosition& frames) {
-  return static_cast<size_t>(
-      std::count_if(frames.begin(), frames.end(), [](const auto& entry) { return !entry.second.empty(); }));
-}
-
-void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& module) {
-  if (!module.build_id.empty() && cache.Load(module.build_id, module.frames)) {
+void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
+  if (has_cache && !module.build_id.empty() && LoadFrames(module.build_id, module.frames)) {
     module.file = "(from the cache)";
     module.has_dwarf = true;
-    module.resolved = Resolved(module.frames);
     return;
   }
-  FindFile(debug_files, module);
-  if (module.file.empty()) return;
-  const auto symbolizer = DwarfSymbolizer::Open(module.file);
-  if (!symbolizer.ok()) {
-    module.problem = std::string(symbolizer.status().message());
-    return;
-  }
+  const std::unique_ptr<DwarfSymbolizer> symbolizer = OpenFile(debug_files, module);
+  if (symbolizer == nullptr) return;
   std::vector<uint64_t> addresses;
   for (const auto& [position, frames] : module.frames) {
-    addresses.push_back((*symbolizer)->AddressOf(position.first, position.second));
+    addresses.push_back(symbolizer->AddressOf(position.first, position.second));
   }
-  std::vector<std::vector<SourceFrame>> found = (*symbolizer)->Symbolize(addresses);
+  std::vector<std::vector<SourceFrame>> found = symbolizer->Symbolize(addresses);
   size_t i = 0;
   for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
-  module.resolved = Resolved(module.frames);
-  if (module.has_dwarf && !module.build_id.empty()) cache.Store(module.build_id, module.frames);
+  if (has_cache && module.has_dwarf && !module.build_id.empty()) StoreFrames(module.build_id, module.frames);
 }
 
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
@@ -134,8 +101,7 @@ void SymbolizeModule(DebugFiles& debug_files, const SymbolCache& cache, Module& 
 absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
   const bool into_folder = options.files.size() > 1;
   if (into_folder && !fs::is_directory(options.output)) {
-    return absl::InvalidArgumentError(
-        Cat("-o ", options.output, ": must be a folder that exists, because there are several profiles"));
+    return InvalidArgument("-o ", options.output, ": must be a folder that exists, because there are several profiles");
   }
   std::vector<std::string> outputs;
   absl::flat_hash_map<std::string, std::string> inputs;  // by output
@@ -143,15 +109,12 @@ absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& opt
     outputs.push_back(into_folder ? (fs::path(options.output) / fs::path(file).filename()).string() : options.output);
     const auto [entry, is_new] = inputs.try_emplace(outputs.back(), file);
     if (!is_new) {
-      return absl::InvalidArgumentError(Cat("-o ", options.output, ": ", entry->second, " and ", file,
-                                            " would both be written to ", outputs.back(),
-                                            "; symbolize them one by one"));
+      return InvalidArgument("-o ", options.output, ": ", entry->second, " and ", file, " would both be written to ",
+                             outputs.back(), "; symbolize them one by one");
     }
   }
   return outputs;
 }
-
-using Modules = std::map<ModuleKey, Module>;
 
 // A profile, and its modules by the ids of their mappings; null for those without code in a file.
 struct Input {
@@ -169,37 +132,38 @@ Input WithModules(RawProfile profile, Modules& modules) {
     if (mapping == mappings.end() || location.address() == 0) continue;
     const auto [module, is_new] = input.modules.try_emplace(mapping->first, nullptr);
     const std::string_view path = input.profile.text(mapping->second->filename());
-    if (is_new && IsFileOfCode(path) && CanBeModule(input.profile, *mapping->second)) {
-      module->second = &modules[KeyOf(input.profile, *mapping->second)];
+    const std::string_view build_id = input.profile.text(mapping->second->build_id());
+    // The limit is needed because many mappings could use one long text.
+    if (is_new && IsFileOfCode(path) && path.size() < PATH_MAX && build_id.size() < PATH_MAX) {
+      module->second = &modules[{std::string(build_id), std::string(build_id.empty() ? path : "")}];
       module->second->path = path;
-      module->second->build_id = input.profile.text(mapping->second->build_id());
+      module->second->build_id = build_id;
     }
     if (module->second != nullptr) module->second->frames[PositionOf(location, *mapping->second)];
   }
   return input;
 }
 
-// Symbolizes the modules, several at a time.
 void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
   size_t addresses = 0;
   for (const Module* module : work) addresses += module->frames.size();
-  const SymbolCache cache(!options.no_cache);
   Progress progress(addresses, "addresses");
   const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
   RunOnThreads(work.size(), jobs, [&](size_t i) {
-    SymbolizeModule(debug_files, cache, *work[i]);
+    SymbolizeModule(debug_files, !options.no_cache, *work[i]);
     progress.Advance(work[i]->frames.size());
   });
 }
 
 void PrintSummary(const std::vector<Module*>& modules) {
-  Table table({Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("rll");
   for (const Module* module : modules) {
     const std::string name = fs::path(module->path).filename().string();
     const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
                             : module->has_dwarf  ? module->file
                                                  : module->file + " (no debug information: names only)";
-    table.Add({Cat(module->resolved, "/", module->frames.size()), name, how});
+    const auto found = absl::c_count_if(module->frames, [](const auto& entry) { return !entry.second.empty(); });
+    table.Add({Cat(found, "/", module->frames.size()), name, how});
   }
   PrintVisible(table.Text());
 }
@@ -222,7 +186,7 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   RETURN_IF_ERROR(CheckMemoryVariable());
   ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
   for (const std::string& dir : options.debug_dirs) {
-    if (!fs::is_directory(dir)) return absl::NotFoundError(Cat("--debug-dir ", dir, ": no such folder"));
+    if (!fs::is_directory(dir)) return NotFound("--debug-dir ", dir, ": no such folder");
   }
   std::vector<Input> inputs;
   Modules modules;
@@ -233,8 +197,7 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
   // The largest module comes first, so that it is not the last one to finish.
   std::vector<Module*> work;
   for (auto& [key, module] : modules) work.push_back(&module);
-  std::sort(work.begin(), work.end(),
-            [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
+  absl::c_sort(work, [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
   DebugFiles debug_files(options.debug_dirs);
   SymbolizeModules(work, options, debug_files);
   for (size_t i = 0; i < inputs.size(); ++i) {

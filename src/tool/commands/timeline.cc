@@ -1,76 +1,56 @@
 // `hbmprof timeline`: memory over time, from a recording.
 #include <unistd.h>
 
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/options.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/recording/timeline_data.h"
-#include "src/tool/sums/sums_view.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 namespace {
 
-struct TimelineCommandOptions {
+struct TimelineCommandOptions : TimelineOptions {
   std::string file;
-  std::string device;
-  std::string by;
   size_t rows = 0;  // 0: as many as fit
-  size_t sites = 5;
   bool json = false;
   bool exact = false;
   bool own = true;
   std::vector<std::string> known;
 };
 
-constexpr size_t kDefaultRows = 24;
 constexpr size_t kMaxRows = 100000;
-constexpr size_t kGroups = 4;
 constexpr size_t kChartHeight = 10;
 
-// Returns a time since the start as text in seconds.
 std::string Seconds(int64_t nanos) { return FormatSeconds(static_cast<double>(nanos) / 1e9); }
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
   if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
   // The size is 0 if it is not known.
-  const std::string size = mark.bytes == 0 ? "" : Cat(": ", FormatValue(mark.bytes, "bytes", exact));
+  const std::string size = mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes, exact));
   return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
 }
 
 std::string Optional(std::optional<int64_t> value, bool exact) {
-  return value.has_value() ? FormatValue(*value, "bytes", exact) : "-";
+  return value.has_value() ? Bytes(*value, exact) : "-";
 }
 
-// Returns the first lines of the output for one memory.
 std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  return Visible(Cat(memory.name, ": peak ", FormatValue(memory.peak, "bytes", exact), " at ",
-                     Seconds(memory.peak_time), ", in use ", FormatValue(memory.end_in_use, "bytes", exact), " at ",
-                     Seconds(timeline.duration),
-                     memory.limit.has_value() ? Cat(", limit ", FormatValue(*memory.limit, "bytes", exact)) : "")) +
+  return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak, exact), " at ", Seconds(memory.peak_time), ", in use ",
+                     Bytes(memory.end_in_use, exact), " at ", Seconds(timeline.duration),
+                     memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit, exact)) : "")) +
          "\n";
 }
 
 std::string HolderTable(const Timeline::Memory& memory, bool exact) {
   if (memory.holders.empty()) return "";
-  Table table({Table::Align::kRight, Table::Align::kRight, Table::Align::kLeft, Table::Align::kLeft});
+  Table table("rrll");
   table.Add({"at the peak", "share", "function", "where"});
   for (const FunctionSum& holder : memory.holders) {
-    table.Add({FormatValue(holder.bytes, "bytes", exact), FormatPercent(holder.bytes, memory.peak), holder.function,
-               holder.position});
+    table.Add({Bytes(holder.bytes, exact), FormatPercent(holder.bytes, memory.peak), holder.function, holder.position});
   }
   return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
 }
 
-// Returns the marks in the interval, as one cell.
 std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   std::string text;
   size_t count = 0;
@@ -81,23 +61,21 @@ std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
   return count > 2 ? Cat(text, "; ", count - 2, " more") : text;
 }
 
-// Returns a table with one row for each interval.
 std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  const bool has_idle = std::any_of(memory.intervals.begin(), memory.intervals.end(),
-                                    [](const Timeline::Interval& interval) { return interval.idle != 0; });
-  const bool has_driver =
-      std::any_of(memory.intervals.begin(), memory.intervals.end(),
-                  [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
+  const bool has_idle =
+      absl::c_any_of(memory.intervals, [](const Timeline::Interval& interval) { return interval.idle != 0; });
+  const bool has_driver = absl::c_any_of(
+      memory.intervals, [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
   std::vector<std::string> heading = {"from", "in use", "peak", "limit"};
   if (has_idle) heading.emplace_back("pool idle");
   if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
   heading.insert(heading.end(), memory.groups.begin(), memory.groups.end());
-  std::vector<Table::Align> columns(heading.size(), Table::Align::kRight);
+  std::string columns(heading.size(), 'r');
   heading.emplace_back("marks");
-  columns.push_back(Table::Align::kLeft);
+  columns.push_back('l');
   Table table(std::move(columns));
   table.Add(std::move(heading));
-  const auto bytes = [exact](int64_t value) { return FormatValue(value, "bytes", exact); };
+  const auto bytes = [exact](int64_t value) { return Bytes(value, exact); };
   for (size_t i = 0; i < memory.intervals.size(); ++i) {
     const Timeline::Interval& interval = memory.intervals[i];
     const double from =
@@ -133,7 +111,7 @@ class Chart {
     std::string text;
     for (size_t row = kChartHeight; row-- > 0;) {
       const bool has_label = row + 1 == kChartHeight || row == 0;
-      std::string label = has_label ? FormatValue(row == 0 ? 0 : top_, "bytes") : "";
+      std::string label = has_label ? Bytes(row == 0 ? 0 : top_) : "";
       label.insert(0, kLabelWidth - std::min(kLabelWidth, label.size()), ' ');
       text += label + (has_utf8_ ? " \u2524" : " |");
       for (size_t i = 0; i < memory_.intervals.size(); ++i) text += Cell(i, row);
@@ -205,7 +183,7 @@ void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines, bool exact) {
     const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
     std::stable_partition(marks.begin(), marks.end(), is_failed);
     marks.resize(left - std::min<size_t>(left, 1));
-    std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+    absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
   }
   for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark, exact), "\n"));
   if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
@@ -259,22 +237,16 @@ Json ToJson(const Timeline& timeline) {
   return json;
 }
 
-absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
+absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
   ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
 
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
-  TimelineOptions wanted;
-  wanted.intervals = options.rows != 0 ? options.rows : kDefaultRows;
+  if (options.rows != 0) options.intervals = options.rows;
   if (is_chart) {
-    constexpr size_t kUsualColumns = 80;
-    const size_t columns = TerminalColumns() == 0 ? kUsualColumns : TerminalColumns();
-    wanted.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+    const size_t columns = TerminalColumns() == 0 ? 80 : TerminalColumns();
+    options.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
   }
-  wanted.by = options.by;
-  wanted.max_groups = kGroups;
-  wanted.max_holders = options.sites;
-  wanted.memory = options.device;
-  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, wanted));
+  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, options));
   WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
     Print(ToText(ToJson(timeline)));
@@ -288,7 +260,7 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
     text += HolderTable(memory, options.exact);
   }
   PrintVisible(text);
-  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
   if (is_chart) PrintMarks(timeline.marks, lines, options.exact);
   return kSuccess;
 }
@@ -299,17 +271,17 @@ Command AddTimelineCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("timeline", "Show memory over time, from a recording");
   auto options = std::make_shared<TimelineCommandOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
-  arguments->add_option("-d,--device", options->device, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
+  arguments->add_option("-d,--device", options->memory, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
   arguments->add_option("-b,--by", options->by,
                         "Add columns of bytes: function, library, tag (sets of tags), or KEY (values of this tag)");
   arguments
       ->add_option("-n,--rows", options->rows,
                    "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
       ->transform(WholeNumber(1, kMaxRows));
-  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
+  arguments->add_option("--sites", options->max_holders, "Functions to show at the peak (default: 5; 0: all)")
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
   AddKnownOption(*arguments, options->known);
   arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");

@@ -1,39 +1,22 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
-#include <algorithm>
-#include <charconv>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <system_error>
 
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/cursor.h"
-#include "src/tool/recording/gaps.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
 using internal::AddressOfBuffer;
-using internal::RecordedEvent;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
 
 struct WhoOptions {
   std::string recording;  // may name a moment
   std::string address;
 };
 
-// A buffer that contained the address.
 struct Owner {
   uint64_t id = 0;
   uint32_t site = 0;
@@ -72,7 +55,7 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (time.has_value() && owner.allocated.value_or(INT64_MIN) > *time) return;
     if (shown.size() >= kMostShown) {
       // A free may still be undone, so at first each owner is kept.
-      const auto least = time.has_value() ? std::find_if_not(shown.begin(), shown.end(), is_wanted) : shown.begin();
+      const auto least = time.has_value() ? absl::c_find_if_not(shown, is_wanted) : shown.begin();
       if (least != shown.end()) shown.erase(least);
     }
     shown.push_back(owner);
@@ -91,107 +74,80 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (!begins && latest != shown.rend()) {
       latest->freed = event.time;
       latest->freeing_thread = event.thread;
-    } else if (event.kind == internal::RecordedKind::kUndoFree && latest != shown.rend()) {
+    } else if (event.kind == RecordedKind::kUndoFree && latest != shown.rend()) {
       latest->freed.reset();
     } else if (begins) {
       // Also the undone free of no buffer: a prepared record, such as the memory of a CUDA graph, becomes live so.
       begin({event.id, event.site, event.bytes, event.time, event.thread, {}, 0});
     }
   }
-  shown.erase(std::remove_if(shown.begin(), shown.end(), std::not_fn(is_wanted)), shown.end());
+  EraseIf(shown, std::not_fn(is_wanted));
   return owners;
 }
 
-class Writer {
- public:
-  Writer(const RecordingReader& recording, const RecordedStacks& stacks)
-      : tables_(recording.tables()), stacks_(stacks) {}
+std::string BufferText(const OpenedRecording& recording, uint64_t start, uint32_t site, int64_t bytes) {
+  const RecordingTables& tables = recording.reader->tables();
+  const Snapshot::Sample& sample = tables.sites[site];
+  return absl::StrFormat("0x%x to 0x%x  %s  %s %s  %s\n", start, start + static_cast<uint64_t>(bytes), Bytes(bytes),
+                         tables.names.devices[sample.device].name, MemoryKindName(sample.kind),
+                         recording.stacks.own_frame(sample.stack).name);
+}
 
-  std::string OwnerText(const Owner& owner, uint64_t address) const {
-    const uint64_t start = *AddressOfBuffer(owner.id);
-    std::string text = BufferText(start, owner.site, owner.bytes);
-    text += Cat("  offset    ", address - start, " of ", owner.bytes, " bytes\n");
-    text += "  allocated " +
-            (owner.allocated.has_value() ? TimeText(tables_, *owner.allocated) + ByThread(owner.thread)
-                                         : std::string("before the recording")) +
-            "\n";
-    text += "  freed     " +
-            (owner.freed.has_value() ? TimeText(tables_, *owner.freed) + ByThread(owner.freeing_thread)
-                                     : std::string("not before the end of the recording")) +
-            "\n";
-    for (const auto& [key, value] : tables_.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
-    for (const uint32_t number : stacks_.stack(tables_.sites[owner.site].stack)) {
-      const RecordedStacks::Frame& frame = stacks_.frames()[number];
-      const std::string position = frame.Position();
-      text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
-    }
-    return text;
+std::string OwnerText(const OpenedRecording& recording, const Owner& owner, uint64_t address) {
+  const RecordingTables& tables = recording.reader->tables();
+  const uint64_t start = *AddressOfBuffer(owner.id);
+  const auto at = [&](std::optional<int64_t> time, uint16_t thread, const char* otherwise) {
+    if (!time.has_value()) return std::string(otherwise);
+    const RecordingTables::Thread& by = tables.threads[thread];
+    return Cat(TimeText(tables, *time), ", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
+  };
+  std::string text =
+      Cat(BufferText(recording, start, owner.site, owner.bytes), "  offset    ", address - start, " of ", owner.bytes,
+          " bytes\n  allocated ", at(owner.allocated, owner.thread, "before the recording"), "\n  freed     ",
+          at(owner.freed, owner.freeing_thread, "not before the end of the recording"), "\n");
+  for (const auto& [key, value] : tables.sites[owner.site].tags) text += Cat("  tag       ", key, "=", value, "\n");
+  for (const uint32_t number : recording.stacks.stack(tables.sites[owner.site].stack)) {
+    const RecordedStacks::Frame& frame = recording.stacks.frames()[number];
+    const std::string position = frame.Position();
+    text += Cat("    ", frame.name, position.empty() ? "" : "  ", position, "\n");
   }
-
-  std::string NeighbourText(const char* where, uint64_t id, const RecordingState::Buffer& buffer) const {
-    const uint64_t start = *AddressOfBuffer(id);
-    return Cat("  ", where, BufferText(start, buffer.site, buffer.bytes));
-  }
-
- private:
-  static std::string Hex(uint64_t value) {
-    char text[24];
-    std::snprintf(text, sizeof(text), "0x%llx", static_cast<unsigned long long>(value));
-    return text;
-  }
-  std::string ByThread(uint16_t thread) const {
-    const RecordingTables::Thread& by = tables_.threads[thread];
-    return Cat(", by thread ", by.id, by.name.empty() ? "" : " ", by.name);
-  }
-  std::string BufferText(uint64_t start, uint32_t site, int64_t bytes) const {
-    const Snapshot::Sample& sample = tables_.sites[site];
-    return Cat(Hex(start), " to ", Hex(start + static_cast<uint64_t>(bytes)), "  ", FormatValue(bytes, "bytes"), "  ",
-               tables_.names.devices[sample.device].name, " ", MemoryKindName(sample.kind), "  ",
-               stacks_.own_frame(sample.stack).name, "\n");
-  }
-
-  const RecordingTables& tables_;
-  const RecordedStacks& stacks_;
-};
+  return text;
+}
 
 // Returns the nearest live buffers before and after the address, which do not contain it.
-std::string NeighboursText(RecordingReader& recording, const Writer& writer, uint64_t address, int64_t time) {
-  const RecordingState state = StateAt(recording, InstantAt(recording, time));
-  const std::pair<const uint64_t, RecordingState::Buffer>* before = nullptr;
-  const std::pair<const uint64_t, RecordingState::Buffer>* after = nullptr;
-  uint64_t before_start = 0;
-  uint64_t after_start = UINT64_MAX;
-  for (const auto& entry : state.live()) {
-    const std::optional<uint64_t> start = AddressOfBuffer(entry.first);
-    if (!start.has_value() || Contains(entry.first, entry.second.bytes, address)) continue;
-    if (*start < address && (before == nullptr || *start > before_start)) {
-      before = &entry;
-      before_start = *start;
-    } else if (*start > address && *start < after_start) {
-      after = &entry;
-      after_start = *start;
-    }
+std::string NeighboursText(const OpenedRecording& recording, uint64_t address, int64_t time) {
+  const RecordingState state = StateAt(*recording.reader, InstantAt(*recording.reader, time));
+  // By address; null: there is none.
+  std::pair<uint64_t, const RecordingState::Buffer*> before = {0, nullptr};
+  std::pair<uint64_t, const RecordingState::Buffer*> after = {UINT64_MAX, nullptr};
+  for (const auto& [id, buffer] : state.live()) {
+    const std::optional<uint64_t> start = AddressOfBuffer(id);
+    if (!start.has_value() || Contains(id, buffer.bytes, address)) continue;
+    if (*start < address && (before.second == nullptr || *start > before.first)) before = {*start, &buffer};
+    if (*start > address && *start < after.first) after = {*start, &buffer};
   }
-  std::string text = Cat("Live next to it at ", TimeText(recording.tables(), time), ":\n");
-  text += before == nullptr ? "  nothing before it\n" : writer.NeighbourText("before  ", before->first, before->second);
-  text += after == nullptr ? "  nothing after it\n" : writer.NeighbourText("after   ", after->first, after->second);
+  std::string text = Cat("Live next to it at ", TimeText(recording.reader->tables(), time), ":\n");
+  for (const auto& [where, found] : {std::pair("before", before), std::pair("after", after)}) {
+    const auto& [start, buffer] = found;
+    text += buffer == nullptr
+                ? Cat("  nothing ", where, " it\n")
+                : absl::StrFormat("  %-8s%s", where, BufferText(recording, start, buffer->site, buffer->bytes));
+  }
   return text;
 }
 
 // Reads "0x7f0000200000", or a decimal number. Returns nullopt for anything else.
-std::optional<uint64_t> ParseAddress(std::string_view text) {
-  const bool is_hexadecimal = text.substr(0, 2) == "0x" || text.substr(0, 2) == "0X";
-  if (is_hexadecimal) text.remove_prefix(2);
+std::optional<uint64_t> ParseAddress(const std::string& text) {
+  const bool is_hexadecimal = text.rfind("0x", 0) == 0 || text.rfind("0X", 0) == 0;
   uint64_t address = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), address, is_hexadecimal ? 16 : 10);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return address;
+  if (is_hexadecimal ? absl::SimpleHexAtoi(text, &address) : absl::SimpleAtoi(text, &address)) return address;
+  return std::nullopt;
 }
 
 absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const std::optional<uint64_t> address = ParseAddress(options.address);
   if (!address.has_value()) {
-    return absl::InvalidArgumentError(Cat("'", options.address, "' is not an address such as 0x7f0000200000"));
+    return InvalidArgument("'", options.address, "' is not an address such as 0x7f0000200000");
   }
   const SourceParts source = PartsOf(options.recording);
   ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(source.file, {}));
@@ -204,10 +160,10 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
 
   const Owners found = OwnersOf(recording, *address, time);
   const std::deque<Owner>& owners = found.shown;
-  const Writer writer(recording, opened.stacks);
   std::string text;
   // The latest buffer is shown first, because it is the most probable cause of a fault.
-  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner) text += writer.OwnerText(*owner, *address) + "\n";
+  for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner)
+    text += OwnerText(opened, *owner, *address) + "\n";
   if (!time.has_value() && found.count > owners.size()) {
     text += Cat("... and ", found.count - owners.size(),
                 " earlier buffers; RECORDING@TIME shows the one of an instant\n\n");
@@ -218,7 +174,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
                       found.count, ".\n")
                 : std::string("No recorded buffer had the address.\n");
   }
-  text += NeighboursText(recording, writer, *address, time.value_or(recording.end_time()));
+  text += NeighboursText(opened, *address, time.value_or(recording.end_time()));
   Print(text);
   WarnOfGaps("who", source.file, recording);
   return owners.empty() ? kFinding : kSuccess;

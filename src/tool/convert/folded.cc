@@ -1,14 +1,11 @@
 // The format of Brendan Gregg's flamegraph.pl.
-#include <map>
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/util/arithmetic.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// One line per stack, outermost frame first.
 std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) {
   // The separators of frames and lines must not be part of a name.
   const auto write = [](std::string name) {
@@ -25,8 +22,7 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
       for (const std::string& label : LabelFrames(profiles, file.samples[s].labels, by)) line += ";" + write(label);
       frames.AppendStack(file.samples[s].stack, line);
       if (line.empty()) line = Cat(";", kNoStack);
-      int64_t& sum = lines[line.substr(1)];
-      sum = Plus(sum, value);
+      AddTo(lines[line.substr(1)], value);
     }
   }
   std::string text;
@@ -36,11 +32,6 @@ std::string Folded(const ProfileSet& profiles, size_t type, const std::vector<st
 
 }  // namespace
 
-const Format kFoldedFormat = [] {
-  Format format = {"folded"};
-  format.text_of = &Folded;
-  format.has_one_type = true;
-  return format;
-}();
+const Format kFoldedFormat = {"folded", &Folded, true};
 
 }  // namespace hbmprof::tool

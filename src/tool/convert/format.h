@@ -1,35 +1,31 @@
-// The formats of `hbmprof convert --to`. Each is one file of this folder, which defines its Format, and a line of
-// formats.inc. docs/timeline.md and docs/tables.md describe them.
+// The formats of `hbmprof convert --to`. Each is a file of this folder, which defines its Format. docs/timeline.md and
+// docs/tables.md describe them.
 #ifndef HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 #define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "src/base/atomic_file.h"
-#include "src/export/recording.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 
-using internal::DriverSample;
 using internal::FileOutput;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 using SiteKind = RecordingTables::SiteKind;
 
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.
 struct Format {
   const char* name;
+  // Returns the text for combined profiles. `by`: labels that become the outermost frames.
+  std::string (*text_of)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) = nullptr;
+  bool has_one_type = false;  // text_of uses `type`
+  // Changes one profile.
+  absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
+  // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
+  absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
+                                 FileOutput& output) = nullptr;
 
   // Writes a recording. Reads the events from the beginning, one or more times, and keeps the live buffers in memory,
   // but not the events. Errors: those of `output`; kResourceExhausted if the format cannot hold the recording.
@@ -38,15 +34,6 @@ struct Format {
   // Returns how many times write_recording reads all events. Null: once.
   size_t (*passes)(const RecordingTables& tables) = nullptr;
   bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
-
-  // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
-  absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
-                                 FileOutput& output) = nullptr;
-  // Returns the text for combined profiles. `by`: labels that become the outermost frames.
-  std::string (*text_of)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) = nullptr;
-  bool has_one_type = false;  // text_of uses `type`
-  // Changes one profile.
-  absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
 };
 
 // What the writers of recordings have in common. totals_ begins with the values at the start of the recording.
@@ -83,12 +70,8 @@ absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks,
   return Writer(recording, stacks, output, progress).Write();
 }
 
-// The formats in the order of the help.
-const std::vector<const Format*>& Formats();
-
-#define HBMPROF_FORMAT(name) extern const Format k##name##Format;
-#include "src/tool/convert/formats.inc"
-#undef HBMPROF_FORMAT
+extern const Format kCsvFormat, kNdjsonFormat, kFoldedFormat, kSpeedscopeFormat, kXplaneFormat, kPerfettoFormat,
+    kMemoryVizFormat;
 
 }  // namespace hbmprof::tool
 

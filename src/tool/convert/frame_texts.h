@@ -2,14 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_CONVERT_FRAME_TEXTS_H_
 #define HBMPROF_SRC_TOOL_CONVERT_FRAME_TEXTS_H_
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/text.h"
 
@@ -38,7 +30,7 @@ class FrameTexts {
     std::string& text = texts_[location];
     if (!text.empty()) return text;
     std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
-    std::reverse(frames.begin(), frames.end());
+    absl::c_reverse(frames);
     for (const ProfileSet::ShownFrame& frame : frames) text += separator_ + write_(frame);
     return text;
   }

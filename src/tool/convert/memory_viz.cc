@@ -6,22 +6,10 @@
 // Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
 // PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
 // joins them. It joins all that is mapped, so an account has either pieces only or none.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_join.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -63,13 +51,11 @@ class Pickle {
     Integer(second);
     bytes_ += '\x86';
   }
-  // Gives a number to the value that was written last. Returns the number.
   uint32_t Put() {
     bytes_ += 'r';
     AppendLittleEndian(memo_size_, 4);
     return memo_size_++;
   }
-  // Writes the value with this number again.
   void Get(uint32_t number) {
     const bool is_short = number < 256;
     bytes_ += is_short ? 'h' : 'j';
@@ -87,9 +73,7 @@ class Pickle {
   uint32_t memo_size_ = 0;
 };
 
-bool HasSegments(const RecordingTables& tables) {
-  return std::count(tables.site_kinds.begin(), tables.site_kinds.end(), SiteKind::kSegment) > 0;
-}
+bool HasSegments(const RecordingTables& tables) { return absl::c_linear_search(tables.site_kinds, SiteKind::kSegment); }
 
 // The segments and blocks of one account, and the events that change them.
 class MemoryVizWriter : RecordingConverter {
@@ -107,18 +91,18 @@ class MemoryVizWriter : RecordingConverter {
       }
     }
     const std::vector<bool> has_pieces = FindPieces();
-    std::vector<Memory> at_end;
+    std::vector<Trace> at_end;
     pickle_.Dict();
     pickle_.Text("device_traces");
     pickle_.List();
     for (const size_t account : accounts) {
-      trace_ = Trace{{}, account, totals_.account(account).in_use};
+      trace_ = Trace{account, totals_.account(account).in_use};
       trace_.has_pieces = has_pieces[account];
       pickle_.List();
       if (totals_.account(account).is_used) RETURN_IF_ERROR(WriteTrace());
       pickle_.EndList();
-      if (trace_.has_pieces) JoinPieces(trace_.memory.segments);
-      at_end.push_back(std::move(trace_.memory));
+      if (trace_.has_pieces) JoinPieces(trace_.segments);
+      at_end.push_back(std::move(trace_));
     }
     pickle_.EndList();
     pickle_.Text("segments");
@@ -158,15 +142,12 @@ class MemoryVizWriter : RecordingConverter {
   using Blocks = std::map<uint64_t, Block>;
   using Ranges = std::map<uint64_t, uint64_t>;  // address and end; they do not overlap
   static inline const Ranges kNoRanges;
-  struct Memory {
-    Segments segments;
-    Blocks blocks;
-  };
   // The state of the account that is being written.
   struct Trace {
-    Memory memory;
     size_t account = 0;
     int64_t in_use = 0;
+    Segments segments;
+    Blocks blocks;
     std::unordered_set<uint64_t> nested;  // ids of live segments inside of blocks
     std::unordered_map<uint64_t, uint64_t> made_addresses;
     std::optional<int64_t> device_free;
@@ -281,7 +262,7 @@ class MemoryVizWriter : RecordingConverter {
       }
     }
     for (const RecordedEvent& event : change) {
-      if (event.site < tables_.sites.size()) trace_.in_use = Plus(trace_.in_use, SiteTotals::ChangeOf(event));
+      if (event.site < tables_.sites.size()) AddTo(trace_.in_use, SiteTotals::ChangeOf(event));
       if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
         Begin(event.id, event.bytes, event.site, true);
         End(event);
@@ -300,8 +281,8 @@ class MemoryVizWriter : RecordingConverter {
       const RecordedEvent& to = change[i + 1];
       if (from.kind != RecordedKind::kMoveFrom || to.kind != RecordedKind::kMoveTo || from.id != to.id) continue;
       if (!IsSegment(from.site) || !IsSegment(to.site)) continue;
-      const auto found = trace_.memory.segments.find(AddressOf(to.id, 0));
-      if (found != trace_.memory.segments.end()) found->second.site = to.site;
+      const auto found = trace_.segments.find(AddressOf(to.id, 0));
+      if (found != trace_.segments.end()) found->second.site = to.site;
       change.erase(change.begin() + static_cast<std::ptrdiff_t>(i),
                    change.begin() + static_cast<std::ptrdiff_t>(i) + 2);
       --i;
@@ -334,29 +315,28 @@ class MemoryVizWriter : RecordingConverter {
   void Begin(uint64_t id, int64_t bytes, uint32_t site, bool write) {
     if (bytes <= 0) return;
     const uint64_t address = AddressOf(id, bytes);
-    auto segment = SegmentAt(trace_.memory.segments, address);
+    auto segment = SegmentAt(trace_.segments, address);
     if (IsSegment(site)) {
-      if (segment != trace_.memory.segments.end()) {  // a pool in a block of another pool: only its blocks are shown
+      if (segment != trace_.segments.end()) {  // a pool in a block of another pool: only its blocks are shown
         trace_.nested.insert(id);
         return;
       }
       BeginSegment(address, {bytes, site, false}, write);
       return;
     }
-    if (segment == trace_.memory.segments.end()) segment = BeginSegment(address, {bytes, site, true}, write);
+    if (segment == trace_.segments.end()) segment = BeginSegment(address, {bytes, site, true}, write);
     const Block block = {std::min(bytes, RoomAt(segment, address)), site};
-    if (!trace_.memory.blocks.try_emplace(address, block).second) return;
+    if (!trace_.blocks.try_emplace(address, block).second) return;
     if (write) WriteEntry("alloc", address, block.size, site);
   }
   // Returns the bytes from `address`, which is in the segment, to its end, or to that of the last adjacent piece.
   int64_t RoomAt(Segments::const_iterator segment, uint64_t address) const {
     uint64_t end = segment->first + static_cast<uint64_t>(segment->second.size);
-    for (++segment; trace_.has_pieces && segment != trace_.memory.segments.end() && segment->first == end; ++segment) {
+    for (++segment; trace_.has_pieces && segment != trace_.segments.end() && segment->first == end; ++segment) {
       end += static_cast<uint64_t>(segment->second.size);
     }
     return static_cast<int64_t>(end - address);
   }
-  // Returns the parts of a range that are in none of the others.
   static std::vector<std::pair<uint64_t, uint64_t>> Without(const Ranges& others, uint64_t address, int64_t size) {
     std::vector<std::pair<uint64_t, uint64_t>> parts;
     const uint64_t end = address + static_cast<uint64_t>(size);
@@ -375,50 +355,45 @@ class MemoryVizWriter : RecordingConverter {
       WriteEntry(trace_.has_pieces ? "segment_map" : "segment_alloc", from, static_cast<int64_t>(to - from),
                  segment.site);
     }
-    return trace_.memory.segments.insert_or_assign(address, segment).first;
+    return trace_.segments.insert_or_assign(address, segment).first;
   }
 
   void End(const RecordedEvent& event) {
     if (event.bytes <= 0 || trace_.nested.erase(event.id) > 0) return;
     const uint64_t address = AddressOf(event.id, event.bytes);
-    if (IsSegment(event.site)) {
-      EndSegment(address, event);
-    } else {
-      EndBlock(address, event);
-    }
+    IsSegment(event.site) ? EndSegment(address, event) : EndBlock(address, event);
     trace_.made_addresses.erase(event.id);
   }
 
   void EndBlock(uint64_t address, const RecordedEvent& event) {
-    const auto block = trace_.memory.blocks.find(address);
-    // A block that is not in trace_.memory.blocks is taken as one that was live at the start of the recording.
-    const Block ended = block != trace_.memory.blocks.end() ? block->second : Block{event.bytes, event.site};
-    if (block != trace_.memory.blocks.end()) trace_.memory.blocks.erase(block);
+    const auto block = trace_.blocks.find(address);
+    // A block that is not in trace_.blocks is taken as one that was live at the start of the recording.
+    const Block ended = block != trace_.blocks.end() ? block->second : Block{event.bytes, event.site};
+    if (block != trace_.blocks.end()) trace_.blocks.erase(block);
     WriteEntry("free_requested", address, ended.size, event.site);
     WriteEntry("free_completed", address, ended.size, event.site);
-    const auto segment = SegmentAt(trace_.memory.segments, address);
-    if (segment != trace_.memory.segments.end() && !segment->second.is_own) return;
+    const auto segment = SegmentAt(trace_.segments, address);
+    if (segment != trace_.segments.end() && !segment->second.is_own) return;
     WriteSegmentEnd(address, ended.size, event.site);
-    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
+    if (segment != trace_.segments.end()) trace_.segments.erase(segment);
   }
   void WriteSegmentEnd(uint64_t address, int64_t size, uint32_t site) {
     WriteEntry(trace_.has_pieces ? "segment_unmap" : "segment_free", address, size, site);
   }
 
   void EndSegment(uint64_t address, const RecordedEvent& event) {
-    const auto segment = trace_.memory.segments.find(address);
-    const int64_t size = segment != trace_.memory.segments.end() ? segment->second.size : event.bytes;
-    if (segment != trace_.memory.segments.end()) trace_.memory.segments.erase(segment);
+    const auto segment = trace_.segments.find(address);
+    const int64_t size = segment != trace_.segments.end() ? segment->second.size : event.bytes;
+    if (segment != trace_.segments.end()) trace_.segments.erase(segment);
     for (const auto& [from, to] : Without(trace_.begun, address, size)) EndRange(from, to, event.site);
     if (trace_.has_pieces) trace_.ended[address] = address + static_cast<uint64_t>(size);
   }
   // Blocks that outlive their segment get segments of their own.
   void EndRange(uint64_t address, uint64_t end, uint32_t site) {
     std::vector<std::pair<uint64_t, Block>> left;
-    for (auto block = trace_.memory.blocks.lower_bound(address);
-         block != trace_.memory.blocks.end() && block->first < end;) {
+    for (auto block = trace_.blocks.lower_bound(address); block != trace_.blocks.end() && block->first < end;) {
       left.emplace_back(*block);
-      block = trace_.memory.blocks.erase(block);
+      block = trace_.blocks.erase(block);
     }
     for (const auto& [at, block] : left) {
       WriteEntry("free_requested", at, block.size, block.site);
@@ -428,38 +403,31 @@ class MemoryVizWriter : RecordingConverter {
     for (auto& [at, block] : left) {
       block.size = std::min(block.size, static_cast<int64_t>(end - at));
       BeginSegment(at, {block.size, block.site, true}, true);
-      trace_.memory.blocks.try_emplace(at, block);
+      trace_.blocks.try_emplace(at, block);
       WriteEntry("alloc", at, block.size, block.site);
     }
   }
 
-  void WriteEntry(const char* action, uint64_t address, int64_t size, std::optional<uint32_t> site) {
-    BeginEntry(action);
-    Add("addr", static_cast<int64_t>(address));
-    EndEntry(size, site);
-  }
   void WriteFailed(const RecordedEvent& event) {
-    BeginEntry("oom");
     const auto& space =
         tables_.names.devices[trace_.account / kMemorySpaceCount].spaces[trace_.account % kMemorySpaceCount];
     const int64_t left = std::max<int64_t>(0, Minus(space.bytes_limit.value_or(trace_.in_use), trace_.in_use));
-    Add("device_free", trace_.device_free.value_or(left));
-    EndEntry(event.bytes, event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt);
+    WriteEntry("oom", static_cast<uint64_t>(trace_.device_free.value_or(left)), event.bytes,
+               event.site < tables_.sites.size() ? std::optional(event.site) : std::nullopt, "device_free");
   }
-  void BeginEntry(const char* action) {
+  // `name`: what the number `address` is.
+  void WriteEntry(const char* action, uint64_t address, int64_t size, std::optional<uint32_t> site,
+                  const char* name = "addr") {
     pickle_.Dict();
-    pickle_.Text("action");
-    pickle_.Text(action);
-  }
-  void EndEntry(int64_t size, std::optional<uint32_t> site) {
+    Add("action", action);
+    Add(name, address);
     Add("size", size);
     Add("stream", 0);
     Add("time_us", time_us_);
     pickle_.Text("frames");
     WriteFrames(site);
     if (site.has_value() && !tables_.sites[*site].tags.empty()) {
-      pickle_.Text("user_metadata");
-      pickle_.Text(absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
+      Add("user_metadata", absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
     }
     pickle_.EndDict();
     pickle_.NextElement(trace_.entries++);
@@ -481,19 +449,21 @@ class MemoryVizWriter : RecordingConverter {
     if (number.has_value()) return pickle_.Get(*number);
     const RecordedStacks::Frame& text = stacks_.frames()[frame];
     pickle_.Dict();
-    pickle_.Text("filename");
-    pickle_.Text(text.file);
+    Add("filename", text.file);
     Add("line", text.line);
-    pickle_.Text("name");
-    pickle_.Text(text.name);
+    Add("name", text.name);
     pickle_.EndDict();
     number = pickle_.Put();
   }
 
-  // Adds an element to a dictionary.
-  void Add(const char* name, int64_t value) {
+  template <typename Value>
+  void Add(const char* name, const Value& value) {
     pickle_.Text(name);
-    pickle_.Integer(value);
+    if constexpr (std::is_integral_v<Value>) {
+      pickle_.Integer(static_cast<int64_t>(value));
+    } else {
+      pickle_.Text(value);
+    }
   }
 
   void WriteSegment(size_t device, uint64_t address, const Segment& segment, const Blocks& blocks) {
@@ -503,13 +473,12 @@ class MemoryVizWriter : RecordingConverter {
     int64_t active = 0;
     for (auto block = first; block != last; ++block) active += block->second.size;
     pickle_.Dict();
-    Add("device", static_cast<int64_t>(device));
-    Add("address", static_cast<int64_t>(address));
+    Add("device", device);
+    Add("address", address);
     Add("total_size", segment.size);
     for (const char* name : {"allocated_size", "active_size", "requested_size"}) Add(name, active);
     Add("stream", 0);
-    pickle_.Text("segment_type");
-    pickle_.Text("large");
+    Add("segment_type", "large");
     pickle_.Text("segment_pool_id");
     pickle_.Pair(0, 0);
     pickle_.Text("frames");
@@ -533,11 +502,10 @@ class MemoryVizWriter : RecordingConverter {
   }
   void WriteBlock(uint64_t address, uint64_t size, std::optional<uint32_t> site, size_t* count) {
     pickle_.Dict();
-    Add("address", static_cast<int64_t>(address));
-    Add("size", static_cast<int64_t>(size));
-    Add("requested_size", site.has_value() ? static_cast<int64_t>(size) : 0);
-    pickle_.Text("state");
-    pickle_.Text(site.has_value() ? "active_allocated" : "inactive");
+    Add("address", address);
+    Add("size", size);
+    Add("requested_size", site.has_value() ? size : 0);
+    Add("state", site.has_value() ? "active_allocated" : "inactive");
     pickle_.Text("frames");
     WriteFrames(site);
     pickle_.EndDict();
@@ -575,6 +543,7 @@ size_t UsedAccounts(const RecordingTables& tables) {
 
 }  // namespace
 
-const Format kMemoryVizFormat = {"memory-viz", &WriteWith<MemoryVizWriter>, &UsedAccounts};
+const Format kMemoryVizFormat = {"memory-viz", nullptr, false, nullptr, nullptr, &WriteWith<MemoryVizWriter>,
+                                 &UsedAccounts};
 
 }  // namespace hbmprof::tool

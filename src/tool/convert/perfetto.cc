@@ -3,21 +3,11 @@
 // Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
 // MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
 // process only. So the account is the outermost frame of each stack.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <optional>
 #include <protozero/pbf_builder.hpp>
-#include <string>
 #include <unordered_map>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "src/tool/convert/format.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -96,7 +86,7 @@ class PerfettoWriter : RecordingConverter {
       RETURN_IF_ERROR(Flush(bytes_));
     }
     WriteSamples(recording_.end_time());
-    CloseTags();
+    for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
     return Flush(bytes_);
   }
 
@@ -214,7 +204,6 @@ class PerfettoWriter : RecordingConverter {
     return uuid;
   }
 
-  // Writes the counters of the account whose values have changed.
   void WriteAccount(size_t number, int64_t time) {
     const SiteTotals::Account& now = totals_.account(number);
     Account& account = accounts_[number];
@@ -228,7 +217,6 @@ class PerfettoWriter : RecordingConverter {
     if (now.idle != 0 || account.idle.track != 0) write(account.idle, " pool idle", now.idle);
   }
 
-  // Writes the samples up to `time`.
   void WriteSamples(int64_t time) {
     while (const DriverSample* sample = cursor_.NextSample(time)) {
       for (const DriverSample::Device& device : sample->devices) {
@@ -271,8 +259,8 @@ class PerfettoWriter : RecordingConverter {
   using Tag = std::pair<std::string, std::string>;
   void SetTags(int64_t time, size_t thread, const std::vector<Tag>& tags) {
     std::vector<Tag>& open = open_tags_[thread];
-    const auto is_set = [&tags](const Tag& tag) { return std::find(tags.begin(), tags.end(), tag) != tags.end(); };
-    const auto kept = std::find_if_not(open.begin(), open.end(), is_set);
+    const auto is_set = [&tags](const Tag& tag) { return absl::c_linear_search(tags, tag); };
+    const auto kept = absl::c_find_if_not(open, is_set);
     std::vector<Tag> next(open.begin(), kept);
     for (auto tag = kept; tag != open.end(); ++tag) {
       Event(bytes_, time, kSliceEnd, ThreadTrack(thread));
@@ -280,7 +268,7 @@ class PerfettoWriter : RecordingConverter {
     }
     const auto begin = static_cast<size_t>(kept - open.begin());
     for (const Tag& tag : tags) {
-      if (std::find(next.begin(), next.end(), tag) == next.end()) next.push_back(tag);
+      if (!absl::c_linear_search(next, tag)) next.push_back(tag);
     }
     for (size_t i = begin; i < next.size(); ++i) {
       Event(bytes_, time, kSliceBegin, ThreadTrack(thread))
@@ -288,11 +276,7 @@ class PerfettoWriter : RecordingConverter {
     }
     open = std::move(next);
   }
-  void CloseTags() {
-    for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
-  }
 
-  // Writes the heap profile of each account whose peak is at this instant.
   void AtPeak(int64_t time) {
     for (size_t i = 0; i < accounts_.size(); ++i) {
       Account& account = accounts_[i];
@@ -323,7 +307,6 @@ class PerfettoWriter : RecordingConverter {
     for (const auto& [key, number] : numbers) {
       Message<CallstackField> callstack(data, InternedField::kCallstack);
       callstack.add_uint64(CallstackField::kId, number + 1);
-      // Outermost first.
       callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
       for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
         callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
@@ -372,17 +355,16 @@ class PerfettoWriter : RecordingConverter {
     mapping.add_uint64(MappingField::kPath, id);
   }
 
-  // Writes the heap profile of one account, or of all.
   void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
     std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
     std::vector<SiteTotals::Site> sums(callstacks_.size());
     for (size_t i = 0; i < callstacks_.size(); ++i) {
       for (const uint32_t site : callstacks_[i]) {
         const SiteTotals::Site& now = totals_.site(site);
-        sums[i].allocated_bytes = Plus(sums[i].allocated_bytes, now.allocated_bytes);
-        sums[i].freed_bytes = Plus(sums[i].freed_bytes, now.freed_bytes);
-        sums[i].allocated_objects = Plus(sums[i].allocated_objects, now.allocated_objects);
-        sums[i].freed_objects = Plus(sums[i].freed_objects, now.freed_objects);
+        AddTo(sums[i].allocated_bytes, now.allocated_bytes);
+        AddTo(sums[i].freed_bytes, now.freed_bytes);
+        AddTo(sums[i].allocated_objects, now.allocated_objects);
+        AddTo(sums[i].freed_objects, now.freed_objects);
       }
       const size_t account = totals_.account_of(callstacks_[i][0]);
       const bool is_empty = sums[i].allocated_objects == 0 && sums[i].allocated_bytes == 0;
@@ -420,7 +402,9 @@ class PerfettoWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kPerfettoFormat = {"perfetto", &WriteWith<PerfettoWriter>,
-                                [](const RecordingTables&) { return size_t{2}; }};
+const Format kPerfettoFormat = {
+    "perfetto", nullptr, false, nullptr, nullptr, &WriteWith<PerfettoWriter>, [](const RecordingTables&) {
+      return size_t{2};
+    }};
 
 }  // namespace hbmprof::tool

@@ -1,10 +1,7 @@
 // The format of speedscope.app.
-#include <map>
-#include <utility>
 
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
@@ -19,8 +16,7 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
       Json json = {{"name", frame.name}};
       if (!frame.file.empty()) json["file"] = frame.has_source ? frame.file : frame.Position();
       if (frame.line != 0) json["line"] = frame.line;
-      all_frames += entry->second == 0 ? "\n" : ",\n";
-      all_frames += VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+      all_frames += Cat(entry->second == 0 ? "\n" : ",\n", Compact(json));
     }
     return std::to_string(entry->second);
   };
@@ -49,7 +45,7 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
         samples += samples.empty() ? "[" : ",[";
         samples.append(stacks[number], 1).append("]");
         weights += Cat(weights.empty() ? "" : ",", value);
-        total = Plus(total, value);
+        AddTo(total, value);
       }
     }
     const SampleType& of = profiles.types()[type];
@@ -64,10 +60,6 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
 
 }  // namespace
 
-const Format kSpeedscopeFormat = [] {
-  Format format = {"speedscope"};
-  format.text_of = &Speedscope;
-  return format;
-}();
+const Format kSpeedscopeFormat = {"speedscope", &Speedscope};
 
 }  // namespace hbmprof::tool

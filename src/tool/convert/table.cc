@@ -1,21 +1,13 @@
 // Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV or NDJSON: the events of a
 // recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
 
-#include <algorithm>
 #include <array>
-#include <charconv>
-#include <map>
-#include <optional>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/convert/frame_texts.h"
-#include "src/tool/source/read_profiles.h"
-#include "src/tool/util/arithmetic.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -30,14 +22,10 @@ class TableRow {
  public:
   TableRow(TableFormat format, const std::vector<std::string>& columns) : format_(format), columns_(columns) {}
 
-  void Number(int64_t value) {
-    Begin();
-    char digits[24];
-    text_.append(digits, std::to_chars(digits, digits + sizeof(digits), value).ptr);
-  }
   void Number(std::optional<int64_t> value) {
     if (!value.has_value()) return Missing();
-    Number(*value);
+    Begin();
+    text_ += std::to_string(*value);
   }
   void Text(std::string_view value) {
     Begin();
@@ -46,22 +34,15 @@ class TableRow {
       return;
     }
     const std::string visible = Visible(value);
-    if (visible.find_first_of(",\"") == std::string::npos) {
-      text_ += visible;
-      return;
-    }
-    text_ += '"';
-    for (const char c : visible) text_.append(c == '"' ? 2 : 1, c);
-    text_ += '"';
+    const bool is_plain = visible.find_first_of(",\"") == std::string::npos;
+    text_ += is_plain ? visible : Cat("\"", absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\"");
   }
   // Letters, digits and the characters of times only.
   void Plain(std::string_view value) {
     Begin();
-    if (format_ == TableFormat::kNdjson) text_ += '"';
-    text_ += value;
-    if (format_ == TableFormat::kNdjson) text_ += '"';
+    const char* const quote = format_ == TableFormat::kNdjson ? "\"" : "";
+    text_ += Cat(quote, value, quote);
   }
-  // Serialized JSON.
   void Json(const std::string& value) {
     if (format_ == TableFormat::kCsv) {
       Text(value);
@@ -84,7 +65,6 @@ class TableRow {
   // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
   void StartAt(size_t column) { column_ = column; }
   std::string_view text() const { return text_; }
-  // Ends the row and appends it to `output`.
   absl::Status End(FileOutput& output) {
     text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
     return output.Append(text_);
@@ -93,9 +73,7 @@ class TableRow {
  private:
   void Begin() {
     if (format_ == TableFormat::kNdjson) {
-      text_ += column_ == 0 ? "{\"" : ",\"";
-      text_ += columns_[column_];
-      text_ += "\":";
+      text_ += Cat(column_ == 0 ? "{\"" : ",\"", columns_[column_], "\":");
     } else if (column_ != 0) {
       text_ += ',';
     }
@@ -142,12 +120,9 @@ class TimeTexts {
 };
 
 std::string TagsAsJson(const std::vector<std::pair<std::string, std::string>>& tags) {
-  std::string text = "{";
-  for (const auto& [key, value] : tags) text += Cat(text.size() == 1 ? "" : ",", Quoted(key), ":", Quoted(value));
-  return text + "}";
+  return Compact(ObjectOf({tags.begin(), tags.end()}));
 }
 
-// Appends the names of the columns if the format has them.
 absl::Status WriteColumnNames(TableFormat format, const std::vector<std::string>& columns, FileOutput& output) {
   if (format != TableFormat::kCsv) return absl::OkStatus();
   TableRow row(format, columns);
@@ -184,12 +159,8 @@ class EventTable : RecordingConverter {
     row.Number(has_site || is_failed ? std::optional(event.bytes) : std::nullopt);
     row.Number(has_site ? std::optional(SiteTotals::ChangeOf(event)) : std::nullopt);
     row.Number(account.has_value() ? std::optional(totals_.account(*account).in_use) : std::nullopt);
-    if (has_site && event.kind != RecordedKind::kCharge && !is_failed) {
-      char id[24] = "0x";
-      row.Plain({id, static_cast<size_t>(std::to_chars(id + 2, id + sizeof(id), event.id, 16).ptr - id)});
-    } else {
-      row.Missing();
-    }
+    const bool has_id = has_site && event.kind != RecordedKind::kCharge && !is_failed;
+    has_id ? row.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row.Missing();
     row.Number(tables_.threads[event.thread].id);
     if (has_site) {
       row.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
@@ -201,7 +172,6 @@ class EventTable : RecordingConverter {
     return row.End(output_);
   }
 
-  // Writes the samples up to `until`.
   absl::Status WriteSamples(int64_t until) {
     while (const DriverSample* sample = cursor_.NextSample(until)) {
       for (const DriverSample::Device& device : sample->devices) {
@@ -256,11 +226,7 @@ class EventTable : RecordingConverter {
       row.Missing(2);
     }
     row.Missing(3);  // kind, site, allocator
-    if (name.empty()) {
-      row.Missing();
-    } else {
-      row.Text(name);
-    }
+    name.empty() ? row.Missing() : row.Text(name);
     row.Json(tags);
     row.Text(tables_.names.host);
     row.Number(tables_.names.process_id);
@@ -285,7 +251,6 @@ class EventTable : RecordingConverter {
   std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
 };
 
-// Labels with columns of their own.
 constexpr std::array<std::string_view, 3> kLabelColumns = {"device", "kind", "allocator"};
 
 class SampleTable {
@@ -293,9 +258,7 @@ class SampleTable {
   SampleTable(TableFormat format, FileOutput& output) : format_(format), output_(output) {}
 
   absl::Status WriteFile(const ProfileSet& profiles) {
-    if (columns_.empty()) {
-      RETURN_IF_ERROR(WriteHeader(profiles));
-    }
+    if (columns_.empty()) RETURN_IF_ERROR(WriteHeader(profiles));
     absl::flat_hash_map<std::string_view, size_t> type_numbers;
     for (size_t i = 0; i < profiles.types().size(); ++i) type_numbers.try_emplace(profiles.types()[i].type, i);
     std::vector<std::optional<size_t>> types;
@@ -304,13 +267,13 @@ class SampleTable {
       types.push_back(found == type_numbers.end() ? std::nullopt : std::optional(found->second));
     }
     const ProfileSet::File& file = profiles.files()[0];
-    if (std::none_of(types.begin(), types.end(), [](const auto& type) { return type.has_value(); })) {
-      return absl::InvalidArgumentError(Cat(file.path, ": has none of the sample types of the first profile"));
+    if (absl::c_none_of(types, [](const auto& type) { return type.has_value(); })) {
+      return InvalidArgument(file.path, ": has none of the sample types of the first profile");
     }
     const std::string of_file = FileCells(file);
     FrameTexts frames(profiles, ";", [](const ProfileSet::ShownFrame& frame) {
       std::string name = Visible(frame.name);
-      std::replace(name.begin(), name.end(), ';', ':');
+      absl::c_replace(name, ';', ':');
       return name;
     });
     for (size_t s = 0; s < file.samples.size(); ++s) {
@@ -337,11 +300,7 @@ class SampleTable {
   std::string FileCells(const ProfileSet::File& file) const {
     TableRow row(format_, columns_);
     row.Text(file.path);
-    if (file.time_nanos == 0) {
-      row.Missing();
-    } else {
-      row.Text(TimeTexts(0).Of(file.time_nanos));
-    }
+    file.time_nanos == 0 ? row.Missing() : row.Text(TimeTexts(0).Of(file.time_nanos));
     std::string host;
     std::optional<int64_t> process;
     for (const Comment& writer : file.info.processes) {
@@ -374,17 +333,14 @@ class SampleTable {
     return row.End(output_);
   }
 
-  // The labels without a column of their own.
   static std::string LabelsOf(const ProfileSet& profiles, uint32_t labels) {
-    std::map<std::string, std::string> values;
+    std::map<std::string, Json> values;
     for (const ProfileSet::Label& label : profiles.labels(labels)) {
       const std::string& key = profiles.text(label.key);
-      if (std::find(kLabelColumns.begin(), kLabelColumns.end(), key) != kLabelColumns.end()) continue;
-      values[key] = label.text != 0 ? Quoted(profiles.text(label.text)) : std::to_string(label.number);
+      if (absl::c_linear_search(kLabelColumns, key)) continue;
+      values[key] = label.text != 0 ? Json(profiles.text(label.text)) : Json(label.number);
     }
-    std::string text = "{";
-    for (const auto& [key, value] : values) text += Cat(text.size() == 1 ? "" : ",", Quoted(key), ":", value);
-    return text + "}";
+    return Compact(values);
   }
 
   const TableFormat format_;
@@ -407,17 +363,14 @@ absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewO
   return absl::OkStatus();
 }
 
+template <TableFormat format>
+constexpr Format FormatNamed(const char* name) {
+  return {name, nullptr, false, nullptr, &WriteSampleTable<format>, &WriteWith<EventTable<format>>};
+}
+
 }  // namespace
 
-const Format kCsvFormat = [] {
-  Format format = {"csv", &WriteWith<EventTable<TableFormat::kCsv>>};
-  format.write_profiles = &WriteSampleTable<TableFormat::kCsv>;
-  return format;
-}();
-const Format kNdjsonFormat = [] {
-  Format format = {"ndjson", &WriteWith<EventTable<TableFormat::kNdjson>>};
-  format.write_profiles = &WriteSampleTable<TableFormat::kNdjson>;
-  return format;
-}();
+const Format kCsvFormat = FormatNamed<TableFormat::kCsv>("csv");
+const Format kNdjsonFormat = FormatNamed<TableFormat::kNdjson>("ndjson");
 
 }  // namespace hbmprof::tool

@@ -3,20 +3,10 @@
 // XProf reads the events MemoryAllocation and MemoryDeallocation of the plane /host:CPU. It pairs them by address, and
 // calls the difference between the bytes in use and the live buffers "unused preallocated device memory". So segments
 // of pools have no buffer of their own here: their idle bytes become this row.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <protozero/pbf_builder.hpp>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "src/tool/convert/format.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -184,9 +174,9 @@ class XplaneWriter : RecordingConverter {
   }
 
   absl::Status TooLarge() const {
-    return absl::ResourceExhaustedError(Cat(
+    return ResourceExhausted(
         "the recording has ", recording_.event_count(),
-        " events; XProf reads files of at most 2 GiB, and theirs would be larger. Convert it to Perfetto's format"));
+        " events; XProf reads files of at most 2 GiB, and theirs would be larger. Convert it to Perfetto's format");
   }
 
   // The buffers that are live at the start are allocations at that instant.
@@ -201,7 +191,7 @@ class XplaneWriter : RecordingConverter {
     for (const RecordingTables::Live& live : tables_.live) {
       if (!is_buffer(live)) continue;
       const size_t account = totals_.account_of(live.site);
-      in_use[account] = Plus(in_use[account], live.bytes);
+      AddTo(in_use[account], live.bytes);
       // The last one has all bytes in use, including those of segments.
       const bool is_last = --left[account] == 0;
       const RecordedEvent event = {tables_.start_time, live.id, live.bytes, live.site, 0, RecordedKind::kAlloc};
@@ -317,6 +307,6 @@ class XplaneWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kXplaneFormat = {"xplane", &WriteWith<XplaneWriter>, nullptr, true};
+const Format kXplaneFormat = {"xplane", nullptr, false, nullptr, nullptr, &WriteWith<XplaneWriter>, nullptr, true};
 
 }  // namespace hbmprof::tool

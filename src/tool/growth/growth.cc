@@ -1,17 +1,10 @@
-// See growth.h.
 #include "src/tool/growth/growth.h"
 
-#include <algorithm>
 #include <cmath>
-#include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 
-#include "absl/container/flat_hash_map.h"
-#include "src/tool/growth/life_table.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/growth/judge.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -39,7 +32,6 @@ constexpr Says kSays[kFeatures] = {{"it grew without long pauses", kJumps, kMore
                                    {"the growth is even until the end", "it fluctuates", kMore},
                                    {"it grew in even steps", kJumps, kMoreJumps}};
 
-// Judges sites over one series of dumps and one sample type.
 class SiteJudge {
  public:
   SiteJudge(const ProfileSet& profiles, const DumpSeries& series, size_t type)
@@ -53,7 +45,6 @@ class SiteJudge {
     now_ = static_cast<double>(*profiles.files()[series.files[series.end - 1]].info.UptimeSeconds()) + 1;
   }
 
-  // Fills in the verdict and what follows from it.
   void Fill(SiteGrowth& site) const {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;
@@ -239,11 +230,11 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
         site.values.resize(dumps);
       }
       SiteGrowth& site = sites[entry->second];
-      site.values[d] = Plus(site.values[d], profiles.Value(file, s, type));
+      AddTo(site.values[d], profiles.Value(file, s, type));
       if (d + 1 != series.end || !series.has_ages) continue;
       site.ages.Add(profiles.ages(sample));
       if (!born.has_value() || !live.has_value()) continue;
-      site.freed = Plus(site.freed, Minus(profiles.Value(file, s, *born), profiles.Value(file, s, *live)));
+      AddTo(site.freed, Minus(profiles.Value(file, s, *born), profiles.Value(file, s, *live)));
     }
   }
   Progress progress(sites.size(), "call stacks judged");
@@ -251,7 +242,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     judge.Fill(site);
     progress.Advance(1);
   }
-  std::sort(sites.begin(), sites.end(), [](const SiteGrowth& a, const SiteGrowth& b) {
+  absl::c_sort(sites, [](const SiteGrowth& a, const SiteGrowth& b) {
     return std::make_tuple(a.verdict, -a.per_interval, a.stack, a.labels) <
            std::make_tuple(b.verdict, -b.per_interval, b.stack, b.labels);
   });
@@ -264,9 +255,9 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
   rest.values.resize(series.files.size());
   for (const SiteGrowth& site : sites) {
     if (site.verdict <= explained) continue;
-    for (size_t d = 0; d < rest.values.size(); ++d) rest.values[d] = Plus(rest.values[d], site.values[d]);
+    for (size_t d = 0; d < rest.values.size(); ++d) AddTo(rest.values[d], site.values[d]);
     rest.ages.Add(site.ages);
-    rest.freed = Plus(rest.freed, site.freed);
+    AddTo(rest.freed, site.freed);
   }
   SiteJudge(profiles, series, type).Fill(rest);
   return rest;
@@ -277,7 +268,7 @@ Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<S
   std::set<std::string> functions;
   for (const SiteGrowth& site : sites) {
     if (site.verdict != verdict) continue;
-    found.growth = Plus(found.growth, site.growth);
+    AddTo(found.growth, site.growth);
     const std::string name = NameOf(profiles, site);
     if (!functions.insert(name).second) continue;
     if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
@@ -298,11 +289,9 @@ std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, s
   std::map<std::string, int64_t> sums;
   for (size_t s = 0; s < file.samples.size(); ++s) {
     if (file.samples[s].stack != stack) continue;
-    int64_t& sum = sums[profiles.LabelText(file.samples[s].labels, "device")];
-    sum = Plus(sum, profiles.Value(file, s, type));
+    AddTo(sums[profiles.LabelText(file.samples[s].labels, "device")], profiles.Value(file, s, type));
   }
-  const auto most =
-      std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = absl::c_max_element(sums, [](const auto& a, const auto& b) { return a.second < b.second; });
   return most == sums.end() ? "" : most->first;
 }
 

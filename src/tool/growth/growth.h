@@ -1,18 +1,12 @@
 // Growth at one dump or over a series of dumps: reads the ages of each call site's buffers and its course from the
-// profiles, judges them (life_table.h, judge.h) and explains the verdicts in words.
+// profiles, judges them (judge.h) and explains the verdicts in words.
 #ifndef HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 #define HBMPROF_SRC_TOOL_GROWTH_GROWTH_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "src/tool/growth/judge.h"
-#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/series.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

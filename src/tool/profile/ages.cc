@@ -1,14 +1,9 @@
-// See ages.h.
 #include "src/tool/profile/ages.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <iterator>
-#include <string>
-#include <utility>
 
 #include "src/tool/profile/info.h"
-#include "src/tool/util/arithmetic.h"
+#include "src/tool/profile/profile_reader.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -70,36 +65,31 @@ void Ages::Add(const Ages& other) {
 
 absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
   const auto& all = profile->sample();
-  if (std::none_of(all.begin(), all.end(), [](const auto& sample) { return sample.has_ages(); })) {
-    return absl::InvalidArgumentError(
+  if (absl::c_none_of(all, [](const auto& sample) { return sample.has_ages(); })) {
+    return InvalidArgument(
         "has no ages of buffers; they are in profiles of this version or later that no other tool has rewritten");
   }
   ProfileInfo info;
   for (const int64_t comment : profile->comment()) info.Add(profile->string_table(static_cast<int>(comment)));
   if (older != 0 && info.processes.size() > 1) {
-    return absl::InvalidArgumentError(
+    return InvalidArgument(
         "is of several processes, so the ages of its buffers are not known; name their "
         "own profiles");
   }
   const int64_t latest = older == 0 ? INT64_MAX : info.UptimeSeconds().value_or(0) - older;
   const auto number_of = [&](const std::string& text) {
     const auto& table = profile->string_table();
-    return static_cast<int64_t>(std::find(table.begin(), table.end(), text) - table.begin());
+    return static_cast<int64_t>(absl::c_find(table, text) - table.begin());
   };
   const auto type_named = [&](const std::string& text) {
     const auto& types = profile->sample_type();
     const int64_t number = number_of(text);
-    return std::find_if(types.begin(), types.end(), [&](const auto& type) { return type.type() == number; }) -
-           types.begin();
+    return absl::c_find_if(types, [&](const auto& type) { return type.type() == number; }) - types.begin();
   };
   const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
   if (std::max(types[0], types[1]) == profile->sample_type_size()) return absl::OkStatus();
-  int64_t texts[] = {number_of(kBirthLabel), number_of("seconds")};
-  for (int64_t& text : texts) {
-    if (text < profile->string_table_size()) continue;
-    text = profile->string_table_size();
-    profile->add_string_table(&text == &texts[0] ? kBirthLabel : "seconds");
-  }
+  StringTable table(*profile);
+  const int64_t texts[] = {table.Of(kBirthLabel), table.Of("seconds")};
   const int samples = profile->sample_size();
   for (int s = 0; s < samples; ++s) {
     const Ages ages(profile->sample(s).ages());

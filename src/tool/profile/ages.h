@@ -2,11 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_AGES_H_
 #define HBMPROF_SRC_TOOL_PROFILE_AGES_H_
 
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "proto/profile.pb.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,14 +1,10 @@
-// See info.h.
 #include "src/tool/profile/info.h"
 
-#include <algorithm>
 #include <charconv>
-#include <utility>
 
 namespace hbmprof::tool {
 namespace {
 
-// Decodes %XX in the value of a comment.
 std::string Decode(std::string_view text) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -45,18 +41,12 @@ Comment::Comment(std::string_view text) {
 }
 
 std::optional<int64_t> Comment::Number(const std::string& key) const {
-  const auto entry = values.find(key);
-  if (entry == values.end()) return std::nullopt;
-  const std::string& text = entry->second;
   int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+  return absl::SimpleAtoi(Text(key), &number) ? std::optional(number) : std::nullopt;
 }
 
 std::string Comment::Text(const std::string& key, const std::string& missing) const {
-  const auto entry = values.find(key);
-  return entry == values.end() ? missing : entry->second;
+  return ValueOr(values, key, missing);
 }
 
 ProfileInfo::Device::Device(Comment comment) : Comment(std::move(comment)), space(Text("space", "device")) {}

@@ -2,12 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_INFO_H_
 #define HBMPROF_SRC_TOOL_PROFILE_INFO_H_
 
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

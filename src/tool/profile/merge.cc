@@ -1,13 +1,7 @@
-// See merge.h.
 #include "src/tool/profile/merge.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "src/export/gzip.h"
-#include "src/tool/profile/ages.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -21,47 +15,38 @@ class ProfileMerger::Adder {
     for (const pprof::Location& one : message_.location()) raw_locations_[one.id()] = &one;
   }
 
-  int64_t Text(int64_t index) { return merger_.Text(std::string(raw_.text(index))); }
+  using Ids = absl::flat_hash_map<uint64_t, uint64_t>;
+
+  int64_t Text(int64_t index) { return merger_.texts_.Of(std::string(raw_.text(index))); }
 
   uint64_t Mapping(uint64_t id) {
-    const auto found = raw_mappings_.find(id);
-    if (found == raw_mappings_.end()) return 0;
-    uint64_t& number = mappings_[id];
-    if (number == 0) {
-      pprof::Mapping mapping = *found->second;
-      mapping.set_filename(Text(mapping.filename()));
-      mapping.set_build_id(Text(mapping.build_id()));
-      number = Number(mapping, merger_.mappings_, merger_.result_.mutable_mapping());
-    }
-    return number;
+    return IdOf(id, raw_mappings_, mappings_, merger_.mappings_, merger_.result_.mutable_mapping(),
+                [this](pprof::Mapping& mapping) {
+                  mapping.set_filename(Text(mapping.filename()));
+                  mapping.set_build_id(Text(mapping.build_id()));
+                });
   }
 
   uint64_t Function(uint64_t id) {
-    uint64_t& number = functions_[id];
-    if (number == 0) {
-      pprof::Function function = *raw_functions_.at(id);
-      function.set_name(Text(function.name()));
-      function.set_system_name(Text(function.system_name()));
-      function.set_filename(Text(function.filename()));
-      number = Number(function, merger_.functions_, merger_.result_.mutable_function());
-    }
-    return number;
+    return IdOf(id, raw_functions_, functions_, merger_.functions_, merger_.result_.mutable_function(),
+                [this](pprof::Function& function) {
+                  function.set_name(Text(function.name()));
+                  function.set_system_name(Text(function.system_name()));
+                  function.set_filename(Text(function.filename()));
+                });
   }
 
   uint64_t Location(uint64_t id) {
-    uint64_t& number = locations_[id];
-    if (number == 0) {
-      pprof::Location location = *raw_locations_.at(id);
-      location.set_mapping_id(Mapping(location.mapping_id()));
-      for (pprof::Line& line : *location.mutable_line()) line.set_function_id(Function(line.function_id()));
-      number = Number(location, merger_.locations_, merger_.result_.mutable_location());
-    }
-    return number;
+    return IdOf(id, raw_locations_, locations_, merger_.locations_, merger_.result_.mutable_location(),
+                [this](pprof::Location& location) {
+                  location.set_mapping_id(Mapping(location.mapping_id()));
+                  for (pprof::Line& line : *location.mutable_line()) line.set_function_id(Function(line.function_id()));
+                });
   }
 
   bool HasLabels(const pprof::Sample& sample, const Labels& where) const {
-    return std::all_of(where.begin(), where.end(), [&](const auto& wanted) {
-      return std::any_of(sample.label().begin(), sample.label().end(), [&](const pprof::Label& label) {
+    return absl::c_all_of(where, [&](const auto& wanted) {
+      return absl::c_any_of(sample.label(), [&](const pprof::Label& label) {
         if (raw_.text(label.key()) != wanted.first) return false;
         return label.str() != 0 ? raw_.text(label.str()) == wanted.second
                                 : std::to_string(label.num()) == wanted.second;
@@ -76,32 +61,39 @@ class ProfileMerger::Adder {
     for (const pprof::Label& label : sample.label()) {
       pprof::Label& copy = *translated.add_label();
       const std::string_view key = raw_.text(label.key());
-      const bool is_added =
-          std::any_of(added.begin(), added.end(), [&](const auto& one) { return std::string_view(one.first) == key; });
-      copy.set_key(merger_.Text(Cat(is_added ? "exported_" : "", key)));
+      const bool is_added = absl::c_any_of(added, [&](const auto& one) { return std::string_view(one.first) == key; });
+      copy.set_key(merger_.texts_.Of(Cat(is_added ? "exported_" : "", key)));
       copy.set_str(Text(label.str()));
       copy.set_num(label.num());
       copy.set_num_unit(Text(label.num_unit()));
     }
     for (const auto& [key, value] : added) {
       pprof::Label& label = *translated.add_label();
-      label.set_key(merger_.Text(key));
-      label.set_str(merger_.Text(value));
+      label.set_key(merger_.texts_.Of(key));
+      label.set_str(merger_.texts_.Of(value));
     }
     return translated;
   }
 
  private:
-  // Returns the id of `entry` in the result's table `list`, to which it is added if it is new.
-  template <typename Entry, typename List>
-  static uint64_t Number(Entry& entry, absl::flat_hash_map<std::string, uint64_t>& known, List* list) {
+  // Returns the id that an entry of `raw` has in the result's table `list`, to which it is added if it is new; 0 if
+  // there is no such entry. `translate` replaces what it refers to.
+  template <typename Entry, typename List, typename Translate>
+  static uint64_t IdOf(uint64_t id, const absl::flat_hash_map<uint64_t, const Entry*>& raw, Ids& ids,
+                       absl::flat_hash_map<std::string, uint64_t>& known, List* list, const Translate& translate) {
+    const auto found = raw.find(id);
+    if (found == raw.end()) return 0;
+    uint64_t& number = ids[id];
+    if (number != 0) return number;
+    Entry entry = *found->second;
+    translate(entry);
     entry.clear_id();
-    const auto [found, is_new] = known.try_emplace(entry.SerializeAsString(), list->size() + 1);
-    if (is_new) {
-      entry.set_id(found->second);
-      *list->Add() = entry;
+    number = known.try_emplace(entry.SerializeAsString(), list->size() + 1).first->second;
+    if (number > static_cast<uint64_t>(list->size())) {
+      entry.set_id(number);
+      *list->Add() = std::move(entry);
     }
-    return found->second;
+    return number;
   }
 
   ProfileMerger& merger_;
@@ -111,20 +103,8 @@ class ProfileMerger::Adder {
   absl::flat_hash_map<uint64_t, const pprof::Function*> raw_functions_;
   absl::flat_hash_map<uint64_t, const pprof::Location*> raw_locations_;
   // From the profile's ids to those of the result.
-  absl::flat_hash_map<uint64_t, uint64_t> mappings_;
-  absl::flat_hash_map<uint64_t, uint64_t> functions_;
-  absl::flat_hash_map<uint64_t, uint64_t> locations_;
+  Ids mappings_, functions_, locations_;
 };
-
-int64_t ProfileMerger::Text(const std::string& text) {
-  if (result_.string_table_size() == 0) {
-    result_.add_string_table("");
-    texts_[""] = 0;
-  }
-  const auto [found, is_new] = texts_.try_emplace(text, result_.string_table_size());
-  if (is_new) result_.add_string_table(text);
-  return found->second;
-}
 
 absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added) {
   const pprof::Profile& message = profile.message();
@@ -153,7 +133,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
     for (int i = 0; i < message.sample_type_size() && position < 0; ++i) {
       if (adder.Text(message.sample_type(i).type()) != type.type()) continue;
       if (adder.Text(message.sample_type(i).unit()) != type.unit()) {
-        return absl::InvalidArgumentError("the profiles have different units, so they cannot be added up");
+        return InvalidArgument("the profiles have different units, so they cannot be added up");
       }
       position = i;
     }
@@ -182,7 +162,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
   for (const int64_t comment : message.comment()) {
     if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
     const int64_t text = adder.Text(comment);
-    if (std::find(result_.comment().begin(), result_.comment().end(), text) == result_.comment().end()) {
+    if (!absl::c_linear_search(result_.comment(), text)) {
       result_.add_comment(text);
     }
   }
@@ -191,14 +171,10 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
 }
 
 absl::StatusOr<std::string> ProfileMerger::Take() {
-  Text("");  // a profile has at least the string ""
   auto& samples = *result_.mutable_sample();
-  samples.erase(std::remove_if(samples.begin(), samples.end(),
-                               [](const pprof::Sample& sample) {
-                                 return std::all_of(sample.value().begin(), sample.value().end(),
-                                                    [](int64_t value) { return value == 0; });
-                               }),
-                samples.end());
+  EraseIf(samples, [](const pprof::Sample& sample) {
+    return absl::c_all_of(sample.value(), [](int64_t value) { return value == 0; });
+  });
   for (pprof::Sample& sample : samples) {
     if (has_subtracted_) sample.clear_ages();
   }

@@ -2,16 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "proto/profile.pb.h"
 #include "src/tool/profile/profile_reader.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -40,11 +33,10 @@ class ProfileMerger {
 
  private:
   class Adder;
-  int64_t Text(const std::string& text);
 
   pprof::Profile result_;
   bool has_subtracted_ = false;
-  absl::flat_hash_map<std::string, int64_t> texts_;
+  StringTable texts_{result_};
   // The entries of the result by their serialized contents without the id.
   absl::flat_hash_map<std::string, uint64_t> mappings_;
   absl::flat_hash_map<std::string, uint64_t> functions_;

@@ -1,11 +1,4 @@
-// See own_code.h.
 #include "src/tool/profile/own_code.h"
-
-#include <memory>
-#include <optional>
-#include <utility>
-
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 

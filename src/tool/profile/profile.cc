@@ -1,24 +1,17 @@
-// See profile.h.
 #include "src/tool/profile/profile.h"
 
 #include <re2/re2.h>
 
-#include <algorithm>
 #include <charconv>
 #include <ctime>
 #include <filesystem>
-#include <memory>
 #include <set>
 #include <tuple>
 
 #include "absl/hash/hash.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "src/symbolize/demangle.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
-#include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -69,8 +62,8 @@ class FrameFilter {
     return text.size() * static_cast<size_t>(std::max(expression.ProgramSize(), 1)) <= kMaxSteps;
   }
   static absl::Status TooSlow() {
-    return absl::ResourceExhaustedError(Cat("its drop_frames or keep_frames takes more than ", kMaxSeconds,
-                                            " s to match with its functions' names, which is the limit"));
+    return ResourceExhausted("its drop_frames or keep_frames takes more than ", kMaxSeconds,
+                             " s to match with its functions' names, which is the limit");
   }
   // Returns the name up to its parameters, without a dot at the beginning. The parentheses in "(anonymous namespace)"
   // and "operator()" are parts of the name.
@@ -119,7 +112,6 @@ std::string ShownName(const std::string& name, const std::string& system_name) {
   return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
 }
 
-// Returns a * b, clamped to int64.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product;
   if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
@@ -151,7 +143,7 @@ ProfileSet::String ProfileSet::Intern(std::string_view text) {
 }
 
 uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
-  std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) {
+  absl::c_sort(labels, [](const Label& a, const Label& b) {
     return std::tie(a.key, a.text, a.number, a.unit) < std::tie(b.key, b.text, b.number, b.unit);
   });
   std::vector<uint64_t> key;
@@ -163,7 +155,6 @@ uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
   return number;
 }
 
-// Adds the contents of one file to the common tables.
 class ProfileSet::Adder {
  public:
   Adder(ProfileSet& set, const RawProfile& raw, FrameFilter& filter)
@@ -195,16 +186,16 @@ class ProfileSet::Adder {
       file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
       for (const uint64_t location : stack_) frames += std::max<size_t>(set_.locations_[location].frames.size(), 1);
       if (frames > max_frames) {
-        return absl::ResourceExhaustedError(Cat("its stacks have more than ", max_frames,
-                                                " frames in all, which is the limit for a profile of its size"));
+        return ResourceExhausted("its stacks have more than ", max_frames,
+                                 " frames in all, which is the limit for a profile of its size");
       }
       for (const Label& label : labels_) {
         label_bytes +=
             set_.strings_[label.key].size() + set_.strings_[label.text].size() + set_.strings_[label.unit].size();
       }
       if (label_bytes > max_label_bytes) {
-        return absl::ResourceExhaustedError(Cat("its labels, written out, are more than ", max_label_bytes,
-                                                " bytes, which is the limit for a profile of its size"));
+        return ResourceExhausted("its labels, written out, are more than ", max_label_bytes,
+                                 " bytes, which is the limit for a profile of its size");
       }
     }
     set_.files_.push_back(std::move(file));
@@ -348,8 +339,8 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
     for (size_t i = 0; i < units.size(); ++i) {
       const Unit unit = UnitOf(units[i]);
       if (units[i] != units[0] && (unit.factor == 0 || unit.family != UnitOf(units[0]).family)) {
-        return absl::InvalidArgumentError(Cat(files_[i].path, ": ", type.type, " is in ", units[i], ", but in ",
-                                              files_[0].path, " in ", units[0], "; such profiles cannot be compared"));
+        return InvalidArgument(files_[i].path, ": ", type.type, " is in ", units[i], ", but in ", files_[0].path,
+                               " in ", units[0], "; such profiles cannot be compared");
       }
       if (unit.factor < UnitOf(finest).factor) finest = units[i];
     }
@@ -362,7 +353,7 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
   if (types_.empty()) {
     const std::string names = types.size() < 2 ? std::string("it has no sample types")
                                                : Cat("the files have no sample type in common with ", files_[0].path);
-    return absl::InvalidArgumentError(Cat(files_.back().path, ": ", names, "; name profiles of one kind"));
+    return InvalidArgument(files_.back().path, ": ", names, "; name profiles of one kind");
   }
   for (size_t f = 0; f < files_.size(); ++f) {
     File& file = files_[f];
@@ -427,7 +418,7 @@ absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
     if (types_[i].type == name || types_[i].type == other) return i;
     names += (i == 0 ? "" : ", ") + types_[i].type;
   }
-  return absl::InvalidArgumentError(Cat(files_[0].path, ": has no sample type '", name, "'; use one of: ", names));
+  return InvalidArgument(files_[0].path, ": has no sample type '", name, "'; use one of: ", names);
 }
 
 std::optional<size_t> ProfileSet::FindType(std::string_view name) const {
@@ -442,11 +433,10 @@ absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::str
   for (const std::vector<Label>& labels : label_sets_) {
     for (const Label& label : labels) known.insert(strings_[label.key]);
   }
-  const bool has_samples =
-      std::any_of(files_.begin(), files_.end(), [](const File& file) { return !file.samples.empty(); });
+  const bool has_samples = absl::c_any_of(files_, [](const File& file) { return !file.samples.empty(); });
   if (!has_samples || known.count(key) > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(Cat(option, " ", key, ": no sample has the label '", key,
-                                        "'; the labels are: ", known.empty() ? "none" : absl::StrJoin(known, ", ")));
+  return InvalidArgument(option, " ", key, ": no sample has the label '", key,
+                         "'; the labels are: ", known.empty() ? "none" : absl::StrJoin(known, ", "));
 }
 
 std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {
@@ -458,7 +448,7 @@ std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {
 void ProfileSet::RemoveFiles(const std::vector<size_t>& indices) {
   std::vector<File> kept;
   for (size_t i = 0; i < files_.size(); ++i) {
-    if (std::find(indices.begin(), indices.end(), i) == indices.end()) kept.push_back(std::move(files_[i]));
+    if (!absl::c_linear_search(indices, i)) kept.push_back(std::move(files_[i]));
   }
   files_ = std::move(kept);
 }
@@ -494,7 +484,7 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
       const std::optional<uint32_t> stack = stack_of(file.samples[s]);
       if (!stack.has_value()) {
         for (size_t t = 0; removed == Removed::kInTotal && t < width; ++t) {
-          file.removed[t] = Plus(file.removed[t], Magnitude(file.values[s * width + t]));
+          AddTo(file.removed[t], Magnitude(file.values[s * width + t]));
         }
         continue;
       }
@@ -517,8 +507,7 @@ void ProfileSet::AddLabel(std::string_view key, const std::function<std::string_
       const auto [entry, is_new] = sets.try_emplace({sample.labels, Intern(text_of(sample))}, sample.labels);
       if (is_new) {
         std::vector<Label> labels = label_sets_[sample.labels];
-        const bool has_key =
-            std::any_of(labels.begin(), labels.end(), [&](const Label& label) { return label.key == key_number; });
+        const bool has_key = absl::c_any_of(labels, [&](const Label& label) { return label.key == key_number; });
         labels.push_back({key_number, entry->first.second, 0, 0});
         if (!has_key) entry->second = LabelSetOf(std::move(labels));
       }
@@ -588,9 +577,9 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
     for (const Sample& sample : file.samples) {
       sum += of_stack[sample.stack];
       if (sum <= kMaxBytes) continue;
-      return absl::ResourceExhaustedError(Cat(file.path, ": its stacks, written out, are more than ",
-                                              FormatValue(static_cast<int64_t>(kMaxBytes), "bytes"),
-                                              ", which is the limit; top, diff and peek need not write them out"));
+      return ResourceExhausted(file.path, ": its stacks, written out, are more than ",
+                               Bytes(static_cast<int64_t>(kMaxBytes)),
+                               ", which is the limit; top, diff and peek need not write them out");
     }
   }
   return absl::OkStatus();

@@ -4,19 +4,8 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/info.h"
 #include "src/tool/profile/profile_reader.h"
@@ -154,12 +143,9 @@ class ProfileSet {
   LabelGroups GroupLabels(const std::vector<std::string>& keys) const;
 
   // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
-  //
-  // Removes the files of these indices.
   void RemoveFiles(const std::vector<size_t>& indices);
   // Replaces the frames of a location, in every stack that contains it.
   void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
-  // Adds a location and returns its number.
   uint64_t AddLocation(Location location);
   // Returns the number of the stack of these locations, innermost first.
   uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }

@@ -1,18 +1,14 @@
-// See profile_reader.h.
 #include "src/tool/profile/profile_reader.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <zlib.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <new>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -33,18 +29,13 @@ constexpr size_t kMinParsedBytes = size_t{64} << 20;
 constexpr char kMoreMemory[] = "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit";
 constexpr char kDamaged[] = "; the file is damaged or was cut short: copy it again or write a new one";
 
-absl::Status Invalid(const std::string& name, std::string_view what) {
-  return absl::InvalidArgumentError(Cat(name, ": ", what));
-}
+absl::Status Invalid(const std::string& name, std::string_view what) { return InvalidArgument(name, ": ", what); }
 
 absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& name) {
   z_stream stream = {};
   constexpr int kGzipWindowBits = 15 + 16;
-  if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return absl::ResourceExhaustedError(name + ": out of memory");
-  struct End {
-    z_stream* stream;
-    ~End() { inflateEnd(stream); }
-  } end{&stream};
+  if (inflateInit2(&stream, kGzipWindowBits) != Z_OK) return ResourceExhausted(name + ": out of memory");
+  const absl::Cleanup end = [&stream] { inflateEnd(&stream); };
 
   std::string plain;
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -57,12 +48,12 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     const int result = inflate(&stream, Z_NO_FLUSH);
     plain.append(chunk.data(), chunk.size() - stream.avail_out);
     if (const size_t limit = MemoryFor(bytes.size()) / kPlainShare; plain.size() > limit) {
-      return absl::ResourceExhaustedError(Cat(name, ": its ", bytes.size(), " bytes are more than ",
-                                              FormatValue(static_cast<int64_t>(limit), "bytes"),
-                                              " when decompressed, the limit for this file", kMoreMemory));
+      return ResourceExhausted(name, ": its ", bytes.size(), " bytes are more than ",
+                               Bytes(static_cast<int64_t>(limit)), " when decompressed, the limit for this file",
+                               kMoreMemory);
     }
     if (plain.size() > kMaxBytes) {
-      return absl::ResourceExhaustedError(name + ": holds more than 1 GiB when decompressed, which no profile needs");
+      return ResourceExhausted(name + ": holds more than 1 GiB when decompressed, which no profile needs");
     }
     if (result == Z_STREAM_END) {
       if (stream.avail_in == 0) return plain;
@@ -71,7 +62,7 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
         return Invalid(name, Cat("the gzip stream ends at byte ", position(), " of ", bytes.size(), kDamaged));
       }
     } else if (result == Z_MEM_ERROR) {
-      return absl::ResourceExhaustedError(name + ": out of memory");
+      return ResourceExhausted(name + ": out of memory");
     } else if (result != Z_OK && result != Z_BUF_ERROR) {
       return Invalid(name, Cat("bad gzip data at byte ", position(), " of ", bytes.size(), " (",
                                stream.msg == nullptr ? "unknown" : stream.msg, ")", kDamaged));
@@ -81,18 +72,8 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
   }
 }
 
-struct FieldInfo {
-  const char* name;
-  WireFormatLite::WireType type;
-};
-// Indexed by the field number of the message Profile.
-constexpr FieldInfo kFields[] = {{"", WireFormatLite::WIRETYPE_VARINT},
-                                 {"sample_type", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"sample", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"mapping", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"location", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"function", WireFormatLite::WIRETYPE_LENGTH_DELIMITED},
-                                 {"string_table", WireFormatLite::WIRETYPE_LENGTH_DELIMITED}};
+// By number: the fields of the message Profile that have a length.
+constexpr const char* kFields[] = {"", "sample_type", "sample", "mapping", "location", "function", "string_table"};
 
 template <typename Message>
 bool Parses(const std::string& bytes) {
@@ -117,10 +98,11 @@ std::string WhyUnreadable(std::string_view bytes) {
       if (!WireFormatLite::SkipField(&input, tag)) return at(Cat("field ", number, " cannot be read"));
       continue;
     }
-    const std::string field = Cat(kFields[number].name, "[", counts[number]++, "]");
+    const std::string field = Cat(kFields[number], "[", counts[number]++, "]");
     uint32_t size = 0;
     std::string part;
-    if (WireFormatLite::GetTagWireType(tag) != kFields[number].type || !input.ReadVarint32(&size)) {
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+        !input.ReadVarint32(&size)) {
       return at(field + " has no length");
     }
     const size_t rest = bytes.size() - static_cast<size_t>(input.CurrentPosition());
@@ -137,7 +119,6 @@ std::string WhyUnreadable(std::string_view bytes) {
   }
 }
 
-// Checks the invariants of RawProfile.
 class Checker {
  public:
   Checker(const pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}
@@ -266,16 +247,9 @@ google::protobuf::ArenaOptions BoundedArena() {
 
 }  // namespace
 
-struct RawProfile::Memory {
-  google::protobuf::Arena arena{BoundedArena()};
-};
-
 RawProfile::RawProfile()
-    : memory_(std::make_unique<Memory>()),
-      message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(&memory_->arena)) {}
-RawProfile::~RawProfile() = default;
-RawProfile::RawProfile(RawProfile&& other) noexcept = default;
-RawProfile& RawProfile::operator=(RawProfile&& other) noexcept = default;
+    : arena_(std::make_unique<google::protobuf::Arena>(BoundedArena())),
+      message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(arena_.get())) {}
 
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
   const size_t file_bytes = bytes.size();
@@ -297,10 +271,9 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     parse_budget = SIZE_MAX;
     return profile;
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(Cat(name, ": needs much more memory than a usual profile of its size (",
-                                            bytes.size(), " bytes); the limit for this file is ",
-                                            FormatValue(static_cast<int64_t>(MemoryFor(file_bytes)), "bytes"),
-                                            kMoreMemory));
+    return ResourceExhausted(name, ": needs much more memory than a usual profile of its size (", bytes.size(),
+                             " bytes); the limit for this file is ", Bytes(static_cast<int64_t>(MemoryFor(file_bytes))),
+                             kMoreMemory);
   }
 }
 

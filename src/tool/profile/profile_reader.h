@@ -5,13 +5,8 @@
 
 #include <google/protobuf/arena.h>
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-
-#include "absl/status/statusor.h"
 #include "proto/profile.pb.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -22,9 +17,6 @@ namespace hbmprof::tool {
 class RawProfile {
  public:
   RawProfile();
-  ~RawProfile();
-  RawProfile(RawProfile&& other) noexcept;
-  RawProfile& operator=(RawProfile&& other) noexcept;
 
   const pprof::Profile& message() const { return *message_; }
   pprof::Profile& message() { return *message_; }
@@ -32,9 +24,26 @@ class RawProfile {
 
  private:
   friend absl::StatusOr<RawProfile> ParseProfile(std::string_view, const std::string&);
-  struct Memory;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<google::protobuf::Arena> arena_;  // of bounded size
   pprof::Profile* message_;
+};
+
+// Adds texts to the string table of a profile, each once.
+class StringTable {
+ public:
+  explicit StringTable(pprof::Profile& message) : message_(message) {
+    for (int i = 0; i < message.string_table_size(); ++i) numbers_.try_emplace(message.string_table(i), i);
+    Of("");  // a profile has at least this one
+  }
+  int64_t Of(const std::string& text) {
+    const auto [entry, is_new] = numbers_.try_emplace(text, message_.string_table_size());
+    if (is_new) message_.add_string_table(text);
+    return entry->second;
+  }
+
+ private:
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::string, int64_t> numbers_;
 };
 
 // Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors name the

@@ -1,11 +1,5 @@
-// See series.h.
 #include "src/tool/profile/series.h"
 
-#include <algorithm>
-#include <numeric>
-
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -14,10 +8,9 @@ namespace {
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
 // young process say little.
 bool HasAges(const ProfileSet::File& file) {
-  constexpr int64_t kYoungSeconds = 16;
-  const auto processes = std::count_if(file.info.processes.begin(), file.info.processes.end(),
-                                       [](const Comment& process) { return process.values.count("pid") > 0; });
-  return file.info.UptimeSeconds().value_or(0) >= kYoungSeconds && processes <= 1;
+  const auto processes =
+      absl::c_count_if(file.info.processes, [](const Comment& process) { return process.values.count("pid") > 0; });
+  return file.info.UptimeSeconds().value_or(0) >= 16 && processes <= 1;
 }
 
 // Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.
@@ -74,7 +67,7 @@ std::vector<double> DumpSeries::Exposure() const {
   const auto intervals = static_cast<double>(std::max<size_t>(files.size(), 2) - 1);
   if (!seconds.empty() && seconds.back() >= 0.1 * intervals) return seconds;
   std::vector<double> index(files.size());
-  std::iota(index.begin(), index.end(), 0.0);
+  absl::c_iota(index, 0.0);
   return index;
 }
 
@@ -82,12 +75,10 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   const std::vector<ProfileSet::File>& files = profiles.files();
   DumpSeries series;
   series.files.resize(files.size() - first);
-  std::iota(series.files.begin(), series.files.end(), first);
-  const bool timed =
-      std::all_of(series.files.begin(), series.files.end(), [&](size_t f) { return files[f].time_nanos > 0; });
+  absl::c_iota(series.files, first);
+  const bool timed = absl::c_all_of(series.files, [&](size_t f) { return files[f].time_nanos > 0; });
   if (timed) {
-    std::stable_sort(series.files.begin(), series.files.end(),
-                     [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
+    absl::c_stable_sort(series.files, [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
     const int64_t start = files[series.files.front()].time_nanos;
     for (const size_t f : series.files) {
       series.seconds.push_back(static_cast<double>(files[f].time_nanos - start) / 1e9);
@@ -102,9 +93,8 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
       if (comment.name == counter) count = comment.Number("value");
     }
     if (!count.has_value()) {
-      return absl::InvalidArgumentError(Cat(file.path, ": has no counter '", counter, "' (it has ",
-                                            known.empty() ? "none" : known,
-                                            "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)"));
+      return InvalidArgument(file.path, ": has no counter '", counter, "' (it has ", known.empty() ? "none" : known,
+                             "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)");
     }
     series.counts.push_back(static_cast<double>(*count));
   }
@@ -115,9 +105,8 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   if (!counter.empty()) {
     const size_t different = CountDifferent(series.counts, series.begin, series.end);
     if (different < 3) {
-      return absl::InvalidArgumentError(
-          Cat("counter '", counter, "' has only ", different, " values in ", judged,
-              " dumps: these are too few to compute growth per unit of it; leave out --per"));
+      return InvalidArgument("counter '", counter, "' has only ", different, " values in ", judged,
+                             " dumps: these are too few to compute growth per unit of it; leave out --per");
     }
   }
   // If two dumps have the same time, the clock was too coarse for this series.
@@ -128,7 +117,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
 int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
   int64_t sum = 0;
   for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) sum = Plus(sum, profiles.Value(file, s, type));
+    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) AddTo(sum, profiles.Value(file, s, type));
   }
   return sum;
 }

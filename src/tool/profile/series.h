@@ -2,13 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_SERIES_H_
 #define HBMPROF_SRC_TOOL_PROFILE_SERIES_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {

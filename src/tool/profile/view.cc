@@ -1,23 +1,8 @@
-// See view.h.
 #include "src/tool/profile/view.h"
 
-#include <re2/re2.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <utility>
-
-#include "absl/strings/numbers.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/profile/regex.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
-#include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -26,7 +11,6 @@ namespace {
 class FramePattern {
  public:
   explicit FramePattern(const char* option) : option_(option) {}
-  // Error: kInvalidArgument.
   absl::Status Set(const std::string& expression) {
     if (expression.empty()) return absl::OkStatus();
     ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option_, expression));
@@ -37,7 +21,6 @@ class FramePattern {
   bool is_set() const { return pattern_.is_set(); }
   bool had_effect = false;
 
-  // Returns whether the function's name or source file matches.
   bool MatchesFrame(const ProfileSet& profiles, const ProfileSet::Frame& frame) {
     const ProfileSet::Function& function = profiles.functions()[frame.function];
     return pattern_.Matches(profiles, function.name) || pattern_.Matches(profiles, function.filename);
@@ -46,11 +29,10 @@ class FramePattern {
   bool MatchesBinary(const ProfileSet& profiles, const ProfileSet::Location& location) {
     return location.object != 0 && pattern_.Matches(profiles, location.object);
   }
-  // Returns whether any frame of the location or its binary matches.
   bool MatchesLocation(const ProfileSet& profiles, const ProfileSet::Location& location) {
-    return MatchesBinary(profiles, location) ||
-           std::any_of(location.frames.begin(), location.frames.end(),
-                       [&](const ProfileSet::Frame& frame) { return MatchesFrame(profiles, frame); });
+    return MatchesBinary(profiles, location) || absl::c_any_of(location.frames, [&](const ProfileSet::Frame& frame) {
+             return MatchesFrame(profiles, frame);
+           });
   }
 
  private:
@@ -82,7 +64,6 @@ class FrameFilters {
   }
 
  private:
-  // What the filters do with a location.
   struct Decision {
     bool focused = false;
     bool ignored = false;
@@ -101,15 +82,15 @@ class FrameFilters {
     std::vector<ProfileSet::Frame> frames = location.frames;
     if (hide_.is_set() && hide_.MatchesLocation(profiles, location)) {
       hide_.had_effect = true;
-      Keep(frames, [&](const ProfileSet::Frame& frame) {
-        return !hide_.MatchesBinary(profiles, location) && !hide_.MatchesFrame(profiles, frame);
+      EraseIf(frames, [&](const ProfileSet::Frame& frame) {
+        return hide_.MatchesBinary(profiles, location) || hide_.MatchesFrame(profiles, frame);
       });
       decision.hidden = frames.empty();
     }
     if (show_.is_set()) {
       // As in pprof, code without a function name is hidden even if its binary matches.
       if (!show_.MatchesBinary(profiles, location)) {
-        Keep(frames, [&](const ProfileSet::Frame& frame) { return show_.MatchesFrame(profiles, frame); });
+        EraseIf(frames, [&](const ProfileSet::Frame& frame) { return !show_.MatchesFrame(profiles, frame); });
       }
       decision.hidden = decision.hidden || frames.empty();
       show_.had_effect = show_.had_effect || !frames.empty();
@@ -126,12 +107,6 @@ class FrameFilters {
     if (frames.size() != location.frames.size() && !frames.empty()) profiles.SetFrames(number, std::move(frames));
   }
 
-  template <typename Predicate>
-  static void Keep(std::vector<ProfileSet::Frame>& frames, Predicate keep) {
-    frames.erase(std::remove_if(frames.begin(), frames.end(), [&](const auto& frame) { return !keep(frame); }),
-                 frames.end());
-  }
-
   // Returns the stack that remains of `stack`; nullopt if its samples are removed.
   std::optional<uint32_t> StackOf(ProfileSet& profiles, uint32_t stack) const {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
@@ -144,9 +119,7 @@ class FrameFilters {
         hidden = hidden || decisions_[location].hidden;
       }
       if (!focused) return std::nullopt;
-      locations.erase(std::remove_if(locations.begin(), locations.end(),
-                                     [this](uint64_t location) { return decisions_[location].hidden; }),
-                      locations.end());
+      EraseIf(locations, [this](uint64_t location) { return decisions_[location].hidden; });
       if (hidden && locations.empty()) return std::nullopt;
     }
     if (show_from_.is_set()) {
@@ -182,7 +155,7 @@ struct Range {
     int64_t second = 0;
     if ((!low.empty() && !absl::SimpleAtoi(low_number, &first)) ||
         (!high.empty() && !absl::SimpleAtoi(high_number, &second))) {
-      return absl::InvalidArgumentError(Cat(option, " ", text, ": the number is too large"));
+      return InvalidArgument(option, " ", text, ": the number is too large");
     }
     Range range;
     if (low.empty()) {
@@ -214,21 +187,17 @@ struct Range {
 // (one of them must match the value) or "REGEX,REGEX" (each must match "KEY:VALUE" of some label), as in pprof.
 class TagFilter {
  public:
-  // Error: kInvalidArgument for a wrong expression.
   absl::Status Set(const std::string& option, const std::string& argument) {
     if (argument.empty()) return absl::OkStatus();
-    is_set_ = true;
     option_ = option;
     const size_t equals = argument.find('=');
     if (equals != std::string::npos) key_ = argument.substr(0, equals);
     const std::string value = equals == std::string::npos ? argument : argument.substr(equals + 1);
     ASSIGN_OR_RETURN(range_, Range::Parse(option, value));
     if (range_.has_value()) return absl::OkStatus();
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, value.substr(begin, end - begin)));
+    for (const std::string& part : std::vector<std::string>(absl::StrSplit(value, ','))) {
+      ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, part));
       expressions_.push_back(std::move(compiled));
-      begin = end + 1;
     }
     return absl::OkStatus();
   }
@@ -238,25 +207,24 @@ class TagFilter {
     if (range_.has_value()) FindUnits(profiles);
     return key_.has_value() && !is_part ? profiles.CheckLabelKey(option_, *key_) : absl::OkStatus();
   }
-  bool is_set() const { return is_set_; }
+  bool is_set() const { return !option_.empty(); }
 
   bool Matches(const ProfileSet& profiles, uint32_t label_set) const {
     const std::vector<ProfileSet::Label>& labels = profiles.labels(label_set);
     if (range_.has_value()) {
-      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+      return absl::c_any_of(labels, [&](const ProfileSet::Label& label) {
         return IsWanted(profiles, label) && label.text == 0 && range_->Contains(label.number, units_.at(label.key));
       });
     }
     const auto any_label = [&](const RE2& expression) {
-      return std::any_of(labels.begin(), labels.end(), [&](const ProfileSet::Label& label) {
+      return absl::c_any_of(labels, [&](const ProfileSet::Label& label) {
         if (label.text == 0 || !IsWanted(profiles, label)) return false;
         const std::string& value = profiles.text(label.text);
         return RE2::PartialMatch(key_.has_value() ? value : Cat(profiles.text(label.key), ":", value), expression);
       });
     };
     const auto matches = [&](const std::unique_ptr<RE2>& expression) { return any_label(*expression); };
-    return key_.has_value() ? std::any_of(expressions_.begin(), expressions_.end(), matches)
-                            : std::all_of(expressions_.begin(), expressions_.end(), matches);
+    return key_.has_value() ? absl::c_any_of(expressions_, matches) : absl::c_all_of(expressions_, matches);
   }
 
  private:
@@ -281,7 +249,6 @@ class TagFilter {
     }
   }
 
-  bool is_set_ = false;
   std::string option_;
   std::optional<std::string> key_;
   std::optional<Range> range_;
@@ -291,13 +258,12 @@ class TagFilter {
 
 using LabelTexts = std::vector<std::pair<std::string, std::string>>;
 
-// Reads the arguments of --where. Error: kInvalidArgument.
 absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
   LabelTexts labels;
   for (const std::string& text : where) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      return absl::InvalidArgumentError(Cat("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0"));
+      return InvalidArgument("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0");
     }
     labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
@@ -313,23 +279,20 @@ absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& prof
   if (labels.empty()) return absl::OkStatus();
   *matches = false;
   profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t set) {
-    const bool has_all = std::all_of(labels.begin(), labels.end(), [&](const auto& label) {
-      return profiles.LabelText(set, label.first) == label.second;
-    });
+    const bool has_all =
+        absl::c_all_of(labels, [&](const auto& label) { return profiles.LabelText(set, label.first) == label.second; });
     *matches = *matches || has_all;
     return has_all;
   });
   return absl::OkStatus();
 }
 
-// The options of ViewOptions that select samples.
 struct Filters {
   LabelTexts where;
   FrameFilters frames;
   TagFilter tag_focus;
   TagFilter tag_ignore;
 
-  // Error: kInvalidArgument for a wrong expression or label.
   absl::Status Set(const ViewOptions& options) {
     ASSIGN_OR_RETURN(where, ParseWhere(options.where));
     RETURN_IF_ERROR(frames.Set(options));
@@ -348,8 +311,8 @@ bool ViewOptions::has_filter() const {
 bool ViewOptions::needs_libraries() const {
   const std::string begin = Cat(kLibraryLabel, "=");
   const auto begins = [&](const std::string& text) { return text.compare(0, begin.size(), begin) == 0; };
-  return std::count(by.begin(), by.end(), kLibraryLabel) > 0 || std::any_of(where.begin(), where.end(), begins) ||
-         begins(tag_focus) || begins(tag_ignore);
+  return absl::c_linear_search(by, kLibraryLabel) || absl::c_any_of(where, begins) || begins(tag_focus) ||
+         begins(tag_ignore);
 }
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
@@ -387,9 +350,8 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 
 bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
   const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
-  return where.ok() && std::all_of(where->begin(), where->end(), [&](const auto& label) {
-           return std::count(labels.begin(), labels.end(), label) > 0;
-         });
+  return where.ok() && std::all_of(where->begin(), where->end(),
+                                   [&](const auto& label) { return absl::c_linear_search(labels, label); });
 }
 
 absl::Status CheckView(const ViewOptions& options) {

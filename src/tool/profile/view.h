@@ -3,18 +3,12 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 #define HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
 
 namespace hbmprof::tool {
 
 struct ViewOptions {
-  explicit ViewOptions(bool own_by_default) : own(own_by_default) {}
+  explicit ViewOptions(bool own_by_default = true) : own(own_by_default) {}
 
   std::vector<std::string> by;  // what the rows of the output are made by: the keys of labels, for some commands frames
   std::vector<std::string> where;

@@ -2,27 +2,31 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 #define HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include "src/export/recording.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/util/common.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
+
+using internal::DriverSample;
+using internal::LostEvents;
+using internal::RecordedEvent;
+using internal::RecordedKind;
+using internal::RecordingReader;
+using internal::RecordingState;
+using internal::RecordingTables;
 
 // A recording has one position: two cursors of the same recording must not be used in turns.
 class RecordingCursor {
  public:
   // Begins at the start. The events that are read count as progress if `progress` is not null.
-  explicit RecordingCursor(internal::RecordingReader& recording, Progress* progress = nullptr)
+  explicit RecordingCursor(RecordingReader& recording, Progress* progress = nullptr)
       : recording_(recording), progress_(progress) {
     Rewind();
   }
 
   // Stores the next event. Returns false at the end.
-  bool Next(internal::RecordedEvent* event) {
+  bool Next(RecordedEvent* event) {
     if (!recording_.Next(event)) return false;
     if (++count_ % kStep == 0 && progress_ != nullptr) progress_->Advance(kStep);
     return true;
@@ -30,8 +34,8 @@ class RecordingCursor {
   // The number of events that were read.
   int64_t count() const { return count_; }
   // Returns the next sample whose time is at most `time`; null if there is none.
-  const internal::DriverSample* NextSample(int64_t time) {
-    const std::vector<internal::DriverSample>& samples = recording_.samples();
+  const DriverSample* NextSample(int64_t time) {
+    const std::vector<DriverSample>& samples = recording_.samples();
     return next_sample_ < samples.size() && samples[next_sample_].time <= time ? &samples[next_sample_++] : nullptr;
   }
   void Rewind() {
@@ -43,17 +47,17 @@ class RecordingCursor {
  private:
   static constexpr int64_t kStep = 1 << 14;
 
-  internal::RecordingReader& recording_;
+  RecordingReader& recording_;
   Progress* progress_;
   int64_t count_ = 0;
   size_t next_sample_ = 0;
 };
 
 // Returns the last driver sample up to `time`, or null.
-inline const internal::DriverSample* SampleAt(const internal::RecordingReader& recording, int64_t time) {
-  const std::vector<internal::DriverSample>& samples = recording.samples();
-  const auto after = std::upper_bound(samples.begin(), samples.end(), time,
-                                      [](int64_t t, const internal::DriverSample& sample) { return t < sample.time; });
+inline const DriverSample* SampleAt(const RecordingReader& recording, int64_t time) {
+  const std::vector<DriverSample>& samples = recording.samples();
+  const auto after =
+      absl::c_upper_bound(samples, time, [](int64_t t, const DriverSample& sample) { return t < sample.time; });
   return after == samples.begin() ? nullptr : &*(after - 1);
 }
 

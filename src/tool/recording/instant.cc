@@ -1,30 +1,14 @@
-// See instant.h.
 #include "src/tool/recording/instant.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <optional>
-#include <string_view>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
-
-using internal::LostEvents;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
 
 // Calls `visit(event, count)` for the first `limit` events. `count` is 1 for the first one.
 template <typename Visit>
@@ -50,7 +34,7 @@ absl::StatusOr<size_t> AccountNamed(const SiteTotals& totals, const RecordingTab
   for (size_t account = 0; account < totals.account_count(); ++account) {
     if (AccountName(tables, account) == memory) return account;
   }
-  return absl::NotFoundError(Cat("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, tables)));
+  return NotFound("the recording has no memory '", memory, "'; it has: ", MemoriesOf(totals, tables));
 }
 
 RecordedInstant EndOf(RecordingReader& recording) {
@@ -85,7 +69,7 @@ absl::StatusOr<RecordedInstant> BeforeOutOfMemory(RecordingReader& recording, co
     return is_wanted;
   });
   if (!has_failed) {
-    return absl::NotFoundError(Cat("no allocation failed in the recording", memory.empty() ? "" : " in ", memory));
+    return NotFound("no allocation failed in the recording", memory.empty() ? "" : " in ", memory);
   }
   --instant.events;
   return instant;
@@ -106,9 +90,8 @@ absl::StatusOr<RecordedInstant> AtMark(RecordingReader& recording, const std::st
   if (is_found) return instant;
   std::string names;
   for (size_t i = 0; i < std::min<size_t>(marks.size(), 20); ++i) names += (i == 0 ? "" : ", ") + marks[i].name;
-  return absl::NotFoundError(
-      Cat("no mark has the name '", name, "'; ",
-          names.empty() ? std::string("the recording has no marks") : "the marks are: " + names));
+  return NotFound("no mark has the name '", name, "'; ",
+                  names.empty() ? std::string("the recording has no marks") : "the marks are: " + names);
 }
 
 absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::string& text) {
@@ -121,9 +104,9 @@ absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::st
     absl::Time parsed;
     std::string error;
     if (!absl::ParseTime(absl::RFC3339_full, text, &parsed, &error)) {
-      return absl::InvalidArgumentError(Cat(
+      return InvalidArgument(
           "'", text, "' is no moment; write @end, @peak, @oom, @mark:NAME, a time since the start such as @12.5s, or @",
-          FormatTime(tables.start_unix_nanos)));
+          FormatTime(tables.start_unix_nanos));
     }
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
   }
@@ -147,7 +130,7 @@ absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const s
   const std::string name = moment.substr(0, slash);
   const std::string memory = moment.substr(std::min(slash + 1, moment.size()));
   if (slash + 1 == moment.size() || (slash < moment.size() && name != "peak" && name != "oom")) {
-    return absl::InvalidArgumentError(Cat("'", moment, "': write @peak/MEMORY or @oom/MEMORY, such as @peak/GPU:0"));
+    return InvalidArgument("'", moment, "': write @peak/MEMORY or @oom/MEMORY, such as @peak/GPU:0");
   }
   if (name == "peak") return PeakOf(recording, memory);
   if (name == "oom") return BeforeOutOfMemory(recording, memory);
@@ -157,9 +140,8 @@ absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const s
 
 std::string TimeText(const RecordingTables& tables, int64_t time) {
   const int64_t since = Minus(time, tables.start_time);
-  char seconds[64];
-  std::snprintf(seconds, sizeof(seconds), "%.6f s after the start", static_cast<double>(since) / 1e9);
-  return Cat(seconds, ", ", FormatTime(Plus(tables.start_unix_nanos, since)));
+  return absl::StrFormat("%.6f s after the start, %s", static_cast<double>(since) / 1e9,
+                         FormatTime(Plus(tables.start_unix_nanos, since)));
 }
 
 RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant) {
@@ -171,7 +153,7 @@ RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instan
 absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant) {
   Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, SampleAt(recording, instant.time));
   const std::vector<LostEvents>& lost = recording.lost();
-  if (std::any_of(lost.begin(), lost.end(), [&](const LostEvents& one) { return one.from < instant.time; })) {
+  if (absl::c_any_of(lost, [&](const LostEvents& one) { return one.from < instant.time; })) {
     snapshot.warnings.push_back("The recording lacks events before this instant, so the values are not exact.");
   }
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(recording.tables());

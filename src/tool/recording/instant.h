@@ -2,12 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 #define HBMPROF_SRC_TOOL_RECORDING_INSTANT_H_
 
-#include <cstdint>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "src/export/recording.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -21,7 +17,7 @@ struct RecordedInstant {
 // is never within a change.
 //
 // Returns the instant after all events up to `time`.
-RecordedInstant InstantAt(internal::RecordingReader& recording, int64_t time);
+RecordedInstant InstantAt(RecordingReader& recording, int64_t time);
 // Returns the instant that `moment` names:
 //   end                 the end of the recording
 //   peak[/MEMORY]       when the bytes in use of MEMORY (AccountName) first reached their highest value; without it, of
@@ -33,17 +29,17 @@ RecordedInstant InstantAt(internal::RecordingReader& recording, int64_t time);
 // Errors: kInvalidArgument if `moment` is none of these; kNotFound if there is no such memory, mark or failed
 // allocation; kOutOfRange if the time is not between the start and the end of the recording. The message says what
 // there is.
-absl::StatusOr<RecordedInstant> InstantNamed(internal::RecordingReader& recording, const std::string& moment);
+absl::StatusOr<RecordedInstant> InstantNamed(RecordingReader& recording, const std::string& moment);
 
 // Returns a time as text: "12.345678 s after the start, 2026-11-22T18:20:04Z".
-std::string TimeText(const internal::RecordingTables& tables, int64_t time);
+std::string TimeText(const RecordingTables& tables, int64_t time);
 
 // Returns the state at an instant. `tables` are those of `recording`.
-internal::RecordingState StateAt(internal::RecordingReader& recording, const RecordedInstant& instant);
+RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instant);
 // Returns the state at an instant as a profile (gzip). The driver's values are those of the last sample before the
 // instant, if these are still valid at the instant (RecordingState::ToSnapshot). A warning in the profile says if
 // events are missing up to then. Errors: those of SerializePprof.
-absl::StatusOr<std::string> ProfileAt(internal::RecordingReader& recording, const RecordedInstant& instant);
+absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant);
 
 }  // namespace hbmprof::tool
 

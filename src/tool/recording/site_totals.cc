@@ -1,17 +1,9 @@
-// See site_totals.h.
 #include "src/tool/recording/site_totals.h"
 
-#include <algorithm>
-
 #include "hbmprof/allocation.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
-
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingTables;
 
 std::string AccountName(const RecordingTables& tables, size_t account) {
   const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
@@ -23,7 +15,7 @@ size_t AccountOf(const Snapshot::Sample& site) {
   return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
 }
 
-int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use) {
+int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
   return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
 }
 
@@ -50,8 +42,8 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
     site.now.freed_objects = Minus(site.now.allocated_objects, sample.inuse_objects);
     Account& account = accounts_[site.account].now;
     account.is_used = true;
-    account.in_use = Plus(account.in_use, sample.inuse_bytes);
-    if (site.is_segment) account.idle = Plus(account.idle, sample.inuse_bytes);
+    AddTo(account.in_use, sample.inuse_bytes);
+    if (site.is_segment) AddTo(account.idle, sample.inuse_bytes);
   }
   for (AccountState& account : accounts_) {
     account.now.peak = account.now.in_use;
@@ -98,12 +90,12 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
     }
     const bool is_charge = event.kind == RecordedKind::kCharge;
     const bool begins = internal::Begins(event.kind);
-    site.now.bytes = Plus(site.now.bytes, change);
-    if (change > 0) site.now.allocated_bytes = Plus(site.now.allocated_bytes, change);
+    AddTo(site.now.bytes, change);
+    if (change > 0) AddTo(site.now.allocated_bytes, change);
     if (change < 0) site.now.freed_bytes = Minus(site.now.freed_bytes, change);
     if (allocates_and_frees) {
-      site.now.allocated_bytes = Plus(site.now.allocated_bytes, event.bytes);
-      site.now.freed_bytes = Plus(site.now.freed_bytes, event.bytes);
+      AddTo(site.now.allocated_bytes, event.bytes);
+      AddTo(site.now.freed_bytes, event.bytes);
     }
     if (!is_charge) {
       if (begins) ++site.now.objects;
@@ -111,9 +103,9 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
       if (begins || allocates_and_frees) ++site.now.allocated_objects;
       if (!begins) ++site.now.freed_objects;
     }
-    account.now.in_use = Plus(account.now.in_use, change);
-    if (site.is_segment) account.now.idle = Plus(account.now.idle, change);
-    if (std::find(changed_.begin(), changed_.end(), site.account) == changed_.end()) changed_.push_back(site.account);
+    AddTo(account.now.in_use, change);
+    if (site.is_segment) AddTo(account.now.idle, change);
+    if (!absl::c_linear_search(changed_, site.account)) changed_.push_back(site.account);
   }
   if (event.is_continued) return false;
   for (const size_t number : changed_) {

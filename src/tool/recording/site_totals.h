@@ -1,26 +1,22 @@
 // SiteTotals: the sums of a recording, event by event: bytes and buffers of each site, bytes in use and peak of each
-// account. It keeps no map of the live buffers (internal::RecordingState does), so an event takes a few nanoseconds.
+// account. It keeps no map of the live buffers (RecordingState does), so an event takes a few nanoseconds.
 // Sums wrap around on overflow, which only a damaged file can cause.
 #ifndef HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "src/export/recording.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
 // An account is one memory space of one device: device * kMemorySpaceCount + space.
 //
 // Returns the device's name, and the space if it is not device memory: "GPU:0", "GPU:0 pinned_host".
-std::string AccountName(const internal::RecordingTables& tables, size_t account);
+std::string AccountName(const RecordingTables& tables, size_t account);
 size_t AccountOf(const Snapshot::Sample& site);
 // Returns the memory outside tracked allocations: what the driver reports, minus `in_use` and the idle bytes of the
 // driver's own pools. It is negative if more is tracked than the driver reports. REQUIRES: `sample` has bytes_in_use.
-int64_t Unaccounted(const internal::DriverSample::Device& sample, int64_t in_use);
+int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use);
 
 class SiteTotals {
  public:
@@ -47,13 +43,13 @@ class SiteTotals {
   };
 
   // `tables` must outlive this object.
-  explicit SiteTotals(const internal::RecordingTables& tables);
+  explicit SiteTotals(const RecordingTables& tables);
 
   // Enters the event. Returns whether the change is complete: only then are the values those of one instant.
-  bool Apply(const internal::RecordedEvent& event);
+  bool Apply(const RecordedEvent& event);
 
   // Returns the change of its site's live bytes.
-  static int64_t ChangeOf(const internal::RecordedEvent& event);
+  static int64_t ChangeOf(const RecordedEvent& event);
 
   const Site& site(uint32_t number) const { return sites_[number].now; }
   size_t account_of(uint32_t site) const { return sites_[site].account; }
@@ -92,7 +88,7 @@ class SiteTotals {
 };
 
 // Returns the names of the accounts that have a site: "GPU:0, GPU:0 pinned_host"; "none" if there is none.
-std::string MemoriesOf(const SiteTotals& totals, const internal::RecordingTables& tables);
+std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables);
 
 }  // namespace hbmprof::tool
 

@@ -1,25 +1,19 @@
-// See stacks.h.
 #include "src/tool/recording/stacks.h"
 
 #include <cstdlib>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "hbmprof/pprof.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// The label that holds the number of a sample's stack.
 constexpr char kStackLabel[] = "bytes";
 
 // Returns a profile with one sample for each stack. Its label kStackLabel is the number of the stack plus 1.
-absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tables) {
+absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   Snapshot snapshot = tables.names;
   snapshot.samples.clear();
   for (uint32_t stack = 0; stack < snapshot.stacks.size(); ++stack) {
@@ -35,7 +29,7 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const internal::RecordingTables& tabl
 
 }  // namespace
 
-absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTables& tables,
+absl::StatusOr<RecordedStacks> RecordedStacks::Make(const RecordingTables& tables,
                                                     const std::vector<std::string>& known, bool own_code) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
@@ -82,9 +76,34 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const internal::RecordingTab
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
+}
+
+std::vector<std::string> GapsOf(const RecordingReader& recording) {
+  std::vector<std::string> gaps;
+  if (!recording.problem().empty()) {
+    gaps.push_back(recording.problem());
+  } else if (!recording.is_complete()) {
+    gaps.emplace_back(
+        "the recording is incomplete: the process still writes it, or ended before it closed the file; the last events "
+        "may be missing");
+  }
+  if (!recording.lost().empty()) {
+    int64_t count = 0;
+    for (const LostEvents& lost : recording.lost()) AddTo(count, lost.count);
+    gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
+                       count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
+  }
+  if (!recording.tables().live_is_complete) {
+    gaps.emplace_back("the list of the buffers that were live at the start is incomplete");
+  }
+  return gaps;
+}
+
+void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording) {
+  for (const std::string& gap : GapsOf(recording)) PrintError(command, Cat(path, ": ", gap));
 }
 
 }  // namespace hbmprof::tool

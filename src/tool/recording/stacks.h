@@ -1,16 +1,11 @@
-// The call stacks of a recording as text, with the same names and the same view of the program's own code as in the
-// commands that read profiles.
+// A recording that is opened: its call stacks as text, with the same names and the same view of the program's own code
+// as in the commands that read profiles, and what it lacks.
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STACKS_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -29,8 +24,8 @@ class RecordedStacks {
   // `known`: see KnownLibraries::Make. `own_code`: whether own_frame() leaves out known libraries. Error:
   // kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large, or for a wrong
   // expression in `known`.
-  static absl::StatusOr<RecordedStacks> Make(const internal::RecordingTables& tables,
-                                             const std::vector<std::string>& known, bool own_code);
+  static absl::StatusOr<RecordedStacks> Make(const RecordingTables& tables, const std::vector<std::string>& known,
+                                             bool own_code);
 
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
@@ -53,12 +48,18 @@ class RecordedStacks {
 
 // A recording and its stacks.
 struct OpenedRecording {
-  std::unique_ptr<internal::RecordingReader> reader;
+  std::unique_ptr<RecordingReader> reader;
   RecordedStacks stacks;
 };
 // `known` and `own_code`: see RecordedStacks::Make.
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code = true);
+
+// Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
+// of the buffers that were live at its start is incomplete.
+std::vector<std::string> GapsOf(const RecordingReader& recording);
+// Prints each of them as a warning to stderr.
+void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording);
 
 }  // namespace hbmprof::tool
 

@@ -1,19 +1,11 @@
-// See states.h.
 #include "src/tool/recording/states.h"
 
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <vector>
-
 #include "hbmprof/pprof.h"
-#include "src/tool/recording/cursor.h"
-#include "src/tool/recording/gaps.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/status_macros.h"
 
 namespace hbmprof::tool {
 
@@ -21,17 +13,12 @@ const char kRecordedSiteLabel[] = "\x01recorded_site";
 
 namespace {
 
-using internal::RecordedEvent;
-using internal::RecordingReader;
-using internal::RecordingState;
-using internal::RecordingTables;
-
 // Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
 void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
   for (size_t i = 0; i < sites.size(); ++i) {
     std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;
     const std::pair<std::string, std::string> tag = {kRecordedSiteLabel, std::to_string(sites[i])};
-    tags.insert(std::lower_bound(tags.begin(), tags.end(), tag), tag);
+    tags.insert(absl::c_lower_bound(tags, tag), tag);
   }
 }
 
@@ -52,9 +39,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     AddSiteLabels(sites, snapshot);
     ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
-    char at[32];
-    std::snprintf(at, sizeof(at), "@%.3fs", seconds);
-    states.push_back({states.size() + 1 == count ? name : name + at, std::move(bytes)});
+    states.push_back({name + (states.size() + 1 == count ? "" : absl::StrFormat("@%.3fs", seconds)), std::move(bytes)});
     return absl::OkStatus();
   };
   Progress progress(static_cast<size_t>(recording.event_count()), "events read");
@@ -80,7 +65,7 @@ absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& 
                                                              size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<internal::RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));

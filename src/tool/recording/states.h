@@ -2,15 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_STATES_H_
 #define HBMPROF_SRC_TOOL_RECORDING_STATES_H_
 
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <utility>
-
-#include "absl/status/statusor.h"
-#include "src/export/recording.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/progress.h"
+#include "src/tool/recording/cursor.h"
+#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 
@@ -18,12 +12,12 @@ namespace hbmprof::tool {
 extern const char kRecordedSiteLabel[];
 
 struct RecordedStates {
-  RecordedStates(std::unique_ptr<internal::RecordingReader> of, ProfileSet profiles)
+  RecordedStates(std::unique_ptr<RecordingReader> of, ProfileSet profiles)
       : reader(std::move(of)),
         states(std::move(profiles)),
         progress(2 * static_cast<size_t>(reader->event_count()), "events aggregated") {}
 
-  std::unique_ptr<internal::RecordingReader> reader;
+  std::unique_ptr<RecordingReader> reader;
   ProfileSet states;  // at equal distances; the last is the end of the recording
   Progress progress;  // of two further passes over the events
 };

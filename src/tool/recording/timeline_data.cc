@@ -1,26 +1,11 @@
-// See timeline_data.h.
 #include "src/tool/recording/timeline_data.h"
 
-#include <algorithm>
-#include <map>
-#include <utility>
-
 #include "src/tool/profile/libraries.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
-
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
 
 class TimelineMaker {
  public:
@@ -48,18 +33,23 @@ class TimelineMaker {
     }
     ReadEvents(totals);
     for (size_t account = 0; account < memories_.size(); ++account) {
-      if (memories_[account] == kNone) continue;
-      Timeline::Memory& memory = timeline_.memories[memories_[account]];
-      memory.peak = totals.account(account).peak;
-      memory.peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
-      memory.end_in_use = totals.account(account).in_use;
-      AddHolders(totals, account, &memory);
+      Timeline::Memory* const memory = MemoryOf(account);
+      if (memory == nullptr) continue;
+      memory->peak = totals.account(account).peak;
+      memory->peak_time = Minus(totals.account(account).peak_time, tables_.start_time);
+      memory->end_in_use = totals.account(account).in_use;
+      AddHolders(totals, account, memory);
     }
     return std::move(timeline_);
   }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
+
+  // Returns null for a memory that is not shown.
+  Timeline::Memory* MemoryOf(size_t account) {
+    return memories_[account] == kNone ? nullptr : &timeline_.memories[memories_[account]];
+  }
 
   absl::Status AddMemories(const SiteTotals& totals) {
     memories_.assign(totals.account_count(), kNone);
@@ -74,8 +64,8 @@ class TimelineMaker {
       memory.limit = tables_.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount].bytes_limit;
     }
     if (!options_.memory.empty() && timeline_.memories.empty()) {
-      return absl::InvalidArgumentError(
-          Cat("--device: the recording has no memory '", options_.memory, "'; it has ", MemoriesOf(totals, tables_)));
+      return InvalidArgument("--device: the recording has no memory '", options_.memory, "'; it has ",
+                             MemoriesOf(totals, tables_));
     }
     return absl::OkStatus();
   }
@@ -90,10 +80,9 @@ class TimelineMaker {
     if (keys.count(options_.by) > 0) return absl::OkStatus();
     std::string names = Cat("function, tag, ", kLibraryLabel);
     for (const auto& [key, unused] : keys) names += ", " + key;
-    return absl::InvalidArgumentError(Cat("--by: no allocation has the tag '", options_.by, "'; there are ", names));
+    return InvalidArgument("--by: no allocation has the tag '", options_.by, "'; there are ", names);
   }
 
-  // The group of a site.
   std::string GroupOf(uint32_t site) const {
     const Snapshot::Sample& sample = tables_.sites[site];
     if (options_.by == "function") return stacks_.own_frame(sample.stack).name;
@@ -112,8 +101,8 @@ class TimelineMaker {
       if (totals.account_of(i) != account || totals.peak_bytes(i) == 0) continue;
       const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[i].stack);
       FunctionSum& holder = holders[{frame.name, frame.Position()}];
-      holder.bytes = Plus(holder.bytes, totals.peak_bytes(i));
-      holder.count = Plus(holder.count, totals.peak_objects(i));
+      AddTo(holder.bytes, totals.peak_bytes(i));
+      AddTo(holder.count, totals.peak_objects(i));
     }
     memory->holder_count = holders.size();
     for (auto& [key, holder] : holders) {
@@ -121,8 +110,7 @@ class TimelineMaker {
       holder.position = key.second;
       memory->holders.push_back(std::move(holder));
     }
-    std::stable_sort(memory->holders.begin(), memory->holders.end(),
-                     [](const FunctionSum& a, const FunctionSum& b) { return a.bytes > b.bytes; });
+    absl::c_stable_sort(memory->holders, [](const FunctionSum& a, const FunctionSum& b) { return a.bytes > b.bytes; });
     if (options_.max_holders != 0 && memory->holders.size() > options_.max_holders) {
       memory->holders.resize(options_.max_holders);
     }
@@ -136,13 +124,12 @@ class TimelineMaker {
       const size_t memory = memories_[totals.account_of(i)];
       if (memory == kNone) continue;
       names[i] = GroupOf(i);
-      int64_t& bytes = at_peak[memory][names[i]];
-      bytes = Plus(bytes, totals.peak_bytes(i));
+      AddTo(at_peak[memory][names[i]], totals.peak_bytes(i));
     }
     std::vector<std::map<std::string, size_t>> numbers(timeline_.memories.size());
     for (size_t m = 0; m < timeline_.memories.size(); ++m) {
       std::vector<std::pair<std::string, int64_t>> groups(at_peak[m].begin(), at_peak[m].end());
-      std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+      absl::c_stable_sort(groups, [](const auto& a, const auto& b) { return a.second > b.second; });
       std::vector<std::string>& shown = timeline_.memories[m].groups;
       for (const auto& [name, bytes] : groups) {
         const bool is_other = shown.size() >= options_.max_groups && groups.size() > options_.max_groups;
@@ -158,7 +145,6 @@ class TimelineMaker {
     }
   }
 
-  // Reads the events into the intervals and the groups, and finds the marks.
   void ReadEvents(SiteTotals& totals) {
     for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
     for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
@@ -178,8 +164,7 @@ class TimelineMaker {
   void AddToGroup(const SiteTotals& totals, uint32_t site, int64_t change) {
     const size_t memory = memories_[totals.account_of(site)];
     if (memory == kNone || group_of_site_.empty()) return;
-    int64_t& bytes = group_bytes_[memory][group_of_site_[site]];
-    bytes = Plus(bytes, change);
+    AddTo(group_bytes_[memory][group_of_site_[site]], change);
   }
 
   void AddMark(const RecordedEvent& event) {
@@ -214,17 +199,10 @@ class TimelineMaker {
   }
   void BeginInterval(const SiteTotals& totals) {
     for (size_t account = 0; account < memories_.size(); ++account) {
-      if (memories_[account] == kNone) continue;
-      Timeline::Memory& memory = timeline_.memories[memories_[account]];
-      Timeline::Interval& interval = memory.intervals[interval_];
-      if (interval_ > 0) {
-        const Timeline::Interval& before = memory.intervals[interval_ - 1];
-        interval.driver_in_use = before.driver_in_use;
-        interval.unaccounted = before.unaccounted;
-        interval.limit = before.limit;
-      } else {
-        interval.limit = memory.limit;
-      }
+      Timeline::Memory* const memory = MemoryOf(account);
+      if (memory == nullptr) continue;
+      if (interval_ > 0) memory->intervals[interval_] = memory->intervals[interval_ - 1];
+      if (interval_ == 0) memory->intervals[0].limit = memory->limit;
       SetHighest(totals, account, true);
     }
   }

@@ -2,27 +2,20 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 #define HBMPROF_SRC_TOOL_RECORDING_TIMELINE_DATA_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "src/export/recording.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/stacks.h"
 
 namespace hbmprof::tool {
 
 struct TimelineOptions {
-  size_t intervals = 1;  // at least 1
+  size_t intervals = 24;  // at least 1
   // "function": the program's own functions. "library": the libraries of libraries.h. "tag": all tags of an allocation.
   // Any other text: the value of the tag with this key. Empty: no groups.
   std::string by;
   // The number of groups that are shown: those with the most bytes at the peak. All others together are the group
   // "other".
-  size_t max_groups = 1;
-  size_t max_holders = 1;  // the number of elements of Memory::holders; 0: all
+  size_t max_groups = 4;
+  size_t max_holders = 5;  // the number of elements of Memory::holders; 0: all
   std::string memory;      // only this memory (AccountName); empty: all
 };
 
@@ -69,7 +62,7 @@ struct Timeline {
 };
 
 // Reads all events, twice if there are groups. Error: kInvalidArgument if there is no such memory or tag.
-absl::StatusOr<Timeline> MakeTimeline(internal::RecordingReader& recording, const RecordedStacks& stacks,
+absl::StatusOr<Timeline> MakeTimeline(RecordingReader& recording, const RecordedStacks& stacks,
                                       const TimelineOptions& options);
 
 }  // namespace hbmprof::tool

@@ -1,31 +1,100 @@
-// See report.h. This file makes the data of the page, which report.js describes and shows.
+// Makes the data of the page, which report.js describes and shows.
 #include "src/tool/report/report.h"
 
-#include <algorithm>
-#include <optional>
-#include <string_view>
-#include <utility>
-
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "hbmprof/allocation.h"
-#include "src/export/recording.h"
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
-#include "src/tool/report/page.h"
-#include "src/tool/report/summary.h"
 #include "src/tool/report/timeline.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
+
+constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
+constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
+constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that grows in bursts
+
+using Device = ProfileInfo::Device;
+
+// Returns the end of the sentence on the change if no site has the verdict kLeak.
+std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
+                           const DumpSeries& series) {
+  if (sites.empty()) return ".";
+  const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
+  if (perhaps.function_count > 0) {
+    return Cat(". The data does not show whether ", perhaps.names, perhaps.function_count == 1 ? " leaks (" : " leak (",
+               FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
+  }
+  const size_t judged = series.end - series.begin;
+  if (!series.has_ages && judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
+  return ", and no leak was found.";
+}
+
+// Returns the sentence on the device with the least headroom, and on pools and fragments; or "".
+std::string DeviceSentence(const std::vector<Device>& devices) {
+  const Device* fullest = nullptr;
+  const auto share = [](const Device& device) {
+    return static_cast<double>(device.Number("peak").value_or(0)) / static_cast<double>(*device.Number("limit"));
+  };
+  for (const Device& device : devices) {
+    if (!device.is_device_memory() || device.Number("limit").value_or(0) <= 0) continue;
+    if (fullest == nullptr || share(device) > share(*fullest)) fullest = &device;
+  }
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
+  if (fullest != nullptr && fullest->Number("peak").has_value()) {
+    const int64_t limit = *fullest->Number("limit");
+    const int64_t peak = *fullest->Number("peak");
+    const int64_t headroom = Minus(limit, peak);
+    add(Cat(fullest->name, " used up to ", Bytes(peak), " of ", Bytes(limit), ": headroom ", Bytes(headroom), " (",
+            FormatPercent(headroom, limit), ")"));
+  }
+  for (const Device& device : devices) {
+    if (!device.is_device_memory()) continue;
+    const int64_t pool = device.Number("pool").value_or(0);
+    const int64_t idle = device.Number("reserved").value_or(0);
+    if (pool > 0 && idle > pool / 100 * kIdlePercent) {
+      add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
+    }
+    const std::optional<int64_t> limit = device.Number("limit");
+    const std::optional<int64_t> in_use = device.Number("driver_in_use");
+    const std::optional<int64_t> largest = device.Number("largest_free_block");
+    if (!limit.has_value() || !in_use.has_value() || !largest.has_value()) continue;
+    const int64_t free = Minus(*limit, *in_use);
+    if (free > 0 && Minus(free, *largest) > free / 100 * kFragmentedPercent) {
+      add(Cat("the largest free block of ", device.name, " is ", Bytes(*largest), " of ", Bytes(free),
+              " free: its memory is fragmented"));
+    }
+  }
+  return text.empty() ? "" : text + ".";
+}
+
+// Returns the sentences: the change since `base` (may be null); leaks with their rate and the time until the limit of
+// the device is reached, or why the dumps are too few to decide; the headroom of the fullest device, idle pools,
+// fragmentation. `sites` are the results of RankGrowth, empty if `series` cannot be judged. `type` is the sample
+// type of `sites`.
+std::vector<std::string> Summary(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
+                                 size_t type, const std::vector<SiteGrowth>& sites, const DumpSeries& series) {
+  std::vector<std::string> sentences;
+  const std::string leaks = LeakSentence(profiles, now, type, sites);
+  if (base != nullptr) {
+    const SampleType& of = profiles.types()[type];
+    const int64_t before = SumOf(profiles, *base, type);
+    const int64_t after = SumOf(profiles, now, type);
+    std::string text = of.type.rfind("inuse", 0) == 0 ? "Memory in use" : of.type;
+    text += before == after
+                ? Cat(" did not change: ", FormatValue(after, of.unit))
+                : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
+                      " to ", FormatValue(after, of.unit));
+    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, series) : Cat(text, ": ", leaks));
+  } else if (!leaks.empty()) {
+    sentences.push_back(leaks);
+  }
+  if (const std::string device = DeviceSentence(now.info.devices); !device.empty()) sentences.push_back(device);
+  return sentences;
+}
 
 // JavaScript's numbers are exact up to this limit. No device has more memory.
 constexpr int64_t kLargest = int64_t{1} << 53;
@@ -52,7 +121,6 @@ Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
   Json list = Json::array();
   for (const UnaccountedMemory& one : UnaccountedOf(file)) {
     const std::string name(one.name);
-    // The labels of AddUnaccounted.
     if (!WhereKeeps(options, {{kLibraryLabel, name}, {"device", one.device}})) continue;
     list.push_back({one.device, name, Shown(one.bytes)});
   }
@@ -88,8 +156,7 @@ class StackTree {
       // Stores one position more than the page shows, so that the page knows that there are more.
       std::vector<std::string>& positions = positions_of_[node];
       const std::string position = frames[f].Position();
-      if (!position.empty() && positions.size() <= kShownPositions &&
-          std::find(positions.begin(), positions.end(), position) == positions.end()) {
+      if (!position.empty() && positions.size() <= kShownPositions && !absl::c_linear_search(positions, position)) {
         positions.push_back(position);
       }
     }
@@ -155,8 +222,7 @@ class LabelSets {
     return entry->second = NumberOf(ObjectOf(std::move(labels)));
   }
   size_t NumberOf(Json labels) {
-    const auto [entry, is_new] =
-        by_text_.try_emplace(labels.dump(-1, ' ', false, Json::error_handler_t::replace), sets_.size());
+    const auto [entry, is_new] = by_text_.try_emplace(Compact(labels), sets_.size());
     if (is_new) sets_.push_back(std::move(labels));
     return entry->second;
   }
@@ -214,15 +280,6 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
   return text.replace(text.find(position), position.size(), with);
 }
 
-// Returns a hash in the form in which a content security policy contains it.
-std::string Base64OfHex(const std::string& hex) { return absl::Base64Escape(absl::HexStringToBytes(hex)); }
-
-// Returns JSON for a script element. Nothing in it ends the element or begins a comment.
-std::string Embedded(const Json& data) {
-  const std::string json = VisibleJson(data.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return absl::StrReplaceAll(json, {{"<", "\\u003c"}});
-}
-
 // Adds to `data` the samples of the last dump and of the base by tree node and label set.
 void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
                 KnownLibraries& libraries, StackTree& tree, LabelSets& labels, Json& data) {
@@ -257,7 +314,7 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
 // Returns the timeline of the recording. `states` has the states; the last one names all sites.
 Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
                 LabelSets& labels) {
-  const internal::RecordingTables& tables = recorded.reader->tables();
+  const RecordingTables& tables = recorded.reader->tables();
   std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
   for (const ProfileSet::Sample& sample : states.files().back().samples) {
     size_t site = rows.size();
@@ -277,9 +334,8 @@ Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibrari
       recorded.progress);
 }
 
-// Adds the times of dumps that were written during the recording.
 void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Json& timeline) {
-  const internal::RecordingTables& tables = recorded.reader->tables();
+  const RecordingTables& tables = recorded.reader->tables();
   Json& dumps = timeline["dumps"] = Json::array();
   for (const ProfileSet::File& file : profiles.files()) {
     const int64_t time = Minus(file.time_nanos, tables.start_unix_nanos);
@@ -288,9 +344,12 @@ void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Js
 }
 
 std::string PageOf(const Json& data) {
+  // As a content security policy contains a hash.
+  const auto base64 = [](const char* hex) { return absl::Base64Escape(absl::HexStringToBytes(hex)); };
   std::string page = Fill(Fill(kReportHtml, "css", kReportCss), "js", kReportJs);
-  page = Fill(Fill(page, "css_hash", Base64OfHex(kReportCssSha256)), "js_hash", Base64OfHex(kReportJsSha256));
-  return Fill(page, "data", Embedded(data));  // last, so that no mark in the data is replaced
+  page = Fill(Fill(page, "css_hash", base64(kReportCssSha256)), "js_hash", base64(kReportJsSha256));
+  // Last, so that no mark in the data is replaced. Nothing in it ends the script element or begins a comment.
+  return Fill(page, "data", absl::StrReplaceAll(Compact(data), {{"<", "\\u003c"}}));
 }
 
 // Returns what the page says of the profiles: their types and files, and the base of the comparison.

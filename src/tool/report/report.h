@@ -2,11 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 #define HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 
-#include <optional>
-#include <string>
-
-#include "absl/status/statusor.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
 #include "src/tool/recording/states.h"
 
@@ -19,6 +14,18 @@ namespace hbmprof::tool {
 // ApplyFilters, CheckTextOfStacks and OrderDumps.
 absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedStates* recorded,
                                        const ViewOptions& options, const std::string& per);
+
+// The parts of this page and of the page of `hbmprof serve`: the files beside this one as text.
+extern const char kReportHtml[];  // with {{css}}, {{js}}, {{data}}, {{css_hash}} and {{js_hash}}
+extern const char kReportCss[];
+extern const char kReportJs[];
+// SHA-256 of the two above, in hex.
+extern const char kReportCssSha256[];
+extern const char kReportJsSha256[];
+
+extern const char kServeHtml[];  // loads kReportCss, kServeCss and kServeJs
+extern const char kServeCss[];
+extern const char kServeJs[];
 
 }  // namespace hbmprof::tool
 

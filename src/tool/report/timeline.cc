@@ -1,42 +1,31 @@
-// See timeline.h.
 #include "src/tool/report/timeline.h"
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "hbmprof/allocation.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-using internal::DriverSample;
-using internal::RecordedEvent;
-using internal::RecordedKind;
-using internal::RecordingReader;
-using internal::RecordingTables;
-
 constexpr size_t kInstants = 1000;  // with equal distances
 constexpr size_t kMaxMarks = 100;   // marks that are shown, and that become instants; likewise failed allocations
 constexpr size_t kMaxRows = 600;    // besides the rest of each account
 
-}  // namespace
-
-std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
+// Returns the greatest common divisor of the values (1 if all are 0), and the differences between neighbouring values
+// (the first one: from 0), divided by it, as text: each difference is a signed number in groups of five bits (VLQ, as
+// in source maps), in the digits of Base64.
+Json SeriesJson(const std::vector<int64_t>& values) {
   constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  *unit = 0;
-  for (const int64_t value : values) *unit = std::gcd(*unit, Magnitude(value));
-  *unit = std::max<int64_t>(*unit, 1);
+  int64_t unit = 0;
+  for (const int64_t value : values) unit = std::gcd(unit, Magnitude(value));
+  unit = std::max<int64_t>(unit, 1);
   std::string text;
   int64_t last = 0;
   for (const int64_t value : values) {
-    const int64_t difference = Minus(value / *unit, last);
-    last = value / *unit;
+    const int64_t difference = Minus(value / unit, last);
+    last = value / unit;
     uint64_t rest = static_cast<uint64_t>(Magnitude(difference)) << 1 | (difference < 0 ? 1 : 0);
     do {
       const uint64_t digit = rest & 31;
@@ -44,14 +33,6 @@ std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit) {
       text += kDigits[rest != 0 ? digit | 32 : digit];
     } while (rest != 0);
   }
-  return text;
-}
-
-namespace {
-
-Json SeriesJson(const std::vector<int64_t>& values) {
-  int64_t unit = 1;
-  std::string text = EncodeSeries(values, &unit);
   return {unit, std::move(text)};
 }
 
@@ -80,7 +61,7 @@ class TimelineMaker {
       if (account.peak_event >= 0) ordinals_.push_back(account.peak_event);
     }
     for (const Mark& mark : marks_) ordinals_.push_back(mark.ordinal);
-    std::sort(ordinals_.begin(), ordinals_.end());
+    absl::c_sort(ordinals_);
     ordinals_.erase(std::unique(ordinals_.begin(), ordinals_.end()), ordinals_.end());
   }
 
@@ -98,12 +79,12 @@ class TimelineMaker {
         rows.push_back(*row);
         most.push_back(0);
       }
-      most[entry->second] = Plus(most[entry->second], most_[site]);
+      AddTo(most[entry->second], most_[site]);
       row_of_site[site] = static_cast<int64_t>(entry->second);
     }
     std::vector<size_t> order(rows.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&most](size_t a, size_t b) { return most[a] > most[b]; });
+    absl::c_iota(order, size_t{0});
+    absl::c_stable_sort(order, [&most](size_t a, size_t b) { return most[a] > most[b]; });
     std::vector<int64_t> shown(rows.size(), -1);
     for (size_t i = 0; i < order.size() && i < kMaxRows; ++i) {
       shown[order[i]] = static_cast<int64_t>(rows_.size());
@@ -123,8 +104,7 @@ class TimelineMaker {
         row = of_account;
       }
       row_of_site_[site] = row;
-      int64_t& now = rows_[static_cast<size_t>(row)].now;
-      now = Plus(now, tables_.sites[site].inuse_bytes);
+      AddTo(rows_[static_cast<size_t>(row)].now, tables_.sites[site].inuse_bytes);
     }
   }
 
@@ -148,8 +128,7 @@ class TimelineMaker {
       EnterSamples(totals, Minus(event.time, 1));
       const bool is_complete = totals.Apply(event);
       if (event.site < row_of_site_.size() && row_of_site_[event.site] >= 0) {
-        int64_t& now = rows_[static_cast<size_t>(row_of_site_[event.site])].now;
-        now = Plus(now, SiteTotals::ChangeOf(event));
+        AddTo(rows_[static_cast<size_t>(row_of_site_[event.site])].now, SiteTotals::ChangeOf(event));
       }
       if (!is_complete) continue;
       for (const size_t a : totals.changed_accounts()) {
@@ -188,7 +167,7 @@ class TimelineMaker {
       marks.push_back({{"instant", instant_of_.at(mark.ordinal)}, {"failed", mark.is_failed}, {"text", mark.text}});
     }
     Json& lost = json["lost"] = Json::array();
-    for (const internal::LostEvents& events : recording_.lost()) {
+    for (const LostEvents& events : recording_.lost()) {
       if (lost.size() == kMaxMarks) break;
       lost.push_back({Minus(events.from, start_), Minus(events.to, start_), events.count});
     }
@@ -228,7 +207,7 @@ class TimelineMaker {
     mark.ordinal = ordinal;
     mark.is_failed = event.kind == RecordedKind::kFailed;
     if (mark_counts_[mark.is_failed ? 1 : 0]++ >= kMaxMarks) return;
-    mark.text = mark.is_failed ? Cat("an allocation of ", FormatValue(event.bytes, "bytes"), " failed")
+    mark.text = mark.is_failed                    ? Cat("an allocation of ", Bytes(event.bytes), " failed")
                 : event.id < tables_.marks.size() ? tables_.marks[event.id].name
                                                   : "";
     marks_.push_back(std::move(mark));
@@ -251,7 +230,6 @@ class TimelineMaker {
     host_.push_back(host_now_);
   }
 
-  // Enters the driver's samples up to `time`.
   void EnterSamples(const SiteTotals& totals, int64_t time) {
     while (const DriverSample* sample = cursor_.NextSample(time)) {
       has_host_ = has_host_ || sample->host_resident_bytes.has_value();
@@ -279,7 +257,7 @@ class TimelineMaker {
     const std::optional<int64_t> limit = device.spaces[a % kMemorySpaceCount].bytes_limit;
     if (limit.has_value() && *limit > 0) json["limit"] = *limit;
     if (account.peak_ordinal >= 0) json["peak_instant"] = instant_of_.at(account.peak_ordinal);
-    if (std::any_of(account.idle.begin(), account.idle.end(), [](int64_t bytes) { return bytes != 0; })) {
+    if (absl::c_any_of(account.idle, [](int64_t bytes) { return bytes != 0; })) {
       json["reserved"] = SeriesJson(account.idle);
     }
     if (account.has_unaccounted) json["unaccounted"] = SeriesJson(account.unaccounted);

@@ -7,15 +7,8 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
 #define HBMPROF_SRC_TOOL_REPORT_TIMELINE_H_
 
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "src/export/recording.h"
+#include "src/tool/recording/cursor.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/progress.h"
 
 namespace hbmprof::tool {
 
@@ -28,14 +21,8 @@ struct TimelineRow {
 // Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; nullopt: the
 // site is left out. `rest_of` returns the row of an account for all sites whose bytes are too few for a row of their
 // own. Reads all events twice.
-Json TimelineJson(internal::RecordingReader& recording,
-                  const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
+Json TimelineJson(RecordingReader& recording, const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
                   const std::function<TimelineRow(size_t account)>& rest_of, Progress& progress);
-
-// Sets `*unit` to the greatest common divisor of the values; 1 if all are 0. Returns the differences between
-// neighbouring values (the first one: from 0), divided by `*unit`, as text: each difference is a signed number in
-// groups of five bits (VLQ, as in source maps), in the digits of Base64.
-std::string EncodeSeries(const std::vector<int64_t>& values, int64_t* unit);
 
 }  // namespace hbmprof::tool
 

@@ -1,13 +1,8 @@
-// See fleet.h.
 #include "src/tool/serve/fleet.h"
-
-#include <algorithm>
-#include <optional>
 
 #include "src/tool/report/report.h"
 #include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -23,12 +18,6 @@ constexpr int kWaitMillis = 3'000;
 constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
 constexpr std::chrono::seconds kSitesAge{1};
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
-
-int64_t BytesOnDevices(const LiveProcess& process) {
-  int64_t bytes = 0;
-  for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
-  return bytes;
-}
 
 std::string KeyOf(const LiveProcess& process) { return Cat(process.id, " ", process.name); }
 
@@ -61,7 +50,7 @@ void Fleet::RecordHistory() {
   do {
     std::vector<std::string> silent;
     absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
-    if (!processes.ok()) silent.push_back(std::string(processes.status().message()));
+    if (!processes.ok()) silent.push_back(MessageOf(processes.status()));
     const std::lock_guard<std::mutex> lock(mutex_);
     processes_ = processes.ok() ? *std::move(processes) : std::vector<LiveProcess>();
     silent_ = std::move(silent);
@@ -71,7 +60,8 @@ void Fleet::RecordHistory() {
       Course course = std::move(courses_[key]);
       if (process.seconds < course.seconds) course.bytes.clear();  // another process with the same id
       course.seconds = process.seconds;
-      course.bytes.push_back(BytesOnDevices(process));
+      int64_t& bytes = course.bytes.emplace_back(0);  // on devices
+      for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
       if (course.bytes.size() > kHistoryPoints) course.bytes.pop_front();
       courses[key] = std::move(course);
     }
@@ -103,13 +93,11 @@ Json Fleet::Processes() const {
 
 absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selection) const {
   ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, ListProcesses(options_.directory, nullptr, kWaitMillis));
-  processes.erase(std::remove_if(processes.begin(), processes.end(),
-                                 [&](const LiveProcess& process) {
-                                   return (!selection.pid.empty() && process.id != selection.pid) ||
-                                          (!selection.name.empty() && process.name != selection.name);
-                                 }),
-                  processes.end());
-  if (processes.empty()) return absl::NotFoundError("no such process has a control channel that answers");
+  EraseIf(processes, [&](const LiveProcess& process) {
+    return (!selection.pid.empty() && process.id != selection.pid) ||
+           (!selection.name.empty() && process.name != selection.name);
+  });
+  if (processes.empty()) return NotFound("no such process has a control channel that answers");
   return processes;
 }
 
@@ -128,7 +116,7 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
   std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
-  absl::Status problem = absl::UnavailableError("the process did not answer, or has ended");
+  absl::Status problem = Unavailable("the process did not answer, or has ended");
   for (size_t i = 0; i < processes.size(); ++i) {
     // A process with an earlier version of hbmprof does not know the limits.
     if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
@@ -163,12 +151,12 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesBefore(const std::vector<LiveProce
                                                      AnswerBudget::Lease* lease) {
   if (changes_.fetch_add(1) >= kMaxChanges) {
     --changes_;
-    return absl::ResourceExhaustedError("too many requests with seconds= at the same time");
+    return ResourceExhausted("too many requests with seconds= at the same time");
   }
   absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease);
   const bool goes_on = before.ok() && WaitFor(seconds);
   --changes_;
-  if (before.ok() && !goes_on) return absl::UnavailableError("hbmprof serve ends");
+  if (before.ok() && !goes_on) return Unavailable("hbmprof serve ends");
   return before;
 }
 
@@ -192,8 +180,7 @@ absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& 
   bool is_empty = true;
   for (const auto& [process, bytes] : after) {
     const auto& socket = process.socket;
-    const auto base =
-        std::find_if(before.begin(), before.end(), [&](const auto& one) { return one.first.socket == socket; });
+    const auto base = absl::c_find_if(before, [&](const auto& one) { return one.first.socket == socket; });
     const absl::Status status = add(process, bytes, base == before.end() ? nullptr : &base->second);
     problem.Update(status);
     is_empty = is_empty && !status.ok();
@@ -231,7 +218,7 @@ absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
   ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}, 0));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
-  return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(true), ""), std::move(profile.held));
+  return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(), ""), std::move(profile.held));
 }
 
 Fleet::Text Fleet::Metrics() const {

@@ -5,17 +5,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/tool/profile/merge.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/sums/sums_view.h"
@@ -52,8 +45,6 @@ class Fleet {
   // Starts the thread that records the history.
   explicit Fleet(Options options);
   ~Fleet();
-  Fleet(const Fleet&) = delete;
-  Fleet& operator=(const Fleet&) = delete;
 
   // Ends the thread and the waits of Profile, which then fails. Must be called once, before the destructor.
   void Stop();

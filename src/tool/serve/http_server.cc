@@ -1,9 +1,8 @@
-// See http_server.h. Uses Boost.Beast.
+// Uses Boost.Beast.
 #include "src/tool/serve/http_server.h"
 
 #include <arpa/inet.h>
 
-#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -17,11 +16,8 @@
 #include <exception>
 #include <future>
 #include <list>
-#include <optional>
-#include <string_view>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "src/base/http_query.h"
@@ -52,12 +48,11 @@ asio::steady_timer::duration Seconds(double seconds) {
   return std::chrono::duration_cast<asio::steady_timer::duration>(std::chrono::duration<double>(seconds));
 }
 
-std::string_view Field(const RequestHead& request, http::field name) {
+template <typename Name>
+std::string_view Field(const RequestHead& request, Name name) {
   const auto value = request[name];
   return {value.data(), value.size()};
 }
-
-// --- Checks of requests ---
 
 // Compares in a time that depends only on the length of `given`.
 bool IsSameSecret(std::string_view given, std::string_view secret) {
@@ -82,7 +77,7 @@ bool HasToken(const RequestHead& request, const std::string& token) {
 bool IsAllowedHost(const RequestHead& request, const std::vector<std::string>& names) {
   if (request.count(http::field::host) != 1) return false;
   const std::string host = HostOf(std::string(Field(request, http::field::host)));
-  return host == "localhost" || IsIpAddress(host) || std::find(names.begin(), names.end(), host) != names.end();
+  return host == "localhost" || IsIpAddress(host) || absl::c_linear_search(names, host);
 }
 
 // Returns the answer to a request that a check refuses, else nullopt.
@@ -92,8 +87,7 @@ std::optional<HttpResponse> RefusalOf(const HttpServerOptions& options, const Re
   }
   if (!options.token.empty() && !HasToken(request, options.token))
     return TextResponse(401, "The token is missing or wrong.");
-  const auto text = [&](const char* name) { return std::string_view(request[name].data(), request[name].size()); };
-  if (text("Sec-Fetch-Site") == "cross-site" && text("Sec-Fetch-Mode") != "navigate") {
+  if (Field(request, "Sec-Fetch-Site") == "cross-site" && Field(request, "Sec-Fetch-Mode") != "navigate") {
     return TextResponse(403, "A page of another site must not read this.");
   }
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
@@ -110,8 +104,6 @@ HttpRequest RequestOf(const RequestHead& head) {
       internal::ParseHttpQuery(target.substr(std::min(question + 1, target.size())));
   return {internal::DecodeUrl(target.substr(0, question)), {parameters.begin(), parameters.end()}};
 }
-
-// --- Connections ---
 
 class Connection;
 
@@ -151,8 +143,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     StopReading();
     if (is_accepted_) --server_.answering;
   }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
 
   // Ends a connection that is in `reading`.
   void Drop() {
@@ -284,10 +274,7 @@ bool IsIpAddress(const std::string& text) {
   return inet_pton(AF_INET, text.c_str(), &any) == 1 || inet_pton(AF_INET6, text.c_str(), &any) == 1;
 }
 
-std::string HttpRequest::Parameter(const std::string& name) const {
-  const auto found = parameters.find(name);
-  return found == parameters.end() ? "" : found->second;
-}
+std::string HttpRequest::Parameter(const std::string& name) const { return ValueOr(parameters, name); }
 
 struct HttpServer::State {
   Server server;
@@ -318,7 +305,7 @@ HttpServer::~HttpServer() = default;
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Handler handler) {
   error_code error;
   const asio::ip::address address = asio::ip::make_address(options.address, error);
-  if (error) return absl::InvalidArgumentError(Cat("--address ", options.address, ": give an IP address"));
+  if (error) return InvalidArgument("--address ", options.address, ": give an IP address");
   auto state = std::make_unique<State>();
   Server& server = state->server;
   server.options = options;
@@ -330,8 +317,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
   if (!error) server.acceptor.listen(tcp::acceptor::max_listen_connections, error);
   const int port = error ? 0 : server.acceptor.local_endpoint(error).port();
   if (error) {
-    return absl::UnavailableError(Cat("cannot listen on ", options.address, " port ", options.port, ": ",
-                                      error.message(), "; --port selects another port"));
+    return Unavailable("cannot listen on ", options.address, " port ", options.port, ": ", error.message(),
+                       "; --port selects another port");
   }
   state->busy.emplace(asio::make_work_guard(server.work));
   AcceptAll(server);
@@ -342,7 +329,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
     });
     for (size_t i = 0; i < kThreads; ++i) state->threads.emplace_back([&server] { RunAll(server.work); });
   } catch (const std::system_error&) {
-    if (state->threads.size() < 2) return absl::ResourceExhaustedError("no thread could be started for the server");
+    if (state->threads.size() < 2) return ResourceExhausted("no thread could be started for the server");
   }
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state), port));
 }

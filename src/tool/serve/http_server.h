@@ -2,14 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_SERVE_HTTP_SERVER_H_
 #define HBMPROF_SRC_TOOL_SERVE_HTTP_SERVER_H_
 
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -69,8 +62,6 @@ class HttpServer {
   // Stops accepting requests and waits for those that are being answered. Answers that a client has not taken after
   // five seconds are lost.
   ~HttpServer();
-  HttpServer(const HttpServer&) = delete;
-  HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const { return port_; }
 

@@ -1,14 +1,9 @@
-// See metrics_text.h.
 #include "src/tool/serve/metrics_text.h"
 
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <map>
 #include <sstream>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_replace.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -26,7 +21,6 @@ struct Family {
   std::string samples;
 };
 
-// Returns `text` as the value of a label, in quotes.
 std::string LabelValue(const std::string& text) {
   return Cat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
 }
@@ -80,8 +74,7 @@ class Merger {
     std::string key;
     std::string text;
     while (RE2::Consume(&given, kLabel, &key, &text)) {
-      const bool is_given = std::any_of(process.labels.begin(), process.labels.end(),
-                                        [&](const auto& label) { return label.first == key; });
+      const bool is_given = absl::c_any_of(process.labels, [&](const auto& label) { return label.first == key; });
       labels += Cat(labels.empty() ? "" : ",", is_given ? "exported_" : "", key, "=", text);
     }
     // The samples of a histogram or summary have names with suffixes.

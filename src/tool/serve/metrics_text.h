@@ -2,9 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
 #define HBMPROF_SRC_TOOL_SERVE_METRICS_TEXT_H_
 
-#include <string>
-#include <utility>
-#include <vector>
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -7,20 +7,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
-#include <system_error>
-#include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -36,11 +32,6 @@ constexpr int64_t kMaxInfoBytes = int64_t{1} << 20;
 constexpr int kSearchMillis = 1'500;  // for the answers of all processes, one of which has the wanted name
 constexpr int64_t kMaxReservedBytes = int64_t{64} << 20;  // before the bytes have arrived
 
-absl::Status Unavailable(const std::string& path, std::string_view what) {
-  return absl::UnavailableError(Cat(path, ": ", what));
-}
-
-// A connection to the socket at `path`.
 struct Connection {
   const FileDescriptor& fd;
   const std::string& path;
@@ -51,42 +42,49 @@ struct Connection {
 absl::Status WaitFor(const Connection& connection, short events) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(connection.deadline - std::chrono::steady_clock::now());
-  if (left.count() <= 0) return Unavailable(connection.path, "the process sends its answer too slowly");
+  if (left.count() <= 0) return Unavailable(connection.path, ": the process sends its answer too slowly");
   const int millis = static_cast<int>(std::min<int64_t>(connection.millis, left.count()));
   pollfd polled = {connection.fd.get(), events, 0};
   const int ready = RetryOnSignal([&] { return poll(&polled, 1, millis); });
-  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, "the process does not answer");
+  return ready > 0 ? absl::OkStatus() : Unavailable(connection.path, ": the process does not answer");
+}
+
+bool GetPeer(const FileDescriptor& fd, ucred* peer) {
+  socklen_t size = sizeof(*peer);
+  return getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, peer, &size) == 0;
 }
 
 // Another user's process could give wrong answers. Root reads those of all users.
 absl::Status CheckPeer(const Connection& connection) {
   ucred peer = {};
-  socklen_t size = sizeof(peer);
-  if (getsockopt(connection.fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return Unavailable(connection.path, std::strerror(errno));
-  }
+  if (!GetPeer(connection.fd, &peer)) return Unavailable(connection.path, ": ", std::strerror(errno));
   if (peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      Cat(connection.path, ": is the socket of a process of another user (", peer.uid, "), who is not asked"));
+  return PermissionDenied(connection.path, ": is the socket of a process of another user (", peer.uid,
+                          "), who is not asked");
+}
+
+FileDescriptor NewSocket() { return FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+
+// Returns whether the socket is connected; sets errno if not.
+bool ConnectOnce(const FileDescriptor& fd, const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
 
 absl::Status Connect(const Connection& connection) {
   const std::string& path = connection.path;
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return Unavailable(path, "the path is too long for a socket");
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  if (path.size() >= sizeof(sockaddr_un::sun_path)) return Unavailable(path, ": the path is too long for a socket");
   // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
   for (int waited = 0; waited <= connection.millis; waited += 10) {
-    if (connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      return CheckPeer(connection);
-    }
-    if (errno == EACCES || errno == EPERM) return absl::PermissionDeniedError(Cat(path, ": ", std::strerror(errno)));
-    if (errno == ECONNREFUSED || errno == ENOENT) return absl::NotFoundError(Cat(path, ": the process has ended"));
-    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, std::strerror(errno));
+    if (ConnectOnce(connection.fd, path)) return CheckPeer(connection);
+    if (errno == EACCES || errno == EPERM) return PermissionDenied(path, ": ", std::strerror(errno));
+    if (errno == ECONNREFUSED || errno == ENOENT) return NotFound(path, ": the process has ended");
+    if (errno != EAGAIN && errno != EINTR) return Unavailable(path, ": ", std::strerror(errno));
     usleep(10'000);
   }
-  return Unavailable(path, "the process does not answer");
+  return Unavailable(path, ": the process does not answer");
 }
 
 absl::Status Send(const Connection& connection, std::string_view text) {
@@ -94,19 +92,18 @@ absl::Status Send(const Connection& connection, std::string_view text) {
     RETURN_IF_ERROR(WaitFor(connection, POLLOUT));
     const ssize_t count =
         RetryOnSignal([&] { return send(connection.fd.get(), text.data(), text.size(), MSG_NOSIGNAL); });
-    if (count <= 0) return Unavailable(connection.path, "the process has closed the connection");
+    if (count <= 0) return Unavailable(connection.path, ": the process has closed the connection");
     text.remove_prefix(static_cast<size_t>(count));
   }
   return absl::OkStatus();
 }
 
-// Reads more of the answer into `text`.
 absl::Status Receive(const Connection& connection, std::string* text) {
   RETURN_IF_ERROR(WaitFor(connection, POLLIN));
   char bytes[65536];
   const ssize_t count = RetryOnSignal([&] { return recv(connection.fd.get(), bytes, sizeof(bytes), 0); });
   if (count <= 0) {
-    return Unavailable(connection.path, "the process has closed the connection before its answer was complete");
+    return Unavailable(connection.path, ": the process has closed the connection before its answer was complete");
   }
   text->append(bytes, static_cast<size_t>(count));
   return absl::OkStatus();
@@ -121,14 +118,13 @@ absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* 
   std::istringstream head(text->substr(0, end));
   std::string word;
   if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
-    return Unavailable(connection.path, "this is not the socket of a process with hbmprof");
+    return Unavailable(connection.path, ": this is not the socket of a process with hbmprof");
   }
   *is_ok = word == "ok";
   text->erase(0, end + 1);
   return absl::OkStatus();
 }
 
-// Reads a line of an answer to "info".
 void ReadInfo(const std::string& line, LiveProcess* process) {
   std::istringstream words(line);
   std::string key;
@@ -138,16 +134,14 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
     std::getline(words >> std::ws, text);
     return text;
   };
+  for (const auto& [name, member] : {std::pair("name", &LiveProcess::name), std::pair("version", &LiveProcess::version),
+                                     std::pair("host", &LiveProcess::host)}) {
+    if (key == name) process->*member = rest();
+  }
   if (key == "pid") {
     words >> process->pid;
-  } else if (key == "name") {
-    process->name = rest();
-  } else if (key == "version") {
-    process->version = rest();
   } else if (key == "seconds") {
     words >> process->seconds;
-  } else if (key == "host") {
-    process->host = rest();
   } else if (key == "environment") {
     std::string name;
     words >> name;
@@ -162,7 +156,6 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
   }
 }
 
-// The directory that is used if the environment names none.
 std::string DefaultDirectory() {
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
     return Cat(runtime, "/hbmprof");
@@ -175,29 +168,29 @@ std::string DefaultDirectory() {
 absl::Status CheckDirectory(const std::string& directory) {
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0) {
-    return errno == ENOENT ? absl::NotFoundError(NoProcessText("", directory))
-                           : absl::UnavailableError(Cat(directory, ": ", std::strerror(errno)));
+    return errno == ENOENT ? NotFound(NoProcessText("", directory))
+                           : Unavailable(directory, ": ", std::strerror(errno));
   }
   const bool takes_any_owner = geteuid() == 0 && directory != DefaultDirectory();
   if (internal::IsSafeControlDirectory(info, takes_any_owner ? info.st_uid : geteuid())) return absl::OkStatus();
-  return absl::PermissionDeniedError(Cat(directory,
-                                         " must be a directory that belongs to you or to root and that no other user "
-                                         "may write to; HBMPROF_SOCKET_DIR names another one"));
+  return PermissionDenied(directory,
+                          " must be a directory that belongs to you or to root and that no other user "
+                          "may write to; HBMPROF_SOCKET_DIR names another one");
 }
 
-bool IsSocketName(std::string_view name) {
-  const std::string_view prefix = internal::kControlSocketPrefix;
-  const std::string_view suffix = internal::kControlSocketSuffix;
-  return name.size() > prefix.size() + suffix.size() && name.substr(0, prefix.size()) == prefix &&
-         name.substr(name.size() - suffix.size()) == suffix;
+// Returns the id in the name of a socket; "" for another file.
+std::string IdIn(const fs::path& path) {
+  const std::string file = path.filename();
+  absl::string_view name = file;
+  const bool is_socket = absl::ConsumePrefix(&name, internal::kControlSocketPrefix) &&
+                         absl::ConsumeSuffix(&name, internal::kControlSocketSuffix);
+  return is_socket ? std::string(name) : "";
 }
 
 LiveProcess ReadProcess(const std::string& path, const std::string& info) {
   LiveProcess process;
   process.socket = path;
-  const std::string name = fs::path(path).filename();
-  const size_t prefix = std::string_view(internal::kControlSocketPrefix).size();
-  process.id = name.substr(prefix, name.size() - prefix - std::string_view(internal::kControlSocketSuffix).size());
+  process.id = IdIn(path);
   std::istringstream lines(info);
   for (std::string line; std::getline(lines, line);) ReadInfo(line, &process);
   return process;
@@ -207,22 +200,13 @@ LiveProcess ReadProcess(const std::string& path, const std::string& info) {
 void RemoveIfDead(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 &&
-      errno == ECONNREFUSED) {
-    unlink(path.c_str());
-  }
+  if (!ConnectOnce(NewSocket(), path) && errno == ECONNREFUSED) unlink(path.c_str());
 }
 
 std::string ListOf(const std::vector<LiveProcess>& processes) {
-  std::string text;
-  for (const LiveProcess& process : processes) {
-    text += Cat(text.empty() ? "" : ", ", process.id, " ", process.name);
-  }
-  return text;
+  return absl::StrJoin(processes, ", ", [](std::string* out, const LiveProcess& process) {
+    *out += Cat(process.id, " ", process.name);
+  });
 }
 
 }  // namespace
@@ -249,8 +233,8 @@ bool AnswerBudget::Lease::Take(int64_t bytes) {
 }
 
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
-  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd.get() < 0) return Unavailable(path, std::strerror(errno));
+  const FileDescriptor fd = NewSocket();
+  if (fd.get() < 0) return Unavailable(path, ": ", std::strerror(errno));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
   const Connection connection = {fd, path, limits.millis, deadline};
   RETURN_IF_ERROR(Connect(connection));
@@ -264,7 +248,7 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
         Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
   }
   if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
-    return absl::ResourceExhaustedError(Cat(path, ": other requests hold the memory for answers; try again"));
+    return ResourceExhausted(path, ": other requests hold the memory for answers; try again");
   }
   text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
   while (static_cast<int64_t>(text.size()) < bytes) {
@@ -276,15 +260,10 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
 }
 
 int64_t PidOf(const std::string& path, int millis) {
-  const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const FileDescriptor fd = NewSocket();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(millis);
   ucred peer = {};
-  socklen_t size = sizeof(peer);
-  if (fd.get() < 0 || !Connect({fd, path, millis, deadline}).ok() ||
-      getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-    return 0;
-  }
-  return peer.pid;
+  return fd.get() >= 0 && Connect({fd, path, millis, deadline}).ok() && GetPeer(fd, &peer) ? peer.pid : 0;
 }
 
 int OpenProcess([[maybe_unused]] const std::string& path) {
@@ -307,9 +286,9 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
   std::error_code error;
   std::vector<std::string> paths;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    if (IsSocketName(entry->path().filename().string())) paths.push_back(entry->path());
+    if (!IdIn(entry->path()).empty()) paths.push_back(entry->path());
   }
-  if (error) return absl::UnavailableError(Cat(directory, ": ", error.message()));
+  if (error) return Unavailable(directory, ": ", error.message());
   std::vector<LiveProcess> processes;
   const std::vector<absl::StatusOr<std::string>> answers =
       QueryProcesses(paths, "info", {millis, millis, kMaxInfoBytes});
@@ -319,9 +298,9 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
       continue;
     }
     RemoveIfDead(paths[i]);
-    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(std::string(answers[i].status().message()));
+    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(MessageOf(answers[i].status()));
   }
-  std::sort(processes.begin(), processes.end(), [](const LiveProcess& a, const LiveProcess& b) {
+  absl::c_sort(processes, [](const LiveProcess& a, const LiveProcess& b) {
     return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;
   });
   return processes;
@@ -339,7 +318,7 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
     if (!absl::IsNotFound(info.status())) return info.status();
   }
   absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr, kSearchMillis);
-  if (absl::IsNotFound(processes.status())) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
+  if (absl::IsNotFound(processes.status())) return NotFound(NoProcessText(pid_or_name, directory));
   if (!processes.ok()) return processes.status();
   int64_t pid = -1;
   const bool is_pid = absl::SimpleAtoi(pid_or_name, &pid);
@@ -349,12 +328,11 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   }
   if (found.size() == 1) return std::move(found.front());
   if (found.size() > 1) {
-    return absl::InvalidArgumentError(
-        Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found)));
+    return InvalidArgument("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found));
   }
-  if (processes->empty()) return absl::NotFoundError(NoProcessText(pid_or_name, directory));
-  return absl::NotFoundError(
-      Cat("no process ", pid_or_name, " has a control channel in ", directory, "; there are: ", ListOf(*processes)));
+  if (processes->empty()) return NotFound(NoProcessText(pid_or_name, directory));
+  return NotFound("no process ", pid_or_name, " has a control channel in ", directory,
+                  "; there are: ", ListOf(*processes));
 }
 
 }  // namespace hbmprof::tool

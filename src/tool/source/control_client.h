@@ -3,14 +3,8 @@
 #define HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 
 #include <atomic>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -50,8 +44,6 @@ std::string NoProcessText(const std::string& pid_or_name, const std::string& dir
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
 // answer.
 inline constexpr int kQueryMillis = 10'000;
-// How long all of these may take together.
-inline constexpr int kQueryTotalMillis = 60'000;
 
 // The bytes of answers that may be held at one time. Thread-safe.
 class AnswerBudget {
@@ -63,8 +55,6 @@ class AnswerBudget {
    public:
     explicit Lease(AnswerBudget& budget) : budget_(budget) {}
     ~Lease() { budget_.left_.fetch_add(taken_.load()); }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
 
     // Takes `bytes` more. Returns false and takes nothing if the budget has fewer bytes left.
     bool Take(int64_t bytes);
@@ -80,7 +70,7 @@ class AnswerBudget {
 
 struct QueryLimits {
   int millis = kQueryMillis;                // for each step
-  int total_millis = kQueryTotalMillis;     // for all steps together
+  int total_millis = 60'000;                // for all steps together
   int64_t answer_bytes = int64_t{1} << 32;  // of one process
   AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
 };

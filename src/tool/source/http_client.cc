@@ -1,7 +1,6 @@
-// See http_client.h. Uses Boost.Beast.
+// Uses Boost.Beast.
 #include "src/tool/source/http_client.h"
 
-#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
@@ -11,9 +10,6 @@
 #include <boost/beast/ssl.hpp>
 #endif
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "src/tool/util/text.h"
@@ -80,7 +76,6 @@ error_code Await(asio::io_context& context, const Start& start) {
 
 constexpr std::chrono::seconds kPartTime{330};
 
-// Sends the request over the connection `stream` and reads the answer.
 template <typename Stream>
 error_code Exchange(asio::io_context& context, Stream& stream, const http::request<http::empty_body>& request,
                     http::response_parser<http::string_body>& parser) {
@@ -125,7 +120,7 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   const Url parts = ParseUrl(url);
   // Messages must not contain the password.
   const std::string name = Cat(parts.is_https ? "https://" : "http://", parts.authority, parts.path);
-  if (parts.host.empty()) return absl::InvalidArgumentError(Cat(url, ": the URL has no host"));
+  if (parts.host.empty()) return InvalidArgument(url, ": the URL has no host");
 #if !HBMPROF_HAS_OPENSSL
   if (parts.is_https) {
     return absl::UnimplementedError(
@@ -140,7 +135,7 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   const auto addresses = tcp::resolver(context).resolve(parts.host, parts.port, error);
   stream.expires_after(std::chrono::seconds(10));
   if (!error) error = Await(context, [&](auto done) { stream.async_connect(addresses, done); });
-  if (error) return absl::UnavailableError(Cat(name, ": cannot connect: ", error.message()));
+  if (error) return Unavailable(name, ": cannot connect: ", error.message());
   http::request<http::empty_body> request(http::verb::get, parts.path, 11);
   request.set(http::field::host, parts.authority);
   request.keep_alive(false);
@@ -157,12 +152,12 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
 #else
   error = Exchange(context, stream, request, parser);
 #endif
-  if (error == http::error::body_limit) return absl::ResourceExhaustedError(Cat(name, ": is larger than 1 GiB"));
-  if (error) return absl::UnavailableError(Cat(name, ": the transfer failed: ", error.message()));
+  if (error == http::error::body_limit) return ResourceExhausted(name, ": is larger than 1 GiB");
+  if (error) return Unavailable(name, ": the transfer failed: ", error.message());
   std::string& body = parser.get().body();
   if (parser.get().result() != http::status::ok) {
-    return absl::InvalidArgumentError(Cat(name, ": the server answers ", parser.get().result_int(), " ",
-                                          body.substr(0, std::min(body.find('\n'), size_t{200}))));
+    return InvalidArgument(name, ": the server answers ", parser.get().result_int(), " ",
+                           body.substr(0, std::min(body.find('\n'), size_t{200})));
   }
   return std::move(body);
 }

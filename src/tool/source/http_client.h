@@ -2,9 +2,7 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_HTTP_CLIENT_H_
 #define HBMPROF_SRC_TOOL_SOURCE_HTTP_CLIENT_H_
 
-#include <string>
-
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,24 +1,26 @@
-// See profile_source.h.
 #include "src/tool/source/profile_source.h"
 
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <memory>
-#include <string_view>
-#include <utility>
 
-#include "src/export/recording.h"
-#include "src/tool/recording/gaps.h"
+#include "src/base/descriptor.h"
 #include "src/tool/recording/instant.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/source/http_client.h"
 #include "src/tool/torch/snapshot_pickle.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/read_file.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/util/files.h"
+#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -45,7 +47,7 @@ bool MayBeProcess(const std::string& source) {
 }
 
 absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<internal::RecordingReader> recording, OpenRecordingFile(parts.file));
+  ASSIGN_OR_RETURN(const std::unique_ptr<RecordingReader> recording, OpenRecordingFile(parts.file));
   ASSIGN_OR_RETURN(const RecordedInstant instant,
                    In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
   ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
@@ -54,6 +56,118 @@ absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<
   if (gaps == nullptr) WarnOfGaps("", parts.file, *recording);
   return bytes;
 }
+
+using Clock = std::chrono::steady_clock;
+using internal::FileDescriptor;
+
+// Makes the signals that end the series readable from a descriptor. The destructor restores their effect. Signals that
+// came before have none.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM}) {
+      struct sigaction action;
+      // A blocked signal could be read even if it is ignored, as SIGINT is in a shell script's background command.
+      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
+    }
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+    fd_.Reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~EndSignals() {
+    signalfd_siginfo info = {};
+    while (read(fd_.get(), &info, sizeof(info)) > 0) continue;
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+  int fd() const { return fd_.get(); }
+
+ private:
+  sigset_t before_;
+  FileDescriptor fd_;
+};
+
+struct Series {
+  const std::string& command;
+  const LiveProcess& process;
+  const LiveDumps& dumps;
+  const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough;
+  const EndSignals signals;  // before the thread of progress, which must not get these signals
+  const FileDescriptor process_end{OpenProcess(process.socket)};
+  Progress progress{dumps.count, "dumps taken"};
+  Clock::time_point next = Clock::now();
+  bool ended = false;  // the first dump is enough
+  size_t attempts = 0;
+  size_t taken = 0;
+
+  // Returns the next dump; nullopt at the end of the series.
+  absl::StatusOr<std::optional<ProfileSet::Named>> Next() {
+    while (attempts < dumps.count && !ended) {
+      if (attempts > 0 && !WaitForNext()) break;
+      ++attempts;
+      absl::StatusOr<ProfileSet::Named> dump = Take();
+      progress.Advance(1);
+      if (dump.ok()) {
+        ++taken;
+        return *std::move(dump);
+      }
+      if (taken == 0) return dump.status();
+      if (absl::IsNotFound(dump.status())) {
+        ReportEnd();
+        break;
+      }
+      Report(Cat("dump ", attempts, " of ", dumps.count, " failed: ", MessageOf(dump.status())));
+    }
+    return std::nullopt;
+  }
+
+  absl::StatusOr<ProfileSet::Named> Take() {
+    ASSIGN_OR_RETURN(const std::string bytes, QueryProcess(process.socket, "profile"));
+    std::string name = process.name;
+    if (!dumps.folder.empty()) {
+      const std::string path = NewFileOf(process, ".pb.gz", dumps.folder);
+      if (const absl::Status status = WriteOutput(path, bytes); status.ok()) {
+        name = path;
+      } else {
+        Report(MessageOf(status));
+      }
+    }
+    CountInput(bytes.size());
+    ASSIGN_OR_RETURN(RawProfile profile, ParseProfile(bytes, name));
+    if (taken == 0) {
+      ASSIGN_OR_RETURN(const ProfileSet first, ProfileSet::Parse({{name, bytes}}));
+      ASSIGN_OR_RETURN(ended, is_enough(first));
+    }
+    return ProfileSet::Named{std::move(name), std::move(profile)};
+  }
+
+  // Waits until the next dump is due. Returns false if the series ends before.
+  bool WaitForNext() {
+    next = std::max(next + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(dumps.seconds)),
+                    Clock::now());
+    while (true) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+      pollfd ends[] = {{signals.fd(), POLLIN, 0}, {process_end.get(), POLLIN, 0}};
+      const int ready = poll(ends, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+      if (ready > 0 && ends[0].revents != 0) return false;
+      if (ready > 0) {
+        ReportEnd();
+        return false;
+      }
+      if (ready == 0 && Clock::now() >= next) return true;
+    }
+  }
+
+  void ReportEnd() {
+    Report(Cat(process.name, " (", process.pid, ") has ended, or does not answer; ", taken, " of ", dumps.count,
+               " dumps were taken"));
+  }
+  void Report(const std::string& message) {
+    const std::unique_lock<std::mutex> hold = progress.Hide();
+    PrintError(command, message);
+  }
+};
 
 }  // namespace
 
@@ -79,8 +193,7 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   if (process.ok()) return *std::move(process);
   if (process.status().code() == absl::StatusCode::kInvalidArgument) return process.status();
   if (access(source.c_str(), F_OK) == 0 || errno != ENOENT) return std::nullopt;
-  return absl::NotFoundError(
-      Cat(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", std::string(process.status().message())));
+  return NotFound(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", MessageOf(process.status()));
 }
 
 std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {
@@ -107,6 +220,67 @@ absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<st
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
   if (process.has_value()) return QueryProcess(process->socket, "profile");
   return ReadFile(source);
+}
+
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadSource(source, gaps));
+  CountInput(bytes.size());
+  return ParseProfile(bytes, source);
+}
+
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
+                                        const std::function<absl::Status(pprof::Profile&)>& change) {
+  Progress progress(sources.size(), "files read");
+  size_t i = 0;
+  return ProfileSet::ReadEach([&]() -> absl::StatusOr<std::optional<ProfileSet::Named>> {
+    if (i == sources.size()) return std::nullopt;
+    const std::string& source = sources[i++];
+    absl::StatusOr<RawProfile> raw = ReadProfile(source);
+    progress.Advance(1);
+    if (!raw.ok()) return raw.status();
+    if (change) RETURN_IF_ERROR(In(source, change(raw->message())));
+    return ProfileSet::Named{source, *std::move(raw)};
+  });
+}
+
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
+                                    const SumsOptions& options, size_t first, const std::function<void()>& after_each) {
+  std::optional<double> older;
+  if (!options.older.empty()) {
+    ASSIGN_OR_RETURN(older, SecondsOf("--older", options.older, 1, 1e9, "a time such as 10m, from 1s to 1e9s"));
+  }
+  const auto label = [&](pprof::Profile& profile) {
+    if (after_each) after_each();
+    if (!options.NeedsAges()) return absl::OkStatus();
+    const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
+    // `hbmprof convert` may have replaced the ages.
+    const bool may_have_label = absl::c_linear_search(profile.string_table(), kBirthLabel);
+    return may_have_label && !older.has_value() ? absl::OkStatus() : status;
+  };
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
+  KeepLastOfEachProcess(command, first, profiles);
+  if (!older.has_value()) return MakeQuery(command, std::move(profiles), options);
+  profiles.FilterLabels(ProfileSet::Removed::kInTotal,
+                        [&](uint32_t labels) { return !profiles.LabelText(labels, kBirthLabel).empty(); });
+  SumsOptions live = options;
+  if (live.type.empty()) live.type = "inuse_space";
+  ASSIGN_OR_RETURN(SumsQuery query, MakeQuery(command, std::move(profiles), live));
+  if (query.type_name.rfind("inuse_", 0) == 0) return query;
+  return InvalidArgument("--older selects live buffers, not ", query.type_name,
+                         "; --type can be inuse_space or inuse_objects");
+}
+
+absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
+                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough) {
+  if (!dumps.folder.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(dumps.folder, error);
+    if (!std::filesystem::is_directory(dumps.folder, error) || access(dumps.folder.c_str(), W_OK) != 0) {
+      return PermissionDenied("--output '", dumps.folder, "': not a writable folder");
+    }
+  }
+  Series series{command, process, dumps, is_enough};
+  return ProfileSet::ReadEach([&] { return series.Next(); });
 }
 
 }  // namespace hbmprof::tool

@@ -1,15 +1,12 @@
-// Where the bytes of a profile come from. A source on a command line is a file, standard input ("-"), a URL (http or
-// https), the id or name of a running process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot
-// of PyTorch is read as a recording.
+// Where profiles come from. A source on a command line is a file, standard input ("-"), a URL (http or https), the id
+// or name of a running process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot of PyTorch is
+// read as a recording.
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
+#include "src/tool/profile/view.h"
 #include "src/tool/source/control_client.h"
+#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 
@@ -40,6 +37,36 @@ std::string NewFileOf(const LiveProcess& process, const std::string& suffix, con
 
 // Returns whether `path` is a regular file that begins as a recording does, or as a snapshot of PyTorch.
 bool IsRecordingFile(const std::string& path);
+
+// Reads the profile of `source`. Its size counts for the memory limit. `gaps`: as for ReadSource. Errors: those of
+// ReadSource and ParseProfile.
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps = nullptr);
+
+// Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress
+// on stderr if that is a terminal. Errors: those of ReadProfile, of `change`, and of ProfileSet::ReadEach.
+absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
+                                        const std::function<absl::Status(pprof::Profile&)>& change = nullptr);
+
+// Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
+// the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
+// LabelBirths and MakeQuery. Calls `after_each` when a profile was read, if it is not null.
+absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
+                                    const SumsOptions& options, size_t first = 0,
+                                    const std::function<void()>& after_each = nullptr);
+
+struct LiveDumps {
+  double seconds = 0;  // between the starts of two dumps, up to 86400
+  size_t count = 0;
+  std::string folder;  // where the dumps are written; "": they are not written
+};
+
+// Asks `process` for `dumps.count` profiles. Stops earlier at SIGINT or SIGTERM, or when the process ends. Keeps of
+// each profile only what ProfileSet has. Calls `is_enough` with the first one; true or an error ends the series. Prints
+// an error of the subcommand `command` for each dump that fails after the first one, for each file that cannot be
+// written, and if the process ends. Shows progress on stderr if that is a terminal. Errors: those of the first dump, of
+// `is_enough` and of ProfileSet::ReadEach; kPermissionDenied if the folder cannot be created.
+absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
+                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough);
 
 }  // namespace hbmprof::tool
 

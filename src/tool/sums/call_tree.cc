@@ -1,113 +1,158 @@
-// See call_tree.h.
-#include "src/tool/sums/call_tree.h"
-
-#include <algorithm>
+// The call tree of profiles: one node for each different path from the outermost frame.
 #include <queue>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "src/tool/util/arithmetic.h"
-#include "src/tool/util/text.h"
+#include "src/tool/sums/sums_view.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// Returns the name of a frame's node.
 std::string NodeName(const ProfileSet::ShownFrame& frame, Grouping::Frames how) {
   if (how == Grouping::Frames::kFiles) return frame.Position();
   if (how == Grouping::Frames::kLines) return Cat(frame.name, frame.file.empty() ? "" : " ", frame.Position());
   return frame.name;
 }
 
+class CallTree {
+ public:
+  struct Node {
+    size_t parent;
+    size_t depth;  // 0 for the root, which has no name
+    std::string name;
+    std::string position;  // of the first call site; "" for a label
+    int64_t flat = 0;
+    int64_t cum = 0;
+    // The sum of |flat| over the node and all nodes below it. In a difference, cum can be 0 above nodes that are not.
+    int64_t size = 0;
+    std::vector<size_t> children;  // largest size first; of equal sizes, growth first
+  };
+
+  // Sums the sample type `type` over all files, minus the first `base_files` files. The values of the labels of
+  // `grouping` are the outermost nodes. Below a node, frames with equal names become one node. With Frames::kLines,
+  // their positions must also be equal. With Frames::kFiles, only their positions count.
+  CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
+    nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
+    absl::flat_hash_map<std::string, uint32_t> names;
+    absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;  // by (parent, name)
+    const auto child_of = [&](size_t parent, const std::string& name, const std::string& position) {
+      const auto text = names.try_emplace(name, static_cast<uint32_t>(names.size())).first;
+      const auto [entry, is_new] = numbers.try_emplace({parent, text->second}, nodes_.size());
+      if (is_new) {
+        nodes_.push_back({parent, nodes_[parent].depth + 1, name, position, 0, 0, 0, {}});
+        nodes_[parent].children.push_back(entry->second);
+      }
+      return entry->second;
+    };
+    // The text of each location's frames is made only once.
+    std::vector<std::vector<ProfileSet::ShownFrame>> frames(profiles.locations().size());
+    absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
+    for (size_t f = 0; f < profiles.files().size(); ++f) {
+      const ProfileSet::File& file = profiles.files()[f];
+      for (size_t s = 0; s < file.samples.size(); ++s) {
+        const ProfileSet::Sample& sample = file.samples[s];
+        const int64_t value = profiles.Value(file, s, type);
+        if (value == 0) continue;
+        const auto [leaf, is_new] = leaves.try_emplace({sample.stack, sample.labels}, 0);
+        if (is_new) {
+          size_t node = 0;
+          for (const std::string& key : grouping.labels) {
+            node = child_of(node, Cat(key, "=", profiles.LabelText(sample.labels, key)), "");
+          }
+          const size_t length = grouping.frames == Grouping::Frames::kNone ? 0 : profiles.stacks().length(sample.stack);
+          for (size_t l = length; l-- > 0;) {
+            const uint64_t location = profiles.stacks().begin(sample.stack)[l];
+            if (frames[location].empty()) frames[location] = profiles.ShownLocation(location);
+            for (size_t i = frames[location].size(); i-- > 0;) {
+              const ProfileSet::ShownFrame& frame = frames[location][i];
+              node = child_of(node, NodeName(frame, grouping.frames), frame.Position());
+            }
+          }
+          if (node == 0) node = child_of(0, "[no stack]", "");
+          leaf->second = node;
+        }
+        Node& node = nodes_[leaf->second];
+        node.flat = f < base_files ? Minus(node.flat, value) : Plus(node.flat, value);
+      }
+    }
+    for (size_t i = nodes_.size(); i-- > 0;) {
+      Node& node = nodes_[i];
+      AddTo(node.cum, node.flat);
+      AddTo(node.size, Magnitude(node.flat));
+      if (i == 0) break;
+      Node& parent = nodes_[node.parent];
+      AddTo(parent.cum, node.cum);
+      AddTo(parent.size, node.size);
+    }
+    for (Node& node : nodes_) {
+      absl::c_stable_sort(node.children, [this](size_t a, size_t b) {
+        return std::make_pair(nodes_[a].size, nodes_[a].cum) > std::make_pair(nodes_[b].size, nodes_[b].cum);
+      });
+    }
+  }
+
+  // The root is node 0. Parents come before their children.
+  const std::vector<Node>& nodes() const { return nodes_; }
+  // Returns the nodes to show in the order of the tree, without the root. Leaves out nodes that are 0, and all but the
+  // `most` largest nodes (0: no limit).
+  std::vector<size_t> Shown(size_t most) const {
+    // The largest nodes whose parent is shown. A parent comes before its children.
+    std::vector<bool> shown(nodes_.size());
+    std::priority_queue<std::pair<int64_t, size_t>> next;
+    const auto push_children = [&](size_t node) {
+      for (const size_t child : nodes_[node].children) {
+        if (nodes_[child].size != 0) next.push({nodes_[child].size, ~child});
+      }
+    };
+    push_children(0);
+    for (size_t count = 0; !next.empty() && (most == 0 || count < most); ++count) {
+      const size_t node = ~next.top().second;
+      next.pop();
+      shown[node] = true;
+      push_children(node);
+    }
+    std::vector<size_t> order;
+    std::vector<size_t> stack = {0};
+    while (!stack.empty()) {
+      const size_t node = stack.back();
+      stack.pop_back();
+      if (node != 0) order.push_back(node);
+      for (size_t i = nodes_[node].children.size(); i-- > 0;) {
+        if (shown[nodes_[node].children[i]]) stack.push_back(nodes_[node].children[i]);
+      }
+    }
+    return order;
+  }
+
+ private:
+  std::vector<Node> nodes_;
+};
+
 }  // namespace
 
-CallTree::CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
-  nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
-  absl::flat_hash_map<std::string, uint32_t> names;
-  absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;  // by (parent, name)
-  const auto child_of = [&](size_t parent, const std::string& name, const std::string& position) {
-    const auto text = names.try_emplace(name, static_cast<uint32_t>(names.size())).first;
-    const auto [entry, is_new] = numbers.try_emplace({parent, text->second}, nodes_.size());
-    if (is_new) {
-      nodes_.push_back({parent, nodes_[parent].depth + 1, name, position, 0, 0, 0, {}});
-      nodes_[parent].children.push_back(entry->second);
-    }
-    return entry->second;
-  };
-  // The text of each location's frames is made only once.
-  std::vector<std::vector<ProfileSet::ShownFrame>> frames(profiles.locations().size());
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
-  for (size_t f = 0; f < profiles.files().size(); ++f) {
-    const ProfileSet::File& file = profiles.files()[f];
-    for (size_t s = 0; s < file.samples.size(); ++s) {
-      const ProfileSet::Sample& sample = file.samples[s];
-      const int64_t value = profiles.Value(file, s, type);
-      if (value == 0) continue;
-      const auto [leaf, is_new] = leaves.try_emplace({sample.stack, sample.labels}, 0);
-      if (is_new) {
-        size_t node = 0;
-        for (const std::string& key : grouping.labels) {
-          node = child_of(node, Cat(key, "=", profiles.LabelText(sample.labels, key)), "");
-        }
-        const size_t length = grouping.frames == Grouping::Frames::kNone ? 0 : profiles.stacks().length(sample.stack);
-        for (size_t l = length; l-- > 0;) {
-          const uint64_t location = profiles.stacks().begin(sample.stack)[l];
-          if (frames[location].empty()) frames[location] = profiles.ShownLocation(location);
-          for (size_t i = frames[location].size(); i-- > 0;) {
-            const ProfileSet::ShownFrame& frame = frames[location][i];
-            node = child_of(node, NodeName(frame, grouping.frames), frame.Position());
-          }
-        }
-        if (node == 0) node = child_of(0, "[no stack]", "");
-        leaf->second = node;
-      }
-      Node& node = nodes_[leaf->second];
-      node.flat = f < base_files ? Minus(node.flat, value) : Plus(node.flat, value);
-    }
+std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total) {
+  const bool is_change = base_files != 0;
+  const CallTree tree(query.profiles, query.type, query.grouping, base_files);
+  const auto value = [&](int64_t of) { return is_change ? query.Change(of) : query.Text(of); };
+  Table table("rrrll");
+  table.Add({"cum", "cum%", "flat", "call tree", "where"});
+  const std::vector<size_t> numbers = tree.Shown(shown);
+  for (const size_t number : numbers) {
+    const CallTree::Node& node = tree.nodes()[number];
+    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
+               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
+              is_change ? ToneOf(node.cum) : Tone::kPlain);
   }
-  for (size_t i = nodes_.size(); i-- > 0;) {
-    Node& node = nodes_[i];
-    node.cum = Plus(node.cum, node.flat);
-    node.size = Plus(node.size, Magnitude(node.flat));
-    if (i == 0) break;
-    Node& parent = nodes_[node.parent];
-    parent.cum = Plus(parent.cum, node.cum);
-    parent.size = Plus(parent.size, node.size);
-  }
-  for (Node& node : nodes_) {
-    std::stable_sort(node.children.begin(), node.children.end(), [this](size_t a, size_t b) {
-      return std::make_pair(nodes_[a].size, nodes_[a].cum) > std::make_pair(nodes_[b].size, nodes_[b].cum);
-    });
-  }
+  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
 }
 
-std::vector<size_t> CallTree::Shown(size_t most) const {
-  // The largest nodes whose parent is shown. A parent comes before its children.
-  std::vector<bool> shown(nodes_.size());
-  std::priority_queue<std::pair<int64_t, size_t>> next;
-  const auto push_children = [&](size_t node) {
-    for (const size_t child : nodes_[node].children) {
-      if (nodes_[child].size != 0) next.push({nodes_[child].size, ~child});
-    }
-  };
-  push_children(0);
-  for (size_t count = 0; !next.empty() && (most == 0 || count < most); ++count) {
-    const size_t node = ~next.top().second;
-    next.pop();
-    shown[node] = true;
-    push_children(node);
+Json TreeJson(const SumsQuery& query, size_t base_files) {
+  const CallTree tree(query.profiles, query.type, query.grouping, base_files);
+  Json list = Json::array();
+  for (const size_t number : tree.Shown(0)) {
+    const CallTree::Node& node = tree.nodes()[number];
+    list.push_back(
+        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
   }
-  std::vector<size_t> order;
-  std::vector<size_t> stack = {0};
-  while (!stack.empty()) {
-    const size_t node = stack.back();
-    stack.pop_back();
-    if (node != 0) order.push_back(node);
-    for (size_t i = nodes_[node].children.size(); i-- > 0;) {
-      if (shown[nodes_[node].children[i]]) stack.push_back(nodes_[node].children[i]);
-    }
-  }
-  return order;
+  return list;
 }
 
 }  // namespace hbmprof::tool

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "absl/strings/numbers.h"
-#include "src/tool/util/arithmetic.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -1,13 +1,7 @@
-// See sums.h.
 #include "src/tool/sums/sums.h"
 
-#include <algorithm>
-#include <optional>
 #include <tuple>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -21,7 +15,7 @@ class Frames {
     nodes_.resize(profiles.locations().size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const ProfileSet::Location& location = profiles.locations()[i];
-      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0}, location), 0});
+      if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0, 0}, location), 0});
       for (const ProfileSet::Frame& frame : location.frames) {
         const ProfileSet::Function& function = profiles.functions()[frame.function];
         nodes_[i].push_back(
@@ -36,19 +30,14 @@ class Frames {
   };
   // Returns the frames of a location, innermost first.
   const std::vector<Use>& of(uint64_t location) const { return nodes_[location]; }
-  size_t count() const { return keys_.size(); }
 
   std::string NameOf(uint32_t node) const {
-    const Key& key = keys_[node];
-    const std::string& name = profiles_.text(key.name);
-    const std::string file = CleanPath(profiles_.text(key.file));
-    std::string text = name;
-    if (key.line != 0) {
-      text += Cat(text.empty() ? "" : " ", file, ":", key.line);
-    } else if (!file.empty()) {
-      text += Cat(text.empty() ? "" : " ", file);
-    }
-    return text.empty() ? UnnamedFrame(profiles_.text(key.object)) : text;
+    const auto& [name, object, file_name, line, start_line] = keys_[node];
+    const std::string file = CleanPath(profiles_.text(file_name));
+    const std::string position = line != 0 ? Cat(file, ":", line) : file;
+    const std::string& text = profiles_.text(name);
+    if (text.empty() && position.empty()) return UnnamedFrame(profiles_.text(object));
+    return Cat(text, text.empty() || position.empty() ? "" : " ", position);
   }
   const std::string& ObjectOf(uint32_t node) const { return profiles_.text(objects_[node]); }
   std::string PositionText(uint32_t position) const {
@@ -57,35 +46,15 @@ class Frames {
   }
 
  private:
-  // The properties that distinguish nodes, as in pprof's graph. Code without a function name is distinguished by its
-  // binary.
-  struct Key {
-    ProfileSet::String name;
-    ProfileSet::String object;
-    ProfileSet::String file;
-    int64_t line;
-    int64_t start_line = 0;
-    friend bool operator==(const Key& a, const Key& b) {
-      return a.name == b.name && a.object == b.object && a.file == b.file && a.line == b.line &&
-             a.start_line == b.start_line;
-    }
-    template <typename H>
-    friend H AbslHashValue(H h, const Key& key) {
-      return H::combine(std::move(h), key.name, key.object, key.file, key.line, key.start_line);
-    }
-  };
+  // The properties that distinguish nodes, as in pprof's graph: the name, the binary, the source file, the line, and
+  // the first line of the function. Code without a function name is distinguished by its binary.
+  using Key = std::tuple<ProfileSet::String, ProfileSet::String, ProfileSet::String, int64_t, int64_t>;
 
   Key KeyOf(const ProfileSet::Function& function, const ProfileSet::Frame& frame,
-            const ProfileSet::Location& location) {
-    Key key = {0, 0, 0, 0};
-    if (how_ != Grouping::Frames::kFiles) key.name = function.name;
-    if (how_ != Grouping::Frames::kFunctions) key.file = function.filename;
-    if (how_ == Grouping::Frames::kLines) key.line = frame.line;
-    if (key.name == 0) {
-      key.object = location.object;
-      key.start_line = function.start_line;
-    }
-    return key;
+            const ProfileSet::Location& location) const {
+    const ProfileSet::String name = how_ != Grouping::Frames::kFiles ? function.name : 0;
+    return {name, name == 0 ? location.object : 0, how_ != Grouping::Frames::kFunctions ? function.filename : 0,
+            how_ == Grouping::Frames::kLines ? frame.line : 0, name == 0 ? function.start_line : 0};
   }
 
   // `location`: where a frame with this key is.
@@ -128,7 +97,7 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
     if (frames == Frames::kNone) {
       grouping.labels.push_back(name);
     } else if (grouping.frames != Frames::kNone) {
-      return absl::InvalidArgumentError("--by takes only one of function, line and file");
+      return InvalidArgument("--by takes only one of function, line and file");
     } else {
       grouping.frames = frames;
     }
@@ -136,7 +105,6 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
   return grouping;
 }
 
-// Makes the rows and edges of a Sums.
 class Sums::Builder {
  public:
   Builder(const ProfileSet& profiles, const Grouping& grouping, bool with_edges, Sums& sums)
@@ -170,7 +138,7 @@ class Sums::Builder {
   };
 
   static void Add(const Values& weight, Values& to) {
-    for (int i = 0; i < 2; ++i) to[i] = Plus(to[i], weight[i]);
+    for (int i = 0; i < 2; ++i) AddTo(to[i], weight[i]);
   }
 
   // Sums the samples with the same stack and group, because the rows depend only on these two.
@@ -179,15 +147,14 @@ class Sums::Builder {
       const size_t column = columns.size() == 1 ? 1 : c;
       for (size_t f = columns[c].begin; f < columns[c].end; ++f) {
         const ProfileSet::File& file = profiles_.files()[f];
-        sums_.total_[column] = Plus(sums_.total_[column], file.removed[type]);
+        AddTo(sums_.total_[column], file.removed[type]);
         for (size_t s = 0; s < file.samples.size(); ++s) {
           const ProfileSet::Sample& sample = file.samples[s];
           const int64_t value = profiles_.Value(file, s, type);
           if (value == 0) continue;
-          sums_.total_[column] = Plus(sums_.total_[column], Magnitude(value));
-          sums_.sum_[column] = Plus(sums_.sum_[column], value);
-          int64_t& sum = weights_[{sample.stack, groups_.of_set[sample.labels]}][column];
-          sum = Plus(sum, value);
+          AddTo(sums_.total_[column], Magnitude(value));
+          AddTo(sums_.sum_[column], value);
+          AddTo(weights_[{sample.stack, groups_.of_set[sample.labels]}][column], value);
         }
       }
     }
@@ -221,8 +188,7 @@ class Sums::Builder {
         }
         last_position = uses[i].position;
         if (last_position != 0) {
-          int64_t& cum = positions_[{row, last_position}].cum;
-          cum = Plus(cum, magnitude);
+          AddTo(positions_[{row, last_position}].cum, magnitude);
         }
         if (with_edges_ && caller.has_value() && *caller != row) {
           AddEdge(*caller, row, weight, i + 1 < uses.size());
@@ -233,8 +199,7 @@ class Sums::Builder {
     if (!caller.has_value()) return;
     Add(weight, sums_.rows_[*caller].flat);
     if (last_position != 0) {
-      int64_t& flat = positions_[{*caller, last_position}].flat;
-      flat = Plus(flat, magnitude);
+      AddTo(positions_[{*caller, last_position}].flat, magnitude);
     }
   }
 
@@ -252,7 +217,6 @@ class Sums::Builder {
     if (!inlined) edge.inlined = false;
   }
 
-  // Sets the name and the position of each row.
   void NameRows() {
     struct Best {
       PositionWeight weight;
@@ -303,7 +267,7 @@ std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
   for (const Row& row : rows_) {
     if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
   }
-  std::sort(rows.begin(), rows.end(), [by_cum](const Row& a, const Row& b) {
+  absl::c_sort(rows, [by_cum](const Row& a, const Row& b) {
     // Of equal changes, growth comes first: when a pool gives memory to a block, its own idle memory becomes smaller by
     // the same number of bytes.
     const auto rank = [by_cum](const Row& row) {

@@ -4,14 +4,8 @@
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_H_
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/arithmetic.h"
 
 namespace hbmprof::tool {
 

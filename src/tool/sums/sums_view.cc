@@ -1,13 +1,6 @@
-// See sums_view.h.
 #include "src/tool/sums/sums_view.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/container/flat_hash_map.h"
 #include "src/tool/profile/libraries.h"
-#include "src/tool/util/status_macros.h"
-#include "src/tool/util/units.h"
 
 namespace hbmprof::tool {
 
@@ -32,13 +25,13 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
   bool trimmed = false;
   // The age of unaccounted memory is not known.
-  const bool by_library = std::count(options.by.begin(), options.by.end(), kLibraryLabel) > 0;
+  const bool by_library = absl::c_linear_search(options.by, kLibraryLabel);
   if (by_library && options.older.empty()) AddUnaccounted(profiles);
   RETURN_IF_ERROR(ApplyView(command, options, profiles, &trimmed));
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
   RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));
   const SampleType name = profiles.types()[type];
-  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed};
+  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed, options.exact};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
@@ -52,14 +45,13 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
   int64_t limit = 0;
   if (text.empty()) return limit;
   if (!ParseBytes(text, &limit)) {
-    return absl::InvalidArgumentError(Cat("--fail-over ", text, ": write a size such as 1MiB"));
+    return InvalidArgument("--fail-over ", text, ": write a size such as 1MiB");
   }
   const Unit known = UnitOf(unit);
   if (known.family == "memory") return limit / known.factor;
   if (text.find_first_not_of("0123456789.") != std::string::npos) {
-    return absl::InvalidArgumentError(
-        Cat("--fail-over ", text, ": the values of the sample type are not sizes; write a number in their unit, '",
-            unit, "'"));
+    return InvalidArgument("--fail-over ", text,
+                           ": the values of the sample type are not sizes; write a number in their unit, '", unit, "'");
   }
   return limit;
 }
@@ -70,12 +62,12 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     const int64_t dropped = tracker.Number("dropped_records").value_or(0);
     if (dropped == 0) continue;
     text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
-                        FormatValue(tracker.Number("dropped_bytes").value_or(0), "bytes", exact), " were not recorded"),
+                        Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded"),
                     Tone::kWarning) +
             "\n";
   }
   for (const ProfileInfo::Device& device : file.info.devices) {
-    const auto size = [&](const char* key) { return FormatValue(device.Number(key).value_or(0), "bytes", exact); };
+    const auto size = [&](const char* key) { return Bytes(device.Number(key).value_or(0), exact); };
     text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
     if (device.Number("limit").has_value()) text += " of " + size("limit");
     text += Cat(", peak ", size("peak"));
@@ -85,6 +77,14 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
     text += "\n";
   }
   return text;
+}
+
+Json HeadJson(const SumsQuery& query, int64_t total) {
+  return {{"version", kJsonVersion},
+          {"files", query.profiles.PathsFrom(0)},
+          {"type", query.type_name},
+          {"unit", query.unit},
+          {"total", total}};
 }
 
 Json RowJson(const Sums::Row& row, const Grouping& grouping) {
@@ -102,7 +102,7 @@ Json RowJson(const Sums::Row& row, const Grouping& grouping) {
 
 std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
                      const std::vector<ValueColumn>& columns, const std::function<Tone(const Sums::Row&)>& tone) {
-  std::vector<Table::Align> align(columns.size(), Table::Align::kRight);
+  std::string align(columns.size(), 'r');
   std::vector<std::string> head;
   for (const ValueColumn& column : columns) head.push_back(column.heading);
   const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
@@ -110,7 +110,7 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
   if (are_functions) head.insert(head.end(), {"function", "where"});
   if (grouping.frames == Grouping::Frames::kLines) head.push_back("line");
   if (grouping.frames == Grouping::Frames::kFiles) head.push_back("file");
-  align.resize(head.size(), Table::Align::kLeft);
+  align.resize(head.size(), 'l');
   Table table(align);
   table.Add(head);
   shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
@@ -123,32 +123,6 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
     table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
   }
   return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
-}
-
-std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
-                      const std::function<std::string(int64_t)>& value,
-                      const std::function<Tone(const CallTree::Node&)>& tone) {
-  using Align = Table::Align;
-  Table table({Align::kRight, Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
-  table.Add({"cum", "cum%", "flat", "call tree", "where"});
-  const std::vector<size_t> numbers = tree.Shown(shown);
-  for (const size_t number : numbers) {
-    const CallTree::Node& node = tree.nodes()[number];
-    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
-               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
-              tone ? tone(node) : Tone::kPlain);
-  }
-  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
-}
-
-Json TreeJson(const CallTree& tree) {
-  Json list = Json::array();
-  for (const size_t number : tree.Shown(0)) {
-    const CallTree::Node& node = tree.nodes()[number];
-    list.push_back(
-        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
-  }
-  return list;
 }
 
 std::string MoreRows(size_t shown, size_t all, const std::string& option) {

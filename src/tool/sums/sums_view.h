@@ -2,25 +2,11 @@
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
-#include <algorithm>
-#include <cstddef>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "src/tool/profile/profile.h"
 #include "src/tool/profile/view.h"
-#include "src/tool/sums/call_tree.h"
 #include "src/tool/sums/sums.h"
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
-
-// The number of nodes of a call tree that are shown without -n.
-constexpr size_t kDefaultNodes = 100;
 
 struct SumsOptions : ViewOptions {
   explicit SumsOptions(bool own_by_default = true) : ViewOptions(own_by_default) {}
@@ -36,9 +22,9 @@ struct SumsOptions : ViewOptions {
   bool has_rows = false;  // `rows` was given
 
   // Whether an option selects or shows the births of buffers.
-  bool NeedsAges() const { return !older.empty() || std::count(by.begin(), by.end(), kBirthLabel) > 0; }
+  bool NeedsAges() const { return !older.empty() || absl::c_linear_search(by, kBirthLabel); }
   // The number of nodes of a tree to show; 0: all.
-  size_t nodes() const { return has_rows ? rows : kDefaultNodes; }
+  size_t nodes() const { return has_rows ? rows : 100; }
 };
 
 // The profiles with the options applied.
@@ -49,6 +35,11 @@ struct SumsQuery {
   std::string unit;
   Grouping grouping;
   bool trimmed = false;  // as in ApplyView
+  bool exact = false;    // SumsOptions::exact
+
+  // Returns a value of the sample type, or a change of it, as text.
+  std::string Text(int64_t value) const { return FormatValue(value, unit, exact); }
+  std::string Change(int64_t change) const { return GrowthSign(change) + FormatChange(change, unit, exact); }
 };
 // Applies the options to profiles that are already read. Errors: those of
 // ApplyView; kInvalidArgument for a sample type or label that the profiles do not have.
@@ -70,6 +61,8 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
 // allocations were dropped. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
 
+// The first fields of the output: the files, the sample type, and the total.
+Json HeadJson(const SumsQuery& query, int64_t total);
 // The fields that identify a row: the values of the labels, then the frame and its position.
 Json RowJson(const Sums::Row& row, const Grouping& grouping);
 
@@ -84,13 +77,12 @@ std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Gro
                      const std::vector<ValueColumn>& columns,
                      const std::function<Tone(const Sums::Row&)>& tone = nullptr);
 
-// Returns a table of the call tree, with the line MoreRows: the `shown` largest nodes (0: all), percentages of `total`.
-// `value` returns the text of flat and cum. `tone` gives the colour of a node; it may be null. For PrintVisible.
-std::string TreeTable(const CallTree& tree, size_t shown, int64_t total,
-                      const std::function<std::string(int64_t)>& value,
-                      const std::function<Tone(const CallTree::Node&)>& tone = nullptr);
+// Returns a table of the call tree (call_tree.cc), with the line MoreRows: the `shown` largest nodes (0: all),
+// percentages of `total`. The first `base_files` files are subtracted; if there are some, the values are changes. For
+// PrintVisible.
+std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total);
 // Returns the list of all nodes.
-Json TreeJson(const CallTree& tree);
+Json TreeJson(const SumsQuery& query, size_t base_files);
 
 // Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
 // all.

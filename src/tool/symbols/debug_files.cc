@@ -1,4 +1,3 @@
-// See debug_files.h.
 #include "src/tool/symbols/debug_files.h"
 
 #include <elfutils/libdwelf.h>
@@ -7,11 +6,8 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <system_error>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "src/base/descriptor.h"
@@ -77,7 +73,7 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
   std::vector<std::string> files;
   const auto add = [&](const fs::path& file) {
     const std::string text = file.lexically_normal().string();
-    if (IsFile(file) && std::find(files.begin(), files.end(), text) == files.end()) files.push_back(text);
+    if (IsFile(file) && !absl::c_linear_search(files, text)) files.push_back(text);
   };
   const auto add_by_build_id = [&](const fs::path& dir) {
     if (build_id.size() < 3) return;
@@ -95,10 +91,9 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
   }
   if (!build_id.empty() && !directories_.empty()) {
     const internal::MutexLock hold(mutex_);
-    const auto& index = Index();
-    if (const auto found = index.find(build_id); found != index.end()) {
-      for (const std::string& file : found->second) add(file);
-    }
+    const bool is_first = !std::exchange(indexed_, true);
+    for (size_t i = 0; is_first && i < directories_.size(); ++i) Search(directories_[i]);
+    for (const std::string& file : by_build_id_[build_id]) add(file);
   }
   for (const std::string& cache : caches_) add_by_build_id(cache);
   if (!path.empty() && path.front() == '/') {
@@ -108,13 +103,6 @@ std::vector<std::string> DebugFiles::Candidates(const std::string& path, const s
     add(path);
   }
   return files;
-}
-
-const std::map<std::string, std::vector<std::string>>& DebugFiles::Index() {
-  if (indexed_) return by_build_id_;
-  indexed_ = true;
-  for (const std::string& dir : directories_) Search(dir);
-  return by_build_id_;
 }
 
 void DebugFiles::Search(const std::string& dir) {

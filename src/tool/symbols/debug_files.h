@@ -3,12 +3,8 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_DEBUG_FILES_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_DEBUG_FILES_H_
 
-#include <cstddef>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "src/base/mutex.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -21,8 +17,7 @@ class DebugFiles {
   // abcdef/debuginfo and abcdef/executable), by path, or anywhere below it. Then searches debuginfod's cache
   // ($DEBUGINFOD_CACHE_PATH, $XDG_CACHE_HOME, ~/.cache), /usr/lib/debug, and the module's own path. Visits at most
   // `max_entries` files and folders below `directories`.
-  static constexpr size_t kMaxEntries = 200000;
-  explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = kMaxEntries);
+  explicit DebugFiles(std::vector<std::string> directories, size_t max_entries = 200000);
 
   // Returns the readable files that may belong to the module, best first, each once. Includes a file with a different
   // build id only if it has the module's name, so that a message can name it. Thread-safe.
@@ -32,10 +27,6 @@ class DebugFiles {
   std::vector<std::string> Problems();
 
  private:
-  // Returns the ELF files below the user's folders, by build id. Makes the index at the first call. Candidates calls
-  // this after it has tried the conventional paths.
-  const std::map<std::string, std::vector<std::string>>& Index() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const std::vector<std::string> directories_;
   const size_t max_entries_;
   std::vector<std::string> caches_;
@@ -44,8 +35,8 @@ class DebugFiles {
 
   internal::Mutex mutex_;
   bool indexed_ ABSL_GUARDED_BY(mutex_) = false;
-  size_t entries_ ABSL_GUARDED_BY(mutex_) = 0;  // seen so far
-  std::map<std::string, std::vector<std::string>> by_build_id_ ABSL_GUARDED_BY(mutex_);
+  size_t entries_ ABSL_GUARDED_BY(mutex_) = 0;                                           // seen so far
+  std::map<std::string, std::vector<std::string>> by_build_id_ ABSL_GUARDED_BY(mutex_);  // below the user's folders
   std::vector<std::string> problems_ ABSL_GUARDED_BY(mutex_);
 };
 

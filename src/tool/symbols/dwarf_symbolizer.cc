@@ -10,13 +10,8 @@
 #include <elfutils/libdwfl.h>
 #include <gelf.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdlib>
-#include <string_view>
-#include <utility>
 
-#include "absl/status/status.h"
 #include "src/symbolize/demangle.h"
 
 namespace hbmprof::tool {
@@ -50,7 +45,6 @@ std::string LinkageName(Dwarf_Die* die) {
   return name.empty() ? TextOf(dwarf_attr_integrate(die, DW_AT_MIPS_linkage_name, &attribute)) : name;
 }
 
-// Returns the name in the source.
 std::string PlainName(Dwarf_Die* die) {
   Dwarf_Attribute attribute;
   return TextOf(dwarf_attr_integrate(die, DW_AT_name, &attribute));
@@ -136,11 +130,11 @@ DwarfSymbolizer::~DwarfSymbolizer() = default;
 absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> DwarfSymbolizer::Open(const std::string& path) {
   auto impl = std::make_unique<Impl>();
   impl->dwfl = dwfl_begin(&kCallbacks);
-  if (impl->dwfl == nullptr) return absl::ResourceExhaustedError(path + ": " + dwfl_errmsg(-1));
+  if (impl->dwfl == nullptr) return ResourceExhausted(path + ": " + dwfl_errmsg(-1));
   impl->module = dwfl_report_offline(impl->dwfl, "module", path.c_str(), -1);
   dwfl_report_end(impl->dwfl, nullptr, nullptr);
   if (impl->module != nullptr) impl->elf = dwfl_module_getelf(impl->module, &impl->elf_bias);
-  if (impl->elf == nullptr) return absl::InvalidArgumentError(path + ": " + dwfl_errmsg(-1));
+  if (impl->elf == nullptr) return InvalidArgument(path + ": " + dwfl_errmsg(-1));
   impl->dwarf = dwfl_module_getdwarf(impl->module, &impl->dwarf_bias);
   return std::unique_ptr<DwarfSymbolizer>(new DwarfSymbolizer(std::move(impl)));
 }
@@ -185,14 +179,13 @@ void DwarfSymbolizer::Impl::ReadUnits() {
       if (begin < end) units.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
     }
   }
-  std::sort(units.begin(), units.end(), [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
+  absl::c_sort(units, [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
   uint64_t widest = 0;
   for (Unit& unit : units) unit.widest_end = widest = std::max(widest, unit.end);
 }
 
 const DwarfSymbolizer::Impl::Unit* DwarfSymbolizer::Impl::UnitAt(uint64_t address) const {
-  auto unit = std::upper_bound(units.begin(), units.end(), address,
-                               [](uint64_t value, const Unit& u) { return value < u.begin; });
+  auto unit = absl::c_upper_bound(units, address, [](uint64_t value, const Unit& u) { return value < u.begin; });
   while (unit != units.begin()) {
     --unit;
     if (unit->widest_end <= address) break;
@@ -210,8 +203,8 @@ void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>&
       Dwarf_Addr begin;
       Dwarf_Addr end;
       for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
-        auto first = std::lower_bound(wanted.begin(), wanted.end(), begin,
-                                      [](const Wanted& w, uint64_t address) { return w.address < address; });
+        auto first =
+            absl::c_lower_bound(wanted, begin, [](const Wanted& w, uint64_t address) { return w.address < address; });
         for (; first != wanted.end() && first->address < end; ++first) first->scopes.emplace_back(depth, die);
       }
     }
@@ -243,9 +236,8 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
 
   for (Wanted& want : wanted) {
     // Sorts the scopes, innermost first. If two functions share a range, it belongs to the one that is nested deeper.
-    std::reverse(want.scopes.begin(), want.scopes.end());
-    std::stable_sort(want.scopes.begin(), want.scopes.end(),
-                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    absl::c_reverse(want.scopes);
+    absl::c_stable_sort(want.scopes, [](const auto& a, const auto& b) { return a.first > b.first; });
     std::string file;
     int64_t line = 0;
     if (Dwarf_Line* row = dwarf_getsrc_die(&unit, want.address); row != nullptr) {
@@ -297,7 +289,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
   std::vector<std::vector<SourceFrame>> frames(addresses.size());
   std::vector<size_t> order(addresses.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
+  absl::c_sort(order, [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
 
   impl_->ReadUnits();
   // The work of each unit. Within a unit the addresses stay sorted.
@@ -307,7 +299,7 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
     const uint64_t address = addresses[i] + impl_->elf_bias - impl_->dwarf_bias;
     const Impl::Unit* unit = impl_->UnitAt(address);
     if (unit == nullptr) continue;
-    auto entry = std::find_if(work.begin(), work.end(), [&](const auto& w) { return w.first.addr == unit->die.addr; });
+    auto entry = absl::c_find_if(work, [&](const auto& w) { return w.first.addr == unit->die.addr; });
     if (entry == work.end()) entry = work.insert(entry, {unit->die, {}});
     entry->second.push_back({address, &frames[i]});
   }

@@ -3,12 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_SYMBOLS_DWARF_SYMBOLIZER_H_
 #define HBMPROF_SRC_TOOL_SYMBOLS_DWARF_SYMBOLIZER_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

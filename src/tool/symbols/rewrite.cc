@@ -1,13 +1,53 @@
-// See rewrite.h.
 #include "src/tool/symbols/rewrite.h"
 
-#include <algorithm>
+#include <filesystem>
+#include <tuple>
 
+#include "src/base/atomic_file.h"
+#include "src/export/gzip.h"
 #include "src/tool/profile/info.h"
+#include "src/tool/symbols/debug_files.h"
+#include "src/tool/util/files.h"
+#include "src/tool/util/memory_limit.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
+
+// Adds functions to the table of a profile, each once.
+class FrameTables {
+ public:
+  explicit FrameTables(pprof::Profile& message) : texts(message), message_(message) {}
+
+  StringTable texts;
+  // Returns the id of the function. Its strings are in the table.
+  uint64_t FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
+    const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
+    if (is_new) {
+      pprof::Function& function = *message_.add_function();
+      function.set_id(entry->second);
+      function.set_name(name);
+      function.set_system_name(system_name);
+      function.set_filename(file);
+      function.set_start_line(start_line);
+    }
+    return entry->second;
+  }
+  void AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location) {
+    for (const SourceFrame& frame : frames) {
+      pprof::Line& line = *location.add_line();
+      // The order of the strings in the table is that of these statements.
+      const int64_t name = texts.Of(frame.name);
+      const int64_t system_name = texts.Of(frame.system_name);
+      line.set_function_id(FunctionOf(name, system_name, texts.Of(frame.file), frame.start_line));
+      line.set_line(frame.line);
+    }
+  }
+
+ private:
+  pprof::Profile& message_;
+  absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
+};
 
 // The comment that tells `hbmprof check` that the profile is already symbolized.
 constexpr char kSymbolized[] = "symbolized";
@@ -16,14 +56,10 @@ void WriteComment(size_t modules, RawProfile& profile, FrameTables& tables) {
   pprof::Profile& message = profile.message();
   int with_lines = 0;
   for (const pprof::Location& location : message.location()) {
-    with_lines += std::any_of(location.line().begin(), location.line().end(),
-                              [](const pprof::Line& line) { return line.line() != 0; });
+    with_lines += absl::c_any_of(location.line(), [](const pprof::Line& line) { return line.line() != 0; });
   }
-  auto& comments = *message.mutable_comment();
-  comments.erase(std::remove_if(comments.begin(), comments.end(),
-                                [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; }),
-                 comments.end());
-  message.add_comment(tables.Text(
+  EraseIf(*message.mutable_comment(), [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; });
+  message.add_comment(tables.texts.Of(
       Cat(kSymbolized, " modules=", modules, " locations=", message.location_size(), " with_lines=", with_lines)));
 }
 
@@ -82,41 +118,42 @@ void SetLines(const std::vector<SourceFrame>& frames, pprof::Mapping& mapping, p
   }
 }
 
+// Returns the path of the file in the cache; "" if there is no cache, or if the text is no build id.
+std::string CacheFile(const std::string& build_id) {
+  const std::string folder = CacheFolder();
+  // A profile can contain any text as a build id. Only hex is accepted, so it cannot be a path.
+  if (folder.empty() || build_id.size() < 8 || !absl::c_all_of(build_id, absl::ascii_isxdigit)) return "";
+  return Cat(folder, "/hbmprof/", build_id, ".symbols.pb.gz");
+}
+
+// Returns what the cache has; nothing if it cannot be read.
+FramesByPosition ReadCache(const std::string& build_id) {
+  FramesByPosition known;
+  const std::string path = CacheFile(build_id);
+  std::error_code error;
+  if (path.empty() || !std::filesystem::exists(path, error)) return known;
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return known;
+  CountInput(bytes->size());
+  const absl::StatusOr<RawProfile> profile = ParseProfile(*bytes, path);
+  if (!profile.ok()) return known;
+  const pprof::Profile& message = profile->message();
+  absl::flat_hash_map<uint64_t, const pprof::Function*> functions;
+  for (const pprof::Function& function : message.function()) functions[function.id()] = &function;
+  absl::flat_hash_map<uint64_t, uint64_t> mapping_offsets;
+  for (const pprof::Mapping& mapping : message.mapping()) mapping_offsets[mapping.id()] = mapping.file_offset();
+  for (const pprof::Location& location : message.location()) {
+    std::vector<SourceFrame>& frames = known[{location.address(), mapping_offsets[location.mapping_id()]}];
+    for (const pprof::Line& line : location.line()) {
+      const pprof::Function& function = *functions[line.function_id()];
+      frames.push_back({std::string(profile->text(function.name())), std::string(profile->text(function.system_name())),
+                        std::string(profile->text(function.filename())), line.line(), function.start_line()});
+    }
+  }
+  return known;
+}
+
 }  // namespace
-
-FrameTables::FrameTables(pprof::Profile& message) : message_(message) {
-  for (int i = 0; i < message_.string_table_size(); ++i) texts_.try_emplace(message_.string_table(i), i);
-}
-
-int64_t FrameTables::Text(const std::string& text) {
-  const auto [entry, is_new] = texts_.try_emplace(text, message_.string_table_size());
-  if (is_new) message_.add_string_table(text);
-  return entry->second;
-}
-
-uint64_t FrameTables::FunctionOf(int64_t name, int64_t system_name, int64_t file, int64_t start_line) {
-  const auto [entry, is_new] = functions_.try_emplace({name, system_name, file, start_line}, functions_.size() + 1);
-  if (is_new) {
-    pprof::Function& function = *message_.add_function();
-    function.set_id(entry->second);
-    function.set_name(name);
-    function.set_system_name(system_name);
-    function.set_filename(file);
-    function.set_start_line(start_line);
-  }
-  return entry->second;
-}
-
-void FrameTables::AddLines(const std::vector<SourceFrame>& frames, pprof::Location& location) {
-  for (const SourceFrame& frame : frames) {
-    pprof::Line& line = *location.add_line();
-    // The order of the strings in the table is that of these statements.
-    const int64_t name = Text(frame.name);
-    const int64_t system_name = Text(frame.system_name);
-    line.set_function_id(FunctionOf(name, system_name, Text(frame.file), frame.start_line));
-    line.set_line(frame.line);
-  }
-}
 
 void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile) {
   pprof::Profile& message = profile.message();
@@ -143,6 +180,44 @@ void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile)
   }
   WriteComment(modules, profile, tables);
   DropUnusedStrings(message);
+}
+
+bool LoadFrames(const std::string& build_id, FramesByPosition& frames) {
+  const FramesByPosition known = ReadCache(build_id);
+  for (const auto& [position, ignored] : frames) {
+    if (known.find(position) == known.end()) return false;
+  }
+  for (auto& [position, of_position] : frames) of_position = known.at(position);
+  return true;
+}
+
+void StoreFrames(const std::string& build_id, const FramesByPosition& frames) {
+  const std::string path = CacheFile(build_id);
+  if (path.empty()) return;
+  FramesByPosition known = ReadCache(build_id);
+  known.insert(frames.begin(), frames.end());
+
+  pprof::Profile message;
+  FrameTables tables(message);
+  absl::flat_hash_map<uint64_t, uint64_t> mappings;
+  for (const auto& [position, of_position] : known) {
+    const auto [mapping, new_mapping] = mappings.try_emplace(position.second, mappings.size() + 1);
+    if (new_mapping) {
+      pprof::Mapping* added = message.add_mapping();
+      added->set_id(mapping->second);
+      added->set_file_offset(position.second);
+      added->set_build_id(tables.texts.Of(build_id));
+    }
+    pprof::Location* location = message.add_location();
+    location->set_id(static_cast<uint64_t>(message.location_size()));
+    location->set_mapping_id(mapping->second);
+    location->set_address(position.first);
+    tables.AddLines(of_position, *location);
+  }
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const absl::StatusOr<std::string> bytes = hbmprof::internal::Gzip(message.SerializeAsString());
+  if (bytes.ok()) hbmprof::internal::WriteFileAtomically(path, *bytes).IgnoreError();
 }
 
 }  // namespace hbmprof::tool

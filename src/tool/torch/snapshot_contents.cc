@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "src/base/write_all.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -19,8 +19,7 @@
 #include <utility>
 
 #include "src/base/descriptor.h"
-#include "src/tool/util/progress.h"
-#include "src/tool/util/status_macros.h"
+#include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

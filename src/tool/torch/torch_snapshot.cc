@@ -28,7 +28,6 @@
 #include "src/export/utf8.h"
 #include "src/tool/torch/snapshot_contents.h"
 #include "src/tool/torch/snapshot_pickle.h"
-#include "src/tool/util/status_macros.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -3,10 +3,8 @@
 #define HBMPROF_SRC_TOOL_UTIL_JSON_H_
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+
+#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
@@ -14,12 +12,28 @@ namespace hbmprof::tool {
 using Json = nlohmann::ordered_json;
 // Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
 // escaped.
-std::string ToText(const Json& json);
+inline std::string ToText(const Json& json) {
+  return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
+}
+// The same in one line, without a line feed.
+inline std::string Compact(const Json& json) {
+  return VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 // Returns the text as a JSON string.
-std::string Quoted(std::string_view text);
+inline std::string Quoted(std::string_view text) { return Compact(Json(text)); }
 // Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
 // set the entries one by one would take quadratic time.
-Json ObjectOf(std::vector<std::pair<std::string, Json>> entries);
+inline Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {
+  absl::flat_hash_map<std::string_view, size_t> last;
+  for (size_t i = 0; i < entries.size(); ++i) last[entries[i].first] = i;
+  Json::object_t object;
+  object.reserve(last.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (last[entries[i].first] != i) continue;
+    object.Container::emplace_back(entries[i].first, std::move(entries[i].second));
+  }
+  return object;
+}
 
 // The value of "version" in every JSON output. It changes if a field is removed or changes its meaning. docs/command.md
 // documents the fields.

@@ -1,18 +1,14 @@
-// See memory_limit.h.
 #include "src/tool/util/memory_limit.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 
-#include "src/tool/util/exit_code.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -27,7 +23,6 @@ bool enforced = false;
 std::atomic<size_t> input{0};
 std::string command;
 
-// Returns the limit that the environment sets, or 0.
 int64_t VariableBytes() {
   int64_t bytes = 0;
   const char* variable = std::getenv(kVariable);
@@ -46,20 +41,12 @@ void Apply() {
 #endif
 }
 
-// Returns the message for an allocation that failed because of the limit or because the machine has no more memory.
-std::string OutOfMemoryMessage() {
-  // The size of a recording does not count: it is not read into memory.
-  return Cat("needs more memory than ", FormatValue(static_cast<int64_t>(MemoryFor(input)), "bytes"), ", the limit",
-             input == 0 ? "" : Cat(" for ", FormatValue(static_cast<int64_t>(input), "bytes"), " of input"),
-             "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit");
-}
-
 }  // namespace
 
 absl::Status CheckMemoryVariable() {
   const char* variable = std::getenv(kVariable);
   if (variable == nullptr || *variable == '\0' || VariableBytes() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(Cat(kVariable, "=", variable, ": write a size such as 8GiB"));
+  return InvalidArgument(kVariable, "=", variable, ": write a size such as 8GiB");
 }
 
 size_t MemoryFor(size_t input_bytes) {
@@ -76,7 +63,10 @@ void EnforceMemoryLimit(const std::string& name) {
       limit.rlim_cur = limit.rlim_max;
       setrlimit(RLIMIT_DATA, &limit);
     }
-    PrintError(command, OutOfMemoryMessage());
+    // The limit, or the machine has no more memory. A recording has no input: it is not read into memory.
+    PrintError(command, Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(input))), ", the limit",
+                            input == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(input)), " of input"),
+                            "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit"));
     std::fflush(stdout);
     _exit(kUnusable);
   });

@@ -3,10 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_MEMORY_LIMIT_H_
 #define HBMPROF_SRC_TOOL_UTIL_MEMORY_LIMIT_H_
 
-#include <cstddef>
-#include <string>
-
-#include "absl/status/status.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

@@ -1,15 +1,14 @@
-// See terminal.h.
 #include "src/tool/util/terminal.h"
 
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 namespace hbmprof::tool {
 namespace {
@@ -25,6 +24,8 @@ winsize SizeOfTerminal() {
   return size;
 }
 
+constexpr char kRemove[] = "\r\033[K";
+
 }  // namespace
 
 size_t TerminalRows() { return SizeOfTerminal().ws_row; }
@@ -37,9 +38,8 @@ bool IsTerminal(int descriptor) {
 
 bool IsUtf8Locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    std::string locale(Variable(name));
+    const std::string locale = absl::AsciiStrToLower(std::string(Variable(name)));
     if (locale.empty()) continue;
-    std::transform(locale.begin(), locale.end(), locale.begin(), [](unsigned char c) { return std::tolower(c); });
     return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
   }
   return false;
@@ -73,7 +73,7 @@ bool CanPage() {
 }
 
 bool ShowInPager(std::string_view text) {
-  const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
   if (lines < TerminalRows()) return false;
   std::string command(Variable("PAGER"));
   // Without less, the text is shown without a pager. `command` avoids the shell's message that less does not exist.
@@ -94,6 +94,47 @@ bool ShowInPager(std::string_view text) {
   sigaction(SIGPIPE, &pipe, nullptr);
   // A shell returns 126 or 127 for a command that cannot be executed or does not exist.
   return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
+}
+
+Progress::Progress(size_t all, std::string text) : all_(all), text_(std::move(text)) {
+  if (all_ == 0 || !IsTerminal(STDERR_FILENO)) return;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    // If no thread can be started, no bar is shown.
+  }
+}
+
+Progress::~Progress() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    end_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
+std::unique_lock<std::mutex> Progress::Hide() {
+  std::unique_lock<std::mutex> hold(mutex_);
+  if (shown_) std::fputs(kRemove, stderr);
+  shown_ = false;
+  return hold;
+}
+
+void Progress::Run() {
+  constexpr size_t kWidth = 40;
+  std::unique_lock<std::mutex> hold(mutex_);
+  if (ended_.wait_for(hold, std::chrono::seconds(1), [this] { return end_; })) return;
+  do {
+    const size_t done = std::min(done_.load(std::memory_order_relaxed), all_);
+    const size_t filled = kWidth * done / all_;
+    std::fprintf(stderr, "\r[%s%s] %zu of %zu %s", std::string(filled, '#').c_str(),
+                 std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
+    std::fflush(stderr);
+    shown_ = true;
+  } while (!ended_.wait_for(hold, std::chrono::milliseconds(200), [this] { return end_; }));
+  if (shown_) std::fputs(kRemove, stderr);
 }
 
 }  // namespace hbmprof::tool

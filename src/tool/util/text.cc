@@ -1,15 +1,10 @@
-// See text.h.
 #include "src/tool/util/text.h"
 
-#include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cmath>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "src/export/utf8.h"
@@ -17,12 +12,10 @@
 namespace hbmprof::tool {
 namespace {
 
-bool IsBytes(std::string_view unit) { return unit == "bytes" || unit == "byte" || unit == "B"; }
-
 // The number of columns on a terminal, approximately: the number of code points.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+      absl::c_count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 // The maximum width of a column, so that one long cell does not pad every row.
@@ -64,7 +57,6 @@ constexpr size_t kMaxErrorBytes = 4096;
 // The errno of the first failed write to standard output; 0 if there was none.
 int output_error = 0;
 
-// The output of PageOutput.
 bool paging = false;
 std::string paged_output;
 
@@ -75,7 +67,6 @@ void Write(std::string_view text) {
   }
 }
 
-// Returns the code point of one character in UTF-8.
 uint32_t CodePointOf(std::string_view character) {
   uint32_t value = static_cast<unsigned char>(character[0]);
   if (character.size() > 1) value &= 0x7Fu >> character.size();
@@ -87,12 +78,6 @@ uint32_t CodePointOf(std::string_view character) {
 bool HasEffect(uint32_t c) {
   return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
-}
-
-std::string Hex(const char* prefix, uint32_t value, int digits) {
-  char text[16];
-  std::snprintf(text, sizeof(text), "%s%0*x", prefix, digits, value);
-  return text;
 }
 
 enum class Escapes {
@@ -107,9 +92,9 @@ void AppendEscape(std::string& out, uint32_t c, Escapes how) {
   } else if (how != Escapes::kJson && (c == '\n' || c == '\t' || c == '\r')) {
     out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
   } else if (how != Escapes::kJson && c < 0x80) {
-    out += Hex("\\x", c, 2);
+    out += absl::StrFormat("\\x%02x", c);
   } else {
-    out += Hex("\\u", c, 4);
+    out += absl::StrFormat("\\u%04x", c);
   }
 }
 
@@ -124,7 +109,7 @@ std::string Escaped(std::string_view text, Escapes how) {
     if (i == text.size()) break;
     const std::string_view character = text.substr(i, internal::Utf8CharacterLength(text.substr(i)));
     if (character.empty()) {
-      out += Hex("\\x", static_cast<unsigned char>(text[i]), 2);
+      out += absl::StrFormat("\\x%02x", static_cast<unsigned char>(text[i]));
     } else if (const uint32_t c = CodePointOf(character); HasEffect(c)) {
       AppendEscape(out, c, how);
     } else {
@@ -135,11 +120,24 @@ std::string Escaped(std::string_view text, Escapes how) {
   return out;
 }
 
-}  // namespace
+constexpr std::string_view kMemory = "memory";
+constexpr std::string_view kTime = "time";
+constexpr Unit kByte = {1, kMemory, "B"};
+constexpr Unit kSecond = {1000000000, kTime, "s"};
+// By names: lower case, singular, separated by spaces.
+constexpr std::pair<const char*, Unit> kUnits[] = {{"b byte", kByte},
+                                                   {"kb kbyte kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
+                                                   {"mb mbyte megabyte", {int64_t{1} << 20, kMemory, "MB"}},
+                                                   {"gb gbyte gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
+                                                   {"tb tbyte terabyte", {int64_t{1} << 40, kMemory, "TB"}},
+                                                   {"pb pbyte petabyte", {int64_t{1} << 50, kMemory, "PB"}},
+                                                   {"ns nanosecond", {1, kTime, "ns"}},
+                                                   {"us \xCE\xBCs microsecond", {1000, kTime, "us"}},
+                                                   {"ms millisecond", {1000000, kTime, "ms"}},
+                                                   {"s sec second", kSecond},
+                                                   {"hour hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
 
-absl::Status In(std::string_view where, const absl::Status& status) {
-  return status.ok() ? status : absl::Status(status.code(), Cat(where, ": ", std::string(status.message())));
-}
+}  // namespace
 
 std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
 
@@ -181,11 +179,12 @@ absl::Status CloseOutput() {
   // nothing was printed.
   if (std::fclose(stdout) != 0 && output_error == 0 && errno != EBADF) output_error = errno;
   if (output_error == 0) return absl::OkStatus();
-  return absl::UnavailableError(Cat("cannot write to standard output: ", std::strerror(output_error)));
+  return Unavailable("cannot write to standard output: ", std::strerror(output_error));
 }
 
 std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
-  if (!IsBytes(unit)) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
+  const bool is_bytes = unit == "bytes" || unit == "byte" || unit == "B";
+  if (!is_bytes) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double scaled = static_cast<double>(value);
   size_t power = 0;
@@ -193,39 +192,24 @@ std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
     scaled /= 1024;
     ++power;
   }
-  if (power == 0) return Cat(value, " B");
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.2f %s", scaled, kUnits[power]);
-  return text;
+  return power == 0 ? Cat(value, " B") : absl::StrFormat("%.2f %s", scaled, kUnits[power]);
 }
+
+std::string Bytes(int64_t bytes, bool exact) { return FormatValue(bytes, "bytes", exact); }
 
 std::string FormatChange(int64_t value, std::string_view unit, bool exact) {
   return Cat(value > 0 ? "+" : "", FormatValue(value, unit, exact));
 }
 
 std::string FormatPercent(int64_t part, int64_t whole) {
-  if (whole == 0) return "-";
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-  return text;
+  return whole == 0 ? "-" : absl::StrFormat("%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-std::string FormatSeconds(double seconds) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3f s", seconds);
-  return text;
-}
+std::string FormatSeconds(double seconds) { return absl::StrFormat("%.3f s", seconds); }
 
 std::string FormatDuration(double seconds) {
-  char text[48];
-  if (seconds < 120) {
-    std::snprintf(text, sizeof(text), "%.1f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof(text), "%.1f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof(text), "%.1f h", seconds / 3600);
-  }
-  return text;
+  if (seconds < 120) return absl::StrFormat("%.1f s", seconds);
+  return seconds < 7200 ? absl::StrFormat("%.1f min", seconds / 60) : absl::StrFormat("%.1f h", seconds / 3600);
 }
 
 std::string FormatTime(int64_t unix_nanos) {
@@ -247,15 +231,14 @@ absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text,
                                  std::string_view range) {
   const std::optional<double> seconds = ParseSeconds(text);
   if (seconds.has_value() && *seconds >= least && *seconds <= most) return *seconds;
-  return absl::InvalidArgumentError(Cat(option, " ", text, ": write ", range));
+  return InvalidArgument(option, " ", text, ": write ", range);
 }
 
 bool ParseBytes(std::string_view text, int64_t* bytes) {
   const std::optional<double> number = TakeNumber(&text);
   if (!number.has_value()) return false;
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-  std::string unit(text);
-  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string unit = absl::AsciiStrToLower(std::string(text));
   double factor = 1;
   constexpr std::string_view kPrefixes = "kmgt";
   if (!unit.empty() && unit != "b") {
@@ -286,7 +269,7 @@ std::string Table::Text(size_t columns) const {
   for (; columns != 0 && line_width > columns; --line_width) {
     size_t* widest = nullptr;
     for (size_t i = 0; i < widths.size(); ++i) {
-      const bool can_shrink = columns_[i] == Align::kLeft && widths[i] > kLeastWidth;
+      const bool can_shrink = columns_[i] == 'l' && widths[i] > kLeastWidth;
       if (can_shrink && (widest == nullptr || widths[i] > *widest)) widest = &widths[i];
     }
     if (widest == nullptr) break;
@@ -296,16 +279,39 @@ std::string Table::Text(size_t columns) const {
   for (const Row& row : rows_) {
     std::string line;
     for (size_t i = 0; i < row.cells.size(); ++i) {
-      const bool is_cut = columns != 0 && columns_[i] == Align::kLeft;
+      const bool is_cut = columns != 0 && columns_[i] == 'l';
       const std::string cell = is_cut ? Shortened(row.cells[i], widths[i]) : row.cells[i];
       const std::string pad(widths[i] - std::min(Width(cell), widths[i]), ' ');
       line += i == 0 ? "" : "  ";
-      line += columns_[i] == Align::kRight ? pad + cell : cell + pad;
+      line += columns_[i] == 'r' ? pad + cell : cell + pad;
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += Colored(std::move(line), row.tone) + "\n";
   }
   return text;
+}
+
+Unit UnitOf(std::string_view name) {
+  std::string lower = absl::AsciiStrToLower(std::string(name));
+  if (lower.size() > 2 && lower.back() == 's') lower.pop_back();
+  for (const auto& [names, unit] : kUnits) {
+    for (const auto known_name : absl::StrSplit(names, ' ')) {
+      if (known_name == lower) return unit;
+    }
+  }
+  return {};
+}
+
+ScaledValue Scale(int64_t value, std::string_view from, std::string_view to) {
+  const Unit source = UnitOf(from);
+  if (source.factor == 0) {
+    const bool is_count = to == "count" || to == "sample" || to == "unit" || to == "minimum" || to == "auto";
+    return {static_cast<double>(value), is_count ? "" : std::string(to)};
+  }
+  Unit target = UnitOf(to);
+  if (target.family != source.family) target = source.family == kMemory ? kByte : kSecond;
+  return {static_cast<double>(value) * static_cast<double>(source.factor) / static_cast<double>(target.factor),
+          std::string(target.name)};
 }
 
 }  // namespace hbmprof::tool

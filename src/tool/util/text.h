@@ -1,46 +1,11 @@
-// Text output: concatenation, formatting of sizes, and printing that has no effect on a terminal.
+// Text output: formatting of sizes, units with pprof's names and rules, and printing that has no effect on a terminal.
 #ifndef HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 #define HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "src/tool/util/common.h"
 #include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
-
-// Returns the concatenation of strings, characters and integers.
-template <typename... Parts>
-std::string Cat(const Parts&... parts) {
-  std::string text;
-  const auto add = [&text](const auto& part) {
-    using Part = std::decay_t<decltype(part)>;
-    if constexpr (std::is_same_v<Part, char>) {
-      text += part;
-    } else if constexpr (std::is_integral_v<Part>) {
-      text += std::to_string(part);
-    } else {
-      text += std::string_view(part);
-    }
-  };
-  (add(parts), ...);
-  return text;
-}
-
-// Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
-absl::Status In(std::string_view where, const absl::Status& status);
-template <typename Value>
-absl::StatusOr<Value> In(std::string_view where, absl::StatusOr<Value> result) {
-  if (!result.ok()) return In(where, result.status());
-  return result;
-}
 
 // Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
 // the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays
@@ -67,7 +32,9 @@ absl::Status CloseOutput();
 // Returns a value of a sample type as text for users: bytes as "4.88 MiB", other units as "12 count". If `exact` is
 // true, the value is not rounded.
 std::string FormatValue(int64_t value, std::string_view unit, bool exact = false);
-// The same, with a plus sign before a positive value.
+// The same for bytes.
+std::string Bytes(int64_t bytes, bool exact = false);
+// The same as FormatValue, with a plus sign before a positive value.
 std::string FormatChange(int64_t value, std::string_view unit, bool exact = false);
 // Returns text such as "12.345 s".
 std::string FormatSeconds(double seconds);
@@ -91,8 +58,8 @@ absl::StatusOr<double> SecondsOf(std::string_view option, std::string_view text,
 // Formats rows of cells with aligned columns. The text of each cell goes through Visible.
 class Table {
  public:
-  enum class Align { kLeft, kRight };
-  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
+  // `columns`: for each column, 'l' if it is aligned left, 'r' if it is aligned right.
+  explicit Table(std::string columns) : columns_(std::move(columns)) {}
   // `tone` is the colour of the row.
   void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
   // Returns the table for PrintVisible. If `columns` is not 0, longer lines are made to fit, as far as possible: text
@@ -100,13 +67,30 @@ class Table {
   std::string Text(size_t columns = 0) const;
 
  private:
-  std::vector<Align> columns_;
+  std::string columns_;
   struct Row {
     std::vector<std::string> cells;
     Tone tone;
   };
   std::vector<Row> rows_;
 };
+
+struct Unit {
+  int64_t factor = 0;       // as a multiple of the smallest unit of its family; 0 for an unknown unit
+  std::string_view family;  // "memory" or "time"; "" for an unknown unit
+  std::string_view name;    // pprof's name: "B", "kB", "ns"
+};
+
+// Returns the unit `name`. Accepts upper and lower case, singular and plural. kB, MB, ... are multiples of 1024.
+Unit UnitOf(std::string_view name);
+
+struct ScaledValue {
+  double value;
+  std::string unit;
+};
+// Converts `value` from the unit `from` to the unit `to`, as pprof does. If `to` is not a unit of the same family,
+// converts to bytes or seconds. If `from` is unknown, returns the value unchanged, with the unit `to`.
+ScaledValue Scale(int64_t value, std::string_view from, std::string_view to);
 
 }  // namespace hbmprof::tool
 

@@ -2,12 +2,11 @@
 #ifndef HBMPROF_SRC_TOOL_UTIL_THREADS_H_
 #define HBMPROF_SRC_TOOL_UTIL_THREADS_H_
 
-#include <algorithm>
 #include <atomic>
-#include <cstddef>
 #include <system_error>
 #include <thread>
-#include <vector>
+
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 

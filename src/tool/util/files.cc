@@ -1,5 +1,4 @@
-// See output.h.
-#include "src/tool/util/output.h"
+#include "src/tool/util/files.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
@@ -29,6 +29,8 @@ absl::Status WriteTo(int descriptor, const std::string& name, const std::functio
   const absl::Status status = write(output);
   return status.ok() ? output.Flush() : status;
 }
+
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 }  // namespace
 
@@ -61,10 +63,33 @@ absl::Status CheckIsNoInput(const std::string& path, const std::vector<std::stri
     struct stat info;
     const bool is_known = (input == "-" ? fstat(STDIN_FILENO, &info) : stat(input.c_str(), &info)) == 0;
     if (!is_known || info.st_dev != output.st_dev || info.st_ino != output.st_ino) continue;
-    return absl::InvalidArgumentError(
-        Cat("-o ", path, ": this is the input ", input, ", which would be replaced; name another file"));
+    return InvalidArgument("-o ", path, ": this is the input ", input, ", which would be replaced; name another file");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  internal::FileDescriptor file;
+  if (path != "-") file.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int descriptor = path == "-" ? STDIN_FILENO : file.get();
+  if (descriptor < 0) {
+    const std::string text = Cat(path, ": cannot be opened: ", std::strerror(errno));
+    return errno == ENOENT ? NotFound(text) : PermissionDenied(text);
+  }
+  struct stat status;
+  if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
+    return InvalidArgument(path, ": is a directory; name the profiles in it, such as ", path, "/*.pb.gz");
+  }
+  std::string bytes;
+  std::string chunk(1 << 18, '\0');
+  while (true) {
+    const ssize_t count = read(descriptor, chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::InternalError(Cat(path, ": cannot be read: ", std::strerror(errno)));
+    if (count == 0) return bytes;
+    bytes.append(chunk.data(), static_cast<size_t>(count));
+    if (bytes.size() > kMaxFileBytes) return ResourceExhausted(path + ": is larger than 1 GiB");
+  }
 }
 
 }  // namespace hbmprof::tool

@@ -1,14 +1,9 @@
-// Where a subcommand writes its result: a file or standard output.
-#ifndef HBMPROF_SRC_TOOL_UTIL_OUTPUT_H_
-#define HBMPROF_SRC_TOOL_UTIL_OUTPUT_H_
+// Reads whole files, and writes the result of a subcommand.
+#ifndef HBMPROF_SRC_TOOL_UTIL_FILES_H_
+#define HBMPROF_SRC_TOOL_UTIL_FILES_H_
 
-#include <functional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/status.h"
 #include "src/base/atomic_file.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -26,6 +21,10 @@ absl::Status WriteOutput(const std::string& path, std::string_view bytes);
 // (a link). Call it before the work, whose result would replace the input.
 absl::Status CheckIsNoInput(const std::string& path, const std::vector<std::string>& inputs);
 
+// Returns the contents of the file `path` of at most 1 GiB; "-" is standard input. Errors: kNotFound,
+// kPermissionDenied, kInvalidArgument (a directory), kResourceExhausted (too large), kInternal.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+
 }  // namespace hbmprof::tool
 
-#endif  // HBMPROF_SRC_TOOL_UTIL_OUTPUT_H_
+#endif  // HBMPROF_SRC_TOOL_UTIL_FILES_H_

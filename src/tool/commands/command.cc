@@ -1,11 +1,8 @@
-// See options.h.
-#include "src/tool/commands/options.h"
+#include "src/tool/commands/command.h"
 
 #include <cstdlib>
-#include <string>
 
 #include "src/base/control_protocol.h"
-#include "src/tool/commands/command.h"
 
 namespace hbmprof::tool {
 
@@ -13,6 +10,19 @@ const char kFilterHelp[] =
     "Also --known [NAME=]REGEX: a further known library. Of a running process: --socket-dir DIR\n"
     "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
     "[KEY=]REGEX|RANGE";
+
+CLI::Validator WholeNumber(int64_t least, int64_t most) {
+  const auto read = [least, most](std::string& text) -> std::string {
+    int64_t number = 0;
+    if (text.find_first_not_of("0123456789") == std::string::npos && absl::SimpleAtoi(text, &number) &&
+        number >= least && number <= most) {
+      text = std::to_string(number);
+      return "";
+    }
+    return Cat("'", text, "' is not a whole number from ", least, " to ", most);
+  };
+  return {read, ""};
+}
 
 void AddProcessOptions(CLI::App& arguments, bool is_hidden) {
   // ControlDirectory reads the variable.
@@ -51,7 +61,7 @@ void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
   arguments.add_option("--tagignore", options.tag_ignore, "No samples with a label that matches")->group("");
 }
 
-void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
+void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree) {
   arguments.add_option("-t,--type", options.type, "Sample type, such as peak_space (default: the profile's own)");
   arguments
       .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,library")
@@ -64,13 +74,12 @@ void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
   arguments.add_flag("--cum", options.by_cum,
                      "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", options.exact, "Print bytes without rounding");
-  arguments.add_flag("--json", options.json, "Print JSON: all rows, with exact values");
+  arguments.add_flag("--json", options.json, kJsonHelp);
   AddViewOptions(arguments, options);
+  if (has_tree)
+    arguments.add_flag("--tree", options.tree,
+                       "The call tree, outermost frame first; its 100 largest nodes without -n");
   arguments.footer(kFilterHelp);
-}
-
-void AddTreeOption(CLI::App& arguments, SumsOptions& options) {
-  arguments.add_flag("--tree", options.tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
 }
 
 }  // namespace hbmprof::tool

@@ -1,0 +1,137 @@
+// What nearly all files of the command use: the usual headers, errors, and arithmetic.
+#ifndef HBMPROF_SRC_TOOL_UTIL_COMMON_H_
+#define HBMPROF_SRC_TOOL_UTIL_COMMON_H_
+
+// IWYU pragma: begin_exports
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+// IWYU pragma: end_exports
+
+namespace hbmprof::tool {
+
+// The exit status of the command.
+enum ExitCode : int {
+  kSuccess = 0,
+  kFinding = 1,   // the result needs attention: a damaged profile, growth above --fail-over
+  kUnusable = 2,  // no result: wrong usage, unreadable input, output that cannot be written
+};
+
+// Returns the concatenation of strings, characters and integers.
+template <typename... Parts>
+std::string Cat(const Parts&... parts) {
+  std::string text;
+  const auto add = [&text](const auto& part) {
+    using Part = std::decay_t<decltype(part)>;
+    if constexpr (std::is_same_v<Part, char>) {
+      text += part;
+    } else if constexpr (std::is_integral_v<Part>) {
+      text += std::to_string(part);
+    } else {
+      text += std::string_view(part);
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
+
+// These functions return an error whose message is the concatenation of `parts`.
+template <typename... Parts>
+absl::Status InvalidArgument(const Parts&... parts) {
+  return absl::InvalidArgumentError(Cat(parts...));
+}
+template <typename... Parts>
+absl::Status NotFound(const Parts&... parts) {
+  return absl::NotFoundError(Cat(parts...));
+}
+template <typename... Parts>
+absl::Status PermissionDenied(const Parts&... parts) {
+  return absl::PermissionDeniedError(Cat(parts...));
+}
+template <typename... Parts>
+absl::Status ResourceExhausted(const Parts&... parts) {
+  return absl::ResourceExhaustedError(Cat(parts...));
+}
+template <typename... Parts>
+absl::Status Unavailable(const Parts&... parts) {
+  return absl::UnavailableError(Cat(parts...));
+}
+
+// Returns the message of an error.
+inline std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+// Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
+inline absl::Status In(std::string_view where, const absl::Status& status) {
+  return status.ok() ? status : absl::Status(status.code(), Cat(where, ": ", MessageOf(status)));
+}
+template <typename Value>
+absl::StatusOr<Value> In(std::string_view where, absl::StatusOr<Value> result) {
+  if (!result.ok()) return In(where, result.status());
+  return result;
+}
+
+// Arithmetic on values from files. On overflow the result wraps around, as in pprof.
+inline int64_t Plus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+inline int64_t Minus(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+}
+inline void AddTo(int64_t& sum, int64_t value) { sum = Plus(sum, value); }
+// Returns the absolute value. Returns INT64_MAX for INT64_MIN.
+inline int64_t Magnitude(int64_t value) { return value == INT64_MIN ? INT64_MAX : value < 0 ? -value : value; }
+
+// Removes the elements for which `is_wrong` is true.
+template <typename List, typename Predicate>
+void EraseIf(List& list, const Predicate& is_wrong) {
+  list.erase(std::remove_if(list.begin(), list.end(), is_wrong), list.end());
+}
+
+// Returns the value of `key` in the map; `missing` if the key is missing.
+template <typename Map, typename Key>
+typename Map::mapped_type ValueOr(const Map& map, const Key& key, typename Map::mapped_type missing = {}) {
+  const auto found = map.find(key);
+  return found == map.end() ? missing : found->second;
+}
+
+}  // namespace hbmprof::tool
+
+// Returns the status that the expression has as its value, if it is an error.
+#define RETURN_IF_ERROR(...)                                                             \
+  do {                                                                                   \
+    if (absl::Status status_of_expression = (__VA_ARGS__); !status_of_expression.ok()) { \
+      return status_of_expression;                                                       \
+    }                                                                                    \
+  } while (false)
+
+// ASSIGN_OR_RETURN(const Profile profile, ParseProfile(bytes)): defines `profile` as the value that the StatusOr has,
+// or returns its error. The part before the first comma can also be an existing variable.
+#define ASSIGN_OR_RETURN(variable, ...) \
+  HBMPROF_ASSIGN_OR_RETURN_1(HBMPROF_JOIN(result_of_line_, __LINE__), variable, __VA_ARGS__)
+#define HBMPROF_ASSIGN_OR_RETURN_1(result, variable, ...) \
+  auto result = (__VA_ARGS__);                            \
+  if (!result.ok()) return std::move(result).status();    \
+  variable = *std::move(result)
+#define HBMPROF_JOIN(a, b) HBMPROF_JOIN_1(a, b)
+#define HBMPROF_JOIN_1(a, b) a##b
+
+#endif  // HBMPROF_SRC_TOOL_UTIL_COMMON_H_
