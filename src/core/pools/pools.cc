@@ -44,7 +44,7 @@ class Pools::BlockList {
 
 Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
   const Segment* const around = segments_.At(address);
-  Position position{IdOf(address, around == nullptr ? 1 : std::min(around->depth + 1, kMaxLevel))};
+  Position position{IdOf(address, around == nullptr ? 1 : around->depth + 1)};
   segments_.ForEachPart(address, address + static_cast<uint64_t>(std::max<int64_t>(bytes, 1)), kMaxLevel,
                         [&](const Segment* segment, int64_t) {
                           position.in_pool = true;
@@ -253,7 +253,7 @@ std::optional<Pools::Block> Pools::LookUpBlock(uint64_t address) {
 
 std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
   const Segment* segment = segments_.At(address);
-  for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
+  for (int level = segment == nullptr ? 1 : segment->depth + 1; level > 0; --level) {
     Block found{IdOf(address, level), {}};
     if (live_.Find(found.id, &found.record)) return found;
   }
@@ -419,17 +419,19 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   if (!change.Prepare(site)) return Added::kNoMemory;
   const Segment* outer = segments_.Around(address, end);
   const int depth = outer == nullptr ? 0 : outer->depth + 1;
-  if (outer != nullptr && (outer->account != account || depth + 1 > kMaxLevel)) return Added::kRefused;
+  if (outer != nullptr && outer->account != account) return Added::kRefused;
   if (IsBlockId(id) && (outer == nullptr || IdOf(address, depth) != id)) return Added::kRefused;
   // The segments that will be directly inside the new one.
   bool is_one_account = true;
   int64_t inner_bytes = 0;
   segments_.ForEachSegment(address, end, [&](const Segment* inner) {
+  int deepest = depth;
     if (inner->depth != depth || inner->outer != outer) return;
+    if (inner->depth >= depth) deepest = std::max(deepest, inner->depth + 1);
     is_one_account = is_one_account && inner->account == account;
     inner_bytes += inner->bytes();
   });
-  if (!is_one_account || (was_block && inner_bytes > 0)) return Added::kRefused;
+  if (!is_one_account || deepest >= kMaxLevel || (was_block && inner_bytes > 0)) return Added::kRefused;
   // Blocks in an inner segment get another level. Blocks that lie partly in an inner segment take bytes from the new
   // segment, too. No other block has taken the bytes of one that becomes a segment.
   BlockList blocks;
