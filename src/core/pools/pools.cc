@@ -146,6 +146,7 @@ SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) 
 std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
   if (!change.is_usable()) return Added::kNoMemory;
+  if (addition.event == Event::kUndoFree && !change.holds_all()) return kNeedsAll;
   uint64_t id = addition.id;
   LiveRecord record = addition.record;
   Attributes attributes;  // of a block
@@ -424,10 +425,10 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   // The segments that will be directly inside the new one.
   bool is_one_account = true;
   int64_t inner_bytes = 0;
-  segments_.ForEachSegment(address, end, [&](const Segment* inner) {
   int deepest = depth;
-    if (inner->depth != depth || inner->outer != outer) return;
+  segments_.ForEachSegment(address, end, [&](const Segment* inner) {
     if (inner->depth >= depth) deepest = std::max(deepest, inner->depth + 1);
+    if (inner->depth != depth || inner->outer != outer) return;
     is_one_account = is_one_account && inner->account == account;
     inner_bytes += inner->bytes();
   });
