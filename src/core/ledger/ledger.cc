@@ -285,9 +285,7 @@ int64_t Ledger::FreesOf(SiteId site) const {
 int64_t Ledger::CountLive() const {
   int64_t live = 0;
   LockAll();
-  ForEachShard([&](const Shard& shard) {
-    for (const Account& account : shard.accounts) live += account.num_allocs - account.num_frees;
-  });
+  for (AccountId account = 0; account < kAccounts; ++account) live += SumOf(account).num_live;
   UnlockAll();
   return live;
 }

@@ -76,11 +76,6 @@ bool Pools::ForEachPart(uint64_t id, const LiveRecord& record, const Visit& visi
       [&](Segment* segment, int64_t bytes) { return segment->account != site.account || visit(*segment, bytes); });
 }
 
-bool Pools::PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const {
-  return change.Prepare(record.site) &&
-         ForEachPart(id, record, [&](const Segment& segment, int64_t) { return change.Prepare(segment.site); });
-}
-
 Pools::Taken Pools::TakeParts(Change& change, uint64_t id, const LiveRecord& record, int64_t* taken) {
   *taken = 0;
   Taken result = Taken::kTaken;
@@ -214,7 +209,10 @@ bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, st
   const bool is_erased = live_.EraseWhere(id, &block.record, [&] {
     if (expected != nullptr && LiveTable::Pack(*expected) != LiveTable::Pack(block.record)) return false;
     is_segment = sites_.At(block.record.site).kind == SiteKind::kSegment;
-    needs_all = !change.holds_all() && (is_segment || !PrepareFree(change, id, block.record));
+    // A Change of all shards has the cells that EnterFree needs. Preparing them takes no lock.
+    const auto prepares = [&](const Segment& segment, int64_t) { return change.Prepare(segment.site); };
+    needs_all = !change.holds_all() &&
+                (is_segment || !change.Prepare(block.record.site) || !ForEachPart(id, block.record, prepares));
     return !is_segment && !needs_all;
   });
   if (needs_all) return false;

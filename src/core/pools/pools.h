@@ -238,8 +238,6 @@ class Pools {
   // Adds `sign` to blocks_outside_ if the record is that of a block that has taken fewer bytes than it has.
   void CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, int64_t sign);
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
-  // Returns whether the Change has the cells that EnterFree needs; one of all shards always has them. Takes no lock.
-  bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
   // Enters the free of a record that is no segment, after it left the live table, and calls GiveBack.
   void EnterFree(Change& change, uint64_t id, const LiveRecord& record);
   // Returns the site that differs from `site` only in its attributes and in_pool. Returns kNoSite if there is no memory
@@ -303,7 +301,7 @@ class Pools {
   SiteId SiteOfSize(Change& change, SiteId site, int64_t bytes);
 
   // Removes the records for which `matches(id, record)` returns true, one by one. `matches` may read the segment map.
-  // Records that are added meanwhile may stay.
+  // Records that are added or renamed meanwhile may stay.
   template <typename Matches>
   void RemoveWhere(const Matches& matches);
   bool IsBlockOf(uint64_t id, const LiveRecord& record, DeviceId device, AllocatorId allocator) const;
