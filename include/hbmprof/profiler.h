@@ -223,8 +223,9 @@ class Profiler {
   // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
   // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
   // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). A block whose bytes
-  // other blocks have taken meanwhile is dropped (dropped_records counts it). Does nothing for an empty record. While
-  // the record is live, a second call for it has no effect.
+  // other blocks have taken meanwhile is dropped (dropped_records counts it). In a forked child, the record of a buffer
+  // that the parent has freed counts as a new allocation. Does nothing for an empty record. While the record is live, a
+  // second call for it has no effect.
   void RestoreRecord(const FreedRecord& record);
   // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
   // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a

@@ -54,9 +54,10 @@ inline const char* AttachText(int code) {
 // The most bytes of the options, with the final 0.
 inline constexpr unsigned kMaxAttachOptionBytes = 16384;
 
-// This line in the options says that the calling thread was borrowed: it may be inside a call of the driver. So no
+// This option with this value says that the calling thread was borrowed: it may be inside a call of the driver. So no
 // function of the driver is called on it.
-inline constexpr char kAttachBorrowed[] = "HBMPROF_ATTACH=borrowed";
+inline constexpr char kAttachThread[] = "HBMPROF_ATTACH";
+inline constexpr char kAttachBorrowed[] = "borrowed";
 
 }  // namespace hbmprof::internal
 

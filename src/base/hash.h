@@ -1,5 +1,5 @@
 // Hashes and comparison of machine words and bytes, for tables inside one process. Keys are often aligned addresses,
-// whose low bits are equal. Therefore every bit of the input affects every bit of the hash, except in HashAddress.
+// whose low bits are equal. Therefore every bit of the input affects every bit of the hash.
 #ifndef HBMPROF_SRC_BASE_HASH_H_
 #define HBMPROF_SRC_BASE_HASH_H_
 
@@ -21,13 +21,6 @@ inline constexpr uint64_t kHashSeed3 = 0xe95c3a2f174db66bu;
 
 inline uint64_t HashWord(uint64_t word) {
   return MultiplyFold(MultiplyFold(word ^ kHashSeed0, kHashSeed1) ^ kHashSeed0, kHashSeed1);
-}
-
-// Returns a hash of an address or of a handle. The low bits of the hash can be used as an index. Costs half as much as
-// HashWord.
-inline uint64_t HashAddress(uint64_t address) {
-  const uint64_t product = address * kHashSeed0;
-  return product ^ (product >> 32);
 }
 
 struct Hash128 {

@@ -128,24 +128,16 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
     cie->has_augmentation_data = true;
     Cursor data = in.Block();
     while (const uint8_t letter = augmentation.Byte()) {
-      switch (letter) {
-        case 'R':
-          cie->pointer_encoding = data.Byte();
-          break;
-        case 'P':
-          data.EncodedValue(data.Byte());
-          break;
-        case 'L':
-          data.Byte();
-          break;
-        case 'S':
-          cie->is_signal_frame = true;
-          break;
-        case 'B':  // aarch64: return addresses are signed with key B
-          if (!kHasLinkRegister) return false;
-          break;
-        default:
-          return false;
+      if (letter == 'R') {
+        cie->pointer_encoding = data.Byte();
+      } else if (letter == 'P') {
+        data.EncodedValue(data.Byte());
+      } else if (letter == 'L') {
+        data.Byte();
+      } else if (letter == 'S') {
+        cie->is_signal_frame = true;
+      } else if (letter != 'B' || !kHasLinkRegister) {  // B: return addresses are signed with key B
+        return false;
       }
     }
     if (!data.ok()) return false;
@@ -189,10 +181,9 @@ enum Op : uint8_t {
 bool Combine(uint8_t op, uint64_t right, Term* left) {
   if (op == kOpPlus) {
     left->Add(right);
-    return true;
-  }
-  if (left->base != Term::kNumber) return false;
-  if (op == kOpAnd) {
+  } else if (left->base != Term::kNumber) {
+    return false;
+  } else if (op == kOpAnd) {
     left->offset &= right;
   } else if (op == kOpGe) {
     left->offset = static_cast<int64_t>(left->offset) >= static_cast<int64_t>(right) ? 1 : 0;
@@ -342,12 +333,9 @@ class CfaProgram {
         break;
       case kCfaDefCfa:
       case kCfaDefCfaSf:
-        row_->cfa_register = in->Uleb();
-        row_->cfa_offset = offset(op == kCfaDefCfaSf);
-        row_->cfa_expression = {};
-        break;
       case kCfaDefCfaRegister:
         row_->cfa_register = in->Uleb();
+        if (op != kCfaDefCfaRegister) row_->cfa_offset = offset(op == kCfaDefCfaSf);
         row_->cfa_expression = {};
         break;
       case kCfaDefCfaOffset:
@@ -358,26 +346,20 @@ class CfaProgram {
         row_->cfa_expression = in->Block();
         break;
       case kCfaOffset:
-        SetRule(low_bits, RegisterRule::kAtCfa, in->Uleb() * cie_.data_alignment);
-        break;
       case kCfaOffsetExtended:
       case kCfaOffsetExtendedSf: {
-        const uint64_t reg = in->Uleb();
+        const uint64_t reg = op == kCfaOffset ? low_bits : in->Uleb();
         const uint64_t at = op == kCfaOffsetExtendedSf ? in->Sleb() : in->Uleb();
         SetRule(reg, RegisterRule::kAtCfa, at * cie_.data_alignment);
         break;
       }
       case kCfaRestore:
-        RestoreRule(low_bits);
-        break;
       case kCfaRestoreExtended:
-        RestoreRule(in->Uleb());
+        RestoreRule(op == kCfaRestore ? low_bits : in->Uleb());
         break;
       case kCfaUndefined:
-        SetRule(in->Uleb(), RegisterRule::kUndefined);
-        break;
       case kCfaSameValue:
-        SetRule(in->Uleb(), RegisterRule::kSame);
+        SetRule(in->Uleb(), op == kCfaUndefined ? RegisterRule::kUndefined : RegisterRule::kSame);
         break;
       case kCfaExpression:
       case kCfaValExpression: {
@@ -444,11 +426,7 @@ bool SavedAt(const RegisterRule& rule, const Term& cfa, uintptr_t address, Term*
 
 bool IsRegister(const Term& term, uint64_t reg) { return term.base == Term::kRegister && term.reg == reg; }
 
-FrameRule Inexpressible() {
-  FrameRule rule;
-  rule.kind = FrameRule::kInexpressible;
-  return rule;
-}
+FrameRule Inexpressible() { return {FrameRule::kInexpressible}; }
 
 // Converts the rules of a signal trampoline. The kernel has pushed a context with all registers, in which pc directly
 // follows sp. `rule` has the members that Reduce sets before it calls this function. `fp_at` is the address of the
@@ -496,11 +474,8 @@ FrameRule ReduceWithLinkRegister(FrameRule rule, const Row& row, const Term& cfa
 
 // Converts a row to a FrameRule. The kind is kInexpressible if that is not possible.
 FrameRule Reduce(const Row& row, uintptr_t address) {
+  if (row.ra.kind == RegisterRule::kUndefined) return {FrameRule::kOutermost};
   FrameRule rule;
-  if (row.ra.kind == RegisterRule::kUndefined) {
-    rule.kind = FrameRule::kOutermost;
-    return rule;
-  }
   Term cfa{Term::kRegister, row.cfa_register, row.cfa_offset};
   if (row.cfa_expression.ok() && !Evaluate(row.cfa_expression, address, nullptr, &cfa)) return Inexpressible();
   rule.cfa_offset = static_cast<int64_t>(cfa.offset);
@@ -564,11 +539,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   uint64_t last = count;  // the last entry that is not above the target is in [first, last), if there is one
   while (last - first > 1) {
     const uint64_t mid = first + (last - first) / 2;
-    if (entry(mid, 0) <= target) {
-      first = mid;
-    } else {
-      last = mid;
-    }
+    (entry(mid, 0) <= target ? first : last) = mid;
   }
   if (entry(first, 0) > target) return nullptr;
   return reinterpret_cast<const uint8_t*>(base + static_cast<uintptr_t>(entry(first, 1)));
@@ -608,9 +579,8 @@ FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable
   if (!ReadFde(header, readable, address, &fde)) {
     // makecontext stores the address of a function as the outermost return address of a stack. That address does not
     // follow a call.
-    FrameRule rule;
-    if (ReadFde(header, readable, address + 1, &fde) && fde.start == address + 1) rule.kind = FrameRule::kOutermost;
-    return rule;
+    const bool is_start = ReadFde(header, readable, address + 1, &fde) && fde.start == address + 1;
+    return {is_start ? FrameRule::kOutermost : FrameRule::kNone};
   }
   Row initial;
   if (!CfaProgram(fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial).Run(fde.cie.program)) return Inexpressible();

@@ -22,39 +22,6 @@ bool Fits(int64_t value, int bits) {
   return value % 8 == 0 && value >= -limit && value < limit;
 }
 
-}  // namespace
-
-PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
-  const uint64_t inexpressible = uint64_t{FrameRule::kInexpressible} | uint64_t{object} << 5;
-  const bool has_register = rule.kind == FrameRule::kCfaFromRegister || rule.kind == FrameRule::kReturnInRegister;
-  const bool is_short = kHasLinkRegister || rule.kind == FrameRule::kCfaInSpSlot || has_register;
-  const bool has_return_offset = rule.kind == FrameRule::kCfaFromSp || rule.kind == FrameRule::kCfaFromFp;
-  // If fp is not saved, fp_offset has no other use than as the base of return_offset.
-  const int64_t fp_offset =
-      kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
-  // The word of a rule that was read is never 0, because 0 is an empty slot of the table.
-  if (rule.kind == FrameRule::kNone) return PackedRule(uint64_t{FrameRule::kNone} | kFpSaved | uint64_t{object} << 5);
-  // A frame holds at least its return address.
-  if (rule.kind == FrameRule::kCfaFromSp && rule.cfa_offset <= 0) return PackedRule(inexpressible);
-  if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
-  uint64_t cfa = static_cast<uint64_t>(rule.cfa_offset / 8);
-  if (rule.kind == FrameRule::kCfaInSpSlot) {
-    if (rule.cfa_addend % 8 != 0 || rule.cfa_addend < 0 || rule.cfa_addend >= 8 * 32) return PackedRule(inexpressible);
-    cfa = cfa << 5 | static_cast<uint64_t>(rule.cfa_addend / 8);
-  } else if (has_register) {
-    cfa = cfa << 5 | uint64_t{rule.fp_found_by_fp} << 4 | rule.cfa_register;
-  } else if (kHasLinkRegister) {
-    const auto distance =
-        static_cast<int64_t>(static_cast<uint64_t>(rule.return_offset) - static_cast<uint64_t>(fp_offset));
-    if (has_return_offset && !Fits(distance, 5)) return PackedRule(inexpressible);
-    cfa = cfa << 5 | (static_cast<uint64_t>(distance / 8) & 31);
-  }
-  const auto fp = static_cast<uint64_t>(fp_offset / 8) << 43 >> 24;
-  return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
-}
-
-namespace {
-
 // If the code at `pc` is the trampoline to which signal handlers return, and the kernel provides no correct unwind
 // information for it, returns its rule. Otherwise returns a rule of kind kNone.
 #if defined(__aarch64__)
@@ -93,6 +60,35 @@ bool IsProcessStart(uintptr_t address) {
 }
 
 }  // namespace
+
+PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
+  const uint64_t inexpressible = uint64_t{FrameRule::kInexpressible} | uint64_t{object} << 5;
+  const bool has_register = rule.kind == FrameRule::kCfaFromRegister || rule.kind == FrameRule::kReturnInRegister;
+  const bool is_short = kHasLinkRegister || rule.kind == FrameRule::kCfaInSpSlot || has_register;
+  const bool has_return_offset = rule.kind == FrameRule::kCfaFromSp || rule.kind == FrameRule::kCfaFromFp;
+  // If fp is not saved, fp_offset has no other use than as the base of return_offset.
+  const int64_t fp_offset =
+      kHasLinkRegister && has_return_offset && !rule.fp_saved ? rule.return_offset : rule.fp_offset;
+  // The word of a rule that was read is never 0, because 0 is an empty slot of the table.
+  if (rule.kind == FrameRule::kNone) return PackedRule(uint64_t{FrameRule::kNone} | kFpSaved | uint64_t{object} << 5);
+  // A frame holds at least its return address.
+  if (rule.kind == FrameRule::kCfaFromSp && rule.cfa_offset <= 0) return PackedRule(inexpressible);
+  if (!Fits(fp_offset, 21) || !Fits(rule.cfa_offset, is_short ? 19 : 24)) return PackedRule(inexpressible);
+  uint64_t cfa = static_cast<uint64_t>(rule.cfa_offset / 8);
+  if (rule.kind == FrameRule::kCfaInSpSlot) {
+    if (rule.cfa_addend % 8 != 0 || rule.cfa_addend < 0 || rule.cfa_addend >= 8 * 32) return PackedRule(inexpressible);
+    cfa = cfa << 5 | static_cast<uint64_t>(rule.cfa_addend / 8);
+  } else if (has_register) {
+    cfa = cfa << 5 | uint64_t{rule.fp_found_by_fp} << 4 | rule.cfa_register;
+  } else if (kHasLinkRegister) {
+    const auto distance =
+        static_cast<int64_t>(static_cast<uint64_t>(rule.return_offset) - static_cast<uint64_t>(fp_offset));
+    if (has_return_offset && !Fits(distance, 5)) return PackedRule(inexpressible);
+    cfa = cfa << 5 | (static_cast<uint64_t>(distance / 8) & 31);
+  }
+  const auto fp = static_cast<uint64_t>(fp_offset / 8) << 43 >> 24;
+  return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
+}
 
 void PrepareRules() {
   static std::atomic<bool> is_first{true};

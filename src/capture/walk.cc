@@ -160,22 +160,20 @@ WalkResult WalkByFramePointers(const Caller& caller, uintptr_t* pcs, int max_dep
   StackMemory memory(caller.sp);
   pcs[0] = caller.pc;
   int depth = 1;
-  if (!memory.is_own()) return {depth, WalkEnd::kUnknown};
   uintptr_t sp = caller.sp;
   uintptr_t fp = caller.fp;
-  for (;;) {
+  while (memory.is_own()) {
     uintptr_t outer_fp;
     uintptr_t pc;
-    if (fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc)) {
-      return {depth, WalkEnd::kUnknown};
-    }
+    if (fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc)) break;
     pc = StripReturnAddress(pc);
-    if (pc < kFirstCode) return {depth, WalkEnd::kUnknown};
+    if (pc < kFirstCode) break;
     if (depth == max_depth) return {depth, WalkEnd::kDepth};
     pcs[depth++] = pc;
     sp = fp + 16;
     fp = outer_fp;
   }
+  return {depth, WalkEnd::kUnknown};
 }
 
 }  // namespace hbmprof::internal

@@ -11,16 +11,12 @@
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
-namespace {
 
 using internal::GuardCheck;
 using internal::Joined;
-using internal::ProfilerImpl;
-
-}  // namespace
 
 Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<ProfilerImpl>(options, enabled_)) {
+    : enabled_(options.enabled), impl_(std::make_unique<internal::ProfilerImpl>(options, enabled_)) {
   internal::AddProfiler(impl_.get());
 }
 

@@ -37,12 +37,9 @@ void EndScope() { SetBegun(ScopeOfThisStack(), false); }
 }  // namespace hbmprof::internal
 
 namespace hbmprof {
-namespace {
 
 constexpr uint32_t kBegunHere = 1;
 constexpr uint32_t kBegunInInjected = 2;
-
-}  // namespace
 
 ScopedCaller::ScopedCaller(const Caller& caller) : begun_(internal::BeginScope(caller) ? kBegunHere : 0) {
   const internal::InjectedProfiler* const joined = internal::JoinedProfiler();

@@ -113,10 +113,10 @@ class RecordingWriter {
   // Writes the elements of `tables` that the file does not have yet. `tables` must begin with the elements of the
   // previous call. The elements must be written before the events that refer to them.
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
-  // `events` are those of one event buffer, in order of their times. The last event must not be continued (is_continued
-  // is false). If an event is earlier than the previous one or belongs to the same change, the time of the previous
-  // event is written for it. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to
-  // an element that no table has, or has a value out of range.
+  // `events` are of one shard, whole changes (the last event has is_continued false), in order of their times. If an
+  // event is earlier than the previous one or belongs to the same change, the time of the previous event is written for
+  // it. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to an element that no
+  // table has, or has a value out of range.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;

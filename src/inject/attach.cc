@@ -262,8 +262,8 @@ AttachCode Attach(const char* options) {
     return code;
   }
   process = getpid();
-  const char* const thread = OptionText("HBMPROF_ATTACH");
-  if (thread == nullptr || std::strcmp(thread, "borrowed") != 0) MeasureCudaMemoryFromBefore(/*attempts=*/20);
+  const char* const thread = OptionText(kAttachThread);
+  if (thread == nullptr || std::strcmp(thread, kAttachBorrowed) != 0) MeasureCudaMemoryFromBefore(/*attempts=*/20);
   StartBackgroundThread(&MeasureInThread, nullptr);
   return kAttached;
 }

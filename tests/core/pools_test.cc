@@ -134,6 +134,36 @@ TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
   EXPECT_EQ(Stats().num_live, 0);
 }
 
+// The id of a block has no space for a deeper level.
+TEST_F(PoolsTest, SegmentsNestNoDeeperFromInsideOut) {
+  ASSERT_TRUE(profiler_.RecordSegment(At(1000), Bytes(2)));
+  ASSERT_TRUE(profiler_.RecordSegment(At(1000), Bytes(1)));
+  int deepest = 1;
+  for (; deepest < 126; ++deepest) {
+    ASSERT_TRUE(profiler_.RecordSegment(At(1000 - deepest), Bytes(2 + 2 * deepest))) << deepest;
+  }
+  const auto expect_same = [&] {
+    EXPECT_EQ(Stats().num_live, 127);
+    ExpectInUse(2 * deepest * kUnit, 2 * deepest * kUnit);
+  };
+  expect_same();
+  for (int more = 0; more < 4; ++more) {
+    EXPECT_FALSE(profiler_.RecordSegment(At(800 - more), Bytes(400 + 2 * more))) << "around all of them";
+  }
+  EXPECT_FALSE(profiler_.RecordSegment(At(1000), kUnit / 2)) << "inside all of them";
+  expect_same();
+  ASSERT_TRUE(profiler_.RecordAlloc(At(800), Bytes(400)));
+  EXPECT_FALSE(profiler_.RecordSegment(At(800), Bytes(400))) << "a live buffer around all of them";
+  EXPECT_EQ(profiler_.RecordFree(At(800)).bytes(), 400 * kUnit);
+  ASSERT_TRUE(profiler_.RecordBlock(At(1000), Bytes(1)));
+  ExpectInUse(2 * deepest * kUnit, (2 * deepest - 1) * kUnit);
+  EXPECT_TRUE(profiler_.RecordBlockFree(At(1000)));
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
+  expect_same();
+  profiler_.DropDevice(kDefaultDevice);
+  ExpectInUse(0, 0);
+}
+
 TEST_F(PoolsTest, FreedBytesServeBlocksOfOtherThreads) {
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 256 * kMiB));
   std::thread([&] {

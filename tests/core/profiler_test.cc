@@ -25,6 +25,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
@@ -1414,6 +1415,28 @@ bool IsRightInChild(const IsRight& is_right) {
   }
   int status = 0;
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7;
+}
+
+// The free is that of the parent, so the child has none that it could undo.
+TEST_F(ProfilerTest, ForkedChildCountsARestoredRecordAsAnAllocation) {
+  ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
+  const FreedRecord freed = profiler_.RecordFree(At(1));
+  ASSERT_TRUE(profiler_.RecordSegment(At(2), 1000));
+  const FreedRecord segment = profiler_.RecordFree(At(2));
+  EXPECT_TRUE(IsRightInChild([&] {
+    profiler_.RestoreRecord(freed);
+    profiler_.RestoreRecord(segment);
+    bool right = Stats().num_allocs == 2 && Stats().num_live == 2 && profiler_.RecordResize(At(1), 200) &&
+                 profiler_.RecordResize(At(2), 2000);
+    profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
+    right = right && Stats().num_allocs == 2 && Stats().num_live == 2;
+    profiler_.RecordFree(At(1));
+    profiler_.RecordFree(At(2));
+    profiler_.ResetPeak(kDefaultDevice);
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    for (const Snapshot::Sample& sample : snapshot.samples) right = right && sample.alloc_objects >= 0;
+    return right && SerializePprof(snapshot, nullptr).ok();
+  }));
 }
 
 TEST_F(ProfilerTest, ForkedChildWithoutMemoryDropsARestoredRecord) {

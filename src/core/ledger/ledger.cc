@@ -182,6 +182,7 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
 }
 
 void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
+  if (event == Event::kUndoFree && ledger_.FreesOf(record.site) <= 0) event = Event::kAlloc;
   const int octave = OctaveNow(record.birth);
   if (octave >= 0 && event == Event::kFree) ledger_.freed_ages_.Add(record.site, octave);
   if (octave >= 0 && event == Event::kUndoFree) ledger_.freed_ages_.Subtract(record.site, octave);
@@ -273,12 +274,18 @@ AccountTotals Ledger::Totals(AccountId account) const {
   return totals;
 }
 
+int64_t Ledger::FreesOf(SiteId site) const {
+  int64_t frees = 0;
+  ForEachShard([&](const Shard& shard) {
+    if (HasCells(shard, site)) frees += shard.cells[site].freed_objects;
+  });
+  return frees;
+}
+
 int64_t Ledger::CountLive() const {
   int64_t live = 0;
   LockAll();
-  ForEachShard([&](const Shard& shard) {
-    for (const Account& account : shard.accounts) live += account.num_allocs - account.num_frees;
-  });
+  for (AccountId account = 0; account < kAccounts; ++account) live += SumOf(account).num_live;
   UnlockAll();
   return live;
 }

@@ -84,9 +84,7 @@ struct SiteTotals {
 
 // Values of one account at one instant.
 struct AccountTotals {
-  // Returns whether the account has had a record. A forked child can restore a record of its parent, without an
-  // allocation of its own.
-  bool is_used() const { return num_allocs != 0 || num_live != 0 || peak_bytes_in_use != 0; }
+  bool is_used() const { return num_allocs != 0; }
 
   int64_t bytes_in_use = 0;
   int64_t peak_bytes_in_use = 0;
@@ -247,7 +245,9 @@ class Ledger {
 
     // Enters the allocation or the free of an object of `bytes` bytes.
     void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
-    // The same for a record of the live table. Also counts the age of a buffer that is freed, or undoes that.
+    // The same for a record of the live table. Also counts the age of a buffer that is freed, or undoes that. A
+    // kUndoFree needs all shards. It is entered as a kAlloc if the site has no free to undo: the record is that of the
+    // process that has forked this one.
     void Enter(Event event, uint64_t id, const LiveRecord& record);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
@@ -501,6 +501,7 @@ class Ledger {
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
+  int64_t FreesOf(SiteId site) const;
   // Calls `visit(shard)` for the shards with these bits.
   template <typename Visit>
   void ForEachShardOf(uint32_t shards, const Visit& visit) const;

@@ -44,7 +44,7 @@ class Pools::BlockList {
 
 Pools::Position Pools::PositionIn(uint64_t address, int64_t bytes) const {
   const Segment* const around = segments_.At(address);
-  Position position{IdOf(address, around == nullptr ? 1 : std::min(around->depth + 1, kMaxLevel))};
+  Position position{IdOf(address, around == nullptr ? 1 : around->depth + 1)};
   segments_.ForEachPart(address, address + static_cast<uint64_t>(std::max<int64_t>(bytes, 1)), kMaxLevel,
                         [&](const Segment* segment, int64_t) {
                           position.in_pool = true;
@@ -74,11 +74,6 @@ bool Pools::ForEachPart(uint64_t id, const LiveRecord& record, const Visit& visi
   return segments_.ForEachPart(
       start, start + static_cast<uint64_t>(record.bytes), LevelOf(id),
       [&](Segment* segment, int64_t bytes) { return segment->account != site.account || visit(*segment, bytes); });
-}
-
-bool Pools::PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const {
-  return change.Prepare(record.site) &&
-         ForEachPart(id, record, [&](const Segment& segment, int64_t) { return change.Prepare(segment.site); });
 }
 
 Pools::Taken Pools::TakeParts(Change& change, uint64_t id, const LiveRecord& record, int64_t* taken) {
@@ -146,6 +141,7 @@ SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) 
 std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
   if (!change.is_usable()) return Added::kNoMemory;
+  if (addition.event == Event::kUndoFree && !change.holds_all()) return kNeedsAll;
   uint64_t id = addition.id;
   LiveRecord record = addition.record;
   Attributes attributes;  // of a block
@@ -213,7 +209,10 @@ bool Pools::RemoveBy(Change& change, uint64_t id, const LiveRecord* expected, st
   const bool is_erased = live_.EraseWhere(id, &block.record, [&] {
     if (expected != nullptr && LiveTable::Pack(*expected) != LiveTable::Pack(block.record)) return false;
     is_segment = sites_.At(block.record.site).kind == SiteKind::kSegment;
-    needs_all = !change.holds_all() && (is_segment || !PrepareFree(change, id, block.record));
+    // A Change of all shards has the cells that EnterFree needs. Preparing them takes no lock.
+    const auto prepares = [&](const Segment& segment, int64_t) { return change.Prepare(segment.site); };
+    needs_all = !change.holds_all() &&
+                (is_segment || !change.Prepare(block.record.site) || !ForEachPart(id, block.record, prepares));
     return !is_segment && !needs_all;
   });
   if (needs_all) return false;
@@ -253,7 +252,7 @@ std::optional<Pools::Block> Pools::LookUpBlock(uint64_t address) {
 
 std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
   const Segment* segment = segments_.At(address);
-  for (int level = segment == nullptr ? 1 : std::min(segment->depth + 1, kMaxLevel); level > 0; --level) {
+  for (int level = segment == nullptr ? 1 : segment->depth + 1; level > 0; --level) {
     Block found{IdOf(address, level), {}};
     if (live_.Find(found.id, &found.record)) return found;
   }
@@ -419,17 +418,19 @@ Pools::Added Pools::InsertSegment(Change& change, uint64_t id, SiteId site, int6
   if (!change.Prepare(site)) return Added::kNoMemory;
   const Segment* outer = segments_.Around(address, end);
   const int depth = outer == nullptr ? 0 : outer->depth + 1;
-  if (outer != nullptr && (outer->account != account || depth + 1 > kMaxLevel)) return Added::kRefused;
+  if (outer != nullptr && outer->account != account) return Added::kRefused;
   if (IsBlockId(id) && (outer == nullptr || IdOf(address, depth) != id)) return Added::kRefused;
   // The segments that will be directly inside the new one.
   bool is_one_account = true;
   int64_t inner_bytes = 0;
+  int deepest = depth;
   segments_.ForEachSegment(address, end, [&](const Segment* inner) {
+    if (inner->depth >= depth) deepest = std::max(deepest, inner->depth + 1);
     if (inner->depth != depth || inner->outer != outer) return;
     is_one_account = is_one_account && inner->account == account;
     inner_bytes += inner->bytes();
   });
-  if (!is_one_account || (was_block && inner_bytes > 0)) return Added::kRefused;
+  if (!is_one_account || deepest >= kMaxLevel || (was_block && inner_bytes > 0)) return Added::kRefused;
   // Blocks in an inner segment get another level. Blocks that lie partly in an inner segment take bytes from the new
   // segment, too. No other block has taken the bytes of one that becomes a segment.
   BlockList blocks;

@@ -200,7 +200,7 @@ class Pools {
   static constexpr uint64_t kBlockBit = uint64_t{1} << 63;
   static constexpr int kLevelShift = 50;
   static constexpr uint64_t kLevelBits = uint64_t{0x7f} << kLevelShift;
-  static constexpr int kMaxLevel = 0x7f;
+  static constexpr int kMaxLevel = 0x7f;  // above the depth of each segment, so that each block has a level
   static_assert(((kBlockBit | kLevelBits) & uint64_t{0x3f} << 57) == 0, "the bits of a handle's name space");
   static uint64_t IdOf(uint64_t address, int level) {
     return address ^ kBlockBit ^ static_cast<uint64_t>(level - 1) << kLevelShift;
@@ -238,8 +238,6 @@ class Pools {
   // Adds `sign` to blocks_outside_ if the record is that of a block that has taken fewer bytes than it has.
   void CountOutside(uint64_t id, const LiveRecord& record, int64_t taken, int64_t sign);
   bool HasOutside() const { return blocks_outside_.load(std::memory_order_relaxed) > 0; }
-  // Returns whether the Change has the cells that EnterFree needs; one of all shards always has them. Takes no lock.
-  bool PrepareFree(Change& change, uint64_t id, const LiveRecord& record) const;
   // Enters the free of a record that is no segment, after it left the live table, and calls GiveBack.
   void EnterFree(Change& change, uint64_t id, const LiveRecord& record);
   // Returns the site that differs from `site` only in its attributes and in_pool. Returns kNoSite if there is no memory
@@ -252,7 +250,7 @@ class Pools {
 
   static bool IsInView(const Ledger::SegmentView& view, uint64_t address) { return address - view.start < view.bytes; }
   // Makes the shard's view that of the innermost segment at `address`. Returns false, and clears the view, if there is
-  // none, or if it is nested so deeply that a block in it has the level of the segment.
+  // none.
   bool LoadView(Ledger::OwnShard& own, uint64_t address) const;
   // The same, for TryAddBlock: if it were inlined there, the common case would have too few registers.
   [[gnu::noinline]] bool LoadViewOutOfLine(Ledger::OwnShard& own, uint64_t address) const;
@@ -303,7 +301,7 @@ class Pools {
   SiteId SiteOfSize(Change& change, SiteId site, int64_t bytes);
 
   // Removes the records for which `matches(id, record)` returns true, one by one. `matches` may read the segment map.
-  // Records that are added meanwhile may stay.
+  // Records that are added or renamed meanwhile may stay.
   template <typename Matches>
   void RemoveWhere(const Matches& matches);
   bool IsBlockOf(uint64_t id, const LiveRecord& record, DeviceId device, AllocatorId allocator) const;
@@ -342,7 +340,7 @@ inline bool Pools::LoadView(Ledger::OwnShard& own, uint64_t address) const {
   Ledger::SegmentView& view = own.view();
   view = {};
   const SegmentMap::Piece* piece = segments_.PieceAt(address);
-  if (piece == nullptr || piece->segment->depth >= kMaxLevel) return false;
+  if (piece == nullptr) return false;
   view.start = piece->start;
   view.bytes = piece->end - piece->start;
   view.id_bits = IdOf(0, piece->segment->depth + 1);

@@ -79,14 +79,6 @@ void SegmentMap::ReassignPieces(uint64_t start, uint64_t end, Segment* from, Seg
   count_ = count_ - (last - first) + made;
 }
 
-void SegmentMap::SetDepths(uint64_t start, uint64_t end) {
-  ForEachSegment(start, end, [](Segment* segment) {
-    int depth = 0;
-    for (const Segment* outer = segment->outer; outer != nullptr; outer = outer->outer) ++depth;
-    segment->depth = depth;
-  });
-}
-
 Segment* SegmentMap::NewSegment(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account) {
   if (!Reserve(1)) return nullptr;
   void* memory = free_;
@@ -107,12 +99,13 @@ Segment* SegmentMap::Add(uint64_t start, uint64_t end, uint64_t id, SiteId site,
   Segment* segment = NewSegment(start, end, id, site, account);
   if (segment == nullptr) return nullptr;
   segment->outer = Around(start, end);
+  segment->depth = segment->outer == nullptr ? 0 : segment->outer->depth + 1;
   ForEachSegment(start, end, [&](Segment* other) {
-    if (other == segment) return;
-    if (other->outer == segment->outer && segment->Contains(other->start, other->end)) other->outer = segment;
+    if (other == segment || other->depth < segment->depth) return;  // itself, or around it
+    ++other->depth;
+    if (other->outer == segment->outer) other->outer = segment;
   });
   ReassignPieces(start, end, segment->outer, segment);
-  SetDepths(start, end);
   only_account_.store(empty() || only_account() == account ? account : -1, std::memory_order_relaxed);
   segments_.fetch_add(1, std::memory_order_relaxed);
   return segment;

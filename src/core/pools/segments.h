@@ -153,8 +153,6 @@ class SegmentMap {
   // addresses in [start, end) that have no segment. If `to` is null, removes the pieces. REQUIRES: capacity for the new
   // pieces (Reserve).
   void ReassignPieces(uint64_t start, uint64_t end, Segment* from, Segment* to);
-  // Computes the depths of the segments that have a byte in [start, end) from their `outer`.
-  void SetDepths(uint64_t start, uint64_t end);
   // Returns a segment of which all bytes are idle, after Reserve(1); null if the host has no memory.
   Segment* NewSegment(uint64_t start, uint64_t end, uint64_t id, SiteId site, AccountId account);
   void Free(Segment* segment) {

@@ -112,9 +112,13 @@ void LiveTable::Update(uint64_t id, SiteId site, int64_t bytes) {
 }
 
 bool LiveTable::Rename(uint64_t id, uint64_t new_id) {
-  SpinLockHolder hold_size(resize_lock_);  // ForEach holds it from beginning to end
+  SpinLockHolder hold(resize_lock_);  // so that no visit sees both ids, or none
   LiveRecord record;
-  return Find(id, &record) && Insert(new_id, record) == Inserted::kNew && Erase(id, &record);
+  if (!Find(id, &record) || Insert(new_id, record) != Inserted::kNew || !Erase(id, &record)) return false;
+  for (const Walk* walk = walks_; walk != nullptr; walk = walk->other) {
+    if (HashOf(id) >= walk->next && HashOf(new_id) < walk->next) walk->call(walk->visit, new_id, record);
+  }
+  return true;
 }
 
 bool LiveTable::MapArray(size_t array) {

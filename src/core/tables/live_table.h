@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "src/base/generations.h"
 #include "src/base/pages.h"
@@ -146,17 +147,17 @@ class LiveTable {
   void Update(uint64_t id, SiteId site, int64_t bytes);
 
   // Gives the record of `id` another id. Returns false, and changes nothing, if there is none, if `new_id` is in the
-  // table, or if there is no memory. Waits for a ForEach in progress, so that this visits the record exactly once.
+  // table, or if there is no memory. Calls `visit` of each ForEach that would now miss the record.
   bool Rename(uint64_t id, uint64_t new_id);
 
-  // Calls `visit(id, record)` for every record. It runs under a bucket's lock and must not call the table. Records that
-  // are inserted meanwhile may be missed. Holds resize_lock_ to its end, so the number of buckets stays as it is.
+  // Calls VisitSome until all records are visited. Visits also those that Rename moves, but these perhaps several
+  // times, or on the thread that calls Rename.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
   // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
   // first call, and sets `*next` for the following call. Returns false after the last records. All calls together visit
-  // each record that is live meanwhile exactly once, except those that Rename moves. So a long visit delays nobody for
-  // long.
+  // each record that is live meanwhile exactly once, except those that Rename moves. `visit` runs under locks of the
+  // table, which it must not call. A long visit delays nobody for long.
   template <typename Visit>
   bool VisitSome(uint64_t* next, const Visit& visit) const;
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
@@ -318,8 +319,8 @@ class LiveTable {
   bool MapArray(size_t array) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
-  // Returns the memory of buckets that are not in use to the kernel. REQUIRES: resize_lock_ is held.
-  void Discard(size_t first, size_t count);
+  // Returns the memory of buckets that are not in use to the kernel.
+  void Discard(size_t first, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // Returns null if there is no memory.
   Bucket* NewOverflowBucket() const;
   void FreeOverflowBucket(Bucket* bucket) const;
@@ -334,6 +335,14 @@ class LiveTable {
   std::atomic<int64_t> shrink_below_;
   mutable SpinLock resize_lock_;
   size_t buckets_ ABSL_GUARDED_BY(resize_lock_);
+  // A ForEach in progress has visited the records whose hashes are below `next`.
+  struct Walk {
+    uint64_t next;
+    void (*call)(const void* visit, uint64_t id, const LiveRecord& record);
+    const void* visit;
+    Walk* other;
+  };
+  mutable Walk* walks_ ABSL_GUARDED_BY(resize_lock_) = nullptr;
   mutable SpinLock overflow_lock_;
   mutable Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
@@ -342,10 +351,22 @@ class LiveTable {
 
 template <typename Visit>
 void LiveTable::ForEach(const Visit& visit) const {
-  SpinLockHolder hold_size(resize_lock_);
-  for (size_t index = buckets_; index < 2 * buckets_; ++index) {
-    LockedChain(*this, BucketAt(index)).ForEach(visit);
+  constexpr int kPauses = 8;  // the lock is not fair
+  const auto call = [](const void* of, uint64_t id, const LiveRecord& record) {
+    (*static_cast<const Visit*>(of))(id, record);
+  };
+  Walk walk = {kFirstHash, call, &visit, nullptr};
+  {
+    SpinLockHolder hold(resize_lock_);
+    walk.other = std::exchange(walks_, &walk);
   }
+  while (VisitSome(&walk.next, visit)) {
+    for (int i = 0; i < kPauses; ++i) CpuRelax();
+  }
+  SpinLockHolder hold(resize_lock_);
+  Walk** in_list = &walks_;
+  while (*in_list != &walk) in_list = &(*in_list)->other;
+  *in_list = walk.other;
 }
 
 template <typename Visit>

@@ -247,21 +247,6 @@ Labels TagRegistry::Of(TagSetId tags) const {
   return labels;
 }
 
-}  // namespace
-
-__thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
-std::atomic<void (*)(TagSetId)> tags_observer{nullptr};
-
-void CallTagsObserver(TagSetId tags) {
-  if (auto* const observe = tags_observer.load(std::memory_order_relaxed)) observe(tags);
-}
-
-TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
-  return tag_registry->Extend(tags, key, value);
-}
-
-namespace {
-
 // The value for EndTag: this copy's set in the lower half, the injected profiler's set in the upper half.
 static_assert(kMaxTagSets - 1 <= UINT16_MAX);
 
@@ -276,6 +261,17 @@ TagSetId BeginHere(std::string_view key, std::string_view value) {
 }
 
 }  // namespace
+
+__thread TagSetId current_tags __attribute__((tls_model("initial-exec"))) = kNoTags;
+std::atomic<void (*)(TagSetId)> tags_observer{nullptr};
+
+void CallTagsObserver(TagSetId tags) {
+  if (auto* const observe = tags_observer.load(std::memory_order_relaxed)) observe(tags);
+}
+
+TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value) {
+  return tag_registry->Extend(tags, key, value);
+}
 
 uint32_t BeginTag(std::string_view key, std::string_view value) {
   const InjectedProfiler* const joined = JoinedProfiler();

@@ -123,7 +123,7 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
     }
   }
   environment[internal::kControlDirectoryVariable] = InnerDirectory(target);
-  environment["HBMPROF_ATTACH"] = "borrowed";
+  environment[internal::kAttachThread] = internal::kAttachBorrowed;
   SetOutputVariables(options, folder, NewRunName(), environment);
   std::string lines;
   for (const auto& [name, value] : environment) {
