@@ -237,6 +237,17 @@ TEST(Leaks, FindsALeakInOneDumpByAges) {
   EXPECT_THAT(RunTool({"leaks", "--all", dump}).out, HasSubstr("last kept a buffer 24.0 s ago"));
 }
 
+TEST(Leaks, LabelsOfBirthsAreInSeconds) {
+  const std::string dir = ScratchDir();
+  ProfileMaker maker;
+  maker.Comment("hbmprof version=1 pid=7 uptime=63");
+  hbmprof::pprof::Ages& ages = *maker.Sample({maker.Frame("Keep")}, {64, 64}).mutable_ages();
+  for (auto* born : {ages.mutable_born_bytes(), ages.mutable_born_counts()}) born->Resize(64, 1);
+  maker.Write(dir + "/dump");
+  ASSERT_EQ(RunTool({"convert", "--to", "births", dir + "/dump", "-o", dir + "/births"}).exit_code, 0);
+  EXPECT_EQ(ToolJson({"top", "--tagfocus", "birth=0ms:9000ms", dir + "/births"})["selected"], 10);
+}
+
 TEST(Leaks, ExplainsMissingInput) {
   const std::string dir = ScratchDir();
   const std::vector<std::string> dumps = ServerDumps(dir);

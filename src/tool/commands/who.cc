@@ -140,8 +140,10 @@ std::string NeighboursText(const OpenedRecording& recording, uint64_t address, i
 std::optional<uint64_t> ParseAddress(const std::string& text) {
   const bool is_hexadecimal = text.rfind("0x", 0) == 0 || text.rfind("0X", 0) == 0;
   uint64_t address = 0;
-  if (is_hexadecimal ? absl::SimpleHexAtoi(text, &address) : absl::SimpleAtoi(text, &address)) return address;
-  return std::nullopt;
+  // These functions also accept a sign, and space around the number.
+  const bool is_number = text.find_first_not_of("0123456789abcdefABCDEFxX") == std::string::npos &&
+                         (is_hexadecimal ? absl::SimpleHexAtoi(text, &address) : absl::SimpleAtoi(text, &address));
+  return is_number ? std::optional(address) : std::nullopt;
 }
 
 absl::StatusOr<int> RunWho(const WhoOptions& options) {

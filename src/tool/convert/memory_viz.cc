@@ -361,7 +361,11 @@ class MemoryVizWriter : RecordingConverter {
   void End(const RecordedEvent& event) {
     if (event.bytes <= 0 || trace_.nested.erase(event.id) > 0) return;
     const uint64_t address = AddressOf(event.id, event.bytes);
-    IsSegment(event.site) ? EndSegment(address, event) : EndBlock(address, event);
+    if (IsSegment(event.site)) {
+      EndSegment(address, event);
+    } else {
+      EndBlock(address, event);
+    }
     trace_.made_addresses.erase(event.id);
   }
 

@@ -68,8 +68,7 @@ int64_t DataTypeOf(std::string_view name) {
       {"int64", 9},   {"s64", 9},  {"bool", 10},    {"pred", 10},    {"bfloat16", 14}, {"bf16", 14},
       {"uint16", 17}, {"u16", 17}, {"float16", 19}, {"f16", 19},     {"uint32", 22},   {"u32", 22},
       {"uint64", 23}, {"u64", 23}, {"f8e5m2", 24},  {"f8e4m3fn", 25}};
-  const auto* const found =
-      std::find_if(std::begin(kTypes), std::end(kTypes), [name](const auto& type) { return type.first == name; });
+  const auto* const found = absl::c_find_if(kTypes, [name](const auto& type) { return type.first == name; });
   return found == std::end(kTypes) ? 0 : found->second;
 }
 
