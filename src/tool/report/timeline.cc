@@ -37,9 +37,9 @@ Json SeriesJson(const std::vector<int64_t>& values) {
 }
 
 // Reads the recording twice: first the instants and the largest rows, then their values.
-class TimelineMaker {
+class InstantSeries {
  public:
-  TimelineMaker(RecordingReader& recording, Progress& progress)
+  InstantSeries(RecordingReader& recording, Progress& progress)
       : recording_(recording), tables_(recording.tables()), cursor_(recording, &progress), start_(tables_.start_time) {
     nanos_ = std::max<int64_t>(Minus(recording.end_time(), start_), 1);
   }
@@ -287,11 +287,11 @@ class TimelineMaker {
 
 Json TimelineJson(RecordingReader& recording, const std::function<std::optional<TimelineRow>(uint32_t)>& row_of,
                   const std::function<TimelineRow(size_t)>& rest_of, Progress& progress) {
-  TimelineMaker maker(recording, progress);
-  maker.Survey();
-  maker.MakeRows(row_of, rest_of);
-  maker.Read();
-  return maker.ToJson();
+  InstantSeries series(recording, progress);
+  series.Survey();
+  series.MakeRows(row_of, rest_of);
+  series.Read();
+  return series.ToJson();
 }
 
 }  // namespace hbmprof::tool
