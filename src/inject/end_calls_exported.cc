@@ -1,5 +1,5 @@
-// _exit, _Exit, kill, raise and the exec functions of this preloaded library, which all objects of the process call. Each jumps to
-// its replacement (src/api/output/end_calls.h).
+// _exit, _Exit, kill, raise and the exec functions of this preloaded library, which all objects of the process call.
+// Each jumps to its replacement (src/api/output/end_calls.h).
 #include "src/api/output/end_calls.h"
 
 #if defined(__x86_64__)
