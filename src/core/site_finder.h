@@ -25,8 +25,8 @@ class SiteFinder {
   // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. The ledger
   // has cells for it. Returns kNoSite if a limit was reached.
   SiteId SiteOf(const Caller& caller, SiteWords words);
-  // The common case of SiteOf: returns the site if no ScopedCaller is in effect, the stack has no named frames and is
-  // not truncated, and its path and its site are cached. Otherwise returns kNoSite. REQUIRES: is_usable().
+  // The common case of SiteOf: returns the site if the process has no Python, the stack is not truncated, and its path
+  // and its site are cached. Otherwise returns kNoSite. REQUIRES: is_usable() and thread_state was common.
   [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words) const;
   // Returns false if there is no memory for the site cache. Then no site is cached.
   bool is_usable() const { return cache_.is_usable(); }

@@ -304,7 +304,7 @@ class Ledger {
   void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   AccountTotals Totals(AccountId account) const;
-  // Returns the exact number of live records of all accounts.
+  // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
   int64_t CountLive() const;
 
   // Sets the totals of all accounts and of all sites that exist at one instant, each indexed by its number. Snapshots
