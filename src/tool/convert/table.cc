@@ -25,7 +25,7 @@ class TableRow {
   void Number(std::optional<int64_t> value) {
     if (!value.has_value()) return Missing();
     Begin();
-    text_ += std::to_string(*value);
+    absl::StrAppend(&text_, *value);
   }
   void Text(std::string_view value) {
     Begin();
@@ -41,7 +41,9 @@ class TableRow {
   void Plain(std::string_view value) {
     Begin();
     const char* const quote = format_ == TableFormat::kNdjson ? "\"" : "";
-    text_ += Cat(quote, value, quote);
+    text_ += quote;
+    text_ += value;
+    text_ += quote;
   }
   void Json(const std::string& value) {
     if (format_ == TableFormat::kCsv) {
@@ -73,7 +75,9 @@ class TableRow {
  private:
   void Begin() {
     if (format_ == TableFormat::kNdjson) {
-      text_ += Cat(column_ == 0 ? "{\"" : ",\"", columns_[column_], "\":");
+      text_ += column_ == 0 ? "{\"" : ",\"";
+      text_ += columns_[column_];
+      text_ += "\":";
     } else if (column_ != 0) {
       text_ += ',';
     }
