@@ -81,8 +81,8 @@ class DriverTest : public ::testing::TestWithParam<DriverLibrary> {
     return static_cast<int>(std::distance(fs::directory_iterator(output), fs::directory_iterator()));
   }
 
-  // NVIDIA's runtime of CUDA 12.9 on driver 555 without a device ends with SIGSEGV in up to 11 of 1,500 runs of two
-  // threads, without hbmprof, and more often on a busy machine. So a run that ends so is repeated, at most nine times.
+  // NVIDIA's shared runtime of CUDA 12.9 on driver 555 without a device ends with SIGSEGV in up to 34 of 200 runs of
+  // two threads, without hbmprof. So a run that ends in this way is repeated, at most nine times.
   template <typename Function>
   static CommandResult WithoutSegmentationFault(const Function& run) {
     CommandResult result = run();

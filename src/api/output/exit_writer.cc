@@ -215,7 +215,7 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   errno = error;
 }
 
-// If the signal has its default action.
+// Sets the handler of the signal, if it has its default action now.
 void Handle(int number) {
   struct sigaction present = {};
   const bool is_default = sigaction(number, nullptr, &present) == 0 && (present.sa_flags & SA_SIGINFO) == 0 &&
