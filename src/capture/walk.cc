@@ -107,23 +107,23 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
-[[gnu::always_inline]] inline int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth,
-                                                                  WordHash128* hash) {
-  if (!sp_is_exact_) return depth;
+[[gnu::noinline]] int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth, WordHash128* hash) {
+  if (!memory.is_own() || !sp_is_exact_) return depth;
   // Local copies, so that the compiler keeps them in registers.
+  const uintptr_t high = ThreadStackBounds().high;
   uintptr_t cfa = sp;
   uintptr_t outer_fp = fp;
   uintptr_t pc = address + 1;
   WordHash128 hash_now = *hash;
   for (; depth < max_depth; ++depth) {
     const PackedRule rule = FindRule(pc - 1, &objects);
-    const uintptr_t next = cfa + static_cast<uintptr_t>(rule.cfa_offset());
+    const uintptr_t next = cfa + static_cast<uintptr_t>(rule.cfa_offset());  // above cfa: PackedRule::Of
     const uintptr_t pc_at = next + static_cast<uintptr_t>(rule.return_offset());
-    uintptr_t next_pc;
-    if (rule.kind() != FrameRule::kCfaFromSp || pc_at - cfa >= next - cfa || !memory.Load(pc_at, &next_pc)) break;
-    next_pc = StripReturnAddress(next_pc);
-    if (next_pc == 0) break;
-    if (rule.fp_saved() && !memory.Load(next + static_cast<uintptr_t>(rule.fp_offset()), &outer_fp)) break;
+    const uintptr_t fp_at = next + static_cast<uintptr_t>(rule.fp_offset());
+    if (rule.kind() != FrameRule::kCfaFromSp || next > high || (kHasLinkRegister && pc_at - cfa >= next - cfa)) break;
+    const uintptr_t next_pc = StripReturnAddress(LoadStackWord(pc_at));
+    if (next_pc == 0 || (rule.fp_saved() && fp_at - cfa >= next - cfa)) break;
+    if (rule.fp_saved()) outer_fp = LoadStackWord(fp_at);
     cfa = next;
     pc = next_pc;
     pcs[depth] = pc;

@@ -54,8 +54,8 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 // --- Buffers ---
 
-[[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
-                                                         uint64_t attributes) noexcept {
+[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
+                                                                       uint64_t attributes, bool is_uncached) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return false;
   if (!IsBuffer(id)) return Drop(bytes);
@@ -67,7 +67,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id.value()).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, attributes);
+  const SiteId site = SiteOf(caller, size, attributes, /*in_pool=*/false, is_uncached);
   if (site != kNoSite) {
     const LiveTable::Position position = live_.Prefetch(id.value());
     return Enter(id, site, size, pools_.TryAdd(&position, id.value(), site, size));
@@ -208,7 +208,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 }
 
 [[gnu::noinline]] bool ProfilerImpl::RecordBlockUncommon(Caller caller, BufferId address, size_t bytes,
-                                                         const Attributes& attributes) noexcept {
+                                                         const Attributes& attributes, bool is_uncached) noexcept {
   const UncommonEvent event(*this);
   const uint64_t start = address.value();
   if (!event.is_recorded() || start == 0) return false;
@@ -221,7 +221,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const Attributes named = UnpackAttributes(Clamp(attributes));
   // The site that the block probably has.
   const Pools::Position position = pools_.PositionOfBlock(start, size);
-  const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool);
+  const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool, is_uncached);
   TraceStep(EventStep::kBlockPlaced);
   bool replaced = false;
   const Pools::Addition block{position.id, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, named};

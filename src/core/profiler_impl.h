@@ -150,16 +150,19 @@ class ProfilerImpl {
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Record any event. If an allocation must be dropped, the old record of its id ends nevertheless.
-  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
+  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
-  bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
+  bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,
+                           bool is_uncached) noexcept;
   // Called with the TrackerSection of the fast path, which has returned `entered` (for FinishFree: kEnteredAndCounted).
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
   FreedRecord FinishFree(BufferId id, uint64_t packed_record) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false) {
-    return finder_.SiteOf(caller, SiteWords(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool));
+  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false,
+                bool is_uncached = false) {
+    const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
+    return finder_.SiteOf(caller, words, is_uncached);
   }
   // Enters a buffer that is recorded now, unless `entered`, from TryAdd, says that it is. Returns false if the record
   // was dropped.
@@ -231,11 +234,13 @@ class ProfilerImpl {
 };
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
+  bool is_uncached = false;
   if (thread_state.is_common() && IsBuffer(id)) {
     TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
-      const SiteId site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, /*in_pool=*/false});
+      const SiteWords words(bytes, attributes, current_tags, /*in_pool=*/false);
+      const SiteId site = finder_.CachedSiteOf(caller, words, &is_uncached);
       if (site != kNoSite) {
         const auto size = static_cast<int64_t>(bytes);
         const Ledger::Entered entered = pools_.TryAdd(&position, id.value(), site, size);
@@ -245,17 +250,18 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
       }
     }
   }
-  return RecordAllocUncommon(caller, id, bytes, attributes);
+  return RecordAllocUncommon(caller, id, bytes, attributes, is_uncached);
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
                                       const Attributes& attributes) noexcept {
+  bool is_uncached = false;
   if (thread_state.is_common()) {
     TrackerSection section;
     const uint64_t start = address.value();
     const LiveTable::Position position = pools_.PrefetchBlock(start);
     if (MayBeCommonBlock(start, bytes, attributes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, WordsOfBlock(bytes, attributes));
+      const SiteId site = finder_.CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &is_uncached);
       if (site != kNoSite) {
         const auto size = static_cast<int64_t>(bytes);
         const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, size);
@@ -267,7 +273,7 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
       }
     }
   }
-  return RecordBlockUncommon(caller, address, bytes, attributes);
+  return RecordBlockUncommon(caller, address, bytes, attributes, is_uncached);
 }
 
 }  // namespace hbmprof::internal

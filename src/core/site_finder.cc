@@ -31,7 +31,8 @@ void SiteFinder::StartInChild() {
   truncated_stacks_.store(0, std::memory_order_relaxed);
 }
 
-SiteId SiteFinder::SiteOf(const Caller& caller, SiteWords words) {
+SiteId SiteFinder::SiteOf(const Caller& caller, SiteWords words, bool is_uncached) {
+  if (is_uncached) return SiteOfNewStack(caller, nullptr, words);
   const Caller& start = StartOfStack(caller);
   const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
   const Path* const path = capture_.FindPath(start, max_depth_);

@@ -23,11 +23,12 @@ class SiteFinder {
   SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger);
 
   // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. The ledger
-  // has cells for it. Returns kNoSite if a limit was reached.
-  SiteId SiteOf(const Caller& caller, SiteWords words);
+  // has cells for it. Returns kNoSite if a limit was reached. `is_uncached`: from CachedSiteOf for this event.
+  SiteId SiteOf(const Caller& caller, SiteWords words, bool is_uncached = false);
   // The common case of SiteOf: returns the site if the process has no Python, the stack is not truncated, and its path
-  // and its site are cached. Otherwise returns kNoSite. REQUIRES: is_usable() and thread_state was common.
-  [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words) const;
+  // and its site are cached. Otherwise returns kNoSite. Sets `*is_uncached` if the process has no Python and the path
+  // is not cached. REQUIRES: is_usable() and thread_state was common.
+  [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words, bool* is_uncached) const;
   // Returns false if there is no memory for the site cache. Then no site is cached.
   bool is_usable() const { return cache_.is_usable(); }
 
@@ -66,9 +67,10 @@ class SiteFinder {
   std::atomic<int64_t> truncated_stacks_{0};
 };
 
-inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWords words) const {
+inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWords words, bool* is_uncached) const {
   if (__builtin_expect(HasPython(), 0) != 0) return kNoSite;  // common events have no traceback
   const Path* const path = capture_.FindPath(caller, max_depth_);
+  *is_uncached = path == nullptr;
   if (path == nullptr || path->truncated) return kNoSite;
   return cache_.FindInUsable(SiteCache::Key(path->hash, words));
 }
