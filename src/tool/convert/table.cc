@@ -17,10 +17,17 @@ enum class TableFormat : uint8_t {
   kNdjson,  // one JSON object in each line
 };
 
-// One row as text. Its cells must be added in the order of the columns.
+// A row as text. Its cells must be added in the order of the columns. After End, it is the next row.
 class TableRow {
  public:
-  TableRow(TableFormat format, const std::vector<std::string>& columns) : format_(format), columns_(columns) {}
+  TableRow(TableFormat format, const std::vector<std::string>& columns) : format_(format) {
+    for (const std::string& column : columns) {
+      const bool is_first = begins_.empty();
+      begins_.push_back(format == TableFormat::kNdjson ? Cat(is_first ? "{\"" : ",\"", column, "\":")
+                        : is_first                     ? ""
+                                                       : ",");
+    }
+  }
 
   void Number(std::optional<int64_t> value) {
     if (!value.has_value()) return Missing();
@@ -69,23 +76,17 @@ class TableRow {
   std::string_view text() const { return text_; }
   absl::Status End(FileOutput& output) {
     text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
-    return output.Append(text_);
+    const absl::Status status = output.Append(text_);
+    text_.clear();
+    column_ = 0;
+    return status;
   }
 
  private:
-  void Begin() {
-    if (format_ == TableFormat::kNdjson) {
-      text_ += column_ == 0 ? "{\"" : ",\"";
-      text_ += columns_[column_];
-      text_ += "\":";
-    } else if (column_ != 0) {
-      text_ += ',';
-    }
-    ++column_;
-  }
+  void Begin() { text_ += begins_[column_++]; }
 
   const TableFormat format_;
-  const std::vector<std::string>& columns_;
+  std::vector<std::string> begins_;  // by column: what precedes its cell
   size_t column_ = 0;
   std::string text_;
 };
@@ -153,7 +154,7 @@ class EventTable : RecordingConverter {
  private:
   absl::Status WriteEvent(const RecordedEvent& event) {
     totals_.Apply(event);
-    TableRow row(format, columns_);
+    TableRow& row = row_;
     Start(row, event.time, NameOf(event.kind));
     const bool has_site = event.site < of_sites_.size();
     const bool is_failed = event.kind == RecordedKind::kFailed;
@@ -239,7 +240,7 @@ class EventTable : RecordingConverter {
   absl::Status WriteValue(int64_t time, const char* event, std::optional<int64_t> value, std::optional<size_t> account,
                           const std::string& name) {
     if (!value.has_value()) return absl::OkStatus();
-    TableRow row(format, columns_);
+    TableRow& row = row_;
     Start(row, time, event);
     row.Number(value);
     row.Missing(4);  // change, in_use, id, thread
@@ -250,6 +251,7 @@ class EventTable : RecordingConverter {
   const std::vector<std::string> columns_ = {"time_ns",   "time",   "event",  "bytes", "change", "in_use",
                                              "id",        "thread", "device", "space", "kind",   "site",
                                              "allocator", "name",   "tags",   "host",  "process"};
+  TableRow row_{format, columns_};
   static constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
   TimeTexts times_{Minus(tables_.start_unix_nanos, tables_.start_time)};
   std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
@@ -280,8 +282,10 @@ class SampleTable {
       absl::c_replace(name, ';', ':');
       return name;
     });
+    TableRow row(format_, columns_);
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      RETURN_IF_ERROR(WriteSample(profiles, file, s, types, of_file, frames));
+      row.Cells(of_file, kFileColumns);
+      RETURN_IF_ERROR(WriteSample(profiles, file, s, types, frames, row));
     }
     return absl::OkStatus();
   }
@@ -317,11 +321,8 @@ class SampleTable {
   }
 
   absl::Status WriteSample(const ProfileSet& profiles, const ProfileSet::File& file, size_t number,
-                           const std::vector<std::optional<size_t>>& types, const std::string& of_file,
-                           FrameTexts& frames) {
+                           const std::vector<std::optional<size_t>>& types, FrameTexts& frames, TableRow& row) {
     const ProfileSet::Sample& sample = file.samples[number];
-    TableRow row(format_, columns_);
-    row.Cells(of_file, kFileColumns);
     for (const std::string_view label : kLabelColumns) row.Text(profiles.LabelText(sample.labels, label));
     std::string stack;
     frames.AppendStack(sample.stack, stack);
