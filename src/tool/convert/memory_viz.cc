@@ -6,6 +6,9 @@
 // Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
 // PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
 // joins them. It joins all that is mapped, so an account has either pieces only or none.
+#include <endian.h>
+
+#include <deque>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -37,9 +40,9 @@ class Pickle {
     bytes_ += is_short ? std::string_view("J") : std::string_view("\x8a\x08");
     AppendLittleEndian(static_cast<uint64_t>(value), is_short ? 4 : 8);
   }
-  void Text(const std::string& text) {
-    const auto [entry, is_new] = texts_.try_emplace(text, memo_size_);
-    if (!is_new) return Get(entry->second);
+  void Text(std::string_view text) {
+    if (const auto found = numbers_.find(text); found != numbers_.end()) return Get(found->second);
+    numbers_[texts_.emplace_back(text)] = memo_size_;
     bytes_ += 'X';
     const std::string visible = Visible(text);  // readers refuse a text that is not UTF-8
     AppendLittleEndian(visible.size(), 4);
@@ -64,12 +67,14 @@ class Pickle {
   void End() { bytes_ += '.'; }
 
  private:
-  void AppendLittleEndian(uint64_t value, int count) {
-    for (int i = 0; i < count; ++i) bytes_ += static_cast<char>(value >> (8 * i));
+  void AppendLittleEndian(uint64_t value, size_t count) {
+    const uint64_t bytes = htole64(value);
+    bytes_.append(reinterpret_cast<const char*>(&bytes), count);
   }
 
   std::string bytes_ = "\x80\x02";
-  std::unordered_map<std::string, uint32_t> texts_;
+  std::deque<std::string> texts_;
+  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of texts_, in the memo
   uint32_t memo_size_ = 0;
 };
 
