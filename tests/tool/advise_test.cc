@@ -280,9 +280,9 @@ TEST(AdviseTest, SaysWhyItCannotReadAFile) {
 
 TEST(CachingPoolTest, SplitsAndJoinsBlocks) {
   CachingPool pool(8 * kMiB);
-  const int64_t a = pool.Allocate(2 * kMiB);
-  const int64_t b = pool.Allocate(2 * kMiB);
-  const int64_t c = pool.Allocate(4 * kMiB);
+  const auto a = pool.Allocate(2 * kMiB);
+  const auto b = pool.Allocate(2 * kMiB);
+  const auto c = pool.Allocate(4 * kMiB);
   EXPECT_EQ(pool.segment_count(), 1);
   pool.Free(a);
   pool.Free(c);
@@ -294,9 +294,9 @@ TEST(CachingPoolTest, SplitsAndJoinsBlocks) {
 
 TEST(CachingPoolTest, TakesTheSmallestBlockThatIsLargeEnough) {
   CachingPool pool(16 * kMiB);
-  const int64_t large = pool.Allocate(4 * kMiB);
+  const auto large = pool.Allocate(4 * kMiB);
   pool.Allocate(kMiB);
-  const int64_t small = pool.Allocate(2 * kMiB);
+  const auto small = pool.Allocate(2 * kMiB);
   pool.Allocate(9 * kMiB);
   pool.Free(large);
   pool.Free(small);
@@ -306,8 +306,8 @@ TEST(CachingPoolTest, TakesTheSmallestBlockThatIsLargeEnough) {
 
 TEST(CachingPoolTest, DoesNotJoinSegments) {
   CachingPool pool(2 * kMiB);
-  const int64_t a = pool.Allocate(2 * kMiB);
-  const int64_t b = pool.Allocate(2 * kMiB);
+  const auto a = pool.Allocate(2 * kMiB);
+  const auto b = pool.Allocate(2 * kMiB);
   pool.Free(a);
   pool.Free(b);
   pool.Allocate(4 * kMiB);

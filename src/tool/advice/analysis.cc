@@ -12,9 +12,8 @@ std::string Nanos(int64_t nanos) {
 }
 
 size_t PowerOf(int64_t value) {
-  size_t power = 0;
-  while (power < 62 && (int64_t{1} << power) < value) ++power;
-  return power;
+  if (value <= 1) return 0;
+  return std::min<size_t>(62, 64 - static_cast<size_t>(__builtin_clzll(static_cast<uint64_t>(value - 1))));
 }
 
 Analysis::Analysis(RecordingReader& recording, const RecordedStacks& stacks, Progress& progress)

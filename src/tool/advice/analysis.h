@@ -83,7 +83,7 @@ struct PoolSimulation : Simulation {
   int64_t limit = 0;  // the largest size that the pool serves
   int64_t live = 0;   // requested bytes
   std::optional<CachingPool> pool;
-  absl::flat_hash_map<uint64_t, int64_t> addresses;  // of the blocks in the pool, by id
+  absl::flat_hash_map<uint64_t, CachingPool::Blocks::iterator> blocks;  // in the pool, by id
 };
 
 struct SizeClass {

@@ -3,7 +3,7 @@
 #ifndef HBMPROF_SRC_TOOL_ADVICE_POOL_H_
 #define HBMPROF_SRC_TOOL_ADVICE_POOL_H_
 
-#include <set>
+#include <list>
 
 #include "src/tool/util/common.h"
 
@@ -21,30 +21,32 @@ class CachingPool {
   // A new segment has `segment_bytes` bytes, or more if the request is larger.
   explicit CachingPool(int64_t segment_bytes);
 
-  // Returns the address of a new block. REQUIRES: 0 < bytes < 2^62.
-  int64_t Allocate(int64_t bytes);
-  // REQUIRES: Allocate returned `address`, and it was not freed since then.
-  void Free(int64_t address);
+  struct Block {
+    int64_t address;
+    int64_t bytes;
+    bool begins_segment = false;
+    bool is_free = true;
+  };
+  using Blocks = std::list<Block>;  // in the order of their addresses
+
+  // Returns a new block. REQUIRES: 0 < bytes < 2^62.
+  Blocks::iterator Allocate(int64_t bytes);
+  // REQUIRES: Allocate returned `block`, and it was not freed since then.
+  void Free(Blocks::iterator block);
 
   int64_t reserved_bytes() const { return reserved_; }
   int64_t segment_count() const { return segments_; }
 
  private:
-  static constexpr int64_t kNone = -1;
-  struct Block {
-    int64_t bytes = 0;
-    int64_t before = kNone;  // the neighbours in the segment
-    int64_t after = kNone;
-    bool is_free = false;
-  };
-
-  void AddSegment(int64_t bytes);
+  void AddFree(Blocks::iterator block) { free_[{block->bytes, block->address}] = block; }
+  // Joins a block with the one after it, if that is free and in the same segment.
+  void JoinWithNext(Blocks::iterator block);
 
   const int64_t segment_bytes_;
   int64_t reserved_ = 0;
   int64_t segments_ = 0;
-  absl::flat_hash_map<int64_t, Block> blocks_;  // by address
-  std::set<std::pair<int64_t, int64_t>> free_;  // (bytes, address)
+  Blocks blocks_;
+  std::map<std::pair<int64_t, int64_t>, Blocks::iterator> free_;  // by bytes and address
 };
 
 }  // namespace hbmprof::tool

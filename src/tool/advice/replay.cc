@@ -50,7 +50,7 @@ void Analysis::ReplayBegin(const Buffer& buffer, const RecordedEvent& event) {
     // This limits a pool to less than 2^62 bytes, even if the sizes in the file are wrong.
     if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
     AddTo(pool.live, buffer.bytes);
-    pool.addresses[event.id] = pool.pool->Allocate(buffer.bytes);
+    pool.blocks[event.id] = pool.pool->Allocate(buffer.bytes);
     if (event.kind == RecordedKind::kAlloc) ++pool.calls_saved;
     pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
   }
@@ -77,10 +77,10 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   Account& account = accounts[groups[group].account];
   --groups[group].live;
   for (PoolSimulation& pool : account.pools) {
-    const auto found = pool.addresses.find(event.id);
-    if (found == pool.addresses.end()) continue;
+    const auto found = pool.blocks.find(event.id);
+    if (found == pool.blocks.end()) continue;
     pool.pool->Free(found->second);
-    pool.addresses.erase(found);
+    pool.blocks.erase(found);
     pool.live = Minus(pool.live, buffer.bytes);
     if (event.kind == RecordedKind::kFree) ++pool.calls_saved;
     pool.extra = Minus(pool.pool->reserved_bytes(), pool.live);
