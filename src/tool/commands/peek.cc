@@ -20,12 +20,13 @@ struct Neighbours {
   std::vector<Sums::Edge> callees;
 };
 
-// Returns them by row number.
-std::map<uint32_t, Neighbours> NeighboursOf(const Sums& sums) {
+// Returns those of `rows`, by row number.
+std::map<uint32_t, Neighbours> NeighboursOf(const Sums& sums, const std::vector<Sums::Row>& rows) {
   std::map<uint32_t, Neighbours> neighbours;
+  for (const Sums::Row& row : rows) neighbours[row.number];
   for (const Sums::Edge& edge : sums.edges()) {
-    neighbours[edge.caller].callees.push_back(edge);
-    neighbours[edge.callee].callers.push_back(edge);
+    if (const auto row = neighbours.find(edge.caller); row != neighbours.end()) row->second.callees.push_back(edge);
+    if (const auto row = neighbours.find(edge.callee); row != neighbours.end()) row->second.callers.push_back(edge);
   }
   // The numbers of rows differ from run to run.
   const auto key = [&sums](const Sums::Edge& edge) {
@@ -81,7 +82,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   if (rows.empty()) {
     return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   }
-  std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums);
+  std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
 
   if (options.json) {
     Json json = HeadJson(query, sums.total()[1]);

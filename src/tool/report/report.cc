@@ -135,47 +135,24 @@ class StackTree {
   size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
     const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
-    std::vector<ProfileSet::ShownFrame> frames = profiles.ShownStack(stack);
-    std::vector<bool> own;
-    for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
-      const auto [known, is_new_location] = own_.try_emplace({&profiles, *l});
-      if (is_new_location) {
-        for (const internal::FrameOwner& owner : libraries.OwnersOf(profiles, *l)) {
-          known->second.push_back(owner.role == internal::CodeRole::kOwnCode);
+    size_t node = 0;
+    for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
+      for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
+        node = ChildOf(node, frame.name, frame.library);
+        // Stores one position more than the page shows, so that the page knows that there are more.
+        std::vector<std::string>& positions = positions_of_[node];
+        if (!frame.position.empty() && positions.size() <= kShownPositions &&
+            !absl::c_linear_search(positions, frame.position)) {
+          positions.push_back(frame.position);
         }
       }
-      own.insert(own.end(), known->second.begin(), known->second.end());
     }
-    if (frames.empty()) {
-      frames.push_back({"[no stack]", "", 0, false});
-      own.push_back(false);
-    }
-    size_t node = 0;
-    for (size_t f = frames.size(); f-- > 0;) {
-      node = ChildOf(node, frames[f].name, own[f] ? 0 : 1);
-      // Stores one position more than the page shows, so that the page knows that there are more.
-      std::vector<std::string>& positions = positions_of_[node];
-      const std::string position = frames[f].Position();
-      if (!position.empty() && positions.size() <= kShownPositions && !absl::c_linear_search(positions, position)) {
-        positions.push_back(position);
-      }
-    }
+    if (node == 0) node = ChildOf(0, NumberOf("[no stack]"), 1);
     return nodes_[{&profiles, stack}] = node;
   }
 
-  // Returns the node of `name` below `node`. `library`: 1 for a frame of a known library, else 0.
-  size_t ChildOf(size_t node, const std::string& name, size_t library) {
-    const auto [number, new_name] = name_numbers_.try_emplace(name, names_.size());
-    if (new_name) names_.push_back(name);
-    const auto [child, new_node] = children_.try_emplace({node, 2 * number->second + library}, parents_.size());
-    if (new_node) {
-      parents_.push_back(node);
-      names_of_.push_back(number->second);
-      library_.push_back(library);
-      positions_of_.emplace_back();
-    }
-    return child->second;
-  }
+  // Returns the node of all stacks that are not listed.
+  size_t NodeOfRest() { return ChildOf(0, NumberOf("[other call stacks]"), 0); }
 
   Json TreeJson() const {
     Json positions = {""};
@@ -195,9 +172,45 @@ class StackTree {
 
  private:
   static constexpr size_t kShownPositions = 4;
+  struct KnownFrame {
+    size_t name;
+    size_t library;  // 1: of a known library, else 0
+    std::string position;
+  };
+
+  // Returns the frames of a location, outermost first.
+  const std::vector<KnownFrame>& FramesOf(const ProfileSet& profiles, KnownLibraries& libraries, uint64_t location) {
+    const auto [known, is_new] = frames_.try_emplace({&profiles, location});
+    if (!is_new) return known->second;
+    const std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
+    const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
+    for (size_t f = frames.size(); f-- > 0;) {
+      const bool is_own = owners[f].role == internal::CodeRole::kOwnCode;
+      known->second.push_back({NumberOf(frames[f].name), is_own ? size_t{0} : size_t{1}, frames[f].Position()});
+    }
+    return known->second;
+  }
+
+  size_t NumberOf(const std::string& name) {
+    const auto [number, is_new] = name_numbers_.try_emplace(name, names_.size());
+    if (is_new) names_.push_back(name);
+    return number->second;
+  }
+
+  // Returns the node of a frame below `node`.
+  size_t ChildOf(size_t node, size_t name, size_t library) {
+    const auto [child, is_new] = children_.try_emplace({node, 2 * name + library}, parents_.size());
+    if (is_new) {
+      parents_.push_back(node);
+      names_of_.push_back(name);
+      library_.push_back(library);
+      positions_of_.emplace_back();
+    }
+    return child->second;
+  }
 
   absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
-  absl::flat_hash_map<std::pair<const ProfileSet*, uint64_t>, std::vector<bool>> own_;  // by location: its frames
+  absl::flat_hash_map<std::pair<const ProfileSet*, uint64_t>, std::vector<KnownFrame>> frames_;  // by location
   absl::flat_hash_map<std::string, size_t> name_numbers_;
   absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
   std::vector<size_t> parents_{0};
@@ -329,7 +342,7 @@ Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibrari
         Json of_rest = {{"device", device}};
         // The kinds of these two spaces have their names.
         if (space != MemorySpace::kDevice) of_rest["kind"] = std::string(MemorySpaceName(space));
-        return TimelineRow{tree.ChildOf(0, "[other call stacks]", 0), labels.NumberOf(std::move(of_rest))};
+        return TimelineRow{tree.NodeOfRest(), labels.NumberOf(std::move(of_rest))};
       },
       recorded.progress);
 }
