@@ -59,11 +59,12 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     size_t first = 0;
     while (first < locations.size() && !own[locations[first]].frame.has_value()) ++first;
     if (first == locations.size()) return stack;
+    const size_t all = locations.size();
     while (!own[locations.back()].frame.has_value()) locations.pop_back();
-    changed = changed || first != 0 || *own[locations[0]].frame != 0;
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));
-    locations[0] = own[locations[0]].location;
-    return profiles.StackOf(locations);
+    const uint64_t leaf = std::exchange(locations[0], own[locations[0]].location);
+    changed = changed || first != 0 || locations[0] != leaf;
+    return locations.size() == all && locations[0] == leaf ? stack : profiles.StackOf(locations);
   });
   return changed;
 }
