@@ -13,13 +13,13 @@ struct KnownLibrary {
   std::string_view name;
   // The file names of shared libraries, without their folders and without ".so" and the text after it. A hash may
   // follow a name, as in libcudart-d0da41ae.so.11.0 of a Python package.
-  const char* shared_libraries;
+  std::string_view shared_libraries;
   // Functions, for code that is linked statically or inlined into another binary.
-  const char* functions;
+  std::string_view functions;
   // Python packages, by the name of their folder.
-  const char* packages;
+  std::string_view packages;
   // Paths of binaries.
-  const char* paths;
+  std::string_view paths;
 };
 
 // A frame belongs to the first row that its binary or its Python package matches, else to the first row that its

@@ -42,17 +42,21 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     uint64_t location;
   };
   std::vector<Own> own(profiles.locations().size());
+  bool is_all_own = true;
   for (uint64_t l = 0; l < own.size(); ++l) {
     const std::vector<internal::FrameOwner> frames = libraries.OwnersOf(profiles, l);
     own[l].location = l;
     for (size_t i = 0; i < frames.size() && !own[l].frame.has_value(); ++i) {
       if (frames[i].role == internal::CodeRole::kOwnCode) own[l].frame = i;
     }
-    if (own[l].frame.value_or(0) == 0) continue;
+    if (own[l].frame == 0) continue;
+    is_all_own = false;
+    if (!own[l].frame.has_value()) continue;
     ProfileSet::Location rest = profiles.locations()[l];
     rest.frames.erase(rest.frames.begin(), rest.frames.begin() + static_cast<std::ptrdiff_t>(*own[l].frame));
     own[l].location = profiles.AddLocation(std::move(rest));
   }
+  if (is_all_own) return false;
   bool changed = false;  // a leaf
   profiles.MapStacks([&](uint32_t stack) {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
