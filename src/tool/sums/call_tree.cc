@@ -43,7 +43,7 @@ class CallTree {
       return entry->second;
     };
     // The text of each location's frames is made only once.
-    std::vector<std::vector<ProfileSet::ShownFrame>> frames(profiles.locations().size());
+    std::vector<std::vector<std::pair<std::string, std::string>>> frames(profiles.locations().size());
     absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
     for (size_t f = 0; f < profiles.files().size(); ++f) {
       const ProfileSet::File& file = profiles.files()[f];
@@ -60,10 +60,13 @@ class CallTree {
           const size_t length = grouping.frames == Grouping::Frames::kNone ? 0 : profiles.stacks().length(sample.stack);
           for (size_t l = length; l-- > 0;) {
             const uint64_t location = profiles.stacks().begin(sample.stack)[l];
-            if (frames[location].empty()) frames[location] = profiles.ShownLocation(location);
+            if (frames[location].empty()) {
+              for (const ProfileSet::ShownFrame& frame : profiles.ShownLocation(location)) {
+                frames[location].emplace_back(NodeName(frame, grouping.frames), frame.Position());
+              }
+            }
             for (size_t i = frames[location].size(); i-- > 0;) {
-              const ProfileSet::ShownFrame& frame = frames[location][i];
-              node = child_of(node, NodeName(frame, grouping.frames), frame.Position());
+              node = child_of(node, frames[location][i].first, frames[location][i].second);
             }
           }
           if (node == 0) node = child_of(0, "[no stack]", "");
