@@ -78,12 +78,7 @@ void Analysis::CountLifetime(Group& group, int64_t bytes, int64_t nanos) {
   ++account.short_lived;
   ++account.sizes[PowerOf(bytes)].short_lived;
   constexpr size_t kMaxSizes = 4096;
-  const auto count = account.size_counts.find(bytes);
-  if (count != account.size_counts.end()) {
-    ++count->second;
-  } else if (account.size_counts.size() < kMaxSizes) {
-    account.size_counts[bytes] = 1;
-  }
+  if (account.size_counts.size() < kMaxSizes || account.size_counts.count(bytes) > 0) ++account.size_counts[bytes];
 }
 
 void Analysis::Survey() {

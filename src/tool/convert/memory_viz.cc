@@ -6,8 +6,6 @@
 // Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
 // PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
 // joins them. It joins all that is mapped, so an account has either pieces only or none.
-#include <endian.h>
-
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
@@ -68,8 +66,7 @@ class Pickle {
 
  private:
   void AppendLittleEndian(uint64_t value, size_t count) {
-    const uint64_t bytes = htole64(value);
-    bytes_.append(reinterpret_cast<const char*>(&bytes), count);
+    bytes_.append(reinterpret_cast<const char*>(&value), count);  // x86-64 and aarch64 are little-endian
   }
 
   std::string bytes_ = "\x80\x02";

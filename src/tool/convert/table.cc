@@ -154,27 +154,26 @@ class EventTable : RecordingConverter {
  private:
   absl::Status WriteEvent(const RecordedEvent& event) {
     totals_.Apply(event);
-    TableRow& row = row_;
-    Start(row, event.time, NameOf(event.kind));
+    Start(event.time, NameOf(event.kind));
     const bool has_site = event.site < of_sites_.size();
     const bool is_failed = event.kind == RecordedKind::kFailed;
     std::optional<size_t> account;
     if (has_site) account = totals_.account_of(event.site);
     if (!has_site && (is_failed || event.kind == RecordedKind::kResetPeak)) account = static_cast<size_t>(event.id);
-    row.Number(has_site || is_failed ? std::optional(event.bytes) : std::nullopt);
-    row.Number(has_site ? std::optional(SiteTotals::ChangeOf(event)) : std::nullopt);
-    row.Number(account.has_value() ? std::optional(totals_.account(*account).in_use) : std::nullopt);
+    row_.Number(has_site || is_failed ? std::optional(event.bytes) : std::nullopt);
+    row_.Number(has_site ? std::optional(SiteTotals::ChangeOf(event)) : std::nullopt);
+    row_.Number(account.has_value() ? std::optional(totals_.account(*account).in_use) : std::nullopt);
     const bool has_id = has_site && event.kind != RecordedKind::kCharge && !is_failed;
-    has_id ? row.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row.Missing();
-    row.Number(tables_.threads[event.thread].id);
+    has_id ? row_.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row_.Missing();
+    row_.Number(tables_.threads[event.thread].id);
     if (has_site) {
-      row.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
+      row_.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
     } else {
       const bool is_tags = event.kind == RecordedKind::kTags;
-      EndRow(row, account, event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
+      EndRow(account, event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
              is_tags ? TagsAsJson(tables_.tag_sets[event.id]) : "{}");
     }
-    return row.End(output_);
+    return row_.End(output_);
   }
 
   absl::Status WriteSamples(int64_t until) {
@@ -197,10 +196,10 @@ class EventTable : RecordingConverter {
     return absl::OkStatus();
   }
 
-  void Start(TableRow& row, int64_t time, std::string_view name) {
-    row.Number(Minus(time, tables_.start_time));
-    row.Plain(times_.Of(time));
-    row.Plain(name);
+  void Start(int64_t time, std::string_view name) {
+    row_.Number(Minus(time, tables_.start_time));
+    row_.Plain(times_.Of(time));
+    row_.Plain(name);
   }
 
   // The cells of a site are made at its first event.
@@ -223,29 +222,28 @@ class EventTable : RecordingConverter {
     return cells;
   }
 
-  void EndRow(TableRow& row, std::optional<size_t> account, const std::string& name, const std::string& tags) {
+  void EndRow(std::optional<size_t> account, const std::string& name, const std::string& tags) {
     if (account.has_value()) {
-      row.Text(tables_.names.devices[*account / kMemorySpaceCount].name);
-      row.Text(MemorySpaceName(MemorySpace(*account % kMemorySpaceCount)));
+      row_.Text(tables_.names.devices[*account / kMemorySpaceCount].name);
+      row_.Text(MemorySpaceName(MemorySpace(*account % kMemorySpaceCount)));
     } else {
-      row.Missing(2);
+      row_.Missing(2);
     }
-    row.Missing(3);  // kind, site, allocator
-    name.empty() ? row.Missing() : row.Text(name);
-    row.Json(tags);
-    row.Text(tables_.names.host);
-    row.Number(tables_.names.process_id);
+    row_.Missing(3);  // kind, site, allocator
+    name.empty() ? row_.Missing() : row_.Text(name);
+    row_.Json(tags);
+    row_.Text(tables_.names.host);
+    row_.Number(tables_.names.process_id);
   }
 
   absl::Status WriteValue(int64_t time, const char* event, std::optional<int64_t> value, std::optional<size_t> account,
                           const std::string& name) {
     if (!value.has_value()) return absl::OkStatus();
-    TableRow& row = row_;
-    Start(row, time, event);
-    row.Number(value);
-    row.Missing(4);  // change, in_use, id, thread
-    EndRow(row, account, name, "{}");
-    return row.End(output_);
+    Start(time, event);
+    row_.Number(value);
+    row_.Missing(4);  // change, in_use, id, thread
+    EndRow(account, name, "{}");
+    return row_.End(output_);
   }
 
   const std::vector<std::string> columns_ = {"time_ns",   "time",   "event",  "bytes", "change", "in_use",

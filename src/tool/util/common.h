@@ -55,27 +55,19 @@ std::string Cat(const Parts&... parts) {
   return text;
 }
 
-// These functions return an error whose message is the concatenation of `parts`.
-template <typename... Parts>
-absl::Status InvalidArgument(const Parts&... parts) {
-  return absl::InvalidArgumentError(Cat(parts...));
-}
-template <typename... Parts>
-absl::Status NotFound(const Parts&... parts) {
-  return absl::NotFoundError(Cat(parts...));
-}
-template <typename... Parts>
-absl::Status PermissionDenied(const Parts&... parts) {
-  return absl::PermissionDeniedError(Cat(parts...));
-}
-template <typename... Parts>
-absl::Status ResourceExhausted(const Parts&... parts) {
-  return absl::ResourceExhaustedError(Cat(parts...));
-}
-template <typename... Parts>
-absl::Status Unavailable(const Parts&... parts) {
-  return absl::UnavailableError(Cat(parts...));
-}
+// Makes errors of one kind. The message is the concatenation of the arguments.
+template <absl::Status (*kMake)(absl::string_view)>
+struct ErrorMaker {
+  template <typename... Parts>
+  absl::Status operator()(const Parts&... parts) const {
+    return kMake(Cat(parts...));
+  }
+};
+inline constexpr ErrorMaker<&absl::InvalidArgumentError> InvalidArgument;
+inline constexpr ErrorMaker<&absl::NotFoundError> NotFound;
+inline constexpr ErrorMaker<&absl::PermissionDeniedError> PermissionDenied;
+inline constexpr ErrorMaker<&absl::ResourceExhaustedError> ResourceExhausted;
+inline constexpr ErrorMaker<&absl::UnavailableError> Unavailable;
 
 // Returns the message of an error.
 inline std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
