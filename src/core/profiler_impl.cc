@@ -8,10 +8,6 @@
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
-#include "src/capture/given_stack.h"
-#include "src/capture/modules.h"
-#include "src/capture/python/named_frames.h"
-#include "src/capture/stack_memory.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -157,7 +153,7 @@ FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_
   if (!event.is_recorded() || id.is_null()) return {};
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = IsBuffer(id) && HasCapacity(bytes) ? SiteOf(caller, size, Clamp(attributes)) : kNoSite;
+  const SiteId site = IsBuffer(id) && HasCapacity(bytes) ? SiteOf(caller, size, Clamp(attributes), false) : kNoSite;
   bool is_entered = false;
   if (site != kNoSite) {
     ledger_.InChange([&](Ledger::Change& change) {
@@ -312,7 +308,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}));
+  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), /*in_pool=*/false);
   finder_.CountTruncated();
   return site;
 }

@@ -159,10 +159,8 @@ class ProfilerImpl {
   FreedRecord FinishFree(BufferId id, uint64_t packed_record) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool = false,
-                bool is_uncached = false) {
-    const SiteWords words(static_cast<uint64_t>(bytes), attributes, current_tags, in_pool);
-    return finder_.SiteOf(caller, words, is_uncached);
+  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
+    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, in_pool}, is_uncached);
   }
   // Enters a buffer that is recorded now, unless `entered`, from TryAdd, says that it is. Returns false if the record
   // was dropped.
@@ -239,8 +237,7 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
     TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
-      const SiteWords words(bytes, attributes, current_tags, /*in_pool=*/false);
-      const SiteId site = finder_.CachedSiteOf(caller, words, &is_uncached);
+      const SiteId site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, false}, &is_uncached);
       if (site != kNoSite) {
         const auto size = static_cast<int64_t>(bytes);
         const Ledger::Entered entered = pools_.TryAdd(&position, id.value(), site, size);

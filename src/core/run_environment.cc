@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <memory>
 
 #include "src/base/descriptor.h"
+#include "src/base/lock_free_lazy.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -22,7 +24,7 @@ constexpr char kNamespaceFile[] = "/var/run/secrets/kubernetes.io/serviceaccount
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_view block) {
+Variables RunEnvironmentIn(std::string_view block) {
   constexpr size_t kMostValueBytes = 256;
   std::string_view values[std::size(kVariables)];
   for (size_t end = 0; !block.empty(); block.remove_prefix(std::min(end + 1, block.size()))) {
@@ -35,7 +37,7 @@ std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_vi
     std::string_view& value = values[known - std::begin(kVariables)];
     if (value.empty()) value = text.substr(equals + 1, kMostValueBytes);  // the first one, as for getenv
   }
-  std::vector<std::pair<std::string, std::string>> result;
+  Variables result;
   for (size_t i = 0; i < std::size(kVariables); ++i) {
     std::string value(values[i]);
     if (kVariables[i] == "POD_NAMESPACE" && value.empty()) {
@@ -47,10 +49,10 @@ std::vector<std::pair<std::string, std::string>> RunEnvironmentIn(std::string_vi
 }
 
 // getenv must not run while another thread calls setenv, which can free what it reads.
-const std::vector<std::pair<std::string, std::string>>& RunEnvironment() {
-  // Never destroyed: profiles are also written while the process ends.
-  static const auto& variables = *new auto(RunEnvironmentIn(ReadProcFile("/proc/self/environ")));
-  return variables;
+const Variables& RunEnvironment() {
+  static LockFreeLazy<Variables> variables;
+  return *variables.Get(
+      [] { return std::make_unique<Variables>(RunEnvironmentIn(ReadProcFile("/proc/self/environ"))); });
 }
 
 }  // namespace hbmprof::internal

@@ -11,8 +11,6 @@
 namespace hbmprof::internal {
 namespace {
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
-
 constexpr std::string_view operator""_block(const char* text, size_t size) { return {text, size}; }
 
 TEST(RunEnvironment, HasTheKnownVariables) {

@@ -60,6 +60,12 @@ INSTANTIATE_TEST_SUITE_P(Fork, ForkTest, ::testing::Values("allocate", "dump"), 
 TEST(Fork, EarlierForkHandlersCanRecord) { ExpectDone(RunProgram("fork_with_handlers", {"early"})); }
 TEST(Fork, LaterForkHandlersCanRecord) { ExpectDone(RunProgram("fork_with_handlers", {"late"})); }
 TEST(Fork, SignalHandlerCanRecordDuringFork) { ExpectDone(RunProgram("fork_with_handlers", {"signals"})); }
+TEST(Fork, ChildCanUseWhatAnotherThreadWasMaking) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
+#endif
+  ExpectDone(RunProgram("fork_at_first_use"));
+}
 TEST(Fork, SignalHandlerCanFork) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer allocates host memory in the signal handler";

@@ -225,7 +225,7 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   LeftFailure& left = *of_thread;
   left.state = LeftFailure::State::kReported;
   if (!may_be_torch) return false;
-  static const StackCapture capture(Unwinder::kAuto);
+  const StackCapture capture(Unwinder::kAuto);
   constexpr int kFrames = 16;
   uintptr_t buffer[kFrames];
   const CapturedStack stack = capture.Capture(caller, buffer, kFrames);

@@ -193,7 +193,7 @@ void SetReferencesToLackingFunctions() {
   link_map* module = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0) return;
   // The last libraries whose references were set. A second change of their references would have no effect.
-  static std::atomic<uintptr_t> done[64];
+  static std::atomic<uintptr_t> done[64] = {};
   static std::atomic<unsigned> next{0};
   const uintptr_t library = reinterpret_cast<uintptr_t>(handle) ^ reinterpret_cast<uintptr_t>(module->l_ld) << 16;
   for (const std::atomic<uintptr_t>& one : done) {

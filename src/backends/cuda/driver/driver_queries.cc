@@ -128,7 +128,7 @@ DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQue
 std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal); }
 
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
-  static std::atomic<int> known[kMaxDevices];  // id + 1, by ordinal
+  static std::atomic<int> known[kMaxDevices] = {};  // id + 1, by ordinal
   if (ordinal < 0) return Profiler::Default().Device("unknown");
   const bool cached = ordinal < kMaxDevices;
   if (cached) {
