@@ -4,9 +4,9 @@
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
 // and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
-// RecordFreeUncommon, which record any event. If a Flush of the ledger is due after the event, FinishAlloc and
-// FinishFree do it. FinishAlloc also enters an event whose site is known. After a Flush and after most uncommon events,
-// the live table is resized by a limited step. Its buckets overflow until it fits.
+// RecordFreeUncommon, which record any event, or, if it has found the site of a plain allocation, with FinishAlloc.
+// FinishAlloc and FinishFree also do a Flush of the ledger that is due after the event. After a Flush and after most
+// uncommon events, the live table is resized by a limited step. Its buckets overflow until it fits.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -149,7 +149,7 @@ class ProfilerImpl {
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Record any event. If an allocation must be dropped, the old record of its id ends nevertheless.
+  // Record any event. An allocation that finds no space for its record, or is dropped, ends the old record of its id.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,

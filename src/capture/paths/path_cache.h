@@ -1,6 +1,6 @@
 // PathCache: a per-thread cache of call stacks. It recognizes a stack that the thread has captured before, by comparing
-// the words of its path (paths.h) instead of walking. When a stack is walked for the second time, its path is learned
-// (made by LearnPath) and added to the cache.
+// the words of its path (paths.h) instead of walking. When a thread walks a stack that it has walked recently, the path
+// is learned (made by LearnPath) and added to the cache. A thread's first few walks do not count.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.

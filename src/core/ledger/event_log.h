@@ -141,7 +141,7 @@ class EventLog {
     EventBuffer* last = nullptr;
   };
 
-  // Called when the buffer of the shard is full: closes it and opens another one.
+  // Called when the shard has no space for an event: closes its buffer and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   [[gnu::noinline]] static uint16_t NumberThread();
   void FreeMemory();

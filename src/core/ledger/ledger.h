@@ -521,7 +521,7 @@ class Ledger {
   mutable SpinLock all_lock_;
   std::atomic<uint32_t> made_{0};  // bit s: shard s was made; changes under all_lock_
   mutable Common common_[kAccounts];
-  // A snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
+  // Snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
   FreedAges freed_ages_;

@@ -115,7 +115,7 @@ class Pools {
   // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
   // `expected` is not null, removes nothing unless the record has its site and its bytes.
   std::optional<Block> Remove(uint64_t id, const LiveRecord* expected = nullptr);
-  // The same for the innermost block at `address`. Looks it up by a Change of its own, and again if it has changed.
+  // The same for the innermost block at `address`. Looks up its id by a Change of its own, and again if that is gone.
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
@@ -231,8 +231,8 @@ class Pools {
   void ReturnParts(uint64_t id, const LiveRecord& record, int64_t taken);
   // Enters into the ledger that the parts were taken (`sign` is 1) or returned (-1). Returns the number of their bytes.
   int64_t ChargeParts(Change& change, uint64_t id, const LiveRecord& record, int64_t sign);
-  // Keep completes what TakeParts has begun: enters it into the ledger, and counts a block that is partly outside of
-  // segments. GiveBack undoes both.
+  // Keep completes what TakeParts has begun: enters it into the ledger, and counts a block that has not taken all of
+  // its bytes. GiveBack undoes both.
   void Keep(Change& change, uint64_t id, const LiveRecord& record);
   void GiveBack(Change& change, uint64_t id, const LiveRecord& record);
   // Adds `sign` to blocks_outside_ if the record is that of a block that has taken fewer bytes than it has.
