@@ -135,7 +135,7 @@ class StackTree {
   size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
     const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
-    size_t node = 0;
+    uint32_t node = 0;
     for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
         node = ChildOf(node, frame.name, frame.library);
@@ -173,8 +173,8 @@ class StackTree {
  private:
   static constexpr size_t kShownPositions = 4;
   struct KnownFrame {
-    size_t name;
-    size_t library;  // 1: of a known library, else 0
+    uint32_t name;
+    uint32_t library;  // 1: of a known library, else 0
     std::string position;
   };
 
@@ -186,20 +186,21 @@ class StackTree {
     const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
     for (size_t f = frames.size(); f-- > 0;) {
       const bool is_own = owners[f].role == internal::CodeRole::kOwnCode;
-      known->second.push_back({NumberOf(frames[f].name), is_own ? size_t{0} : size_t{1}, frames[f].Position()});
+      known->second.push_back({NumberOf(frames[f].name), is_own ? 0U : 1U, frames[f].Position()});
     }
     return known->second;
   }
 
-  size_t NumberOf(const std::string& name) {
-    const auto [number, is_new] = name_numbers_.try_emplace(name, names_.size());
+  uint32_t NumberOf(const std::string& name) {
+    const auto [number, is_new] = name_numbers_.try_emplace(name, static_cast<uint32_t>(names_.size()));
     if (is_new) names_.push_back(name);
     return number->second;
   }
 
   // Returns the node of a frame below `node`.
-  size_t ChildOf(size_t node, size_t name, size_t library) {
-    const auto [child, is_new] = children_.try_emplace({node, 2 * name + library}, parents_.size());
+  uint32_t ChildOf(uint32_t node, uint32_t name, uint32_t library) {
+    const auto next = static_cast<uint32_t>(parents_.size());
+    const auto [child, is_new] = children_.try_emplace({node, 2 * name + library}, next);
     if (is_new) {
       parents_.push_back(node);
       names_of_.push_back(name);
@@ -211,11 +212,11 @@ class StackTree {
 
   absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
   absl::flat_hash_map<std::pair<const ProfileSet*, uint64_t>, std::vector<KnownFrame>> frames_;  // by location
-  absl::flat_hash_map<std::string, size_t> name_numbers_;
-  absl::flat_hash_map<std::pair<size_t, size_t>, size_t> children_;  // by (parent, 2 * name + library)
-  std::vector<size_t> parents_{0};
-  std::vector<size_t> names_of_{0};
-  std::vector<size_t> library_{1};  // 1: of a known library
+  absl::flat_hash_map<std::string, uint32_t> name_numbers_;
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> children_;  // by (parent, 2 * name + library)
+  std::vector<uint32_t> parents_{0};
+  std::vector<uint32_t> names_of_{0};
+  std::vector<uint32_t> library_{1};  // 1: of a known library
   std::vector<std::vector<std::string>> positions_of_{{}};
   std::vector<std::string> names_{"all"};
 };
