@@ -102,7 +102,7 @@ TEST(ByLibrary, NamesTheHolder) {
          kTrain}},
        "Triton"},
       {"a kernel of Triton",
-       {{{"cuModuleLoadData", "/x/libcuda.so.1"}, {"loadBinary", "/root/.triton/cache/ab/cuda_utils.so"}, kTrain}},
+       {{{"cuModuleLoadData", "/x/libcuda.so.1"}, {"loadBinary", "/home/user/.triton/cache/ab/cuda_utils.so"}, kTrain}},
        "Triton"},
       {"TensorRT",
        {{kCudaMalloc, {"f", "/x/libnvinfer.so.10"}, {"f", "/x/libonnxruntime_providers_tensorrt.so"}, kMain}},
