@@ -154,7 +154,10 @@ class Sums::Builder {
           if (value == 0) continue;
           AddTo(sums_.total_[column], Magnitude(value));
           AddTo(sums_.sum_[column], value);
-          AddTo(weights_[{sample.stack, groups_.of_set[sample.labels]}][column], value);
+          const auto key = std::make_pair(sample.stack, groups_.of_set[sample.labels]);
+          const auto [entry, is_new] = weight_numbers_.try_emplace(key, weights_.size());
+          if (is_new) weights_.push_back({key, {}});
+          AddTo(weights_[entry->second].second[column], value);
         }
       }
     }
@@ -187,9 +190,7 @@ class Sums::Builder {
           Add(weight, sums_.rows_[row].cum);
         }
         last_position = uses[i].position;
-        if (last_position != 0) {
-          AddTo(positions_[{row, last_position}].cum, magnitude);
-        }
+        if (last_position != 0) AddTo(positions_[{row, last_position}].cum, magnitude);
         if (with_edges_ && caller.has_value() && *caller != row) {
           AddEdge(*caller, row, weight, i + 1 < uses.size());
         }
@@ -198,9 +199,7 @@ class Sums::Builder {
     }
     if (!caller.has_value()) return;
     Add(weight, sums_.rows_[*caller].flat);
-    if (last_position != 0) {
-      AddTo(positions_[{*caller, last_position}].flat, magnitude);
-    }
+    if (last_position != 0) AddTo(positions_[{*caller, last_position}].flat, magnitude);
   }
 
   void AddEdge(uint32_t caller, uint32_t callee, const Values& weight, bool inlined) {
@@ -247,7 +246,9 @@ class Sums::Builder {
   const bool with_edges_;
   Sums& sums_;
   const ProfileSet::LabelGroups groups_;
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, Values> weights_;            // by (stack, group)
+  // By (stack, group), in the order of the samples: their stacks then lie one after the other in memory.
+  std::vector<std::pair<std::pair<uint32_t, uint32_t>, Values>> weights_;
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> weight_numbers_;     // index in `weights_`
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
   std::vector<uint32_t> row_nodes_;                                               // by row
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PositionWeight> positions_;  // by (row, position)
