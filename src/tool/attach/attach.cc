@@ -63,11 +63,9 @@ absl::Status CheckCanAttach(const Target& target) {
   if (const std::string state = target.Status("State"); !state.empty() && (state[0] == 'T' || state[0] == 't')) {
     return refuse(" is stopped; let it go on (kill -CONT ", target.pid(), ") and try again");
   }
-#if defined(__x86_64__)
   if (const absl::Status loader = FindLoader(target).status(); !loader.ok()) {
     return refuse(": ", std::string(loader.message()));
   }
-#endif
   const MappedFile* const driver = Driver(target);
   if (driver == nullptr) {
     return refuse(" has not loaded the CUDA driver (", kDriver,
@@ -82,9 +80,7 @@ absl::Status CheckCanAttach(const Target& target) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Attached> LoadLibrary([[maybe_unused]] const Target& target, [[maybe_unused]] const std::string& library,
-                                     [[maybe_unused]] const std::string& options) {
-#if defined(__x86_64__)
+absl::StatusOr<Attached> LoadLibrary(const Target& target, const std::string& library, const std::string& options) {
   if (absl::Status status = target.CheckIsThere(); !status.ok()) return status;
   const absl::StatusOr<LoaderFunctions> loader = FindLoader(target);
   if (!loader.ok()) return loader.status();
@@ -102,9 +98,6 @@ absl::StatusOr<Attached> LoadLibrary([[maybe_unused]] const Target& target, [[ma
   absl::StatusOr<StoppedThread> thread = StopSafeThread(target, kSecondsForSafeThread);
   if (!thread.ok()) return thread.status();
   return LoadInThread(target, *std::move(thread), *loader, loading);
-#else
-  return absl::UnimplementedError("this hbmprof attaches on x86-64 only; start the program with `hbmprof run`");
-#endif
 }
 
 }  // namespace hbmprof::tool

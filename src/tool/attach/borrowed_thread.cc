@@ -1,13 +1,11 @@
 #include "src/tool/attach/borrowed_thread.h"
 
-#if defined(__x86_64__)
-
-#include <cpuid.h>
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
-#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,223 +13,35 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "src/base/descriptor.h"
+#include "src/tool/attach/stub.h"
 #include "src/tool/util/text.h"
 
-// The stub: position-independent code that is copied into the process. rbx has the address of StubData, on the thread's
-// own stack. It changes no memory of the program's, and no register that it has not saved there.
-//
-// It waits by select only: the kernel continues a futex, poll or nanosleep with a timeout from data of the thread,
-// which the wait that was interrupted still needs.
-asm(R"(
-    .pushsection .rodata
-    .globl hbmprof_attach_stub, hbmprof_attach_stub_end
-    .hidden hbmprof_attach_stub, hbmprof_attach_stub_end
-    .macro hbmprof_wait_a_millisecond
-    movq    $0, 104(%rbx)
-    movq    $1000, 112(%rbx)
-    movl    $23, %eax                /* select(0, 0, 0, 0, &time) */
-    xorl    %edi, %edi
-    xorl    %esi, %esi
-    xorl    %edx, %edx
-    xorl    %r10d, %r10d
-    leaq    104(%rbx), %r8
-    syscall
-    .endm
-hbmprof_attach_stub:
-    endbr64
-    movl    $14, %eax                /* rt_sigprocmask(SIG_SETMASK, &blocked, 0, 8) */
-    movl    $2, %edi
-    leaq    120(%rbx), %rsi
-    xorl    %edx, %edx
-    movl    $8, %r10d
-    syscall
-    movl    $4500, %r15d             /* how long it waits at the end */
-    movl    $9, %eax                 /* mmap(0, bytes, READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE, -1, 0) */
-    xorl    %edi, %edi
-    movq    16(%rbx), %rsi
-    movl    $3, %edx
-    movl    $0x4022, %r10d
-    movq    $-1, %r8
-    xorl    %r9d, %r9d
-    syscall
-    testq   %rax, %rax
-    jns     1f
-    movl    %eax, (%rbx)
-    jmp     7f
-1:  movq    %rax, 8(%rbx)
-    movq    %rax, %rdi
-    addq    16(%rbx), %rax
-    leaq    -64(%rax), %rsp
-    movl    $-1, %eax
-    movl    $-1, %edx
-    cmpl    $0, 36(%rbx)
-    je      2f
-    xsave64 (%rdi)
-    jmp     3f
-2:  fxsave64 (%rdi)
-3:  cmpb    $0, 264(%rbx)
-    je      4f
-    movl    $319, %eax               /* memfd_create(name, MFD_CLOEXEC) */
-    leaq    264(%rbx), %rdi
-    movl    $1, %esi
-    syscall
-    movl    %eax, 32(%rbx)
-4:  movl    $1, (%rbx)
-    movl    $4500, %r14d
-5:  cmpl    $0, 4(%rbx)
-    jne     6f
-    hbmprof_wait_a_millisecond
-    decl    %r14d
-    jnz     5b
-    movl    $1, %r15d                /* the command has died */
-6:  cmpl    $1, 4(%rbx)
-    jne     8f
-    call    *64(%rbx)                /* __errno_location */
-    movq    %rax, %r12
-    movl    (%rax), %r13d
-    movq    8(%rbx), %rdi
-    addq    $0x8000, %rdi
-    movl    24(%rbx), %esi
-    call    *40(%rbx)                /* dlopen */
-    movq    %rax, 72(%rbx)
-    testq   %rax, %rax
-    jnz     9f
-    cmpq    $0, 48(%rbx)
-    je      10f
-    call    *48(%rbx)                /* dlerror */
-    movq    %rax, 80(%rbx)
-    jmp     10f
-9:  movq    %rax, %rdi
-    movq    8(%rbx), %rsi
-    addq    $0x9000, %rsi
-    call    *56(%rbx)                /* dlsym */
-    movq    %rax, 88(%rbx)
-    testq   %rax, %rax
-    jz      10f
-    movq    8(%rbx), %rdi
-    addq    $0xa000, %rdi
-    call    *%rax
-    movl    %eax, 96(%rbx)
-10: movl    %r13d, (%r12)
-    movl    $1, 100(%rbx)
-8:  movl    32(%rbx), %edi
-    testl   %edi, %edi
-    js      11f
-    movl    $3, %eax                 /* close */
-    syscall
-11: movq    8(%rbx), %rdi
-    movl    $-1, %eax
-    movl    $-1, %edx
-    cmpl    $0, 36(%rbx)
-    je      12f
-    xrstor64 (%rdi)
-    jmp     13f
-12: fxrstor64 (%rdi)
-13: leaq    -64(%rbx), %rsp
-    movl    $11, %eax                /* munmap */
-    movq    8(%rbx), %rdi
-    movq    16(%rbx), %rsi
-    syscall
-    movl    $2, (%rbx)
-7:  leaq    -64(%rbx), %rsp
-14: hbmprof_wait_a_millisecond
-    decl    %r15d
-    jnz     14b
-    /* The command has died: the thread restores itself. */
-    movl    $3, (%rbx)
-    movl    $14, %eax
-    movl    $2, %edi
-    leaq    128(%rbx), %rsi
-    xorl    %edx, %edx
-    movl    $8, %r10d
-    syscall
-    pushq   248(%rbx)
-    popfq
-    movq    136(%rbx), %r8
-    movq    144(%rbx), %r9
-    movq    152(%rbx), %r10
-    movq    160(%rbx), %r12
-    movq    168(%rbx), %r13
-    movq    176(%rbx), %r14
-    movq    184(%rbx), %r15
-    movq    192(%rbx), %rdi
-    movq    200(%rbx), %rsi
-    movq    208(%rbx), %rdx
-    movq    216(%rbx), %rbp
-    movq    224(%rbx), %rax
-    movq    232(%rbx), %rsp
-    movq    240(%rbx), %rcx
-    movq    256(%rbx), %rbx
-    jmp     *%rcx                    /* rcx and r11: a system call changes them anyway */
-hbmprof_attach_stub_end:
-    .purgem hbmprof_wait_a_millisecond
-    .popsection
-)");
-extern "C" const char hbmprof_attach_stub[];
-extern "C" const char hbmprof_attach_stub_end[];
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace hbmprof::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The stub uses these offsets.
-struct StubData {
-  enum State : int32_t { kStarted = 0, kReady = 1, kCalled = 2, kLeft = 3 };  // negative: errno of mmap
-  int32_t state = kStarted;
-  uint32_t go = 0;  // set to 1 when the texts have been written
-  uint64_t scratch = 0;
-  uint64_t scratch_bytes = 0;
-  uint64_t mode = 0;
-  int32_t memory_file = -1;
-  uint32_t has_xsave = 0;
-  uint64_t open = 0, error = 0, symbol = 0, errno_location = 0;
-  uint64_t handle = 0, error_text = 0, function = 0;
-  int32_t result = 0;
-  uint32_t is_done = 0;
-  uint64_t time[2] = {};
-  uint64_t blocked = 0, mask = 0;
-  uint64_t r8, r9, r10, r12, r13, r14, r15, rdi, rsi, rdx, rbp, rax, rsp, rip, eflags, rbx;
-  char memory_name[24] = {};
-  pid_t owner = getpid();
-};
-static_assert(offsetof(StubData, memory_file) == 32 && offsetof(StubData, open) == 40 &&
-              offsetof(StubData, errno_location) == 64 && offsetof(StubData, result) == 96 &&
-              offsetof(StubData, time) == 104 && offsetof(StubData, blocked) == 120 && offsetof(StubData, r8) == 136 &&
-              offsetof(StubData, rdi) == 192 && offsetof(StubData, rip) == 240 && offsetof(StubData, rbx) == 256 &&
-              offsetof(StubData, memory_name) == 264);
-// Of the scratch memory: the vector registers, the texts, and the stack from its end downwards.
-constexpr uint64_t kXsaveBytes = 0x8000;
-constexpr uint64_t kPathAt = 0x8000;
-constexpr uint64_t kFunctionAt = 0x9000;
-constexpr uint64_t kOptionsAt = 0xa000;
-constexpr uint64_t kTextsEnd = 0x10000;
-constexpr uint64_t kScratchBytes = 0x70000;
 constexpr char kFunction[] = "hbmprof_attach";
 constexpr uint64_t kRedZone = 128;
-constexpr uint64_t kNoSystemCall = ~uint64_t{0};
-
-// Results of a system call that was interrupted, of the kernel's own (include/linux/errno.h).
-constexpr int64_t kRestartSystemCall = -512;
-constexpr int64_t kRestartNoInterrupt = -513;
-constexpr int64_t kRestartNoHandler = -514;
-constexpr int64_t kRestartBlock = -516;
-
-bool IsInterrupted(int64_t result) {
-  return result == -EINTR || result == kRestartSystemCall || result == kRestartNoInterrupt ||
-         result == kRestartNoHandler || result == kRestartBlock;
-}
-
+// Returns the bytes that XSAVE needs; 0: there is no such instruction.
 uint32_t XsaveBytes() {
+#if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kOsUsesXsave = 1u << 27;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsUsesXsave) == 0) return 0;
   return __get_cpuid_count(0xd, 0, &a, &b, &c, &d) != 0 ? b : 0;
+#else
+  return 0;
+#endif
 }
 
 void Trace(int request, pid_t tid, const void* data) {
@@ -240,19 +50,10 @@ void Trace(int request, pid_t tid, const void* data) {
 
 bool HasEnded(int status) { return WIFEXITED(status) || WIFSIGNALED(status); }
 
-// Whether a handler of the program's will run as soon as the thread goes on.
-bool GetsSignal(pid_t tid) {
-  const auto signals = [tid](const char* key) { return std::strtoull(StatusOf(tid, key).c_str(), nullptr, 16); };
-  return ((signals("SigPnd") | signals("ShdPnd")) & ~signals("SigBlk") & signals("SigCgt")) != 0;
-}
-
-// Makes the thread repeat a wait that the kernel would not continue by itself (epoll_wait), unless a signal ends it.
-void RepeatIfInterrupted(pid_t tid, user_regs_struct& registers) {
-  if (static_cast<int64_t>(registers.orig_rax) < 0 || static_cast<int64_t>(registers.rax) != -EINTR) return;
-  if (GetsSignal(tid)) return;
-  registers.rax = registers.orig_rax;
-  registers.orig_rax = kNoSystemCall;
-  registers.rip -= 2;
+// Writes the registers of a stopped thread.
+void SetRegisters(pid_t tid, user_regs_struct registers) {
+  iovec part = {&registers, sizeof(registers)};
+  ptrace(PTRACE_SETREGSET, tid, reinterpret_cast<void*>(NT_PRSTATUS), &part);
 }
 
 // The signals that the thread does not get meanwhile: all but those of its own faults.
@@ -264,18 +65,22 @@ uint64_t BlockedSignals() {
 
 }  // namespace
 
-StoppedThread::StoppedThread(StoppedThread&& other) noexcept : tid_(other.tid_), registers_(other.registers_) {
+StoppedThread::StoppedThread(StoppedThread&& other) noexcept
+    : tid_(other.tid_), registers_(other.registers_), was_changed_(other.was_changed_) {
   other.tid_ = 0;
 }
 
 StoppedThread::~StoppedThread() {
-  if (tid_ != 0) Release(registers_, false);
+  if (tid_ != 0) Release(registers_, {false, was_changed_, 0});
 }
 
 absl::StatusOr<StoppedThread> StoppedThread::Stop(pid_t tid) {
   if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
     return absl::AbortedError("it has ended, is traced by another process, or may not be traced");
   }
+  std::string call;
+  std::ifstream file(Cat("/proc/", tid, "/syscall"));
+  std::getline(file, call);
   ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr);
   const auto end = Clock::now() + std::chrono::seconds(2);
   int status = 0;
@@ -292,23 +97,16 @@ absl::StatusOr<StoppedThread> StoppedThread::Stop(pid_t tid) {
     return absl::AbortedError("it gets a signal");
   }
   StoppedThread stopped(tid);
-  Trace(PTRACE_GETREGS, tid, &stopped.registers_);
+  iovec part = {&stopped.registers_, sizeof(stopped.registers_)};
+  ptrace(PTRACE_GETREGSET, tid, reinterpret_cast<void*>(NT_PRSTATUS), &part);
+  stopped.was_changed_ = FindInterruptedCall(call, stopped.registers_);
   return stopped;
 }
 
-void StoppedThread::Release(user_regs_struct registers, bool are_changed) {
-  const uint64_t rip = registers.rip;
-  RepeatIfInterrupted(tid_, registers);
-  if (are_changed || registers.rip != rip) Trace(PTRACE_SETREGS, tid_, &registers);
+void StoppedThread::Release(user_regs_struct registers, const GoingOn& how) {
+  if (PrepareToGoOn(tid_, how, registers)) SetRegisters(tid_, registers);
   Trace(PTRACE_DETACH, tid_, nullptr);
   tid_ = 0;
-}
-
-bool StoppedThread::IsWaiting(const Target& target) const {
-  const auto code = target.Get<uint16_t>(registers_.rip - 2);
-  constexpr uint16_t kSyscall = 0x050f;
-  return IsInterrupted(static_cast<int64_t>(registers_.rax)) && static_cast<int64_t>(registers_.orig_rax) >= 0 &&
-         code == kSyscall;
 }
 
 bool StoppedThread::WriteCode(uint64_t address, std::string_view code) const {
@@ -328,17 +126,17 @@ bool StoppedThread::ReadMask(uint64_t* mask) const {
 
 void StoppedThread::StartAt(const user_regs_struct& registers) {
   // From here on the thread restores itself, also its mask. It blocks the signals by itself, too.
-  Trace(PTRACE_SETREGS, tid_, &registers);
+  SetRegisters(tid_, registers);
   uint64_t blocked = BlockedSignals();
   ptrace(PTRACE_SETSIGMASK, tid_, reinterpret_cast<void*>(sizeof(blocked)), &blocked);
   Trace(PTRACE_DETACH, tid_, nullptr);
   tid_ = 0;
 }
 
-void StoppedThread::ContinueAt(const user_regs_struct& registers, uint64_t mask) {
+void StoppedThread::GoOnAfterLoan(const user_regs_struct& registers, uint64_t mask, uint64_t restarting) {
   // In this order: a thread with the old registers restores its mask by itself.
   ptrace(PTRACE_SETSIGMASK, tid_, reinterpret_cast<void*>(sizeof(mask)), &mask);
-  Release(registers, true);
+  Release(registers, {true, false, restarting});
 }
 
 absl::StatusOr<LoaderFunctions> FindLoader(const Target& target) {
@@ -428,43 +226,30 @@ absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stoppe
                                       const Loading& loading) {
   const auto start = Clock::now();
   const user_regs_struct before = stopped.registers();
-  const std::string_view stub(hbmprof_attach_stub, static_cast<size_t>(hbmprof_attach_stub_end - hbmprof_attach_stub));
+  const std::string_view stub(__start_hbmprof_stub, static_cast<size_t>(__stop_hbmprof_stub - __start_hbmprof_stub));
   const uint64_t place = target.PlaceFor(stub);
   if (place == 0 || !stopped.WriteCode(place, stub)) {
     return absl::FailedPreconditionError("no place was found in its memory for hbmprof's code");
   }
   const uint32_t xsave_bytes = XsaveBytes();
-  if (xsave_bytes > kXsaveBytes) return absl::UnimplementedError("this processor has larger registers than expected");
+  if (xsave_bytes > kVectorBytes) return absl::UnimplementedError("this processor has larger registers than expected");
 
   StubData data;
-  data.scratch_bytes = kScratchBytes;
+  data.registers = ToWaitAgain(before);
   data.mode = loader.mode | (loading.is_loaded ? RTLD_NOLOAD : 0);
-  data.has_xsave = xsave_bytes != 0 ? 1 : 0;
   data.open = loader.open, data.error = loader.error, data.symbol = loader.symbol;
   data.errno_location = loader.errno_location;
+  data.has_xsave = xsave_bytes != 0 ? 1 : 0;
   data.blocked = BlockedSignals();
-  data.r8 = before.r8, data.r9 = before.r9, data.r10 = before.r10, data.r12 = before.r12, data.r13 = before.r13;
-  data.r14 = before.r14, data.r15 = before.r15, data.rdi = before.rdi, data.rsi = before.rsi, data.rdx = before.rdx;
-  data.rbp = before.rbp, data.rbx = before.rbx, data.rsp = before.rsp, data.eflags = before.eflags;
-  // The thread makes its system call again, or lets the kernel continue it.
-  data.rax = static_cast<int64_t>(before.rax) == kRestartBlock ? uint64_t{SYS_restart_syscall} : before.orig_rax;
-  data.rip = before.rip - 2;
   if (loading.path.empty()) std::strcpy(data.memory_name, "libhbmprof_cuda.so");
 
-  const uint64_t at = (before.rsp - kRedZone - sizeof(data)) & ~uint64_t{63};
+  constexpr uint64_t kRedZone = 128;
+  const uint64_t at = (StackPointer(before) - kRedZone - sizeof(data)) & ~uint64_t{63};
   const pid_t tid = stopped.tid();
   if (!stopped.ReadMask(&data.mask) || !target.Write(at, &data, sizeof(data))) {
     return absl::UnavailableError("the thread's stack cannot be written");
   }
-  user_regs_struct registers = before;
-  registers.rip = place;
-  registers.rbx = at;
-  registers.rsp = at - 64;
-  registers.rbp = 0;
-  registers.orig_rax = kNoSystemCall;
-  constexpr uint64_t kTrap = 0x100, kBackwards = 0x400, kAlignmentCheck = 0x40000;
-  registers.eflags &= ~(kTrap | kBackwards | kAlignmentCheck);
-  stopped.StartAt(registers);
+  stopped.StartAt(ToRunStub(before, place + static_cast<uint64_t>(hbmprof_stub_entry - __start_hbmprof_stub), at));
 
   // From here on the thread goes on by itself, whatever happens.
   const auto read_until = [&](auto is_reached, std::chrono::seconds limit) -> absl::Status {
@@ -495,11 +280,11 @@ absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stoppe
     if (!status.ok()) return status;
   }
   if (absl::StatusOr<StoppedThread> last = StoppedThread::Stop(tid); last.ok()) {
-    const uint64_t rip = last->registers().rip;
+    const uint64_t pc = ProgramCounter(last->registers());
     // Else it has gone on by itself, and can serve another command: this process was stopped for seconds.
     const bool is_ours = target.Read(at, &data, sizeof(data)) && data.owner == getpid();
-    if (is_ours && rip >= place && rip < place + stub.size() && data.state != StubData::kLeft) {
-      last->ContinueAt(before, data.mask);
+    if (is_ours && pc >= place && pc < place + stub.size() && data.state != StubData::kLeft) {
+      last->GoOnAfterLoan(before, data.mask, data.restarting);
     }
   }
   const double millis = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -510,5 +295,3 @@ absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stoppe
 }
 
 }  // namespace hbmprof::tool
-
-#endif

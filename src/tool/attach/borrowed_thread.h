@@ -1,7 +1,7 @@
 // A thread of another process that waits in the C library is borrowed: it loads a library and calls a function of it on
 // a stack of its own, and goes on with its wait.
 //
-// The thread is traced only twice, for less than a millisecond: to start the code (the stub, in borrowed_thread.cc) and
+// The thread is traced only twice, for less than a millisecond: to start the code (the stub, in stub.cc) and
 // to let the kernel continue the wait. Between these the thread and this process talk through the thread's memory. If
 // this process ends at any instant, the thread goes on by itself after 5 s at most: the stub has saved what it changes
 // and restores it. What the thread has already called stays called.
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "src/tool/attach/registers.h"
 #include "src/tool/attach/target.h"
 
 namespace hbmprof::tool {
@@ -23,8 +24,6 @@ struct Attached {
   int code = 0;       // of hbmprof_attach (src/base/attach.h)
   double millis = 0;  // during which one thread of the process did not wait
 };
-
-#if defined(__x86_64__)
 
 // A thread that is traced and stopped. The destructor lets it go on where it was stopped, so that also those waits go
 // on that the kernel would end with EINTR.
@@ -39,8 +38,6 @@ class StoppedThread {
 
   pid_t tid() const { return tid_; }
   const user_regs_struct& registers() const { return registers_; }
-  // Whether the stop has interrupted a wait in the kernel that can go on afterwards.
-  bool IsWaiting(const Target& target) const;
 
   // Writes into memory that is not writable for the process itself.
   bool WriteCode(uint64_t address, std::string_view code) const;
@@ -48,14 +45,16 @@ class StoppedThread {
   // Lets the thread go on with other registers, with nearly all signals blocked.
   void StartAt(const user_regs_struct& registers);
   // Lets the thread go on with `registers`, which it had when it was stopped earlier, and with that mask.
-  void ContinueAt(const user_regs_struct& registers, uint64_t mask);
+  // `restarting`: StubData::restarting.
+  void GoOnAfterLoan(const user_regs_struct& registers, uint64_t mask, uint64_t restarting);
 
  private:
   explicit StoppedThread(pid_t tid) : tid_(tid) {}
-  void Release(user_regs_struct registers, bool are_changed);
+  void Release(user_regs_struct registers, const GoingOn& how);
 
   pid_t tid_;
   user_regs_struct registers_ = {};
+  bool was_changed_ = false;  // `registers_`, by FindInterruptedCall
 };
 
 // What the thread shall do.
@@ -80,8 +79,6 @@ absl::StatusOr<LoaderFunctions> FindLoader(const Target& target);
 // dynamic linker's message, kDeadlineExceeded, kUnavailable (the process has ended).
 absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
                                       const Loading& loading);
-
-#endif
 
 }  // namespace hbmprof::tool
 

@@ -1,7 +1,5 @@
 #include "src/tool/attach/safe_thread.h"
 
-#if defined(__x86_64__)
-
 #include <elfutils/libdwfl.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -32,10 +30,17 @@ bool IsLinker(std::string_view name) {
 }
 
 // Calls that can wait for long, best first: those that the kernel continues unseen, then those that are begun again.
-constexpr long kWaits[] = {SYS_poll,     SYS_ppoll,   SYS_select,     SYS_pselect6,        SYS_futex,
-                           SYS_accept,   SYS_accept4, SYS_nanosleep,  SYS_clock_nanosleep, SYS_wait4,
-                           SYS_waitid,   SYS_pause,   SYS_read,       SYS_rt_sigsuspend,   SYS_restart_syscall,
-                           SYS_recvfrom, SYS_recvmsg, SYS_epoll_wait, SYS_epoll_pwait,     SYS_rt_sigtimedwait};
+constexpr long kWaits[] = {
+#if defined(__x86_64__)
+    SYS_poll,          SYS_select,          SYS_pause,
+#endif
+    SYS_ppoll,         SYS_pselect6,        SYS_futex,    SYS_accept,  SYS_accept4,
+    SYS_nanosleep,     SYS_clock_nanosleep, SYS_wait4,    SYS_waitid,  SYS_read,
+    SYS_rt_sigsuspend, SYS_restart_syscall, SYS_recvfrom, SYS_recvmsg,
+#if defined(__x86_64__)
+    SYS_epoll_wait,
+#endif
+    SYS_epoll_pwait,   SYS_rt_sigtimedwait};
 
 // The functions of the C library that wait and hold none of its locks while they wait. Not here: those in which a
 // program can wait while it holds one, such as fgets or getaddrinfo.
@@ -88,17 +93,17 @@ struct StackCopy {
     bytes.clear();
     used_bytes = 0;
     // Up to a page's end each, because the stack ends at the end of a page.
-    for (size_t part = kPart - registers.rsp % kPart; bytes.size() < kMostBytes; part = kPart) {
+    for (size_t part = kPart - StackPointer(registers) % kPart; bytes.size() < kMostBytes; part = kPart) {
       const size_t size = bytes.size();
       bytes.resize(size + part);
-      if (target->Read(registers.rsp + size, &bytes[size], part)) continue;
+      if (target->Read(StackPointer(registers) + size, &bytes[size], part)) continue;
       bytes.resize(size);
       break;
     }
     return !bytes.empty();
   }
   bool Read(Dwarf_Addr address, Dwarf_Word* word) {
-    const uint64_t offset = address - registers.rsp;
+    const uint64_t offset = address - StackPointer(registers);
     if (offset >= bytes.size() || bytes.size() - offset < sizeof(*word)) {
       return target->Read(address, word, sizeof(*word));
     }
@@ -108,11 +113,9 @@ struct StackCopy {
   }
   // Whether the thread has not moved since.
   bool IsSame(const StoppedThread& thread) const {
-    const user_regs_struct& now = thread.registers();
     std::string stack(used_bytes, '\0');
-    return now.rip == registers.rip && now.rsp == registers.rsp && now.rbp == registers.rbp &&
-           now.rbx == registers.rbx && now.rax == registers.rax && target->Read(now.rsp, stack.data(), used_bytes) &&
-           bytes.compare(0, used_bytes, stack) == 0;
+    return IsSamePlace(registers, thread.registers()) &&
+           target->Read(StackPointer(registers), stack.data(), used_bytes) && bytes.compare(0, used_bytes, stack) == 0;
   }
 };
 
@@ -165,10 +168,10 @@ class Unwinder {
     return static_cast<StackCopy*>(argument)->Read(address, word);
   }
   static bool SetRegisters(Dwfl_Thread* thread, void* argument) {
-    const user_regs_struct& r = static_cast<StackCopy*>(argument)->registers;
-    const Dwarf_Word words[] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
-                                r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
-    return dwfl_thread_state_registers(thread, 0, sizeof(words) / sizeof(words[0]), words);
+    const user_regs_struct& registers = static_cast<StackCopy*>(argument)->registers;
+    const std::vector<Dwarf_Word> words = DwarfRegisters(registers);
+    dwfl_thread_state_register_pc(thread, ProgramCounter(registers));
+    return dwfl_thread_state_registers(thread, 0, static_cast<unsigned>(words.size()), words.data());
   }
   static int AddFrame(Dwfl_Frame* state, void* argument) {
     auto* const frames = static_cast<std::vector<Frame>*>(argument);
@@ -244,10 +247,9 @@ absl::StatusOr<StoppedThread> StopSafeThread(const Target& target, double second
         absl::StatusOr<StoppedThread> stopped = StoppedThread::Stop(candidate.tid);
         if (absl::IsAborted(stopped.status())) continue;
         if (!stopped.ok()) return stopped.status();
-        constexpr uint64_t kSelf = 0x10;  // in the C library's data of a thread: its own address
-        const uint64_t base = stopped->registers().fs_base;
-        if (!stopped->IsWaiting(target)) continue;
-        if (target.Get<uint64_t>(base + kSelf) != base) reason = "is no thread of the C library";
+        const user_regs_struct& registers = stopped->registers();
+        if (!IsWaiting(target, registers)) continue;
+        if (!IsThreadOfLibc(target, stopped->tid(), registers)) reason = "is no thread of the C library";
         if (!unwinder.copy().Take(*stopped)) reason = "has no stack";
       }
       if (reason.empty()) reason = unwinder.WhyNotSafe(candidate.tid);
@@ -270,5 +272,3 @@ absl::StatusOr<StoppedThread> StopSafeThread(const Target& target, double second
 }
 
 }  // namespace hbmprof::tool
-
-#endif

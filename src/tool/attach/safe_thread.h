@@ -8,8 +8,6 @@
 
 namespace hbmprof::tool {
 
-#if defined(__x86_64__)
-
 // Returns a stopped thread that holds no lock of the C library, the dynamic linker or an allocator: it waits in a
 // function of the C library (poll, pthread_cond_wait, ...) that its program has called, so its call stack has no other
 // function of these. Such a thread can load a library: it can only wait for other threads, which run.
@@ -20,8 +18,6 @@ namespace hbmprof::tool {
 // Errors: kUnavailable (no such thread within `seconds`; the message says what the threads do; or the process has
 // ended, or runs another program).
 absl::StatusOr<StoppedThread> StopSafeThread(const Target& target, double seconds);
-
-#endif
 
 }  // namespace hbmprof::tool
 
