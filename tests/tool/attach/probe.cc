@@ -1,7 +1,6 @@
 // A library in the place of libhbmprof_cuda.so. Its hbmprof_attach uses what the real one uses: the stack, malloc,
 // errno, the vector registers, a thread, the dynamic linker.
 #include <dlfcn.h>
-#include <immintrin.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -43,9 +42,13 @@ extern "C" {
 #ifdef LARGE_TLS
   large[0] = 1;
 #endif
+#if defined(__x86_64__)
   asm volatile("pcmpeqd %%xmm0, %%xmm0; movaps %%xmm0, %%xmm1; movaps %%xmm0, %%xmm7; movaps %%xmm0, %%xmm15" ::
                    : "xmm0", "xmm1", "xmm7", "xmm15");
   if (__builtin_cpu_supports("avx")) asm volatile("vzeroall" ::: "xmm0", "xmm1", "xmm7", "xmm15");
+#elif defined(__aarch64__)
+  asm volatile("movi v0.2d, #0; movi v7.2d, #0; movi v16.2d, #0; movi v31.2d, #0" ::: "v0", "v7", "v16", "v31");
+#endif
   calls.fetch_add(1);
   return 0;
 }

@@ -34,9 +34,11 @@ extern "C" {
 int cuMemAlloc_v2();
 extern char** environ;
 char attach_has_avx = 0;
-// Returns 0 if the registers are unchanged. In xmm15 the mark is the lower, in ymm15 also the upper half.
+// Returns 0 if the registers are unchanged. In xmm15 the mark is the lower, in ymm15 also the upper half. On aarch64 it
+// is in both halves of v31.
 int attach_call_with_marks(void* function, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t* result);
 }
+#if defined(__x86_64__)
 asm(R"(
     .text
     .globl attach_call_with_marks
@@ -111,6 +113,66 @@ attach_call_with_marks:
     ret
     .cfi_endproc
 )");
+#elif defined(__aarch64__)
+asm(R"(
+    .text
+    .globl attach_call_with_marks
+    .type attach_call_with_marks, @function
+attach_call_with_marks:
+    .cfi_startproc
+    stp     x29, x30, [sp, #-112]!
+    .cfi_def_cfa_offset 112
+    .cfi_offset x29, -112
+    .cfi_offset x30, -104
+    stp     x19, x20, [sp, #16]
+    stp     x21, x22, [sp, #32]
+    stp     x23, x24, [sp, #48]
+    stp     x25, x26, [sp, #64]
+    stp     x27, x28, [sp, #80]
+    str     x5, [sp, #96]
+    str     d8, [sp, #104]
+    mov     x16, x0
+    mov     x0, x1
+    mov     x1, x2
+    mov     x2, x3
+    mov     x3, x4
+    ldr     x19, =0x0123456789abcdef
+    .irp    number, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29
+    mov     x\number, x19
+    .endr
+    fmov    d8, x19
+    dup     v31.2d, x19
+    blr     x16
+    ldr     x5, [sp, #96]
+    str     x0, [x5]
+    ldr     x9, =0x0123456789abcdef
+    mov     x10, #0
+    .irp    number, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29
+    eor     x11, x\number, x9
+    orr     x10, x10, x11
+    .endr
+    fmov    x11, d8
+    eor     x11, x11, x9
+    orr     x10, x10, x11
+    .irp    half, 0, 1
+    mov     x11, v31.d[\half]
+    eor     x11, x11, x9
+    orr     x10, x10, x11
+    .endr
+    cmp     x10, #0
+    cset    w0, ne
+    ldp     x19, x20, [sp, #16]
+    ldp     x21, x22, [sp, #32]
+    ldp     x23, x24, [sp, #48]
+    ldp     x25, x26, [sp, #64]
+    ldp     x27, x28, [sp, #80]
+    ldr     d8, [sp, #104]
+    ldp     x29, x30, [sp], #112
+    ret
+    .ltorg
+    .cfi_endproc
+)");
+#endif
 
 namespace {
 
@@ -126,7 +188,9 @@ struct Wait {
 
 // Calls function(a, b, c, d) with marks in the registers that the C library's waits do not use.
 bool CallsWithMarks(const Wait& wait, uint64_t* result) {
+#if defined(__x86_64__)
   attach_has_avx = __builtin_cpu_supports("avx") ? 1 : 0;
+#endif
   return attach_call_with_marks(wait.function, wait.a, wait.b, wait.c, wait.d, result) == 0;
 }
 
@@ -155,15 +219,15 @@ Wait WaitOf(const std::string& kind) {
   if (kind == "epoll") {
     return {f(&epoll_wait), uint64_t(epoll_create1(0)), Address(&event), 1, kWaitMillis, 0, -1, true};
   }
-  // A signal that comes meanwhile ends the wait, as it does without hbmprof.
-  if (kind == "epoll_signal" || kind == "poll_signal") {
+  // A signal that comes meanwhile ends the wait or not, as it does without hbmprof.
+  if (kind.find("_signal") != std::string::npos) {
     setenv("PROBE_SIGNAL", "1", 1);
-    const struct sigaction count = [] {
-      struct sigaction action = {};
-      action.sa_handler = [](int) {};
-      return action;
-    }();
+    struct sigaction count = {};
+    count.sa_handler = [](int) {};
+    if (kind == "read_signal_restarting") count.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &count, nullptr);
+    if (kind == "read_signal_restarting") return {f(&read), 0, Address(&byte), 1, 0, 1, -1, false};
+    if (kind == "read_signal") return {f(&read), 0, Address(&byte), 1, 0, minus_one, EINTR, false};
     if (kind == "poll_signal") return {f(&poll), 0, 0, kWaitMillis, 0, minus_one, EINTR, false};
     return {f(&epoll_wait), uint64_t(epoll_create1(0)), Address(&event), 1, kWaitMillis, minus_one, EINTR, false};
   }
