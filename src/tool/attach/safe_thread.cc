@@ -84,14 +84,14 @@ struct StackCopy {
   const Target* target = nullptr;
   pid_t tid = 0;
   user_regs_struct registers = {};
-  std::string bytes;      // from the stack pointer on
-  size_t used_bytes = 0;  // that the unwinder has read
+  std::string bytes;         // from the stack pointer on
+  std::vector<size_t> read;  // where the unwinder has read a word
 
   bool Take(const StoppedThread& thread) {
     registers = thread.registers();
     constexpr size_t kMostBytes = 1 << 18, kPart = 4096;
     bytes.clear();
-    used_bytes = 0;
+    read.clear();
     // Up to a page's end each, because the stack ends at the end of a page.
     for (size_t part = kPart - StackPointer(registers) % kPart; bytes.size() < kMostBytes; part = kPart) {
       const size_t size = bytes.size();
@@ -107,15 +107,18 @@ struct StackCopy {
     if (offset >= bytes.size() || bytes.size() - offset < sizeof(*word)) {
       return target->Read(address, word, sizeof(*word));
     }
-    used_bytes = std::max<size_t>(used_bytes, offset + sizeof(*word));
+    read.push_back(offset);
     std::memcpy(word, &bytes[offset], sizeof(*word));
     return true;
   }
-  // Whether the thread has not moved since.
+  // Whether the thread has not moved since. Words that the unwinder did not need can differ: the kernel writes the rest
+  // of a time-out there.
   bool IsSame(const StoppedThread& thread) const {
-    std::string stack(used_bytes, '\0');
+    std::string now(read.empty() ? 0 : *std::max_element(read.begin(), read.end()) + sizeof(Dwarf_Word), '\0');
     return IsSamePlace(registers, thread.registers()) &&
-           target->Read(StackPointer(registers), stack.data(), used_bytes) && bytes.compare(0, used_bytes, stack) == 0;
+           target->Read(StackPointer(registers), now.data(), now.size()) &&
+           std::all_of(read.begin(), read.end(),
+                       [&](size_t at) { return std::memcmp(&bytes[at], &now[at], sizeof(Dwarf_Word)) == 0; });
   }
 };
 

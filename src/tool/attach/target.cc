@@ -262,7 +262,6 @@ uint64_t Target::Symbol(const MappedFile& file, std::string_view name) const {
 
 uint64_t Target::PlaceFor(std::string_view code) const {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const std::string zeros(code.size(), '\0');
   std::string there(code.size(), '\0');
   for (const MappedFile& file : files_) {
     const std::optional<ElfImage> image = ReadImage(*this, file);
@@ -270,9 +269,20 @@ uint64_t Target::PlaceFor(std::string_view code) const {
     for (const Elf64_Phdr& segment : image->segments) {
       if (segment.p_type != PT_LOAD || (segment.p_flags & (PF_X | PF_W)) != PF_X) continue;
       const uint64_t end = image->bias + segment.p_vaddr + segment.p_filesz;
+      const uint64_t page_end = (end + page - 1) & ~(page - 1);
       const uint64_t place = (end + 15) & ~uint64_t{15};
-      if (place + code.size() > ((end + page - 1) & ~(page - 1)) || !Read(place, there.data(), there.size())) continue;
-      if (there == zeros || there == code) return place;
+      const bool is_shared = std::any_of(image->segments.begin(), image->segments.end(), [&](const Elf64_Phdr& other) {
+        const uint64_t start = image->bias + other.p_vaddr;
+        return other.p_type == PT_LOAD && start >= end && start < page_end;
+      });
+      if (is_shared || place + code.size() > page_end || !Read(place, there.data(), there.size())) continue;
+      if (there == code) return place;
+      // Behind the end of the file there are zeros.
+      std::string in_file(code.size(), '\0');
+      std::ifstream stream(OutsidePath(file.path), std::ios::binary);
+      stream.seekg(static_cast<std::streamoff>(segment.p_offset + (place - image->bias - segment.p_vaddr)));
+      stream.read(in_file.data(), static_cast<std::streamsize>(in_file.size()));
+      if (there == in_file) return place;
     }
   }
   return 0;

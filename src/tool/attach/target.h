@@ -68,8 +68,8 @@ class Target {
   // Returns the address of a symbol that the file exports, from its tables in memory; 0 if it exports none.
   uint64_t Symbol(const MappedFile& file, std::string_view name) const;
 
-  // Returns an address in executable memory, behind the code of a file, where `code` lies already or where as many
-  // bytes are zero; 0 if there is none.
+  // Returns an address in executable memory, behind the code of a file in the last page of its segment, where `code`
+  // lies already, or where as many bytes are unused: they are as in the file. 0 if there is none.
   uint64_t PlaceFor(std::string_view code) const;
 
  private:

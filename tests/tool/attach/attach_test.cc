@@ -89,7 +89,7 @@ TEST_P(WaitTest, GoesOnUnchanged) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Waits, WaitTest,
-                         ::testing::Values("poll", "poll_input", "nanosleep", "epoll", "sem", "cond", "read",
+                         ::testing::Values("poll", "ppoll", "poll_input", "nanosleep", "epoll", "sem", "cond", "read",
                                            "epoll_signal", "poll_signal", "read_signal", "read_signal_restarting"),
                          [](const auto& info) { return std::string(info.param); });
 

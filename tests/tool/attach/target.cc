@@ -214,6 +214,7 @@ Wait WaitOf(const std::string& kind) {
   const auto f = [](auto* function) { return reinterpret_cast<void*>(function); };
   const auto minus_one = static_cast<uint64_t>(-1);
   if (kind == "poll") return {f(&poll), 0, 0, kWaitMillis, 0, 0, -1, true};
+  if (kind == "ppoll") return {f(&ppoll), 0, 0, Address(&span), 0, 0, -1, true};
   if (kind == "poll_input") return {f(&poll), Address(&input), 1, uint32_t(-1), 0, 1, -1, false};
   if (kind == "nanosleep") return {f(&nanosleep), Address(&span), 0, 0, 0, 0, -1, true};
   if (kind == "epoll") {
