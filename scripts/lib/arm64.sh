@@ -49,3 +49,51 @@ hbmprof_arm64_namespace() {
     shift
     "$@"' bash "$(command -v qemu-aarch64-static)" "${@:2}"
 }
+
+# hbmprof_arm64_system SYSROOT KERNEL COMMAND FILE...: starts an emulated aarch64 system with the kernel and the busybox in
+# the folder KERNEL, runs the shell command there as root, and returns 0 if it did. The files and folders have the same
+# absolute paths there; the libraries that they need come from SYSROOT. Here ptrace works, unlike in qemu's user mode.
+hbmprof_arm64_system() {
+  local sysroot=$1 kernel=$2 command=$3 root status=0 file name
+  shift 3
+  root=$(mktemp -d)
+  chmod 755 "$root"
+  local libraries=$root/usr/lib/aarch64-linux-gnu
+  mkdir -p "$root"/{bin,dev,etc,lib,proc,sys,tmp,usr/bin} "$libraries"
+  ln -s ../usr/lib/aarch64-linux-gnu "$root/lib/aarch64-linux-gnu"
+  cp -L "$sysroot/lib/ld-linux-aarch64.so.1" "$root/lib/"
+  cp -L "$sysroot/lib/aarch64-linux-gnu/libm.so.6" "$libraries/"  # loaded by name
+  cp "$kernel/bin/busybox" "$root/bin/"
+  for name in cat echo kill ls mkdir mount sh sleep true unshare; do ln -s busybox "$root/bin/$name"; done
+  ln -s ../../bin/busybox "$root/usr/bin/unshare"
+  for file in "$@"; do
+    mkdir -p "$root$(dirname "$file")"
+    cp -a "$file" "$root$file"
+  done
+  # Until no library is missing. readelf fails for files that are no programs.
+  local missing=1
+  while [[ -n $missing ]]; do
+    missing=$(for name in $({ find "$root" -type f -exec aarch64-linux-gnu-readelf -d {} + 2>/dev/null || true; } |
+        sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u); do
+      [[ -n $(find "$root" -name "$name" -print -quit) ]] || find "$sysroot"/{,usr/}lib -name "$name" -print -quit
+    done)
+    [[ -z $missing ]] || cp -L $missing "$libraries/"
+  done
+  cat >"$root/init" <<END
+#!/bin/sh
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+$command && echo "the command returned 0"
+/bin/busybox poweroff -f
+END
+  chmod +x "$root/init"
+  (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$root.cpio.gz"
+  timeout 20m qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 2G -nographic -nic none -no-reboot \
+    -kernel "$kernel"/boot/vmlinuz-* -initrd "$root.cpio.gz" \
+    -append "console=ttyAMA0 quiet panic=-1 rdinit=/init" </dev/null | tee "$root.log" || status=1
+  grep -q "^the command returned 0" "$root.log" || status=1
+  rm -rf "$root" "$root.cpio.gz" "$root.log"
+  return $status
+}

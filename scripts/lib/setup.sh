@@ -98,7 +98,7 @@ hbmprof_debian_source() {
   mkdir -p "$folder/lists/partial"
   echo 'deb-src http://deb.debian.org/debian bookworm main' >"$folder/sources.list"
   local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
-    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
+    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root "${foreign[@]}")
   apt-get "${apt[@]}" update && (cd "$folder" && apt-get "${apt[@]}" source "$package" >/dev/null)
 }
 
@@ -148,17 +148,23 @@ hbmprof_libcxx() {
   fi
 }
 
-# hbmprof_drivers SUITE...: unless build/driver is there, unpacks NVIDIA's driver library and NVML from these suites of
-# Debian into build/driver/VERSION. They answer without a device. They are not installed, and must not be committed. If
-# that is not possible, prints a note; the tests that need them skip. Never fails.
+# hbmprof_drivers [--arm64] SUITE...: unless build/driver (build/arm64-driver) is there, unpacks NVIDIA's driver library
+# and NVML from these suites of Debian into a folder VERSION of it. They answer without a device. They are not installed,
+# and must not be committed. If that is not possible, prints a note; the tests that need them skip. Never fails.
 hbmprof_drivers() {
-  [[ ! -e build/driver ]] || return 0
-  local suite folder=$PWD/build/driver.new log=build/driver.log
+  local target=build/driver foreign=()
+  if [[ $1 == --arm64 ]]; then
+    target=build/arm64-driver
+    foreign=(-o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null)
+    shift
+  fi
+  [[ ! -e $target ]] || return 0
+  local suite folder=$PWD/$target.new log=$target.log
   rm -rf "$folder"
   mkdir -p "$folder/lists/partial" "$folder/done"
   printf 'deb http://deb.debian.org/debian %s non-free\n' "$@" >"$folder/sources.list"
   local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
-    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
+    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root "${foreign[@]}")
   apt-get "${apt[@]}" update >"$log" 2>&1 || true
   for suite in "$@"; do
     if ! hbmprof_driver "$folder" "$suite" "${apt[@]}" >>"$log" 2>&1; then
@@ -166,7 +172,7 @@ hbmprof_drivers() {
     fi
   done
   # Without any, the next call tries again.
-  [[ -z $(ls "$folder/done") ]] || mv "$folder/done" build/driver
+  [[ -z $(ls "$folder/done") ]] || mv "$folder/done" "$target"
   rm -rf "$folder"
 }
 

@@ -22,13 +22,6 @@
 namespace hbmprof::tool {
 namespace {
 
-bool IsLibc(std::string_view name) {
-  return name.rfind("libc.so", 0) == 0 || name.rfind("libc-2.", 0) == 0 || name.rfind("libpthread", 0) == 0;
-}
-bool IsLinker(std::string_view name) {
-  return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
-}
-
 // Calls that can wait for long, best first: those that the kernel continues unseen, then those that are begun again.
 constexpr long kWaits[] = {
 #if defined(__x86_64__)
@@ -226,7 +219,7 @@ std::string Unwinder::WhyNotSafe(pid_t tid) {
   for (size_t i = waits; i < end; ++i) {
     const Function& function = functions[i];
     if (function.is_libc) return Cat("is in ", function.name, " of the C library");
-    const bool is_main = function.file == &target_.files().front();
+    const bool is_main = function.file == &target_.Program();
     if (function.file != nullptr && !is_main && target_.Symbol(*function.file, "malloc") != 0) {
       return Cat("is in ", function.file_name, ", which has an allocator");
     }

@@ -71,6 +71,14 @@ uint32_t GnuHash(std::string_view name) {
 
 }  // namespace
 
+bool IsLibc(std::string_view name) {
+  return name.rfind("libc.so", 0) == 0 || name.rfind("libc-2.", 0) == 0 || name.rfind("libpthread", 0) == 0;
+}
+
+bool IsLinker(std::string_view name) {
+  return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
+}
+
 std::string StatusOf(pid_t id, std::string_view key) {
   std::ifstream file(Cat("/proc/", id, "/status"));
   for (std::string line; std::getline(file, line);) {
@@ -121,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Target>> Target::Open(pid_t pid) {
 }
 
 absl::Status Target::CheckIsThere() const {
-  if (Get<char>(files_.front().start).has_value()) return absl::OkStatus();
+  if (Get<char>(Program().start).has_value()) return absl::OkStatus();
   return absl::UnavailableError("the process has ended, or runs another program now");
 }
 
@@ -159,17 +167,21 @@ std::vector<pid_t> Target::Threads() const {
 }
 
 void Target::ReadMaps() {
+  std::error_code error;
+  const std::string program = fs::read_symlink(ProcPath("exe"), error);
   std::ifstream maps(ProcPath("maps"));
   for (std::string line; std::getline(maps, line);) {
     unsigned long long start, end, offset;
     int path_at = 0;
     if (std::sscanf(line.c_str(), "%llx-%llx %*s %llx %*s %*s %n", &start, &end, &offset, &path_at) < 3) continue;
     std::string path = line.substr(static_cast<size_t>(path_at));
-    if (path.empty() || path[0] != '/') continue;
+    const bool is_device = path.rfind("/dev/", 0) == 0 && path.rfind("/dev/shm/", 0) != 0;
+    if (path.empty() || path[0] != '/' || is_device) continue;
     if (offset != 0 && !files_.empty() && files_.back().path == path) {
       files_.back().end = end;
     } else if (offset == 0) {
       const std::string name = path.substr(path.rfind('/') + 1);
+      if (path == program) program_ = files_.size();
       files_.push_back({std::move(path), name, start, end});
     }
   }
@@ -264,7 +276,10 @@ uint64_t Target::PlaceFor(std::string_view code) const {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   std::string there(code.size(), '\0');
   for (const MappedFile& file : files_) {
-    const std::optional<ElfImage> image = ReadImage(*this, file);
+    // The C++ library is never unloaded, because it has unique symbols.
+    const bool stays =
+        &file == &Program() || IsLibc(file.name) || IsLinker(file.name) || file.name.rfind("libstdc++.so", 0) == 0;
+    const std::optional<ElfImage> image = stays ? ReadImage(*this, file) : std::nullopt;
     if (!image) continue;
     for (const Elf64_Phdr& segment : image->segments) {
       if (segment.p_type != PT_LOAD || (segment.p_flags & (PF_X | PF_W)) != PF_X) continue;

@@ -21,6 +21,10 @@ namespace hbmprof::tool {
 // Returns the value of a line of /proc/ID/status of a process or thread, as it is now; "" if there is none.
 std::string StatusOf(pid_t id, std::string_view key);
 
+// By the name of a file: whether it is part of the C library, or of the dynamic linker.
+bool IsLibc(std::string_view name);
+bool IsLinker(std::string_view name);
+
 // A file that the process has mapped.
 struct MappedFile {
   std::string path;  // in the process's mount namespace
@@ -49,8 +53,10 @@ class Target {
   bool SharesFiles() const;
   std::vector<pid_t> Threads() const;
 
-  // The files that were mapped when it was opened.
+  // The files that were mapped when it was opened, without devices.
   const std::vector<MappedFile>& files() const { return files_; }
+  // The program's own file. Not always the first one: drivers map memory below it.
+  const MappedFile& Program() const { return files_[program_]; }
   const MappedFile* FileAt(uint64_t address) const;
   // Returns the first file for whose name `is` returns true; null if there is none.
   const MappedFile* Find(bool (*is)(std::string_view name)) const;
@@ -69,7 +75,8 @@ class Target {
   uint64_t Symbol(const MappedFile& file, std::string_view name) const;
 
   // Returns an address in executable memory, behind the code of a file in the last page of its segment, where `code`
-  // lies already, or where as many bytes are unused: they are as in the file. 0 if there is none.
+  // lies already, or where as many bytes are unused: they are as in the file. Only of files that are never unloaded. 0
+  // if there is none.
   uint64_t PlaceFor(std::string_view code) const;
 
  private:
@@ -79,6 +86,7 @@ class Target {
   const pid_t pid_;
   internal::FileDescriptor memory_;
   std::vector<MappedFile> files_;
+  size_t program_ = 0;
 };
 
 // Returns why this process may not trace `target`, and what the user can do. `scope`: the value of Yama's ptrace_scope,

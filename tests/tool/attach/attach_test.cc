@@ -117,6 +117,15 @@ TEST(AttachTest, ThreadGoesOnAfterTheCommandDied) {
   }
 }
 
+TEST(AttachTest, FileBelowTheProgramThatCannotBeRead) {
+  RunningProgram target({ATTACH_TARGET, "wait", "read"}, {"LD_LIBRARY_PATH=", "MAP_BELOW=1"});
+  ASSERT_EQ(target.ReadLine(), "ready");
+  const absl::StatusOr<Attached> attached = AttachOnce(target.pid());
+  EXPECT_TRUE(attached.ok()) << attached.status();
+  target.WriteLine("go");
+  EXPECT_EQ(target.ReadLine(), "end");
+}
+
 // Another command has stopped the only thread that waits.
 TEST(AttachTest, WaitsUntilAnotherCommandHasFinished) {
   Ready target({ATTACH_TARGET, "wait", "read"});

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -242,6 +243,13 @@ Wait WaitOf(const std::string& kind) {
   std::exit(3);
 }
 
+// An empty file, mapped below the program as NVIDIA's driver maps its devices. It cannot be read.
+void MapBelowTheProgram() {
+  const int file = memfd_create("below", 0);
+  void* const at = reinterpret_cast<void*>(uintptr_t{0x200000000});
+  if (mmap(at, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) != at) std::exit(3);
+}
+
 int RunWait(const std::string& kind) {
   const Wait wait = WaitOf(kind);
   sigset_t mask;
@@ -359,6 +367,7 @@ int RunHammer(int count) {
 int main(int count, char** words) {
   const std::string what = count > 1 ? words[1] : "";
   cuMemAlloc_v2();
+  if (std::getenv("MAP_BELOW") != nullptr) MapBelowTheProgram();
   if (std::getenv("FORBID_MEMFD") != nullptr) ForbidMemfd();
   if (what == "wait" && count > 2) return RunWait(words[2]);
   if (what == "hammer" && count > 2) return RunHammer(std::atoi(words[2]));
