@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -173,7 +174,10 @@ void RemoveStale(int directory) {
 class DirectoryLock {
  public:
   explicit DirectoryLock(int directory) : directory_(directory) {
-    for (int i = 0; i < 50 && flock(directory_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i) usleep(4000);
+    const timespec pause = {0, 4'000'000};
+    for (int i = 0; i < 50 && flock(directory_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i) {
+      pselect(0, nullptr, nullptr, nullptr, &pause, nullptr);  // not usleep: see spin_lock.cc
+    }
   }
   ~DirectoryLock() { flock(directory_, LOCK_UN); }
   DirectoryLock(const DirectoryLock&) = delete;

@@ -19,9 +19,11 @@ void Backoff::WaitLonger() {
   }
   const int saved_errno = errno;
   nanoseconds_ = std::clamp(2 * nanoseconds_, kMinSleep, kMaxSleep);
-  const timespec duration = {0, nanoseconds_};
-  // The function nanosleep is not used because it is a cancellation point.
-  syscall(SYS_nanosleep, &duration, nullptr);
+  timespec duration = {0, nanoseconds_};
+  // The C library's functions are cancellation points. The system call nanosleep would end a nanosleep of the program
+  // in whose place this runs, when a thread was borrowed (tool/attach): the kernel continues it from data of the
+  // thread.
+  syscall(SYS_pselect6, 0, nullptr, nullptr, nullptr, &duration, nullptr);
   errno = saved_errno;
 }
 

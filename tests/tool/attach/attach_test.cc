@@ -89,8 +89,9 @@ TEST_P(WaitTest, GoesOnUnchanged) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Waits, WaitTest,
-                         ::testing::Values("poll", "ppoll", "poll_input", "nanosleep", "epoll", "sem", "cond", "read",
-                                           "epoll_signal", "poll_signal", "read_signal", "read_signal_restarting"),
+                         ::testing::Values("poll", "ppoll", "poll_input", "nanosleep", "nanosleep_locks", "epoll",
+                                           "sem", "cond", "read", "epoll_signal", "poll_signal", "read_signal",
+                                           "read_signal_restarting"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The command dies when it has started the borrowed thread: the thread goes on by itself.

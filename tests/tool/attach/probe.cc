@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "src/base/spin_lock.h"
+
 #ifdef LARGE_TLS
 [[gnu::tls_model("initial-exec")]] thread_local volatile char large[1 << 16];
 #endif
@@ -32,6 +34,10 @@ extern "C" {
   if (sigismember(&blocked, SIGPROF) != 1 || sigismember(&blocked, SIGTERM) != 1) return 101;
   if (std::strcmp(options, "NAME=VALUE\n") != 0) return 102;
   if (std::getenv("PROBE_SIGNAL") != nullptr) pthread_kill(pthread_self(), SIGUSR1);
+  if (std::getenv("PROBE_LOCKS") != nullptr) {
+    hbmprof::internal::Backoff backoff;
+    for (int i = 0; i < 420; ++i) backoff.Wait();  // the last ones sleep
+  }
   errno = EIO;
   void* const memory = std::malloc(1000);
   std::free(memory);
