@@ -32,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kFunction[] = "hbmprof_attach";
 constexpr uint64_t kRedZone = 128;
+
 // Returns the bytes that XSAVE needs; 0: there is no such instruction.
 uint32_t XsaveBytes() {
 #if defined(__x86_64__)
@@ -243,7 +244,6 @@ absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stoppe
   data.blocked = BlockedSignals();
   if (loading.path.empty()) std::strcpy(data.memory_name, "libhbmprof_cuda.so");
 
-  constexpr uint64_t kRedZone = 128;
   const uint64_t at = (StackPointer(before) - kRedZone - sizeof(data)) & ~uint64_t{63};
   const pid_t tid = stopped.tid();
   if (!stopped.ReadMask(&data.mask) || !target.Write(at, &data, sizeof(data))) {
