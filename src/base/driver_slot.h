@@ -50,7 +50,8 @@ inline uint64_t DriverSlotOfArm(const unsigned char* code, uint64_t address) {
       has_branch = has_low && has_high;
     } else if ((w & 0xffdffc1f) == 0xd61f0000) {  // br, blr
       return has_branch ? slot[from] : 0;
-    } else if ((w & 0x7c000000) == 0x14000000 || (w & 0xfe000000) == 0xd6000000 || (w & 0x7e000000) == 0x34000000) {
+    } else if ((w & 0x7c000000) == 0x14000000 || (w & 0xfe000000) == 0xd6000000 || (w & 0x7c000000) == 0x34000000 ||
+               (w & 0xff000000) == 0x54000000) {
       return 0;  // another branch
     }
     has_low = has_low || (w & 0xffffffe0) == (0x52800000 | 0xba00 << 5);

@@ -20,9 +20,9 @@ void Backoff::WaitLonger() {
   const int saved_errno = errno;
   nanoseconds_ = std::clamp(2 * nanoseconds_, kMinSleep, kMaxSleep);
   timespec duration = {0, nanoseconds_};
-  // The C library's functions are cancellation points. The system call nanosleep would end a nanosleep of the program
-  // in whose place this runs, when a thread was borrowed (tool/attach): the kernel continues it from data of the
-  // thread.
+  // A system call, because the C library's functions are cancellation points. Not nanosleep: in a thread that was
+  // borrowed (tool/attach) it would end the program's own nanosleep with EINTR, because the kernel continues that one
+  // from data of the thread, which a second nanosleep replaces.
   syscall(SYS_pselect6, 0, nullptr, nullptr, nullptr, &duration, nullptr);
   errno = saved_errno;
 }

@@ -13,6 +13,7 @@
 #include <cstddef>
 
 static_assert(offsetof(hbmprof::tool::StubData, registers) == 0, "the assembly uses the offsets of user_regs_struct");
+static_assert(kStubStack == 64, "the assembly has the number");
 
 #if defined(__x86_64__)
 // At the end, rcx and r11 are lost: a system call changes them anyway. The data lies below the stack pointer, where a
@@ -164,24 +165,21 @@ HBMPROF_INLINE void RestoreVectors(const char* from, bool has_xsave) {
 HBMPROF_INLINE uint64_t RestartingSignals() { return 0; }
 #elif defined(__aarch64__)
 // The parts of longer vectors are lost in every system call, so also in the wait.
-#define HBMPROF_EACH_PAIR(instruction)                                                                            \
-  instruction " q0, q1, [%0]\n" instruction " q2, q3, [%0, #32]\n" instruction " q4, q5, [%0, #64]\n" instruction \
-              " q6, q7, [%0, #96]\n" instruction " q8, q9, [%0, #128]\n" instruction                              \
-              " q10, q11, [%0, #160]\n" instruction " q12, q13, [%0, #192]\n" instruction                         \
-              " q14, q15, [%0, #224]\n" instruction " q16, q17, [%0, #256]\n" instruction                         \
-              " q18, q19, [%0, #288]\n" instruction " q20, q21, [%0, #320]\n" instruction                         \
-              " q22, q23, [%0, #352]\n" instruction " q24, q25, [%0, #384]\n" instruction                         \
-              " q26, q27, [%0, #416]\n" instruction " q28, q29, [%0, #448]\n" instruction " q30, q31, [%0, #480]\n"
+#define HBMPROF_FOR_ALL_VECTORS(instruction)                                                          \
+  instruction " {v0.2d-v3.2d}, [%0], #64\n" instruction " {v4.2d-v7.2d}, [%0], #64\n" instruction     \
+              " {v8.2d-v11.2d}, [%0], #64\n" instruction " {v12.2d-v15.2d}, [%0], #64\n" instruction  \
+              " {v16.2d-v19.2d}, [%0], #64\n" instruction " {v20.2d-v23.2d}, [%0], #64\n" instruction \
+              " {v24.2d-v27.2d}, [%0], #64\n" instruction " {v28.2d-v31.2d}, [%0], #64\n"
 HBMPROF_INLINE void SaveVectors(char* to, bool) {
-  asm volatile(HBMPROF_EACH_PAIR("stp") "mrs x9, fpcr\n mrs x10, fpsr\n stp x9, x10, [%1]"
+  asm volatile(HBMPROF_FOR_ALL_VECTORS("st1") "mrs x9, fpcr\n mrs x10, fpsr\n stp x9, x10, [%0]"
+               : "+r"(to)
                :
-               : "r"(to), "r"(to + 512)
                : "x9", "x10", "memory");
 }
 HBMPROF_INLINE void RestoreVectors(const char* from, bool) {
-  asm volatile(HBMPROF_EACH_PAIR("ldp") "ldp x9, x10, [%1]\n msr fpcr, x9\n msr fpsr, x10"
+  asm volatile(HBMPROF_FOR_ALL_VECTORS("ld1") "ldp x9, x10, [%0]\n msr fpcr, x9\n msr fpsr, x10"
+               : "+r"(from)
                :
-               : "r"(from), "r"(from + 512)
                : "x9", "x10", "memory");
 }
 HBMPROF_INLINE uint64_t RestartingSignals() {
