@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "src/base/descriptor.h"
-#include "src/base/fork.h"
 #include "src/base/forked_child.h"
 #include "src/base/lazy.h"
 #include "src/base/lines.h"
+#include "src/base/loaded_objects.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/capture/objects.h"
@@ -33,9 +33,7 @@ struct Listing {
   size_t notes_bytes = SIZE_MAX;
 };
 
-// dl_iterate_phdr calls this function under the dynamic linker's lock. So it only copies data.
-int AddObject(dl_phdr_info* info, size_t, void* context) {
-  auto* listing = static_cast<Listing*>(context);
+void AddObject(const dl_phdr_info* info, Listing* listing) {
   // The first object listed is the main program, which the dynamic linker leaves unnamed.
   const bool is_main = !listing->seen_main;
   const std::string path = is_main || info->dlpi_name == nullptr ? "" : info->dlpi_name;
@@ -61,7 +59,6 @@ int AddObject(dl_phdr_info* info, size_t, void* context) {
     module.build_id = build_id;
     listing->modules.push_back(std::move(module));
   }
-  return 0;
 }
 
 // Set when this code is loaded, because later the process may have another root directory, or may not be allowed to
@@ -110,7 +107,7 @@ void AddMappedObjects(Listing* listing) {
     info.dlpi_phnum = static_cast<ElfW(Half)>(headers.end() - headers.begin());
     listing->notes_at = object.start;
     listing->notes_bytes = object.bytes;
-    AddObject(&info, sizeof(info), listing);
+    AddObject(&info, listing);
   }
 }
 
@@ -150,16 +147,6 @@ class History {
 };
 Lazy<History> module_history;  // never destroyed, because profiles are also written while the process exits
 
-// Delays forks of other threads during a section that takes the dynamic linker's lock, so that this lock is not held in
-// the child. Not a Mutex, because the thread that holds the linker's lock may call LoadedModules, too.
-class ForkDelay {
- public:
-  ForkDelay() { EnterMutexSection(); }
-  ~ForkDelay() { LeaveMutexSection(); }
-  ForkDelay(const ForkDelay&) = delete;
-  ForkDelay& operator=(const ForkDelay&) = delete;
-};
-
 }  // namespace
 
 std::vector<Snapshot::Module> LoadedModules() {
@@ -167,8 +154,10 @@ std::vector<Snapshot::Module> LoadedModules() {
   if (IsForkedChild()) {
     AddMappedObjects(&listing);
   } else {
-    const ForkDelay delay;
-    dl_iterate_phdr(&AddObject, &listing);
+    ForEachLoadedObject([&listing](const dl_phdr_info& object) {
+      AddObject(&object, &listing);
+      return false;
+    });
   }
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {

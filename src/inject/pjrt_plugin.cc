@@ -21,6 +21,7 @@
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/abi.h"
 #include "src/base/completes.h"
+#include "src/base/loaded_objects.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
 #include "src/core/joined/injected.h"
@@ -108,18 +109,16 @@ std::string OwnPath() {
 // be in one of them.
 std::vector<std::string> PythonPackageFolders() {
   std::vector<std::string> folders;
-  const auto visit = [](dl_phdr_info* info, size_t, void* data) {
-    auto& found = *static_cast<std::vector<std::string>*>(data);
-    const std::string path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
+  ForEachLoadedObject([&folders](const dl_phdr_info& object) {
+    const std::string path = object.dlpi_name == nullptr ? "" : object.dlpi_name;
     for (const char* package : {"/jaxlib/", "/torch_xla/", "/_XLAC"}) {
       const size_t at = path.find(package);
       if (at == std::string::npos) continue;
       const std::string folder = path.substr(0, at + 1);
-      if (std::find(found.begin(), found.end(), folder) == found.end()) found.push_back(folder);
+      if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(folder);
     }
-    return 0;
-  };
-  dl_iterate_phdr(visit, &folders);
+    return false;
+  });
   return folders;
 }
 

@@ -1,10 +1,22 @@
 // Limits its address space to little more than it has, before and after the first allocation. hbmprof must work
 // without the memory that it cannot get.
+#include <malloc.h>
 #include <sys/resource.h>
+
+#include <cstdlib>
 
 #include "tests/hostile/hostile.h"
 
 namespace {
+
+// Makes malloc keep 16 MiB for this thread. A thread of hbmprof that writes a profile may have the rest at the instant
+// at which the program needs memory.
+void KeepFreeMemory() {
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  void* pieces[256];
+  for (void*& piece : pieces) piece = std::malloc(64 << 10);
+  for (void* const piece : pieces) std::free(piece);
+}
 
 void Limit(size_t more) {
   size_t pages = 0;
@@ -28,6 +40,7 @@ int main(int argc, char**) {
     WaitFor(child, 0);
     Churn(1000);
   }
+  KeepFreeMemory();
 #ifdef HOSTILE_DRIVER
   Limit(64 << 20);  // the driver itself needs some
 #else

@@ -89,8 +89,11 @@ int WaitForAll(pid_t child, int time_limit_s, bool* timed_out) {
 CommandResult RunCommand(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
                          const CommandPlace& place) {
   CommandResult result;
+  // Appended, because the kernel lets two processes that write to a memfd at the same time use the same position.
   const int out = memfd_create("stdout", MFD_CLOEXEC);
   const int err = memfd_create("stderr", MFD_CLOEXEC);
+  fcntl(out, F_SETFL, O_APPEND);
+  fcntl(err, F_SETFL, O_APPEND);
   std::vector<std::string> arguments = argv;
   std::vector<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -18,7 +18,7 @@
 #include <type_traits>
 
 #include "src/api/output/exit_writer.h"
-#include "src/base/fork.h"
+#include "src/base/loaded_objects.h"
 #include "src/base/references.h"
 
 namespace hbmprof::internal {
@@ -243,22 +243,12 @@ void Write(const dl_phdr_info& object, void** slot, void* function) {
 // Calls visit(object, slot, replacement) for each reference of a loaded object to one of the functions.
 template <typename Visit>
 void ForEachEndCall(const Visit& visit) {
-  const auto of_object = [](dl_phdr_info* object, size_t, void* argument) {
-    const ElfW(Dyn)* dynamic = nullptr;
-    for (int i = 0; i < object->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& header = object->dlpi_phdr[i];
-      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
-    }
-    ForEachReference(object->dlpi_addr, dynamic, [&](const char* name, void** slot, bool) {
-      if (void* const replacement = ReplacementOf(name))
-        (*static_cast<const Visit*>(argument))(*object, slot, replacement);
+  ForEachLoadedObject([&visit](const dl_phdr_info& object) {
+    ForEachReference(object.dlpi_addr, DynamicSection(object), [&](const char* name, void** slot, bool) {
+      if (void* const replacement = ReplacementOf(name)) visit(object, slot, replacement);
     });
-    return 0;
-  };
-  // A fork waits until the search has ended. Otherwise the child could find the dynamic linker's lock held.
-  EnterMutexSection();
-  dl_iterate_phdr(of_object, const_cast<Visit*>(&visit));
-  LeaveMutexSection();
+    return false;
+  });
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include <cstring>
 
 #include "src/base/exports.h"
-#include "src/base/fork.h"
 #include "src/base/forked_child.h"
+#include "src/base/loaded_objects.h"
 
 #define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
@@ -58,14 +58,15 @@ class RealFunction {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
     if (IsForkedChild()) return 0;
-    Search search = {this, 0};
-    // A fork waits until the search has ended. Otherwise the child could find the dynamic linker's lock held.
-    EnterMutexSection();
-    dl_iterate_phdr(&Visit, &search);
-    LeaveMutexSection();
-    library_.store(LibraryOf(search.found), std::memory_order_relaxed);
-    function_.store(search.found, std::memory_order_relaxed);
-    return search.found;
+    uintptr_t found = 0;
+    ForEachLoadedObject([this, &found](const dl_phdr_info& object) {
+      found = FunctionIn(object.dlpi_addr, DynamicSection(object), name_);
+      if (found == reinterpret_cast<uintptr_t>(stub_)) found = 0;
+      return found != 0;
+    });
+    library_.store(LibraryOf(found), std::memory_order_relaxed);
+    function_.store(found, std::memory_order_relaxed);
+    return found;
   }
 
   // Returns its address in the object that contains the code at `pc`; 0 if that object does not define it. Takes no
@@ -81,22 +82,6 @@ class RealFunction {
   }
 
  private:
-  struct Search {
-    const RealFunction* wanted;
-    uintptr_t found;
-  };
-  static int Visit(dl_phdr_info* object, size_t /*size*/, void* argument) {
-    auto& search = *static_cast<Search*>(argument);
-    const ElfW(Dyn)* dynamic = nullptr;
-    for (int i = 0; i < object->dlpi_phnum; ++i) {
-      const ElfW(Phdr)& header = object->dlpi_phdr[i];
-      if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(object->dlpi_addr + header.p_vaddr);
-    }
-    const uintptr_t found = FunctionIn(object->dlpi_addr, dynamic, search.wanted->name_);
-    if (found == 0 || found == reinterpret_cast<uintptr_t>(search.wanted->stub_)) return 0;
-    search.found = found;
-    return 1;
-  }
   const char* const name_;
   void (*const stub_)();
   std::atomic<uintptr_t> function_{0};

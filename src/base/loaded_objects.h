@@ -1,0 +1,54 @@
+// The list of the dynamic linker.
+#ifndef HBMPROF_SRC_BASE_LOADED_OBJECTS_H_
+#define HBMPROF_SRC_BASE_LOADED_OBJECTS_H_
+
+#include <elf.h>
+#include <link.h>
+
+#include <cstddef>
+#include <new>
+
+#include "src/base/fork.h"
+
+namespace hbmprof::internal {
+
+// Calls visit(object) for each loaded object, until it returns true; the program comes first. visit() runs under a lock
+// of the dynamic linker, so it must not call functions of the program. A fork waits until the search has ended, because
+// the child would otherwise find the lock held. In a forked child (forked_child.h) it may wait for ever. If visit() throws
+// std::bad_alloc, the search ends and throws it.
+//
+// The exception does not pass through dl_iterate_phdr: there the C library loads libgcc_s.so.1 to unwind its own frame,
+// and ends the process if it has no memory for that.
+template <typename Visit>
+void ForEachLoadedObject(Visit visit) {
+  struct Search {
+    Visit& visit;
+    bool has_memory = true;
+  } search = {visit};
+  const auto visit_one = [](dl_phdr_info* object, size_t /*size*/, void* argument) noexcept {
+    auto& of = *static_cast<Search*>(argument);
+    try {
+      return of.visit(const_cast<const dl_phdr_info&>(*object)) ? 1 : 0;
+    } catch (const std::bad_alloc&) {
+      of.has_memory = false;
+      return 1;
+    }
+  };
+  EnterMutexSection();
+  dl_iterate_phdr(visit_one, &search);
+  LeaveMutexSection();
+  if (!search.has_memory) throw std::bad_alloc();
+}
+
+// Returns the dynamic section of the object; null if it has none.
+inline const ElfW(Dyn) * DynamicSection(const dl_phdr_info& object) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = object.dlpi_phdr[i];
+    if (header.p_type == PT_DYNAMIC) return reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
+  }
+  return nullptr;
+}
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BASE_LOADED_OBJECTS_H_
