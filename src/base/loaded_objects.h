@@ -14,8 +14,8 @@ namespace hbmprof::internal {
 
 // Calls visit(object) for each loaded object, until it returns true; the program comes first. visit() runs under a lock
 // of the dynamic linker, so it must not call functions of the program. A fork waits until the search has ended, because
-// the child would otherwise find the lock held. In a forked child (forked_child.h) it may wait for ever. If visit() throws
-// std::bad_alloc, the search ends and throws it.
+// the child would otherwise find the lock held. In a forked child (forked_child.h) it may wait for ever. If visit()
+// throws std::bad_alloc, the search ends and throws it.
 //
 // The exception does not pass through dl_iterate_phdr: there the C library loads libgcc_s.so.1 to unwind its own frame,
 // and ends the process if it has no memory for that.

@@ -357,6 +357,12 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
   const ReentryGuard guard;
+  TrackerStats stats = TrackerStatsOfParts();
+  stats.live_records = ledger_.CountLive();
+  return stats;
+}
+
+TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
   stats.replaced_records = replaced_records_.load(std::memory_order_relaxed);
@@ -367,7 +373,6 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.dropped_tag_values = DroppedTagValues();
   stats.sites = sites_.size();
   stats.unwinder = finder_.unwinder();
-  stats.live_records = ledger_.CountLive();
   stats.host_bytes = HostBytes();
   stats.max_host_bytes = MaxHostBytes();
   return stats;

@@ -93,6 +93,8 @@ class ProfilerImpl {
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
+  // All but live_records.
+  TrackerStats TrackerStatsOfParts() const;
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);
@@ -149,7 +151,7 @@ class ProfilerImpl {
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Record any event. An allocation that finds no space for its record, or is dropped, ends the old record of its id.
+  // Record any event. An allocation without space for its record first ends the old record of its id; so does a drop.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,

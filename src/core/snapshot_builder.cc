@@ -127,7 +127,7 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) 
   char host[256] = {};
   snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
   snapshot->environment = RunEnvironment();
-  snapshot->tracker = profiler.GetTrackerStats();
+  snapshot->tracker = profiler.TrackerStatsOfParts();
 }
 
 void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {

@@ -298,7 +298,7 @@ class Ledger {
   }
   const FreedAges& freed_ages() const { return freed_ages_; }
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
-  // each shard adds its changes after that number of events.
+  // each shard adds its changes after at most that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
   // Takes the lock of this thread's shard, and adds what the shard has not added yet, if that is due.
   void CountRecords() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -416,7 +416,7 @@ class Ledger {
     // has taken (TakeCells).
     Cell* cells;
     // kOneEvent times the number of events until the next Flush, plus what it adds to live_records_. The event that
-    // makes it negative calls Flush, at once or by CountRecords.
+    // makes it negative calls Flush: a Change at its end, the fast path by CountRecords.
     int64_t unflushed;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the cells of the
@@ -521,7 +521,7 @@ class Ledger {
   mutable SpinLock all_lock_;
   std::atomic<uint32_t> made_{0};  // bit s: shard s was made; changes under all_lock_
   mutable Common common_[kAccounts];
-  // Snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
+  // Ledger::Snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
   FreedAges freed_ages_;

@@ -125,8 +125,8 @@ class Pools {
   Added Restore(uint64_t id, LiveRecord record, bool* replaced);
 
   // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
-  // site has changed in the present epoch, and no other thread holds a lock that is needed. A removed record was born
-  // in the present generation, so that its age is not counted. `position` comes from LiveTable::Prefetch or
+  // site has changed in the present epoch, and the needed locks are free (of a bucket: see below). A removed record was
+  // born in the present generation, so that its age is not counted. `position` comes from LiveTable::Prefetch or
   // PrefetchBlock. They call only LoadViewOutOfLine and, to wait for a bucket as stated below, LiveTable::Insert.
   //
   // A buffer whose site is plain. If `position` is null, waits for the lock of the bucket, which may be full.
