@@ -12,10 +12,10 @@
 
 namespace hbmprof::internal {
 
-// Calls visit(object) for each loaded object, until it returns true; the program comes first. visit() runs under a lock
-// of the dynamic linker, so it must not call functions of the program. A fork waits until the search has ended, because
-// the child would otherwise find the lock held. In a forked child (forked_child.h) it may wait for ever. If visit()
-// throws std::bad_alloc, the search ends and throws it.
+// Calls visit(object) for each loaded object; the program comes first. visit() runs under a lock of the dynamic linker,
+// so it must not call functions of the program. A fork waits until this function has ended, because the child would
+// otherwise find the lock held. In a forked child (forked_child.h) this function may wait for ever. If visit() throws
+// std::bad_alloc, this function ends and throws it.
 //
 // The exception does not pass through dl_iterate_phdr: there the C library loads libgcc_s.so.1 to unwind its own frame,
 // and ends the process if it has no memory for that.
@@ -28,7 +28,8 @@ void ForEachLoadedObject(Visit visit) {
   const auto visit_one = [](dl_phdr_info* object, size_t /*size*/, void* argument) noexcept {
     auto& of = *static_cast<Search*>(argument);
     try {
-      return of.visit(const_cast<const dl_phdr_info&>(*object)) ? 1 : 0;
+      of.visit(const_cast<const dl_phdr_info&>(*object));
+      return 0;
     } catch (const std::bad_alloc&) {
       of.has_memory = false;
       return 1;

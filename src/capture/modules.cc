@@ -154,10 +154,7 @@ std::vector<Snapshot::Module> LoadedModules() {
   if (IsForkedChild()) {
     AddMappedObjects(&listing);
   } else {
-    ForEachLoadedObject([&listing](const dl_phdr_info& object) {
-      AddObject(&object, &listing);
-      return false;
-    });
+    ForEachLoadedObject([&listing](const dl_phdr_info& object) { AddObject(&object, &listing); });
   }
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {

@@ -93,8 +93,7 @@ class ProfilerImpl {
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
-  // All but live_records.
-  TrackerStats TrackerStatsOfParts() const;
+  TrackerStats TrackerStatsOfParts() const;  // all but live_records
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);

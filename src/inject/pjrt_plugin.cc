@@ -117,7 +117,6 @@ std::vector<std::string> PythonPackageFolders() {
       const std::string folder = path.substr(0, at + 1);
       if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(folder);
     }
-    return false;
   });
   return folders;
 }

@@ -247,7 +247,6 @@ void ForEachEndCall(const Visit& visit) {
     ForEachReference(object.dlpi_addr, DynamicSection(object), [&](const char* name, void** slot, bool) {
       if (void* const replacement = ReplacementOf(name)) visit(object, slot, replacement);
     });
-    return false;
   });
 }
 

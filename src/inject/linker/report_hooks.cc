@@ -60,9 +60,9 @@ class RealFunction {
     if (IsForkedChild()) return 0;
     uintptr_t found = 0;
     ForEachLoadedObject([this, &found](const dl_phdr_info& object) {
+      if (found != 0) return;
       found = FunctionIn(object.dlpi_addr, DynamicSection(object), name_);
       if (found == reinterpret_cast<uintptr_t>(stub_)) found = 0;
-      return found != 0;
     });
     library_.store(LibraryOf(found), std::memory_order_relaxed);
     function_.store(found, std::memory_order_relaxed);
