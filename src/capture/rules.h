@@ -21,7 +21,6 @@ void PrepareRules();
 class PackedRule {
  public:
   static constexpr uint64_t kFpSaved = 16;
-  static constexpr uint64_t kKindAndObject = 15 | uint64_t{kObjectIds - 1} << 5;
 
   PackedRule() = default;
   explicit PackedRule(uint64_t word) : word_(word) {}
@@ -30,8 +29,6 @@ class PackedRule {
 
   uint64_t word() const { return word_; }
   FrameRule::Kind kind() const { return static_cast<FrameRule::Kind>(word_ & 15); }
-  // Returns whether the rule is of this kind, and of an object that is never unloaded.
-  bool IsPermanent(FrameRule::Kind kind) const { return (word_ & kKindAndObject) == static_cast<uint64_t>(kind); }
   bool fp_saved() const { return (word_ & kFpSaved) != 0; }
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }

@@ -116,17 +116,13 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc = address + 1;
   WordHash128 hash_now = *hash;
   for (; depth < max_depth; ++depth) {
-    PackedRule rule(RuleBucketOf(pc - 1).Find(MixAddress(pc - 1)));
-    if (!rule.IsPermanent(FrameRule::kCfaFromSp)) {
-      rule = FindRule(pc - 1, &objects);
-      if (rule.kind() != FrameRule::kCfaFromSp) break;
-    }
+    const PackedRule rule = FindRule(pc - 1, &objects);
     const uintptr_t next = cfa + static_cast<uintptr_t>(rule.cfa_offset());  // above cfa: PackedRule::Of
     const uintptr_t pc_at = next + static_cast<uintptr_t>(rule.return_offset());
     const uintptr_t fp_at = next + static_cast<uintptr_t>(rule.fp_offset());
-    if (next > high || (kHasLinkRegister && pc_at - cfa >= next - cfa)) break;
+    if (rule.kind() != FrameRule::kCfaFromSp || next > high || (kHasLinkRegister && pc_at - cfa >= next - cfa)) break;
     const uintptr_t next_pc = StripReturnAddress(LoadStackWord(pc_at));
-    if (next_pc == 0 || (rule.fp_saved() && (fp_at < cfa || fp_at >= next))) break;
+    if (next_pc == 0 || (rule.fp_saved() && fp_at - cfa >= next - cfa)) break;
     if (rule.fp_saved()) outer_fp = LoadStackWord(fp_at);
     cfa = next;
     pc = next_pc;
