@@ -12,11 +12,11 @@
 
 namespace hbmprof::internal {
 
-// Calls visit(object) for each loaded object; the program comes first. visit() runs under a lock of the dynamic linker,
-// so it must not call functions of the program. A fork waits until this function has ended, because the child would
-// otherwise find the lock held. In a forked child (forked_child.h) this function may wait for ever. If visit() throws
-// std::bad_alloc, this function ends and throws it. Takes no Mutex, because a thread that holds the linker's lock may
-// call this function.
+// Calls visit(object) for each loaded object; the program comes first. visit() runs under a lock of the dynamic linker.
+// It may allocate memory, but must not call the dynamic linker or wait for another thread. A fork waits until this
+// function has ended, because the child would otherwise find the lock held. In a forked child (forked_child.h) this
+// function may wait for ever. If visit() throws std::bad_alloc, this function ends and throws it. Takes no Mutex,
+// because a thread that holds the linker's lock may call this function. Any thread may call it.
 //
 // The exception does not pass through dl_iterate_phdr: there the C library loads libgcc_s.so.1 to unwind its own frame,
 // and ends the process if it has no memory for that.

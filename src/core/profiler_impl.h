@@ -93,7 +93,7 @@ class ProfilerImpl {
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
-  TrackerStats TrackerStatsOfParts() const;  // all but live_records
+  TrackerStats TrackerStatsOfParts() const;  // all but live_records; takes no lock of a shard
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device);
