@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <string>
 
+#include "src/base/kept_errno.h"
+
 namespace hbmprof::internal {
 
 // Calls `call`, and calls it again while it fails with EINTR. Returns the result of the last call.
@@ -37,10 +39,9 @@ class FileDescriptor {
   }
   // Closes the owned descriptor, and owns `fd` from now on. Does not change errno.
   void Reset(int fd) {
-    const int error = errno;
+    const KeptErrno kept_errno;
     if (fd_ >= 0) close(fd_);
     fd_ = fd;
-    errno = error;
   }
 
  private:
@@ -63,7 +64,7 @@ class StandardDescriptorsTaken {
     if (fd >= 0) close(fd);
   }
   ~StandardDescriptorsTaken() {
-    const int error = errno;
+    const KeptErrno kept_errno;
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
       // The program may have opened a file of its own with this number.
       struct stat info;
@@ -72,7 +73,6 @@ class StandardDescriptorsTaken {
         close(fd);
       }
     }
-    errno = error;
   }
   StandardDescriptorsTaken(const StandardDescriptorsTaken&) = delete;
   StandardDescriptorsTaken& operator=(const StandardDescriptorsTaken&) = delete;
@@ -93,9 +93,8 @@ int AboveStandard(Open open) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   // The standard descriptors could not be occupied.
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-  const int error = errno;
+  const KeptErrno kept_errno;
   close(fd);
-  errno = error;
   return above;
 }
 

@@ -4,7 +4,8 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <cerrno>
+
+#include "src/base/kept_errno.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -15,11 +16,10 @@ std::atomic<bool> is_forked_child{false};
 // Whether this process has only the calling thread. (__libc_single_threaded does not become true again after the other
 // threads have ended.)
 bool IsOnlyThread() {
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   struct stat threads;
   constexpr nlink_t kLinksOfAFolder = 2;  // plus one for each folder in it
   const bool is_only = stat("/proc/self/task", &threads) == 0 && threads.st_nlink == kLinksOfAFolder + 1;
-  errno = saved_errno;
   return is_only;
 }
 

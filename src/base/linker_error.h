@@ -4,16 +4,15 @@
 
 #include <dlfcn.h>
 
-#include <cerrno>
+#include "src/base/kept_errno.h"
 
 namespace hbmprof::internal {
 
 // Clears the error of the dynamic linker after a failed dlopen or dlsym of this library. Otherwise a program that calls
 // dlerror() after its own dlsym would get it. Does not change errno.
 inline void ClearLinkerError() {
-  const int error = errno;
+  const KeptErrno kept_errno;
   dlerror();
-  errno = error;
 }
 
 }  // namespace hbmprof::internal

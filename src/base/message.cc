@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstring>
 
+#include "src/base/kept_errno.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/write_all.h"
 
@@ -38,7 +38,7 @@ void UseStandardError() {
 void PrintMessage(std::string_view text, std::string_view more, std::string_view still_more,
                   std::string_view end) noexcept {
   const NoCancellation no_cancellation;
-  const int error = errno;
+  const KeptErrno kept_errno;
   if (!is_known) UseStandardError();
   struct stat info;
   if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode) {
@@ -58,7 +58,6 @@ void PrintMessage(std::string_view text, std::string_view more, std::string_view
     }
     WriteAll(STDERR_FILENO, {piece, used});
   }
-  errno = error;
 }
 
 }  // namespace hbmprof::internal

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
+
+#include "src/base/kept_errno.h"
 
 namespace hbmprof::internal {
 
@@ -17,16 +18,19 @@ namespace {
 constexpr size_t kLargePage = size_t{2} << 20;
 
 void* Map(size_t bytes) {
-  const int saved_errno = errno;
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  errno = saved_errno;
+  const KeptErrno kept_errno;
+  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return pages == MAP_FAILED ? nullptr : pages;
 }
 
 void Advise(void* pages, size_t bytes, int advice) {
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   madvise(pages, bytes, advice);  // fails if the kernel does not support large pages
-  errno = saved_errno;
+}
+
+void Unmap(void* pages, size_t bytes) {
+  const KeptErrno kept_errno;
+  munmap(pages, bytes);  // fails if the process would have more mappings than the kernel allows
 }
 
 std::atomic<int64_t> host_bytes{0};
@@ -70,16 +74,16 @@ void* ReservePages(size_t bytes) {
   auto* pages = static_cast<char*>(Map(bytes + kLargePage));
   if (pages == nullptr) return nullptr;
   const size_t before = -reinterpret_cast<uintptr_t>(pages) % kLargePage;
-  if (before != 0) munmap(pages, before);
+  if (before != 0) Unmap(pages, before);
   pages += before;
-  munmap(pages + bytes, kLargePage - before);
+  Unmap(pages + bytes, kLargePage - before);
   Advise(pages, bytes, MADV_HUGEPAGE);
   return pages;
 }
 
 void UnmapPages(void* pages, size_t bytes) {
   if (pages == nullptr) return;
-  munmap(pages, bytes);
+  Unmap(pages, bytes);
   CountHostBytes(-WholePages(bytes));
 }
 
@@ -88,9 +92,10 @@ void RetirePages(void* pages, size_t bytes) {
   CountHostBytes(-WholePages(bytes));
 }
 
-void UnmapRetiredPages(void* pages, size_t bytes) { munmap(pages, bytes); }
+void UnmapRetiredPages(void* pages, size_t bytes) { Unmap(pages, bytes); }
 
 void DiscardPages(void* pages, size_t bytes) {
+  const KeptErrno kept_errno;
   // madvise fails if the process has locked its memory (mlockall).
   if (madvise(pages, bytes, MADV_DONTNEED) != 0) std::memset(pages, 0, bytes);
 }

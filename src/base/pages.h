@@ -1,5 +1,5 @@
 // Host memory directly from the kernel, and an arena that uses it. The recording of events does not call malloc,
-// because the program may have a malloc that records its calls here.
+// because the program may have a malloc that records its calls here. No function changes errno.
 #ifndef HBMPROF_SRC_BASE_PAGES_H_
 #define HBMPROF_SRC_BASE_PAGES_H_
 
@@ -23,7 +23,7 @@ void CountHostBytes(int64_t bytes);
 // Returns zero-filled, page-aligned memory, which takes physical memory only for pages that are touched. If `bytes` is
 // a multiple of 2 MiB, the memory is in large pages of 2 MiB if the kernel supports them. Other memory is in small
 // pages, so that a page that is touched takes no more than its own bytes. Returns null if the kernel has no memory or
-// the limit would be exceeded. Does not change errno.
+// the limit would be exceeded.
 void* MapPages(size_t bytes);
 // Like MapPages, but does not count the bytes. It is for a table that counts its host bytes while it fills.
 // UnmapRetiredPages unmaps them.

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+
+#include "src/base/kept_errno.h"
 
 namespace hbmprof::internal {
 
@@ -17,14 +18,13 @@ void Backoff::WaitLonger() {
     sched_yield();
     return;
   }
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   nanoseconds_ = std::clamp(2 * nanoseconds_, kMinSleep, kMaxSleep);
   timespec duration = {0, nanoseconds_};
   // A system call, because the C library's functions are cancellation points. Not nanosleep: in a thread that was
   // borrowed (tool/attach) it would end the program's own nanosleep with EINTR, because the kernel continues that one
   // from data of the thread, which a second nanosleep replaces.
   syscall(SYS_pselect6, 0, nullptr, nullptr, nullptr, &duration, nullptr);
-  errno = saved_errno;
 }
 
 }  // namespace hbmprof::internal

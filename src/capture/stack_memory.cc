@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "src/base/kept_errno.h"
+
 // The stack pointer at the main thread's entry, set by the dynamic linker.
 extern "C" void* __libc_stack_end;
 
@@ -28,9 +30,8 @@ constexpr StackBounds kUnknownBounds = {1, 1};
 // errno.
 bool IsReadable(uintptr_t address) {
   if (address == 0) return false;  // means "no signal set" to the kernel
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   const bool readable = syscall(SYS_rt_sigprocmask, ~0L, address, nullptr, 8) != -1 || errno != EFAULT;
-  errno = saved_errno;
   return readable;
 }
 
@@ -86,21 +87,19 @@ StackBounds BoundsFromDescriptor() {
 __thread StackBounds thread_stack_bounds __attribute__((tls_model("initial-exec"))) = {0, 0};
 
 StackBounds FindThreadStackBounds() {
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   StackBounds bounds = BoundsFromDescriptor();
   if (bounds.low == bounds.high && getpid() == static_cast<pid_t>(syscall(SYS_gettid))) bounds = MainStackBounds();
-  errno = saved_errno;
   thread_stack_bounds = bounds;
   return bounds;
 }
 
 bool CopyMapped(uintptr_t from, void* to, size_t bytes) {
-  const int saved_errno = errno;
+  const KeptErrno kept_errno;
   const iovec target = {to, bytes};
   const iovec source = {reinterpret_cast<void*>(from), bytes};
   const ssize_t copied = syscall(SYS_process_vm_readv, getpid(), &target, 1, &source, 1, 0);
   const bool is_refused = copied < 0 && errno != EFAULT;
-  errno = saved_errno;
   if (!is_refused) return copied == static_cast<ssize_t>(bytes);
   for (uintptr_t page = from & ~(kPageBytes - 1); page < from + bytes; page += kPageBytes) {
     if (!IsReadable(page)) return false;

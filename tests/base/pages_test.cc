@@ -66,9 +66,13 @@ TEST(PagesTest, DiscardedPagesAreZeroIfMemoryIsLocked) {
     GTEST_SKIP() << "mlock is not allowed here: " << std::strerror(error);
   }
   std::memset(pages, 0xab, kBytes);
+  errno = 4711;
   DiscardPages(pages, kBytes);
+  EXPECT_EQ(errno, 4711);
   EXPECT_TRUE(AllZero(pages, kBytes));
-  UnmapPages(pages, kBytes);
+  RetirePages(pages, kBytes);
+  EXPECT_EQ(errno, 4711);
+  UnmapRetiredPages(pages, kBytes);
 }
 
 TEST(ArenaTest, AllocationsAreZeroAlignedAndDisjoint) {

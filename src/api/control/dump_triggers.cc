@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -23,6 +22,7 @@
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/recorder.h"
 #include "src/base/background_thread.h"
+#include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
@@ -35,10 +35,9 @@ sem_t wakes;  // posted by the signal handler
 std::atomic<bool> is_requested{false};
 
 void RequestDump(int) {
-  const int error = errno;
+  const KeptErrno kept_errno;
   is_requested.store(true);
   sem_post(&wakes);
-  errno = error;
 }
 
 // Returns the bytes of the device that are not free, of all processes where the device reports that.

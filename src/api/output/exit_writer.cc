@@ -20,6 +20,7 @@
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/forked_child.h"
+#include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/thread_state.h"
 
@@ -187,7 +188,7 @@ bool Delay(int number) {
 void SendToThread(int number) { syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number); }
 
 void EndBySignal(int number, siginfo_t* info, void*) {
-  const int error = errno;
+  const KeptErrno kept_errno;
   // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
   // again. The kernel also sends signals with si_code > 0: SIGINT for Ctrl-C, SIGHUP when a terminal closes, SIGXCPU.
   const bool can_be_fault = number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
@@ -196,15 +197,11 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   // it sends the signal with tgkill.
   const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
   const bool has_writer = thread_process.load() == getpid() && !IsEnded();
-  if (can_return && has_writer && MayHoldLock() && Delay(number)) {
-    errno = error;
-    return;
-  }
+  if (can_return && has_writer && MayHoldLock() && Delay(number)) return;
   if (can_return && getpid() == kFirstProcess) {
     // Without this handler, the kernel would ignore the signal.
     first_delay.store(0);
     if (has_writer) RequestWrite(at_ignored_signal);
-    errno = error;
     return;
   }
   WriteByExitWriter();
@@ -212,7 +209,6 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
   if (is_sent) SendToThread(number);
-  errno = error;
 }
 
 // Sets the handler of the signal, if it has its default action now.
@@ -270,13 +266,12 @@ bool StartExitWriter(bool in_children) {
 
 void StartExitWriterInChild() {
   if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
-  const int error = errno;
+  const KeptErrno kept_errno;
   before_exec.completed.store(before_exec.requested.load());
   at_ignored_signal.completed.store(at_ignored_signal.requested.load());
   delayed_signal.store(0);
   first_delay.store(0);
   StartThread();
-  errno = error;
 }
 
 void StartExitWriterInAllChildren() {
@@ -286,25 +281,22 @@ void StartExitWriterInAllChildren() {
 
 void WriteByExitWriter() {
   if (thread_process.load() != getpid()) return;
-  const int error = errno;
+  const KeptErrno kept_errno;
   BeginEnd(/*is_exit=*/false);
   sem_post(&requested);
   WaitUntil(end_deadline.load(), [] { return IsEnded(); });
-  errno = error;
 }
 
 void HandleOwnSignal(int number) {
   if (thread_process.load() != getpid() || IsEnded()) return;
-  const int error = errno;
+  const KeptErrno kept_errno;
   if (std::find(std::begin(kSignals), std::end(kSignals), number) != std::end(kSignals)) Handle(number);
-  errno = error;
 }
 
 void WriteBeforeExec() {
   if (thread_process.load() != getpid()) return;
-  const int error = errno;
+  const KeptErrno kept_errno;
   RequestWrite(before_exec);
-  errno = error;
 }
 
 }  // namespace hbmprof::internal

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
@@ -29,6 +28,7 @@
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
+#include "src/base/kept_errno.h"
 #include "src/base/lazy.h"
 #include "src/base/lines.h"
 #include "src/base/message.h"
@@ -334,7 +334,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   const Caller caller = Caller::OfThisFunction();
   thread_local bool reporting = false;
   if (reporting || !profiler.enabled()) return false;
-  const int error = errno;
+  const internal::KeptErrno kept_errno;
   const internal::NoCancellation no_cancellation;
   reporting = true;
   bool had_reserve = false;
@@ -355,7 +355,6 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   }
   if (had_reserve) internal::TakeReserve();
   reporting = false;
-  errno = error;
   return is_reported;
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -30,6 +29,7 @@
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/delayed_signals.h"
+#include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
@@ -255,10 +255,8 @@ DefaultProfiler* MakeFromEnvironment() {
 DefaultProfiler* FindOrMake() {
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
   if (found != nullptr) return found;
-  const int error = errno;
-  DefaultProfiler* const made = MakeFromEnvironment();
-  errno = error;
-  return made;
+  const internal::KeptErrno kept_errno;
+  return MakeFromEnvironment();
 }
 
 absl::Status MadeAlready() {
@@ -285,9 +283,8 @@ void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
   if (made == nullptr || !made->options.enabled) return;
   const NoCancellation no_cancellation;
-  const int error = errno;
+  const internal::KeptErrno kept_errno;
   StartThreadsNow(made->options);
-  errno = error;
 }
 
 void internal::EndRecordingWithProcess() {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -25,6 +24,7 @@
 #include "src/base/atomic_file.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
+#include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
@@ -213,23 +213,21 @@ CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems) {
 uint64_t BeginCaptureRange(std::string_view name) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
-  const int error = errno;
+  const KeptErrno kept_errno;
   uint64_t number = 0;
   if (!WithEnoughStack([&] { number = Begin(name); })) {
     PrintMessage("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");
   }
-  errno = error;
   return number;
 }
 
 void EndCaptureRange(uint64_t number) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
-  const int error = errno;
+  const KeptErrno kept_errno;
   const bool ends = number != 0 ? EnterClosing(number)
                                 : !Enter(Phase::kOpening, Phase::kEndsWhenOpen) && Enter(Phase::kOpen, Phase::kClosing);
   if (ends) Close();
-  errno = error;
 }
 
 void EndCaptureRangeAtExit() {

@@ -11,11 +11,11 @@
 #include <link.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 
 #include "src/base/exports.h"
 #include "src/base/forked_child.h"
+#include "src/base/kept_errno.h"
 #include "src/base/loaded_objects.h"
 
 #define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
@@ -118,21 +118,19 @@ extern "C" {
                                                                         uint64_t allocated, uint64_t reserved,
                                                                         uint64_t device, uint64_t /*unused*/,
                                                                         const hbmprof::Caller* caller) noexcept {
-  const int saved_errno = errno;
+  const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
   const uintptr_t real = hbmprof::internal::real_report_memory.Get();
-  errno = saved_errno;
   return real;
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
                                                                                uint64_t reserved,
                                                                                uint64_t device) noexcept {
-  const int saved_errno = errno;
+  const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
   const uintptr_t real = hbmprof::internal::real_report_out_of_memory.Get();
-  errno = saved_errno;
   return real;
 }
 
@@ -142,10 +140,9 @@ extern "C" {
                                                                              const char* event, uint64_t address,
                                                                              int64_t requested, int64_t bytes,
                                                                              const hbmprof::Caller* caller) noexcept {
-  const int saved_errno = errno;
+  const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
   const uintptr_t real = hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
-  errno = saved_errno;
   return real;
 }
 }

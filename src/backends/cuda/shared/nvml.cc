@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "src/base/descriptor.h"
+#include "src/base/kept_errno.h"
 #include "src/base/lines.h"
 #include "src/base/linker_error.h"
 #include "src/base/lock_free_lazy.h"
@@ -51,7 +51,7 @@ bool Find(Function& function, void* library, const char* name) {
 
 std::unique_ptr<Library> Load() {
   auto library = std::make_unique<Library>();
-  const int error = errno;
+  const KeptErrno kept_errno;
   void* handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   Result (*init)() = nullptr;
   if (handle != nullptr && Find(init, handle, "nvmlInit_v2") && init() == 0 &&
@@ -63,7 +63,6 @@ std::unique_ptr<Library> Load() {
     library->complete = true;
   }
   ClearLinkerError();
-  errno = error;
   return library;
 }
 
