@@ -102,15 +102,43 @@ class Objects {
   // Returns the id of `object`, and gives it an id if it has none. Returns kUnidentifiedObject if the object cannot be
   // identified, or if no id is left.
   uint32_t IdOf(const dl_find_object& object, bool may_be_unmapped) {
-    const uint32_t id = FindOrAdd(object, may_be_unmapped);
-    ObjectWatcher* const watcher = object_watcher.load(std::memory_order_acquire);
-    if (watcher == nullptr || id == kUnidentifiedObject || may_be_unmapped) return id;
-    if (!entries_[id].is_watched.load(std::memory_order_acquire)) {
-      watcher(object.dlfo_link_map, /*is_permanent=*/false);
-      // Not before: what the watcher finds must be known to every thread that uses this id.
-      entries_[id].is_watched.store(true, std::memory_order_release);
+    std::atomic<uint32_t>& bucket = buckets_[StartOf(object) * kHashSeed0 >> (64 - kBucketBits)];
+    const uint32_t head = bucket.load(std::memory_order_acquire);
+    for (uint32_t id = head; id != 0; id = entries_[id].next) {
+      if (Matches(id, object, may_be_unmapped)) return id;
+    }
+    const StoredBuildId build_id = BuildIdOf(StartOf(object), may_be_unmapped);
+    unsigned long long unload_count = 0;
+    uint64_t unwind_hash = 0;
+    if (build_id.bytes == 0) {
+      if (may_be_unmapped || IsForkedChild()) return kUnidentifiedObject;
+      unload_count = UnloadCount();
+      unwind_hash = HashUnwindData(object);
+    }
+    uint32_t id = last_id_.load(std::memory_order_relaxed);
+    do {
+      if (id + 1 == kUnidentifiedObject) return kUnidentifiedObject;
+    } while (!last_id_.compare_exchange_weak(id, id + 1, std::memory_order_relaxed));
+    Entry& entry = entries_[++id];
+    entry.start = StartOf(object);
+    entry.limit = LimitOf(object);
+    entry.eh_frame_hdr = EhFrameHdrOf(object);
+    entry.build_id = build_id;
+    entry.unwind_hash = unwind_hash;
+    entry.unload_count.store(unload_count, std::memory_order_relaxed);
+    entry.next = head;
+    while (!bucket.compare_exchange_weak(entry.next, id, std::memory_order_release)) {
     }
     return id;
+  }
+
+  // Calls the watcher with `object`, which has this id and cannot be unloaded now, unless that was done before.
+  void Watch(uint32_t id, const dl_find_object& object) {
+    ObjectWatcher* const watcher = object_watcher.load(std::memory_order_acquire);
+    if (watcher == nullptr || entries_[id].is_watched.load(std::memory_order_acquire)) return;
+    watcher(object.dlfo_link_map, /*is_permanent=*/false);
+    // Not before: what the watcher finds must be known to every thread that uses this id.
+    entries_[id].is_watched.store(true, std::memory_order_release);
   }
 
   // Whether the object with this id is `object`, which is loaded now.
@@ -152,37 +180,6 @@ class Objects {
     std::atomic<unsigned long long> unload_count;
   };
   static constexpr int kBucketBits = 10;
-
-  uint32_t FindOrAdd(const dl_find_object& object, bool may_be_unmapped) {
-    std::atomic<uint32_t>& bucket = buckets_[StartOf(object) * kHashSeed0 >> (64 - kBucketBits)];
-    const uint32_t head = bucket.load(std::memory_order_acquire);
-    for (uint32_t id = head; id != 0; id = entries_[id].next) {
-      if (Matches(id, object, may_be_unmapped)) return id;
-    }
-    const StoredBuildId build_id = BuildIdOf(StartOf(object), may_be_unmapped);
-    unsigned long long unload_count = 0;
-    uint64_t unwind_hash = 0;
-    if (build_id.bytes == 0) {
-      if (may_be_unmapped || IsForkedChild()) return kUnidentifiedObject;
-      unload_count = UnloadCount();
-      unwind_hash = HashUnwindData(object);
-    }
-    uint32_t id = last_id_.load(std::memory_order_relaxed);
-    do {
-      if (id + 1 == kUnidentifiedObject) return kUnidentifiedObject;
-    } while (!last_id_.compare_exchange_weak(id, id + 1, std::memory_order_relaxed));
-    Entry& entry = entries_[++id];
-    entry.start = StartOf(object);
-    entry.limit = LimitOf(object);
-    entry.eh_frame_hdr = EhFrameHdrOf(object);
-    entry.build_id = build_id;
-    entry.unwind_hash = unwind_hash;
-    entry.unload_count.store(unload_count, std::memory_order_relaxed);
-    entry.next = head;
-    while (!bucket.compare_exchange_weak(entry.next, id, std::memory_order_release)) {
-    }
-    return id;
-  }
 
   // Returns the build id of the object at `start`, if it is in the first page. (If another object is found at the same
   // address later, only its first page is certain to be mapped.) Not inlined, because of its large frame.
@@ -272,7 +269,10 @@ bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
   const bool is_permanent = IsPermanent(found);
   const bool may_be_unmapped = !is_permanent && is_guessed_;
   object->id = is_permanent ? 0 : known_objects.IdOf(found, may_be_unmapped);
-  if (object->id != 0 && object->id != kUnidentifiedObject) SetLoaded(object->id);
+  if (object->id != 0 && object->id != kUnidentifiedObject) {
+    if (!may_be_unmapped) known_objects.Watch(object->id, found);
+    SetLoaded(object->id);
+  }
   object->eh_frame_hdr = found.dlfo_eh_frame;
   object->readable = SegmentsOf(found, PF_R, may_be_unmapped);
   return true;
@@ -281,6 +281,7 @@ bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
 bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
   dl_find_object found;
   if (!FindObject(address, &found) || !known_objects.Matches(object, found, is_guessed_)) return false;
+  if (!is_guessed_) known_objects.Watch(object, found);  // not yet watched if a walk with a guess found it first
   SetLoaded(object);
   return true;
 }

@@ -35,9 +35,10 @@ inline constexpr uint32_t kUnidentifiedObject = kObjectIds - 1;
 // The host memory of the identities of objects, in bytes.
 size_t BytesOfObjects();
 
-// A function that is called with each object in which a walk may find code: with those that were loaded at program
-// start, and with others before anything about their code is kept. It may be called more than once with an object, and
-// by several threads at a time, also in signal handlers. It must only read memory.
+// A function that is called with each object in which a walk finds code: with those that were loaded at program start,
+// and with another one before a walk that has not guessed a frame uses what is known about its code. It may be called
+// more than once with an object, and by several threads at a time, also in signal handlers. It must take no lock and
+// call no malloc.
 using ObjectWatcher = void(const link_map* object, bool is_permanent);
 // Sets the watcher of the process, and calls it with the objects that were loaded at program start.
 void WatchObjects(ObjectWatcher* watcher);

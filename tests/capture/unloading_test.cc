@@ -28,6 +28,7 @@
 #include "src/capture/capture.h"
 #include "src/capture/modules.h"
 #include "src/capture/objects.h"
+#include "src/capture/rules.h"
 #include "tests/capture/oracles.h"
 
 namespace capture_test {
@@ -36,8 +37,14 @@ namespace {
 using hbmprof::Caller;
 using hbmprof::Snapshot;
 using hbmprof::Unwinder;
+using hbmprof::internal::FindRule;
 using hbmprof::internal::HostBytes;
+using hbmprof::internal::LearnRule;
 using hbmprof::internal::LoadedModules;
+using hbmprof::internal::MixAddress;
+using hbmprof::internal::ObjectCheck;
+using hbmprof::internal::PackedRule;
+using hbmprof::internal::RuleBucketOf;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WatchObjects;
 
@@ -73,8 +80,9 @@ class Library {
   int (*call_)(void (*)()) = nullptr;
 };
 
-// Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned. This test
-// is the first one, because the other tests make the rules of the library known.
+// The first two tests have this place because the other tests make the rules of the libraries known.
+
+// Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned.
 const Library* new_library;
 std::atomic<int> watchers;
 void WaitForAnotherWatcher(const link_map* object, bool is_permanent) {
@@ -99,6 +107,30 @@ TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
   one.join();
   two.join();
   EXPECT_EQ(watchers.load(), 2);
+  WatchObjects([](const link_map*, bool) {});
+}
+
+// A walk that has guessed a frame reads the object through the kernel and does not call the watcher, but it can make a
+// rule known. A later walk without a guess uses this rule, and calls the watcher.
+const link_map* watched;
+TEST(ObjectsTest, AnObjectThatAGuessFoundIsWatchedByTheNextWalk) {
+  Auto();
+  const Library library(FRAME_LIBRARY_SMALL);
+  dl_find_object found;
+  ASSERT_EQ(_dl_find_object(reinterpret_cast<void*>(library.address()), &found), 0);
+  watched = nullptr;
+  WatchObjects([](const link_map* object, bool is_permanent) {
+    if (!is_permanent) watched = object;
+  });
+  ObjectCheck guessed;
+  guessed.set_is_guessed();
+  const PackedRule learned = LearnRule(library.address(), &guessed);
+  ASSERT_NE(learned.object(), 0u);
+  ASSERT_EQ(RuleBucketOf(library.address()).Find(MixAddress(library.address())), learned.word());
+  EXPECT_EQ(watched, nullptr);
+  ObjectCheck certain;
+  EXPECT_EQ(FindRule(library.address(), &certain).word(), learned.word());
+  EXPECT_EQ(watched, found.dlfo_link_map);
   WatchObjects([](const link_map*, bool) {});
 }
 
