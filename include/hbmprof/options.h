@@ -29,7 +29,7 @@ struct Options {
   int max_stack_depth = 128;
   Unwinder unwinder = Unwinder::kAuto;
   // Whether stacks contain the running Python functions in place of the frames of the CPython interpreter that evaluate
-  // them (docs/python.md). It has an effect only with kAuto.
+  // them (docs/python.md). With kFramePointer, only as far as the chain of frame pointers leads.
   bool python = true;
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.

@@ -112,8 +112,8 @@ struct FoundBuffer {
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
 // return a string, a function, a Snapshot or a FoundBuffer; none from others.
 //
-// Recording allocates no host memory once the tables are large enough, takes no lock that is held for long, and calls
-// nothing that could call a recorded allocator.
+// Recording allocates no host memory once the tables are large enough, takes no lock that is held for long (except
+// while RecordSegment visits every live record, see there), and calls nothing that could call a recorded allocator.
 //
 // Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
 // free, another thread may get and record the same address. The same order is required for RecordBlock and
@@ -216,8 +216,9 @@ class Profiler {
   }
 
   // Removes the record of `id` and returns it. Returns an empty FreedRecord if recording is off, if `id` is null, or if
-  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Blocks of 0 bytes
-  // stay live if the segment has no other blocks.)
+  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Those that
+  // are partly outside of it or count as allocations of their own stay; so do blocks of 0 bytes if there are no
+  // others.)
   FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
 
   // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and

@@ -28,7 +28,7 @@ struct DeviceStats {
   int64_t num_allocs = 0;          // count: allocations ever recorded, blocks of pools included
   int64_t num_live = 0;            // count: allocations recorded and not freed, blocks and segments of pools included
   int64_t largest_alloc_size = 0;  // the largest single allocation ever recorded; segments and new sizes are included
-  int64_t pool_bytes = 0;          // live segments of pools; part of bytes_in_use
+  int64_t pool_bytes = 0;          // live segments, other buffers of kind kPool; part of bytes_in_use
   int64_t bytes_reserved = 0;      // the part of pool_bytes that no live block covers
   // From the device's probe (Profiler::SetDeviceProbe). Only for MemorySpace::kDevice.
   std::optional<int64_t> bytes_limit;               // capacity of the device

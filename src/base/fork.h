@@ -4,7 +4,7 @@
 // library. Their events are not delayed by a fork. What this means for the child:
 // - Every SpinLock is free (spin_lock.h).
 // - The tables of events (live table, ledger, pools, event log) and the site caches are made anew. Their memory of the
-//   parent is returned to the kernel without being read.
+//   parent is returned to the kernel; only pointers and sizes are read, which are right at every instant.
 // - Tables that only grow are kept: sites, stacks, paths, names, tags. Whoever writes to such a table stores the data
 //   first, then takes the number or the space, and then makes it visible. So the table is complete at every instant,
 //   except that an entry may be missing, or a number may be used by nothing.
@@ -17,9 +17,9 @@
 // do so before this library's own handler has run: until then the forking thread counts as inside the tracker, and the
 // first ReentryGuard does what the handler would do.
 //
-// If the forking thread is inside the tracker (in a signal handler that interrupted it), or if other threads hold a
-// Mutex for too long, the child records nothing and keeps the tables, because the interrupted function may continue in
-// the child.
+// If the forking thread is inside the tracker (in a signal handler that interrupted it) or holds a Mutex, or if other
+// threads hold one for too long (five seconds), the child records nothing and keeps the tables, because the interrupted
+// function may continue in the child.
 //
 // Not in this file: the dynamic linker's lock (forked_child.h). _Fork, vfork and clone run no fork handlers.
 #ifndef HBMPROF_SRC_BASE_FORK_H_

@@ -36,8 +36,7 @@ constexpr int64_t StartOfGeneration(Generation generation) {
 // all higher ages, too.
 constexpr int kAgeOctaves = 24;
 
-// Returns the octave of the age of a buffer that was born and freed in these generations; -1 if it is younger than a
-// second, which includes every buffer that was freed in the generation of its birth.
+// Returns the octave of the age of a buffer that was born and freed in these generations; -1 if they are the same.
 constexpr int OctaveOfAge(Generation birth, Generation end) {
   const int64_t age = StartOfGeneration(end) - StartOfGeneration(birth);
   if (end <= birth) return -1;

@@ -1,4 +1,5 @@
-// SpinLock: a lock of four bytes for sections of about ten instructions, used while events are recorded.
+// SpinLock: a lock of four bytes that is used while events are recorded. Its sections have about ten instructions, with
+// a few exceptions. The longest is that of a snapshot (Ledger::reading_lock_), for which no event waits.
 // SpinLockHolder: its scoped guard. Backoff: waits in a loop. Not in this file: locks for slow paths (mutex.h).
 #ifndef HBMPROF_SRC_BASE_SPIN_LOCK_H_
 #define HBMPROF_SRC_BASE_SPIN_LOCK_H_

@@ -41,8 +41,8 @@ class StackCapture {
 
   // Returns the stack that begins at `caller`; pcs[0] is caller.pc. It has at most min(`max_depth`, kMaxStackDepth)
   // frames; `buffer` must have space for them. The caller of a frame without unwind information is found by the frame
-  // pointer if possible. Otherwise the stack ends at that frame and counts as truncated. The stack of `Caller{}` is
-  // empty.
+  // pointer if possible. Otherwise the stack ends at that frame and counts as truncated (with kFramePointer: only a
+  // stack of more than `max_depth` frames does). The stack of `Caller{}` is empty.
   //
   // Does not call malloc. Takes no lock that dlopen holds while dlopen runs other code. Calls no function of the traced
   // program. Does not change errno. Needs less than 4 KiB of stack.

@@ -1,5 +1,5 @@
-// Frame rules by code address. Each rule is computed once per process. All threads share one table, which is lock-free
-// and has a fixed size.
+// Frame rules by code address. All threads share one table, which is lock-free and has a fixed size. A rule that is not
+// in the table is computed from its object.
 //
 // A rule names the object that it was read from, and a walk uses it only while this object is loaded (objects.h).
 #ifndef HBMPROF_SRC_CAPTURE_RULES_H_
@@ -68,7 +68,8 @@ inline WordBucket& RuleBucketOf(uintptr_t address) {
 // Returns a hash of `address` whose high bits depend on all its bits. Different addresses have different hashes.
 inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
 
-// Reads the rule of the instruction at `address` from its object, and adds it to the table.
+// Reads the rule of the instruction at `address` from its object. Adds it to the table, unless the object cannot be
+// identified, may have been unloaded meanwhile, or is in no loaded object.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
 // Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.

@@ -20,7 +20,7 @@
 namespace hbmprof::internal {
 
 // Gives names small numbers, in the order of their first use. When it is full, every new name gets the number of the
-// last one, "other". Any thread may call any function, also in a signal handler that interrupted malloc.
+// last one, "other". Any thread may call any function, and NumberOf also in a signal handler that interrupted malloc.
 class NameTable {
  public:
   // `first` gets number 0.

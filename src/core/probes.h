@@ -48,8 +48,8 @@ class ProbeTable {
   void Remove(DeviceId device, const void* owner, bool is_replaceable = false);
   // Returns whether the device has a fixed probe.
   bool HasFixed(DeviceId device) const { return (fixed_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
-  // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws, or if this
-  // thread is inside a probe.
+  // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws an exception
+  // other than std::bad_alloc, or if this thread is inside a probe.
   DeviceProbe Ask(int device) const;
   // The same for one memory space of the device. Only kDevice has a probe.
   DeviceProbe Ask(DeviceId device, MemorySpace space) const {

@@ -2,11 +2,11 @@
 // and the pools, each of which has one small interface.
 //
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
-// enters the event if everything about it is common: no table needs memory, no other thread holds a lock that it needs,
+// enters the event if everything about it is common: no other thread holds the lock of its shard, the site is cached,
 // and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
 // RecordFreeUncommon, which record any event, or, if it has found the site of a plain allocation, with FinishAlloc.
-// FinishAlloc and FinishFree also do a Flush of the ledger that is due after the event. After a Flush and after most
-// uncommon events, the live table is resized by a limited step. Its buckets overflow until it fits.
+// FinishAlloc (also for blocks) and FinishFree also do a Flush of the ledger that is due after the event. After a Flush
+// and after most uncommon events, the live table is resized by a limited step. Its buckets overflow until it fits.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -86,7 +86,7 @@ class ProfilerImpl {
   // Frees all blocks of `allocator` on `device`. Segments stay.
   void EndBlocks(DeviceId device, AllocatorId allocator);
   // Returns the bytes of the live blocks of `allocator` on `device`. Takes the locks of all shards, and a time that
-  // grows with the number of live records. Returns nullopt if recording is off or the host has no memory.
+  // grows with the number of live records. Returns nullopt if nothing can be recorded now or the host has no memory.
   std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
 
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
@@ -105,8 +105,8 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // In a forked child. If `is_usable`, makes the tables of events anew. Otherwise turns recording off for ever; the
-  // contents of these tables are then undefined.
+  // In a forked child. Removes all probes. If `is_usable`, makes the tables of events anew and sets the counters to 0.
+  // Otherwise turns recording off for ever; the contents of these tables are then undefined.
   void StartInChild(bool is_usable);
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
@@ -163,8 +163,8 @@ class ProfilerImpl {
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
     return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, in_pool}, is_uncached);
   }
-  // Enters a buffer that is recorded now, unless `entered`, from TryAdd, says that it is. Returns false if the record
-  // was dropped.
+  // Enters a buffer that is recorded now, unless `entered` says that this was done. Returns false if the record was
+  // dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered);
   // Completes an addition, of which Pools has returned `added` and `replaced`. Returns false if the record was dropped.
   bool Complete(Pools::Added added, bool replaced, int64_t bytes);

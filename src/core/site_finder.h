@@ -52,10 +52,11 @@ class SiteFinder {
   };
   NamedFrames NamedFramesOf(const Caller& caller) const;
   static SiteCache::Key KeyOf(const Path& path, const NamedFrames& names, const SiteWords& words);
-  // These two find the site of a stack that is not cached. `path`: of the native stack; null if it is not cached.
+  // These two find a site that SiteOf has not found in the cache. `path`: of the native stack; null if it is not
+  // cached.
   SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWords words);
   SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words, const NamedFrames& names);
-  // Finds or makes the site and its cells, and caches it unless its size is rounded.
+  // Finds the site in the site cache. Or finds or makes it and its cells, and caches it unless its size is rounded.
   SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
 
   const int max_depth_;

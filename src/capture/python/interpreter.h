@@ -80,8 +80,8 @@ extern std::atomic<const PythonInterpreter*> readable_python __attribute__((visi
 // Returns whether there is such an interpreter.
 inline bool HasPython() { return readable_python.load(std::memory_order_relaxed) != nullptr; }
 
-// Looks for an interpreter in each object that is loaded (objects.h), checks the first one of the process, and
-// publishes it.
+// Looks for an interpreter in each object that the watcher of objects (objects.h) is called with, checks the first one
+// of the process, and publishes it.
 void WatchForPython();
 
 // Returns the first interpreter of the process; null if none was found. Any thread may call it.

@@ -1,7 +1,7 @@
 // FreedAges: how old the freed buffers of each site became, as counters per octave of age (base/generations.h).
 //
-// Only a site that has freed a buffer older than a second has counters, which take 100 bytes. The site holds their
-// number.
+// Only a site that has freed a buffer in a later generation than that of its birth has counters, which take 100 bytes.
+// The site holds their number.
 //
 // Thread safety: all methods may be called from any thread at any time. Find and counting take no lock, except when a
 // site gets its counters.

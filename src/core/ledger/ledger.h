@@ -6,7 +6,7 @@
 // enters any event. The caller changes the live table while one of the two holds its lock (pools.h).
 //
 // Generations (base/generations.h): a shard looks at the clock at each Flush, after at most `flush_every` events. A
-// thread also looks when it makes a site, and before an event that locks all shards.
+// thread also looks when it finds a site outside of the site cache, and before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.
 //
@@ -91,7 +91,7 @@ struct AccountTotals {
   int64_t num_allocs = 0;
   int64_t num_live = 0;
   int64_t largest_alloc = 0;
-  int64_t pool_bytes = 0;   // in live segments
+  int64_t pool_bytes = 0;   // in live segments, and in other buffers of kind kPool
   int64_t block_bytes = 0;  // in live blocks of those segments
   int64_t peak_time = 0;    // of the peak; 0: the log was off
 };
@@ -105,7 +105,8 @@ class Ledger {
   // The number of shards. A site that all of them use takes 64 bytes in each.
   static constexpr uint32_t kShards = 8;
 
-  // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`: see live_records().
+  // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1
+  // to 64: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
   // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
   // that are right at every instant (fork.h).
@@ -218,8 +219,8 @@ class Ledger {
   };
   // One event of any kind. It may change several sites of one account at the same instant. It holds the lock of the
   // calling thread's shard, or of all shards, during its life. The methods change the cells. The destructor changes the
-  // headroom and, if the bytes in use are then above the peak, makes the new peak. The thread must not enter other
-  // events meanwhile.
+  // headroom (of all shards, if it holds their locks and the event adds bytes) and, if the bytes in use are then above
+  // the peak, makes the new peak. The thread must not enter other events meanwhile.
   class Change {
    public:
     enum class Scope : uint8_t { kOwnShard, kAllShards };
@@ -328,7 +329,7 @@ class Ledger {
   // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
   // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
   int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Writes an event of this thread that changes no total (kFailed, kTags), if the log is on. `site` may be
+  // Writes an event of this thread that changes no total (kFailed, kTags, kMark), if the log is on. `site` may be
   // kNoRecordedSite.
   void LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 

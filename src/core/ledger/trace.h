@@ -26,8 +26,9 @@ inline void TraceLedger() {}
 inline void TraceStep(EventStep) {}
 #endif
 
-// Each function of Profiler has one of these. In a build with the hooks or with a sanitizer, its destructor ends the
-// process if the function has entered the tracker and not left it: the thread would record nothing from then on.
+// Each function of Profiler that enters the tracker has one of these. In a build with the hooks or with a sanitizer,
+// its destructor ends the process if the function has entered the tracker and not left it: the thread would record
+// nothing from then on.
 #if defined(HBMPROF_TRACE_LEDGER) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 class GuardCheck {
  public:

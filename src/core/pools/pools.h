@@ -112,8 +112,9 @@ class Pools {
     uint64_t id;
     LiveRecord record;
   };
-  // Removes and returns the record of this id. If it is a segment, all blocks and segments in it are removed, too. If
-  // `expected` is not null, removes nothing unless the record has its site and its bytes.
+  // Removes and returns the record of this id. If it is a segment, all segments in it, and all blocks that lie in it
+  // and have taken their bytes from it, are removed, too. If `expected` is not null, removes nothing unless the record
+  // has its site and its bytes.
   std::optional<Block> Remove(uint64_t id, const LiveRecord* expected = nullptr);
   // The same for the innermost block at `address`. Looks up its id by a Change of its own, and again if that is gone.
   std::optional<Block> RemoveBlock(uint64_t address);
