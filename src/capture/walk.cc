@@ -122,7 +122,7 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
     const uintptr_t fp_at = next + static_cast<uintptr_t>(rule.fp_offset());
     if (rule.kind() != FrameRule::kCfaFromSp || next > high || (kHasLinkRegister && pc_at - cfa >= next - cfa)) break;
     const uintptr_t next_pc = StripReturnAddress(LoadStackWord(pc_at));
-    if (next_pc == 0 || (rule.fp_saved() && fp_at - cfa >= next - cfa)) break;
+    if (next_pc == 0 || (rule.fp_saved() && (fp_at < cfa || fp_at >= next))) break;
     if (rule.fp_saved()) outer_fp = LoadStackWord(fp_at);
     cfa = next;
     pc = next_pc;
