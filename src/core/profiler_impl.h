@@ -150,7 +150,7 @@ class ProfilerImpl {
   static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Record any event. An allocation without space for its record first ends the old record of its id; so does a drop.
+  // Record any event. An allocation without space first ends the old record of its id, to make it; so does a drop.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
   FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,
@@ -200,7 +200,7 @@ class ProfilerImpl {
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
-  // may be kAlias.
+  // may be kExternal or kAlias.
   static bool AreUncommon(uint64_t attributes) {
     constexpr uint64_t kCommon =
         PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});

@@ -309,6 +309,41 @@ TEST_F(PoolsTest, RestoredBlockWhoseBytesAreTakenIsDropped) {
   EXPECT_EQ(profiler_.GetTrackerStats().dropped_bytes, 10 * kMiB);
 }
 
+// A block whose segments have too few idle bytes counts all of its bytes itself. It is found by its address also after
+// its inner segment has ended, or no longer reaches to it.
+class BlockThatCountsItselfTest : public PoolsTest {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
+    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(4), 4 * kMiB));
+    ASSERT_TRUE(profiler_.RecordBlock(MiBAt(4), 3 * kMiB));
+    ASSERT_TRUE(profiler_.RecordBlock(MiBAt(6), 2 * kMiB));  // only 1 MiB is idle
+    ExpectInUse(22 * kMiB, 17 * kMiB);
+    profiler_.RecordBlockFree(MiBAt(4));
+    ExpectInUse(22 * kMiB, 20 * kMiB);
+  }
+  void ExpectTaken() {
+    ExpectInUse(20 * kMiB, 18 * kMiB);
+    EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)).bytes(), 2 * kMiB);
+    ExpectInUse(20 * kMiB, 20 * kMiB);
+    EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
+  }
+};
+TEST_F(BlockThatCountsItselfTest, InnerSegmentEnds) {
+  ASSERT_TRUE(profiler_.RecordFree(MiBAt(4)));
+  ExpectTaken();
+}
+TEST_F(BlockThatCountsItselfTest, InnerSegmentShrinks) {
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(4), 1 * kMiB));
+  ExpectTaken();
+}
+TEST_F(BlockThatCountsItselfTest, AllSegmentsEnd) {
+  ASSERT_TRUE(profiler_.RecordFree(MiBAt(0)));
+  ExpectInUse(2 * kMiB, 0);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)).bytes(), 2 * kMiB);
+  ExpectInUse(0, 0);
+}
+
 TEST_F(PoolsTest, ResizedAliasStaysAtZeroBytes) {
   ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));

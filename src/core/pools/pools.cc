@@ -387,7 +387,7 @@ void Pools::Reattach(Change& change, const Block& block) {
 bool Pools::HoldsBlocks(uint64_t start, uint64_t end, int depth) {
   bool holds = false;
   segments_.ForEachSegment(start, end, [&](const Segment* segment) {
-    holds = holds || (segment->depth >= depth && segment->block_bytes() > 0);
+    holds = holds || (segment->depth >= depth && (segment->block_bytes() > 0 || (segment->depth > 0 && HasOutside())));
   });
   return holds;
 }

@@ -24,7 +24,7 @@
 //    segments had too few idle bytes, for example because a block's free was not recorded.
 // 4. A segment inside another has taken its bytes from that one, in the same way (Segment::taken).
 // 5. blocks_outside_ is the number of live blocks with at least one byte that the block has not taken from a segment.
-//    While it is 0, a segment that is added or grows takes over blocks of other segments only (HoldsBlocks).
+//    While it is 0, a change of segments concerns only blocks that have taken bytes from segments (HoldsBlocks).
 // 6. The segments of the segment map are the live records of SiteKind::kSegment. Both change only with all shards'
 //    locks.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
@@ -273,7 +273,8 @@ class Pools {
   void ReattachBlocks(Change& change, const BlockList& list);
   // The same, for one block.
   void Reattach(Change& change, const Block& block);
-  // Returns whether blocks have taken bytes from a segment of at least this depth that has a byte in [start, end).
+  // Returns whether blocks have taken bytes from a segment of at least this depth that has a byte in [start, end), or
+  // may have their level because of such a segment within another, without taking bytes from it.
   bool HoldsBlocks(uint64_t start, uint64_t end, int depth);
   // Makes the segment take `bytes` bytes, instead of those that it has taken, from the segment around it. If there is
   // none, they are pool bytes of the account.
