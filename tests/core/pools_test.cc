@@ -584,5 +584,65 @@ TEST(RandomPoolsTest, EqualTheNaiveModelAfterEveryOperation) {
   }
 }
 
+// Blocks may overlap here, as they do if frees were not recorded. Whatever happens to the segments around a block, it
+// is found by its address as long as it is live.
+TEST(RandomPoolsTest, EachRecordIsFoundByItsAddress) {
+  constexpr int kUnits = 24;
+  const uint64_t first = Seed();
+  const uint64_t count = hbmprof_test::kSanitized ? 500 : 5000;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
+    Profiler profiler(WithoutStacks());
+    std::mt19937_64 random(seed);
+    const auto below = [&random](int limit) { return static_cast<int>(random() % static_cast<uint64_t>(limit)); };
+    FreedRecord freed;
+    for (int i = 0; i < 60; ++i) {
+      const BufferId address = At(below(kUnits));
+      const size_t bytes = Bytes(1 + below(kUnits / 2));
+      switch (below(10)) {
+        case 0:
+          profiler.RecordSegment(address, bytes);
+          break;
+        case 1:
+          freed = profiler.RecordFree(address);
+          break;
+        case 2:
+          profiler.RecordResize(address, bytes);
+          break;
+        case 3:
+          profiler.SplitSegment(address, bytes);
+          break;
+        case 4:
+          freed = profiler.RecordBlockFree(address);
+          break;
+        case 5:
+          profiler.RecordBlockResize(address, bytes);
+          break;
+        case 6:
+          profiler.RestoreRecord(freed);
+          break;
+        case 7:
+          profiler.MergeSegments(address, BufferId(address.value() + bytes));
+          break;
+        default:
+          profiler.RecordBlock(address, bytes);
+          break;
+      }
+    }
+    const bool blocks_first = below(2) == 0;
+    for (const bool blocks : {blocks_first, !blocks_first}) {
+      for (int unit = 0; unit < 2 * kUnits; ++unit) {
+        while (blocks ? profiler.RecordBlockFree(At(unit)) : profiler.RecordFree(At(unit))) {
+        }
+      }
+    }
+    for (int unit = 0; unit < 2 * kUnits; ++unit) profiler.RecordBlockFree(At(unit));
+    const DeviceStats stats = profiler.Stats(kDefaultDevice);
+    ASSERT_EQ(stats.num_live, 0);
+    ASSERT_EQ(stats.bytes_in_use, 0);
+    ASSERT_EQ(stats.pool_bytes, 0);
+  }
+}
+
 }  // namespace
 }  // namespace hbmprof
