@@ -113,7 +113,7 @@ struct FoundBuffer {
 // return a string, a function, a Snapshot or a FoundBuffer; none from others.
 //
 // Recording allocates no host memory once the tables are large enough, takes no lock that is held for long (except
-// while RecordSegment visits every live record, see there), and calls nothing that could call a recorded allocator.
+// while every live record is visited, see RecordSegment), and calls nothing that could call a recorded allocator.
 //
 // Order: call RecordAlloc after the allocation succeeded and RecordFree before the memory is freed. As soon as it is
 // free, another thread may get and record the same address. The same order is required for RecordBlock and
@@ -252,8 +252,9 @@ class Profiler {
   // one in part, or if it needs more than the idle bytes of the one around it.
   //
   // Time: usually like RecordAlloc. If blocks must be found, every live record is visited, and other threads cannot
-  // record meanwhile. That is the case when a segment is recorded after its blocks, and when a segment that holds
-  // blocks ends, shrinks or is split.
+  // record meanwhile. That is the case when a segment is recorded after its blocks, when a segment that holds
+  // blocks ends, shrinks or is split, and when a segment inside another ends or shrinks while some block has bytes that
+  // count for the block itself.
   bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
