@@ -121,8 +121,7 @@ extern "C" {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
-  const uintptr_t real = hbmprof::internal::real_report_memory.Get();
-  return real;
+  return hbmprof::internal::real_report_memory.Get();
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
@@ -130,8 +129,7 @@ extern "C" {
                                                                                uint64_t device) noexcept {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
-  const uintptr_t real = hbmprof::internal::real_report_out_of_memory.Get();
-  return real;
+  return hbmprof::internal::real_report_out_of_memory.Get();
 }
 
 // A std::string_view is passed as its length and its pointer. The function is private, so its caller is in the library
@@ -142,8 +140,7 @@ extern "C" {
                                                                              const hbmprof::Caller* caller) noexcept {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
-  const uintptr_t real = hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
-  return real;
+  return hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
 }
 }
 
