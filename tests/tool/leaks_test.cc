@@ -18,6 +18,7 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
+#include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
 
@@ -550,7 +551,7 @@ class LeaksOfExamples : public testing::Test {
       char name[32];
       std::snprintf(name, sizeof(name), "/dump.%04d.pb.gz", d);
       dumps.push_back(dir_ + name);
-      auto profile = hbmprof_test::ReadProfile(dumps.back());
+      auto profile = ReadProfile(dumps.back());
       EXPECT_TRUE(profile.ok()) << profile.status();
       for (std::string& text : *profile->mutable_string_table()) {
         text = std::regex_replace(text, std::regex(" uptime=[0-9]+"), " uptime=1");
