@@ -23,6 +23,7 @@ function(hbmprof_injected_library name map)
   # Undefined symbols are errors now, not in the program that loads the library.
   target_link_options(${name} PRIVATE LINKER:--no-undefined)
   target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL -static-libstdc++ -static-libgcc)
+  target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/inject/stand_ins/unwinder_start.cc)
   add_dependencies(${name} hbmprof)
 
   set(_static $<TARGET_FILE:hbmprof>)

@@ -1,6 +1,8 @@
 // The fake libcuda.so.1: the driver's functions that allocate and free, on the model of fake_cuda.cc; physical memory
 // and its mappings, graphs, pools and modules, which have no address; and cuGetProcAddress. Like the real driver, it
 // reuses the value of a released handle immediately.
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -292,6 +294,9 @@ CUresult cuMemAlloc_v99(CUdeviceptr* ptr, Flags64, size_t bytes) {
   return Allocate("cuMemAlloc_v99", ptr, bytes, FAKE_CUDA_DEVICE);
 }
 CUresult cuMemAlloc_v2(CUdeviceptr* ptr, size_t bytes) {
+  // As a driver that reads a file.
+  static const bool can_be_cancelled = getenv("FAKE_CUDA_CANCELS") != nullptr;
+  if (can_be_cancelled) pthread_testcancel();
   return Allocate("cuMemAlloc_v2", ptr, bytes, FAKE_CUDA_DEVICE);
 }
 
@@ -368,6 +373,7 @@ CUresult cuMemPoolCreate(Handle* pool, const MemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(Handle pool) {
+  if (pool == nullptr) return kInvalidValue;  // before a lock is taken: a forked child can call it
   if (const int error = fake_cuda_enter("cuMemPoolDestroy")) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
