@@ -34,7 +34,7 @@ void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
 
 void StartInChild(bool is_usable) {
   driver_context.store(nullptr);  // a child must not call its parent's driver, whose locks may be held
-  EventLog::ForgetNumberOfThread();
+  EventLog::ForgetThreads();
   ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
 }
 

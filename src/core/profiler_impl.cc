@@ -336,13 +336,9 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
   });
   if (found_id == 0) return std::nullopt;
   const SiteKey key = sites_.Key(found.site);
-  FoundBuffer buffer;
-  buffer.address = Pools::AddressOf(found_id);
-  buffer.bytes = found.bytes;
-  buffer.attributes = key.attributes;
-  buffer.tags = WithProcessTags(TagsOf(key.tags), names.tags.All());
-  buffer.stack = {sites_.PcsOf(*key.stack), key.stack->truncated};
-  return buffer;
+  const Snapshot::Stack stack = {sites_.PcsOf(*key.stack), key.stack->truncated};
+  return FoundBuffer{Pools::AddressOf(found_id), found.bytes, key.attributes,
+                     WithProcessTags(TagsOf(key.tags), names.tags.All()), stack};
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
@@ -388,7 +384,6 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   const ReentryGuard guard;
   if (has_given_up()) return;
   DroppedRecords dropped{device, survivor, {}};
-  dropped.kept.reserve(kept.size());
   for (const BufferId id : kept) dropped.kept.push_back(id.value());
   std::sort(dropped.kept.begin(), dropped.kept.end());
   pools_.DropDevice(dropped);

@@ -1417,6 +1417,29 @@ bool IsRightInChild(const IsRight& is_right) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7;
 }
 
+// A thread of the parent may be taking its number during the fork, and never enter its id.
+TEST_F(ProfilerTest, NumbersOfThreadsBeginAnewInAForkedChild) {
+  using internal::EventLog;
+  EventLog log;
+  ASSERT_TRUE(log.Allocate(2));
+  log.SetMode(EventLog::Mode::kRing);
+  internal::ShardLog shard = {};
+  internal::RecordedEvent* next = nullptr;
+  log.Open(0, &shard, &next);
+  const auto write = [&] { log.Write({log.TimeInShard(&shard)}, 0, &shard, &next); };
+  write();
+  EXPECT_GT(EventLog::ThreadCount(), 1u);
+  EXPECT_TRUE(IsRightInChild([&] {
+    const bool none_is_left = EventLog::ThreadCount() == 1 && EventLog::ThreadOf(1) == 0;
+    write();
+    return none_is_left && EventLog::ThreadCount() == 2 && EventLog::ThreadOf(1) == getpid();
+  }));
+  log.SetMode(EventLog::Mode::kOff);
+  log.Close(&shard, next);
+  log.Return(log.TakeFull());
+  log.Free();
+}
+
 // The free is that of the parent, so the child has none that it could undo.
 TEST_F(ProfilerTest, ForkedChildCountsARestoredRecordAsAnAllocation) {
   ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));

@@ -10,7 +10,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// The threads by their numbers. A number is never used again: a recording may refer to a thread that has ended. All
+// The threads by their numbers. A process uses no number twice: a recording may refer to a thread that has ended. All
 // further threads share the last number.
 constexpr uint32_t kMaxThreads = UINT16_MAX;
 std::atomic<int32_t> threads[kMaxThreads + 1];
@@ -147,13 +147,18 @@ int64_t EventLog::removed_until() const {
 uint16_t EventLog::NumberThread() {
   const uint32_t number = std::min(numbered_threads.fetch_add(1, std::memory_order_relaxed), kMaxThreads);
   threads[number].store(static_cast<int32_t>(syscall(SYS_gettid)), std::memory_order_relaxed);
-  thread_state.recorded = static_cast<uint16_t>(number);
-  return thread_state.recorded;
+  return thread_state.recorded = static_cast<uint16_t>(number);
 }
 
 int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::memory_order_relaxed); }
 
 uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
+
+void EventLog::ForgetThreads() {
+  for (uint32_t number = ThreadCount(); --number > 0;) threads[number].store(0, std::memory_order_relaxed);
+  numbered_threads.store(1, std::memory_order_relaxed);
+  thread_state.recorded = 0;
+}
 
 uint64_t& EventLog::MarkOfThread() {
   static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;

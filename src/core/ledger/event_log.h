@@ -118,8 +118,8 @@ class EventLog {
   static int32_t ThreadOf(uint16_t number);
   // Returns the number of thread numbers in use, including 0, which stands for no thread.
   static uint32_t ThreadCount();
-  // In a forked child: the thread gets another number with its next event, since it has another id.
-  static void ForgetNumberOfThread() { thread_state.recorded = 0; }
+  // In a forked child, where no thread of the parent is left: the numbers begin anew.
+  static void ForgetThreads();
   // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
 
