@@ -7,8 +7,9 @@
 //   const int problem = attach("HBMPROF_CUDA_OUTPUT=/tmp/p.pb.gz\nHBMPROF_SOCKET_DIR=/run/user/1000/hbmprof\n");
 //
 // Both take no lock that they hold while they call other code, and may be called by several threads at the same time:
-// one of them does the work, the others return kAttachBusy or kAttachedAlready. Both change nothing if they return
-// another code than kAttached.
+// one of them does the work, the others return kAttachBusy or kAttachedAlready. If they return another code than
+// kAttached, they have not changed whether the process is recorded. Its options, its control channel and its handling
+// of forks may be those of an attached process already.
 #ifndef HBMPROF_SRC_BASE_ATTACH_H_
 #define HBMPROF_SRC_BASE_ATTACH_H_
 

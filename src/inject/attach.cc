@@ -32,6 +32,7 @@
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
+#include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
 #include "src/base/references.h"
 #include "src/capture/given_stack.h"
@@ -106,7 +107,7 @@ class DriverImage {
 
 void* WrapperOf(int entry) { return CudaWrapperByName(kEntryNames[entry]); }
 
-// Finds all slots. Changes nothing in the driver.
+// Finds all slots. Changes nothing in the driver. A search for a function that it lacks leaves an error of dlsym.
 AttachCode FindSlots() {
   void* const library = CudaDriverLibrary();
   link_map* map = nullptr;
@@ -128,7 +129,6 @@ AttachCode FindSlots() {
     if (!image.Has(slots[i].original)) return kAttachForeignSlot;
     ++found;
   }
-  ClearLinkerError();
   slots_found.store(found, std::memory_order_relaxed);
   return found == 0 ? kAttachUnknownForm : kAttached;
 }
@@ -234,7 +234,9 @@ constexpr AttachRequests kRequests = {&hbmprof_attach, &hbmprof_detach, &Describ
 // In the state kChanging.
 AttachCode Attach(const char* options) {
   if (!cuda_driver::LoadDriverFunctions()) return kAttachNoDriver;
-  if (const AttachCode code = FindSlots(); code != kAttached) return code;
+  const AttachCode form = FindSlots();
+  ClearLinkerError();
+  if (form != kAttached) return form;
   if (options != nullptr && process == 0) {
     if (const AttachCode code = TakeOptions(options); code != kAttached) return code;
   }
@@ -251,6 +253,7 @@ AttachCode Attach(const char* options) {
   CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
   SetTracking(true);  // ends the records of an earlier time
+  FollowCudaCalls(true);
   before->Expect(CallerOfStack(stack, 1));
   calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);
   TorchMayHaveBlocks();
@@ -295,6 +298,7 @@ extern "C" {
 
 [[gnu::visibility("default")]] int hbmprof_attach(const char* options) {
   using namespace hbmprof::internal;  // NOLINT: its functions
+  const NoCancellation no_cancellation;
   if (!WasLoadedLate()) return kAttachPreloaded;
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kDetached)) return WhyNot(kAttachedAlready);
@@ -308,12 +312,14 @@ extern "C" {
 
 [[gnu::visibility("default")]] int hbmprof_detach() {
   using namespace hbmprof::internal;  // NOLINT: its functions
+  const NoCancellation no_cancellation;
   if (!WasLoadedLate()) return kAttachPreloaded;
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kAttached)) return WhyNot(kNotAttached);
   RestoreSlots();
   RestoreReportReferences();
   static_cast<void>(Completes([] { SetTracking(false); }));
+  FollowCudaCalls(false);
   state.store(State::kDetached);
   return kAttached;
 }

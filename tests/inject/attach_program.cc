@@ -229,10 +229,34 @@ void Serve(size_t threads) {
   }
 }
 
-// A forked child of an attached process.
+// Forked children of an attached process, whose other threads make pools.
 void Child() {
   driver_program::UseDevice(0);
   CHECK_THAT(attach(options) == 0);
+  {
+    std::atomic<bool> ends{false};
+    const auto make_pools = [&ends] {
+      const hbmprof::internal::cuda_driver::MemPoolProps on_gpu0{
+          1, 0, {hbmprof::internal::cuda_driver::kLocationDevice, 0}, nullptr, 0, {}};
+      while (!ends.load()) {
+        void* pool = nullptr;
+        CHECK_THAT(cuMemPoolCreate(&pool, &on_gpu0) == kSuccess && cuMemPoolDestroy(pool) == kSuccess);
+      }
+    };
+    std::thread makers[] = {std::thread(make_pools), std::thread(make_pools), std::thread(make_pools)};
+    for (int i = 0; i < 100; ++i) {
+      const pid_t destroyer = fork();
+      if (destroyer == 0) {
+        alarm(20);
+        cuMemPoolDestroy(nullptr);
+        _exit(0);
+      }
+      int status = -1;
+      CHECK_THAT(waitpid(destroyer, &status, 0) == destroyer && status == 0);
+    }
+    ends.store(true);
+    for (std::thread& maker : makers) maker.join();
+  }
   const pid_t child = fork();
   if (child == 0) {
     Print("child attach", attach(options));
@@ -241,6 +265,22 @@ void Child() {
   }
   CHECK_THAT(waitpid(child, nullptr, 0) == child);
   Print("detach", detach());
+}
+
+// A thread that is to be cancelled attaches and detaches.
+void Cancelled() {
+  driver_program::UseDevice(0);
+  int codes[2] = {-1, -1};
+  std::thread([&codes] {
+    pthread_cancel(pthread_self());
+    codes[0] = attach(options);
+    codes[1] = detach();
+    pthread_testcancel();
+    codes[0] = -2;
+  }).join();
+  Print("attach", codes[0]);
+  Print("detach", codes[1]);
+  Print("attach", attach(options));
 }
 
 // What cannot be taken over changes nothing.
@@ -297,6 +337,7 @@ int main(int, char** argv) {
   if (name == "copy") Copy(argv[3]);
   if (name == "serve") Serve(static_cast<size_t>(std::atoi(argv[3])));
   if (name == "child") Child();
+  if (name == "cancelled") Cancelled();
   if (name == "options") Options();
   if (name == "no_thread") NoThread();
   if (name == "silent") Silent();

@@ -127,6 +127,14 @@ TEST_F(AttachTest, ForkedChildRefuses) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+TEST_F(AttachTest, CancellationWaits) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "cancelled"}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "attach 0");
+  EXPECT_EQ(program.ReadLine(), "detach 0");
+  EXPECT_EQ(program.ReadLine(), "attach 0");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
 TEST_F(AttachTest, OptionsThatCannotBeTakenRefuse) {
   if (hbmprof_test::kSanitized) GTEST_SKIP() << "the allocator of a sanitizer ends the program";
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "options"}, Environment(HBMPROF_DOUBLES));

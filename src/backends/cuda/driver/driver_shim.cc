@@ -24,6 +24,8 @@
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
+#include "src/core/joined/injected.h"
+#include "src/core/profiler_impl.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -85,12 +87,15 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
 
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
 // written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
+// Returns null in a forked child that records nothing: a lock of the tracker may be held by a thread that it does not
+// have.
 CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
   ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
+  if (tracker == nullptr || ProfilerAccess::ImplOf(Profiler::Default()).has_given_up()) return nullptr;
   is_new ? CudaTrackingStarts() : CudaCallIsTracked();
-  return tracker == nullptr ? nullptr : &tracker->adapter;
+  return &tracker->adapter;
 }
 
 template <typename Real>
@@ -256,12 +261,21 @@ void MeasureCudaMemoryFromBefore(int attempts) {
 }
 
 bool AdoptCudaMemoryFromBefore(uint64_t address) {
+  const NoCancellation no_cancellation;
   CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+  if (tracker == nullptr || !tracker->from_before().is_expected()) return false;
   cuda_driver::CUdeviceptr base = 0;
   size_t bytes = 0;
-  return tracker != nullptr && tracker->from_before().is_expected() &&
-         cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
-         tracker->AdoptFromBefore(base, bytes);
+  bool is_adopted = false;
+  const bool is_complete = Completes([&] {
+    is_adopted = cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
+                 tracker->AdoptFromBefore(base, bytes);
+  });
+  return is_complete && is_adopted;
+}
+
+void FollowCudaCalls(bool follow) {
+  if (CudaDriverAdapter* const tracker = cuda_driver::Tracker(); tracker != nullptr) tracker->Follow(follow);
 }
 
 uint32_t EndedCudaCalls() { return TrackedCudaCall::Ended(TrackedCudaCall::Count()); }

@@ -40,6 +40,8 @@ bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, Bu
 CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess();
 void MeasureCudaMemoryFromBefore(int attempts);
 bool AdoptCudaMemoryFromBefore(uint64_t address);
+// See CudaDriverAdapter::Follow.
+void FollowCudaCalls(bool follow);
 // Returns the number of outermost tracked calls that have ended, modulo 2^32.
 uint32_t EndedCudaCalls();
 
