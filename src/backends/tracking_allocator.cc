@@ -1,10 +1,12 @@
 // TrackingAllocator. See hbmprof/device_allocator.h.
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/out_of_memory.h"
+#include "src/base/completes.h"
 
 namespace hbmprof {
 
@@ -47,8 +49,11 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 }
 
 void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const {
-  const std::string device = upstream_.device_name();
-  ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
+  // Without host memory for the name, the failure is not reported.
+  static_cast<void>(internal::Completes([&] {
+    const std::string device = upstream_.device_name();
+    ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
+  }));
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {

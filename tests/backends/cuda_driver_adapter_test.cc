@@ -777,6 +777,81 @@ TEST_F(CudaDriverAdapterTest, DestroyedContextEndsItsMemory) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, SharedMemoryEndsWithItsContext) {
+  Open(0x1000);  // in the primary context
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  Open(0x2000);
+  Open(0x2000);
+  answers_.context = nullptr;
+  EXPECT_EQ(InUse(), 2 * 4096);
+  EXPECT_EQ(adapter_.DestroyContext([] { return kFails; }, context), kFails);
+  EXPECT_EQ(InUse(), 2 * 4096);
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 4096);
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 0);
+  Open(0x2000);  // other memory, at the same address
+  EXPECT_EQ(InUse(), 4096);
+  CloseShared(0x2000);
+  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(ForeignFrees(), 0);
+}
+
+TEST_F(CudaDriverAdapterTest, ArrayDestroyedWhileOffLeavesItsContext) {
+  const auto make_array = [this] {
+    adapter_.Allocate(
+        caller_, [] { return kSuccess; },
+        [&] { return CudaDriverAdapter::Buffer(CudaArrayId(Name(0x40)), 100, MemoryKind::kArray); });
+  };
+  void* context = Handle(0x70);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  answers_.context = context;
+  make_array();
+  profiler_.SetEnabled(false);
+  adapter_.DestroyArray(CudaArrayId(Name(0x40)), [] { return kSuccess; });
+  profiler_.SetEnabled(true);
+  answers_.context = nullptr;
+  make_array();  // with the same handle, in the primary context
+  adapter_.DestroyContext([] { return kSuccess; }, context);
+  EXPECT_EQ(InUse(), 100);
+}
+
+TEST_F(CudaDriverAdapterTest, NothingIsKnownAfterAnIntervalWithoutCalls) {
+  const auto pools = [this] {
+    int count = 0;
+    adapter_.ForEachPool(0, [&](const void*) { ++count; });
+    return count;
+  };
+  const cuda_driver::MemPoolProps on_gpu0{1, 0, {cuda_driver::kLocationDevice, 0}, nullptr, 0, {}};
+  void* pool = Handle(0x50);
+  void* context = Handle(0x70);
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu0);
+  adapter_.CreateContext([] { return kSuccess; }, &context);
+  Open(0x1000);
+  Create(7, 100);
+  AddAllocNode(0x80, 0x3000, 1000);
+  Instantiate(0x80, 0x81);
+  EXPECT_EQ(pools(), 1);
+  profiler_.SetEnabled(false);
+  adapter_.Follow(false);
+  EXPECT_EQ(pools(), 0) << "it may be destroyed at any time";
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu0);
+  EXPECT_EQ(pools(), 0) << "this call began before";
+  profiler_.SetEnabled(true);
+  profiler_.DropDevice(profiler_.Device("GPU:0"));
+  adapter_.Follow(true);
+  Open(0x1000);
+  EXPECT_EQ(InUse(), 4096);
+  Launch(0x81);
+  EXPECT_EQ(GraphBytes(1), 0);
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu0);
+  EXPECT_EQ(pools(), 1);
+  Map(0x100000, 100, 7);
+  EXPECT_EQ(InUse(), 4096) << "the memory of this handle is not known";
+}
+
 TEST_F(CudaDriverAdapterTest, ResetKeepsMemoryOfOtherContexts) {
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);

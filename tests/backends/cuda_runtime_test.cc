@@ -567,6 +567,34 @@ TEST(CudaOutOfMemoryTest, FirstCallKnowsTheCapacity) {
               "cudaMalloc of 128.00 MiB failed\n.* larger than the device, which has 64.00 MiB");
 }
 
+[[noreturn]] void FailWithArray(int which) {
+  fake_cuda_reset(1, size_t{64} << 20);
+  for (const char* name : {"cudaMallocArray", "cudaMalloc3DArray", "cudaMallocMipmappedArray"}) {
+    fake_cuda_fail(name, cudaErrorMemoryAllocation, 0);
+  }
+  const cudaChannelFormatDesc format = {32, 0, 0, 0, cudaChannelFormatKindFloat};
+  const cudaExtent extent = {1024, 1024, 1024};
+  cudaPitchedPtr pitched;
+  cudaArray_t array = nullptr;
+  cudaMipmappedArray_t mipmapped = nullptr;
+  const cudaError_t results[] = {
+      which == 0 ? cuda::Malloc3D(&pitched, extent) : cudaSuccess,
+      which == 1 ? cuda::MallocArray(&array, &format, 32768, 32768, 0) : cudaSuccess,
+      which == 2 ? cuda::Malloc3DArray(&array, &format, extent, 0) : cudaSuccess,
+      which == 3 ? cuda::MallocMipmappedArray(&mipmapped, &format, extent, 1, 0) : cudaSuccess,
+  };
+  std::_Exit(results[which] == cudaErrorMemoryAllocation ? 0 : 1);
+}
+
+TEST(CudaOutOfMemoryTest, ArraysAndVolumesAreReported) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const char* const names[] = {"cudaMalloc3D of 1.00", "cudaMallocArray of 4.00", "cudaMalloc3DArray of 4.00",
+                               "cudaMallocMipmappedArray of 4.00"};
+  for (int which = 0; which < 4; ++which) {
+    EXPECT_EXIT(FailWithArray(which), ::testing::ExitedWithCode(0), std::string(names[which]) + " GiB failed");
+  }
+}
+
 // --- Devices, streams, pools. ---
 
 TEST_F(CudaRuntimeTest, OneGpuIsOneDevice) {

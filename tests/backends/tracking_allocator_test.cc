@@ -39,6 +39,24 @@ class HostAllocator : public DeviceAllocator {
   MemoryKind kind_;
 };
 
+TEST(TrackingAllocatorTest, FailureIsReturnedIfItsReportFails) {
+  class Full : public HostAllocator {
+   public:
+    absl::StatusOr<void*> Allocate(size_t) override { return absl::ResourceExhaustedError("full"); }
+    std::string device_name() const override {
+      if (has_no_memory) throw std::bad_alloc();
+      return "host:0";
+    }
+    bool has_no_memory = false;
+  };
+  Full full;
+  Profiler profiler;
+  TrackingAllocator tracker(full, {}, profiler);
+  full.has_no_memory = true;
+  EXPECT_EQ(tracker.Allocate(100).status().message(), "full");
+  EXPECT_EQ(tracker.AllocateAsync(100, 1).status().message(), "full");
+}
+
 struct Made {
   void* ptr;
   uintptr_t returns_to;  // the return address of the function that called the allocator

@@ -19,6 +19,14 @@ TrackedCudaCall::~TrackedCudaCall() {
 
 std::atomic<uint64_t> TrackedCudaCall::count_{0};
 
+void CudaDriverAdapter::Follow(bool follow) {
+  pools_.Follow(follow);
+  physical_.Clear();
+  graphs_.Clear();
+  shared_.Clear();
+  contexts_.Clear();
+}
+
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
   return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
@@ -33,6 +41,8 @@ bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t by
 
 void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
   const Attributes attributes = OnCurrentDevice(buffer.kind);
+  // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
+  if (owner == nullptr) contexts_.Forget(buffer.id);
   const uint64_t resets_before = resets_.count();
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
@@ -103,12 +113,13 @@ void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsig
   }
 }
 
-void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address) {
+void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, const void* context) {
   const auto* pointer = reinterpret_cast<const void*>(address);
   const size_t bytes = queries_.AddressRangeBytes(pointer);
   RecordOrDrop(profiler_, bytes, [&] {
     const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
-    shared_.Open(pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); });
+    shared_.Open(
+        pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); }, context);
   });
 }
 
@@ -162,6 +173,7 @@ CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* contex
   EndedContext ended;
   ended.context = contexts_.End(context);
   ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
+  if (ended.context) ended.closed = shared_.TakeContext(profiler_, context);
   CudaDriverRanges::Changed();
   return ended;
 }
@@ -169,6 +181,7 @@ CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* contex
 void CudaDriverAdapter::PutBackContext(EndedContext ended) {
   contexts_.PutBack(std::move(ended.context));
   physical_.PutBack(std::move(ended.unmapped));
+  shared_.PutBack(profiler_, std::move(ended.closed));
   CudaDriverRanges::Changed();
 }
 
@@ -183,8 +196,9 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   // The memory of other contexts keeps its records. They are not removed and restored, because another thread can free
   // that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
-  const std::vector<BufferId> owned = contexts_.AllBuffers();
-  kept.insert(kept.end(), owned.begin(), owned.end());
+  for (const std::vector<BufferId>& owned : {contexts_.AllBuffers(), shared_.OfContexts()}) {
+    kept.insert(kept.end(), owned.begin(), owned.end());
+  }
   resets_.Reset(profiler_, id, queries_.StreamOrderedAllocator(), std::move(kept));
   CudaPhysicalMemory::Taken unmapped;
   for (const BufferId array : arrays) {

@@ -152,6 +152,10 @@ class CudaDriverAdapter {
     return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
+  // Makes all tables empty, because calls that change them were not seen or will not be: hbmprof is attached or
+  // detached. Until `follow` is true, no pool is entered, since it would be queried after its end. Changes no records.
+  void Follow(bool follow);
+
   // Returns the id of a device that is in use. The first call for a device sets its probe.
   DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
 
@@ -277,8 +281,9 @@ class CudaDriverAdapter {
   template <typename Real>
   int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
     return ThenChange(real, [&] {
-      if (profiler_.enabled()) return RecordShared(caller, *address);
-      shared_.OpenUnrecorded(reinterpret_cast<const void*>(*address));
+      const void* const context = CreatedContext();
+      if (profiler_.enabled()) return RecordShared(caller, *address, context);
+      shared_.OpenUnrecorded(reinterpret_cast<const void*>(*address), context);
     });
   }
   template <typename Real>
@@ -375,7 +380,8 @@ class CudaDriverAdapter {
   int CreateContext(const Real& real, void* const* context) {
     return ThenChange(real, [&] { contexts_.Created(*context); });
   }
-  // Ends the records of all memory of the context, except stream-ordered and physical memory.
+  // Ends the records of all memory of the context, except stream-ordered and physical memory. Memory of other processes
+  // that was opened in it is closed.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
     EndedContext ended;
@@ -449,6 +455,7 @@ class CudaDriverAdapter {
   struct EndedContext {
     CudaContexts::Ended context;
     CudaPhysicalMemory::Taken unmapped;  // tiles of its arrays
+    SharedOpenings::Taken closed;
   };
   struct Measurement {
     std::optional<int64_t> free_bytes;  // nullopt: not known
@@ -479,13 +486,18 @@ class CudaDriverAdapter {
   CudaContexts::Owner CurrentOwner() {
     return contexts_.used() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
   }
+  // Returns the thread's current context if the program has created it; otherwise null.
+  const void* CreatedContext() {
+    const void* const context = contexts_.used() ? queries_.CurrentContext() : nullptr;
+    return contexts_.Find(context) == nullptr ? nullptr : context;
+  }
   // Records memory that the driver has allocated at `id`.
   bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);
   void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
-  void RecordShared(const Caller& caller, uint64_t address);
+  void RecordShared(const Caller& caller, uint64_t address, const void* context);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
   Removed Remove(BufferId id);
   // The memory at `address` has no record and is to be freed. `bytes`: its size; 0: the driver is asked for it.

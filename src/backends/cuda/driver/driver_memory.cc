@@ -231,6 +231,13 @@ std::vector<BufferId> CudaPhysicalMemory::Live() const {
   return std::vector<BufferId>(ids.begin(), ids.end());
 }
 
+void CudaPhysicalMemory::Clear() {
+  MutexLock lock(mutex_);
+  handles_.clear();
+  mappings_.clear();
+  tiles_.clear();
+}
+
 std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
   std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
   if (live.has_value() && live->attributes.kind != MemoryKind::kGraph) live.reset();
@@ -333,6 +340,11 @@ void CudaGraphMemory::PutBack(Removed removed) {
   graphs_.insert(std::move(removed));
 }
 
+void CudaGraphMemory::Clear() {
+  MutexLock lock(mutex_);
+  graphs_.clear();
+}
+
 int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
   if (!used()) return 0;
   MutexLock lock(mutex_);
@@ -405,6 +417,18 @@ void CudaContexts::PutBackNode(Buffers::node_type node) {
   }
 }
 
+void CudaContexts::Forget(BufferId id) {
+  if (!used()) return;
+  MutexLock lock(mutex_);
+  buffers_.erase(id.value());
+}
+
+void CudaContexts::Clear() {
+  MutexLock lock(mutex_);
+  handles_.clear();
+  buffers_.clear();
+}
+
 CudaContexts::Ended CudaContexts::End(const void* handle) {
   Ended ended;
   if (!used()) return ended;
@@ -454,10 +478,21 @@ std::vector<BufferId> CudaContexts::AllBuffers() const {
   return all;
 }
 
+void CudaPools::Follow(bool follow) {
+  const void* pool = nullptr;
+  const auto has_pool = [&] {
+    MutexLock lock(mutex_);
+    is_followed_ = follow;
+    if (!pools_.empty()) pool = pools_.begin()->first;
+    return !pools_.empty();
+  };
+  while (has_pool()) Remove(pool);
+}
+
 void CudaPools::Created(const void* pool, int device, size_t limit) {
   MutexLock lock(mutex_);
   pools_.erase(pool);
-  pools_.try_emplace(pool, device, limit);
+  if (is_followed_) pools_.try_emplace(pool, device, limit);
 }
 
 CudaPools::Removed CudaPools::Remove(const void* pool) {
@@ -474,7 +509,7 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
 
 void CudaPools::PutBack(Removed removed) {
   MutexLock lock(mutex_);
-  if (!removed.empty()) pools_.insert(std::move(removed));
+  if (!removed.empty() && is_followed_) pools_.insert(std::move(removed));
 }
 
 void CudaPools::AddReader(Pool& pool) {

@@ -81,6 +81,8 @@ class CudaPhysicalMemory {
 
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets all handles and mappings. Does not change records.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Physical {
@@ -179,6 +181,9 @@ class CudaGraphMemory {
   Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Forgets all graphs. Does not change records.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Returns the bytes of graphs in use on a device.
   int64_t BytesInUse(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -252,6 +257,11 @@ class CudaContexts {
   // Call after the free failed. A buffer of a context that has ended meanwhile is not restored.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Call before a buffer is recorded that no created context owns. Changes no record.
+  void Forget(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets all contexts and buffers. Does not change records.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Call before a context is destroyed. Removes all its buffers and their records.
   Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call HasEnded after the context was destroyed, PutBack if that failed.
@@ -306,6 +316,8 @@ class CudaPools {
  public:
   using Removed = Pools::node_type;
 
+  // Removes all pools, as Remove does. After Follow(false), Created has no effect until Follow(true).
+  void Follow(bool follow) ABSL_LOCKS_EXCLUDED(mutex_);
   // `device`: an ordinal, or a negative number that no device has. `limit`: the most bytes that the pool may have in
   // use; 0 if it has no limit.
   void Created(const void* pool, int device, size_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -343,6 +355,7 @@ class CudaPools {
 
   Mutex mutex_;
   Pools pools_ ABSL_GUARDED_BY(mutex_);
+  bool is_followed_ ABSL_GUARDED_BY(mutex_) = true;
 };
 
 }  // namespace hbmprof::internal

@@ -67,6 +67,14 @@ cudaError_t Allocate(const Caller& caller, const char* name, void** ptr, size_t 
   return ReportIfOutOfMemory(caller, result, name, bytes, kind);
 }
 
+// `bytes` and `id` are called only after a success or if there was no memory: until then the arguments may be wrong.
+template <typename Bytes, typename Call, typename Id>
+cudaError_t AllocateArray(const Caller& caller, const char* name, const Bytes& bytes, const Call& call, const Id& id) {
+  const cudaError_t result = Track(caller, call, [&] { return Buffer(id(), bytes(), MemoryKind::kArray); });
+  if (result != cudaErrorMemoryAllocation) return result;
+  return ReportIfOutOfMemory(caller, result, name, bytes(), MemoryKind::kArray);
+}
+
 template <typename Call>
 cudaError_t Release(BufferId id, const Call& call) {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
@@ -96,12 +104,14 @@ cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) 
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
   const Caller caller = Caller::OfThisFunction();
-  return Track(
+  const cudaError_t result = Track(
       caller, [&] { return cudaMalloc3D(pitched, extent); },
       [&] {
         const size_t bytes = CudaPitchedBytes(pitched->pitch, extent.height, extent.depth);
         return Buffer(pitched->ptr, bytes, MemoryKind::kDevice);
       });
+  const size_t bytes = CudaPitchedBytes(extent.width, extent.height, extent.depth);
+  return ReportIfOutOfMemory(caller, result, "cudaMalloc3D", bytes, MemoryKind::kDevice);
 }
 
 cudaError_t Free(void* ptr) {
@@ -137,23 +147,19 @@ cudaError_t HostUnregister(void* ptr) {
 cudaError_t MallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t height,
                         unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Track(
-      caller, [&] { return cudaMallocArray(array, format, width, height, flags); },
-      [&] {
-        const CudaArrayShape shape{width, height, 0, flags};
-        return Buffer(CudaArrayId(*array), CudaArrayBytes(BlockOf(*format), shape), MemoryKind::kArray);
-      });
+  const auto bytes = [&] { return CudaArrayBytes(BlockOf(*format), {width, height, 0, flags}); };
+  return AllocateArray(
+      caller, "cudaMallocArray", bytes, [&] { return cudaMallocArray(array, format, width, height, flags); },
+      [&] { return CudaArrayId(*array); });
 }
 
 cudaError_t Malloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
                           unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Track(
-      caller, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
-      [&] {
-        const size_t bytes = CudaArrayBytes(BlockOf(*format), ShapeOf(extent, flags));
-        return Buffer(CudaArrayId(*array), bytes, MemoryKind::kArray);
-      });
+  const auto bytes = [&] { return CudaArrayBytes(BlockOf(*format), ShapeOf(extent, flags)); };
+  return AllocateArray(
+      caller, "cudaMalloc3DArray", bytes, [&] { return cudaMalloc3DArray(array, format, extent, flags); },
+      [&] { return CudaArrayId(*array); });
 }
 
 cudaError_t FreeArray(cudaArray_t array) {
@@ -163,12 +169,11 @@ cudaError_t FreeArray(cudaArray_t array) {
 cudaError_t MallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
                                  unsigned int levels, unsigned int flags) {
   const Caller caller = Caller::OfThisFunction();
-  return Track(
-      caller, [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
-      [&] {
-        const size_t bytes = CudaMipmappedArrayBytes(BlockOf(*format), ShapeOf(extent, flags), levels);
-        return Buffer(CudaMipmappedArrayId(*array), bytes, MemoryKind::kArray);
-      });
+  const auto bytes = [&] { return CudaMipmappedArrayBytes(BlockOf(*format), ShapeOf(extent, flags), levels); };
+  return AllocateArray(
+      caller, "cudaMallocMipmappedArray", bytes,
+      [&] { return cudaMallocMipmappedArray(array, format, extent, levels, flags); },
+      [&] { return CudaMipmappedArrayId(*array); });
 }
 
 cudaError_t FreeMipmappedArray(cudaMipmappedArray_t array) {

@@ -163,16 +163,19 @@ void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecor
   if (last_[static_cast<size_t>(live->attributes.device) % kMaxDevices] > before) profiler.RecordFree(id);
 }
 
-bool SharedOpenings::IsFirst(const void* address, DeviceId device) {
+bool SharedOpenings::IsFirst(const void* address, DeviceId device, const void* context) {
   MutexLock lock(mutex_);
   Opening& opening = openings_[address];
   opening.device = device;
+  opening.context = context;
   return ++opening.count == 1;
 }
 
-void SharedOpenings::OpenUnrecorded(const void* address) {
+void SharedOpenings::OpenUnrecorded(const void* address, const void* context) {
   MutexLock lock(mutex_);
-  ++openings_[address].count;
+  Opening& opening = openings_[address];
+  opening.context = context;
+  ++opening.count;
 }
 
 SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
@@ -181,7 +184,7 @@ SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* ad
   const auto found = openings_.find(address);
   closed.was_open = found != openings_.end();
   if (closed.was_open) {
-    closed.device = found->second.device;
+    closed.opening = found->second;
     if (--found->second.count > 0) return closed;
     openings_.erase(found);
   }
@@ -193,9 +196,10 @@ void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const
                              uint64_t before) {
   MutexLock lock(mutex_);
   if (closed.was_open) {
-    if (resets.WasReset(closed.device, before)) return;
+    if (resets.WasReset(closed.opening.device, before)) return;
     Opening& opening = openings_[address];
-    opening.device = closed.device;
+    opening.device = closed.opening.device;
+    opening.context = closed.opening.context;
     if (++opening.count > 1) return;
   }
   resets.PutBack(profiler, address, closed.record, before);
@@ -203,9 +207,44 @@ void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const
 
 void SharedOpenings::RemoveDevice(DeviceId device) {
   MutexLock lock(mutex_);
-  for (auto opening = openings_.begin(); opening != openings_.end();) {
-    opening = opening->second.device == device ? openings_.erase(opening) : std::next(opening);
+  for (auto one = openings_.begin(); one != openings_.end();) {
+    const bool ends = one->second.device == device && one->second.context == nullptr;
+    one = ends ? openings_.erase(one) : std::next(one);
   }
+}
+
+SharedOpenings::Taken SharedOpenings::TakeContext(Profiler& profiler, const void* context) {
+  Taken taken;
+  MutexLock lock(mutex_);
+  for (auto one = openings_.begin(); one != openings_.end();) {
+    const auto next = std::next(one);
+    if (one->second.context == context) {
+      one->second.record = profiler.RecordFree(one->first);
+      taken.openings_.insert(openings_.extract(one));
+    }
+    one = next;
+  }
+  return taken;
+}
+
+void SharedOpenings::PutBack(Profiler& profiler, Taken taken) {
+  MutexLock lock(mutex_);
+  for (auto& [address, opening] : taken.openings_) profiler.RestoreRecord(std::exchange(opening.record, {}));
+  openings_.merge(taken.openings_);
+}
+
+std::vector<BufferId> SharedOpenings::OfContexts() const {
+  std::vector<BufferId> ids;
+  MutexLock lock(mutex_);
+  for (const auto& [address, opening] : openings_) {
+    if (opening.context != nullptr) ids.push_back(address);
+  }
+  return ids;
+}
+
+void SharedOpenings::Clear() {
+  MutexLock lock(mutex_);
+  openings_.clear();
 }
 
 }  // namespace hbmprof::internal

@@ -173,17 +173,32 @@ Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, 
 // the last close, so only the first opening is an allocation and only the last close is a free. Openings and closes are
 // counted also while recording is off. Thread-safe.
 class SharedOpenings {
+  struct Opening {
+    int64_t count = 0;
+    DeviceId device = kDefaultDevice;
+    const void* context = nullptr;
+    FreedRecord record;  // in Taken
+  };
+  using Openings = std::unordered_map<const void*, Opening>;
+
  public:
+  // The openings that ended with a context.
+  class Taken {
+    friend class SharedOpenings;
+    Openings openings_;
+  };
+
   // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held during
   // `record()`. The last close cannot come earlier, because the program cannot close the memory before its opening call
-  // has returned.
+  // has returned. `context`: the context that the opening ends with; null if it ends with a reset of the device.
   template <typename Record>
-  void Open(const void* address, DeviceId device, const Record& record) ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (IsFirst(address, device)) record();
+  void Open(const void* address, DeviceId device, const Record& record, const void* context = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (IsFirst(address, device, context)) record();
   }
 
   // Counts an opening while recording is off. Makes no record. The device is not known.
-  void OpenUnrecorded(const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OpenUnrecorded(const void* address, const void* context = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Like RemoveAndFree, for one opening. Only the last close removes the record. The close of an unknown address counts
   // as a foreign free.
@@ -196,28 +211,31 @@ class SharedOpenings {
         [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
   }
 
-  // Removes the openings on a device. Does not change records.
+  // Removes the openings on a device, except those of contexts. Does not change records.
   void RemoveDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a context is destroyed: removes its openings and their records. Call PutBack if that fails.
+  Taken TakeContext(Profiler& profiler, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Profiler& profiler, Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the records of all openings of contexts.
+  std::vector<BufferId> OfContexts() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes all openings. Does not change records.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Opening {
-    int64_t count = 0;
-    DeviceId device = kDefaultDevice;
-  };
   struct Closed {
     bool was_open = false;
-    DeviceId device = kDefaultDevice;
+    Opening opening;
     FreedRecord record;
   };
-  bool IsFirst(const void* address, DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsFirst(const void* address, DeviceId device, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
   Closed Remove(Profiler& profiler, const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed, uint64_t before)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Also held while a record is removed or restored, so that the count of openings does not change meanwhile. Otherwise
   // the record could be that of another thread's opening.
-  Mutex mutex_;
-  std::unordered_map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
+  mutable Mutex mutex_;
+  Openings openings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal
