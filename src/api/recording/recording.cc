@@ -89,13 +89,6 @@ std::string AbsolutePath(const std::string& path) {
   return absl::StrCat(directory, "/", path);
 }
 
-void RememberRecording(const std::string& path) {
-  RecordingPaths& recordings = recording_paths.Get();
-  std::string absolute = AbsolutePath(path);
-  MutexLock hold(recordings.mutex);
-  recordings.paths.insert(std::move(absolute));
-}
-
 bool IsRecordingOfThisProcess(const std::string& path) {
   RecordingPaths& recordings = recording_paths.Get();
   const std::string absolute = AbsolutePath(path);
@@ -112,14 +105,15 @@ absl::Status WriteFlightTo(const std::string& path, bool must_be_new) {
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
-  const absl::Status status = WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
+  EndRecordingWithProcess();
+  RecordingPaths& recordings = recording_paths.Get();
+  return WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
+    std::set<std::string> own = {AbsolutePath(name)};
     const absl::Status started = StartRecorder(**profiler, name, options, is_new);
-    if (started.ok()) RememberRecording(name);
+    MutexLock hold(recordings.mutex);
+    if (started.ok()) recordings.paths.merge(own);  // cannot fail: the recorder runs
     return started;
   });
-  if (!status.ok()) return status;
-  EndRecordingWithProcess();
-  return status;
 }
 
 // --- LogMemory ---

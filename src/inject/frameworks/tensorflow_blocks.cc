@@ -34,6 +34,7 @@ FrameworkLabel label("tensorflow");
 std::atomic<bool> is_started{false};
 std::atomic<bool> has_report{false};
 std::atomic<State> state{State::kShown};
+std::atomic<bool> is_refused{false};  // `state` is or becomes another one than kShown
 std::atomic<int64_t> freed_bytes{0};
 std::atomic<int64_t> recorded_bytes{0};
 // Whether a block of device memory may have no record. If so, the free of an unknown block is not an error.
@@ -57,7 +58,6 @@ void EndBlocks() {
 
 // From now on the reports are not used, and the blocks are not shown.
 void Refuse(State reason, int64_t freed = 0, int64_t recorded = 0) {
-  static std::atomic<bool> is_refused{false};
   if (!is_refused.exchange(true, std::memory_order_relaxed)) {
     freed_bytes.store(freed, std::memory_order_relaxed);
     recorded_bytes.store(recorded, std::memory_order_relaxed);
@@ -133,6 +133,7 @@ bool HasSegmentsOfTensorflow(const Snapshot& snapshot) {
 void TensorflowMayHaveBlocks() {
   has_dropped.store(true, std::memory_order_relaxed);
   state.store(State::kShown, std::memory_order_release);
+  is_refused.store(false, std::memory_order_release);
 }
 
 void StartTensorflowBlocks() { is_started.store(true, std::memory_order_release); }
