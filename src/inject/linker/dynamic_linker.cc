@@ -186,7 +186,7 @@ void SetReferencesToLackingFunctions() {
 
 // Whether a library was loaded with RTLD_DEEPBIND by a name that is not a path. The search for it depends on the
 // caller, so dlopen jumps to the C library, and the references are set at the first dlsym with the handle that it
-// returned.
+// returned. 0: never; 1: since the last dlsym of such a handle; 2: earlier.
 [[gnu::visibility("hidden")]] char hbmprof_deep_bound_by_name = 0;
 
 [[gnu::visibility("hidden"), gnu::used]] void hbmprof_set_references_once(void* handle) {
@@ -196,6 +196,11 @@ void SetReferencesToLackingFunctions() {
   static std::atomic<uintptr_t> done[64] = {};
   static std::atomic<unsigned> next{0};
   const uintptr_t library = reinterpret_cast<uintptr_t>(handle) ^ reinterpret_cast<uintptr_t>(module->l_ld) << 16;
+  // A library that is loaded again can have the same handle and address, and has new references.
+  char state = 1;
+  if (__atomic_compare_exchange_n(&hbmprof_deep_bound_by_name, &state, 2, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    for (std::atomic<uintptr_t>& one : done) one.store(0, std::memory_order_relaxed);
+  }
   for (const std::atomic<uintptr_t>& one : done) {
     if (one.load(std::memory_order_acquire) == library) return;
   }

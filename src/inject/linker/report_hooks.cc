@@ -121,7 +121,9 @@ extern "C" {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
-  return hbmprof::internal::real_report_memory.Get();
+  const uintptr_t real = hbmprof::internal::real_report_memory.Get();
+  // A forked child knows only functions that its parent has searched.
+  return real != 0 ? real : hbmprof::internal::real_report_memory.GetOfCaller(caller->pc - 1);
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
