@@ -135,9 +135,10 @@ class RecordingReader {
  public:
   // Opens a file and reads everything except the events. Blocks that are added to the file later are not read. Damaged
   // blocks are left out; where one of them may have held events, lost() has an element. The reading ends at a block of
-  // tables that does not continue the tables before it. Errors, with the path: kNotFound, kPermissionDenied,
-  // kInvalidArgument (not a recording, or of another version), kDataLoss (no block is readable), kInternal (any other
-  // error of the system).
+  // tables that does not continue the tables before it. If the end block is missing or not read, the recording ends at
+  // its last flush, because later events may be there of some shards only. Without a flush it has no events. Errors,
+  // with the path: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of another version), kDataLoss
+  // (no block is readable), kInternal (any other error of the system).
   static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);
   virtual ~RecordingReader() = default;
 
@@ -150,7 +151,9 @@ class RecordingReader {
   // Describes the damage; empty if no damage is found. Messages print it after the path and a colon. Damage inside a
   // block may be found only while the events are read.
   virtual const std::string& problem() const = 0;
-  virtual int64_t end_time() const = 0;  // the latest of the start and of all events, samples, Flush and Finish calls
+  // If the recording is complete, the latest of the start and of all events, samples, Flush and Finish calls. Otherwise
+  // the time of the last flush, or of the start. No event or sample is later.
+  virtual int64_t end_time() const = 0;
   // Next returns at most this number of events.
   virtual int64_t event_count() const = 0;
 

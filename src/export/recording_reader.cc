@@ -60,7 +60,6 @@ class FileParts {
     struct stat info;
     return fstat(file_.get(), &info) == 0 ? info.st_size : 0;
   }
-  int descriptor() const { return file_.get(); }
 
  private:
   const FileDescriptor file_;
@@ -124,6 +123,8 @@ class FileRecordingReader : public RecordingReader {
   // Processes one block. Returns false if the rest of the file must not be read.
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
+  // Makes the last flush the end of a recording without an end block.
+  void EndAtLastFlush();
   void SetProblem(const std::string& problem) {
     if (problem_.empty()) problem_ = problem;
   }
@@ -131,7 +132,7 @@ class FileRecordingReader : public RecordingReader {
     SetProblem("is damaged at byte " + std::to_string(offset) + ": " + consequence);
   }
 
-  // Opens the runs up to the next flush. Returns false at the end of the file.
+  // Opens the runs up to the next flush. Returns false after the last one.
   bool OpenGroup();
   void OpenBlock(const IndexEntry& entry);
   // The heap of the open runs: the earliest event is the next one.
@@ -155,6 +156,10 @@ class FileRecordingReader : public RecordingReader {
   size_t table_bytes_ = 0;
   int64_t searched_bytes_ = 0;
   std::vector<IndexEntry> index_;
+  // What is before the last flush or the end block.
+  size_t flushed_entries_ = 0;
+  int64_t flushed_events_ = 0;
+  int64_t flushed_until_ = INT64_MIN;
   // Damage since the last flush: a part of the file was left out.
   bool has_gap_ = false;
   int64_t gap_from_ = 0;
@@ -232,7 +237,7 @@ absl::Status FileRecordingReader::ReadBlocks() {
         break;
       }
       SetDamage(offset, "the " + std::to_string(next - offset) + " bytes up to the next whole block are left out");
-      if (!has_gap_) gap_from_ = end_time_;
+      if (!has_gap_) gap_from_ = std::max(flushed_until_, tables_.start_time);
       has_gap_ = true;
       offset = next;
       continue;
@@ -241,13 +246,11 @@ absl::Status FileRecordingReader::ReadBlocks() {
     ++blocks;
     offset += static_cast<int64_t>(kBlockHeaderBytes + header.stored_bytes);
   }
-  if (has_gap_) lost_.push_back({gap_from_, end_time_, 0});
   if (blocks == 0) {
     return absl::DataLossError(path_ + ": holds no readable block" + (problem_.empty() ? "" : "; " + problem_));
   }
   if (tables_.names.allocators.empty()) tables_.names.allocators.emplace_back();
   if (tables_.tag_sets.empty()) tables_.tag_sets.emplace_back();
-  end_time_ = std::max(end_time_, tables_.start_time);
   predictions_ = PredictionsOf(tables_);
   limits_ = LimitsOf(tables_);
   std::stable_sort(samples_.begin(), samples_.end(),
@@ -260,7 +263,20 @@ absl::Status FileRecordingReader::ReadBlocks() {
       if (!limit.has_value()) limit = device.bytes_limit;
     }
   }
+  if (!is_complete_) EndAtLastFlush();
+  end_time_ = std::max(end_time_, tables_.start_time);
   return absl::OkStatus();
+}
+
+// Of the time after the last flush, the file may have the events of some shards only.
+void FileRecordingReader::EndAtLastFlush() {
+  index_.resize(flushed_entries_);
+  event_count_ = flushed_events_;
+  end_time_ = std::max(flushed_until_, tables_.start_time);
+  while (!samples_.empty() && samples_.back().time > end_time_) samples_.pop_back();
+  const auto is_later = [this](const LostEvents& lost) { return lost.from > end_time_; };
+  lost_.erase(std::remove_if(lost_.begin(), lost_.end(), is_later), lost_.end());
+  for (LostEvents& lost : lost_) lost.to = std::min(lost.to, end_time_);
 }
 
 bool FileRecordingReader::EnterTables(const BlockHeader& header, const std::string& stored) {
@@ -307,6 +323,9 @@ bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const
       end_time_ = std::max(end_time_, header.time);
       if (has_gap_) lost_.push_back({gap_from_, end_time_, 0});
       has_gap_ = false;
+      flushed_entries_ = index_.size();
+      flushed_events_ = event_count_;
+      flushed_until_ = std::max(flushed_until_, header.time);
       is_complete_ = header.type == BlockType::kEnd;
       return true;
   }
@@ -345,11 +364,6 @@ void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
 }
 
 bool FileRecordingReader::OpenGroup() {
-  if (next_entry_ == index_.size()) {
-    if (flushed_ == INT64_MAX) return false;
-    flushed_ = INT64_MAX;  // all events are known
-    return true;
-  }
   while (next_entry_ < index_.size()) {
     const IndexEntry& entry = index_[next_entry_++];
     if (entry.header.type == BlockType::kEvents) {
@@ -359,7 +373,8 @@ bool FileRecordingReader::OpenGroup() {
       return true;
     }
   }
-  flushed_ = INT64_MAX;
+  if (!is_complete_ || flushed_ == INT64_MAX) return false;
+  flushed_ = INT64_MAX;  // all events are known
   return true;
 }
 

@@ -77,6 +77,59 @@ TEST(RecordingDamageTest, TruncatedFileKeepsWholeBlocks) {
   EXPECT_GT(most, all.size() / 2);
 }
 
+// The writer was killed after it had written the free, which is of another shard than its allocation.
+TEST(RecordingDamageTest, EventsAfterTheLastFlushAreLeftOut) {
+  MadeRecording made;
+  const uint32_t site = made.Site({{"main"}});
+  const auto at = [](int64_t time) { return MadeRecording::kStart + time; };
+  const RecordedEvent first[] = {{at(10), 0x1000, 64, site, 0, RecordedKind::kAlloc, false},
+                                 {at(30), 0x2000, 64, site, 0, RecordedKind::kAlloc, false}};
+  const RecordedEvent second = {at(15), 0x3000, 64, site, 1, RecordedKind::kAlloc, false};
+  const RecordedEvent third = {at(35), 0x4000, 64, site, 1, RecordedKind::kFree, false};
+  made.Thread(2, "");
+  DriverSample early, late;
+  early.time = at(12);
+  late.time = at(36);
+  const std::string path = NewDirectory() + "/killed.hbmrec";
+  const auto writer = *RecordingWriter::Create(path);
+  ASSERT_TRUE(writer->AddTables(made.tables()).ok());
+  const auto without_flush = static_cast<size_t>(writer->size());
+  ASSERT_TRUE(writer->AddEvents(first, 2).ok());
+  ASSERT_TRUE(writer->AddEvents(&second, 1).ok());
+  ASSERT_TRUE(writer->AddSample(early).ok());
+  ASSERT_TRUE(writer->Flush(at(20)).ok());
+  ASSERT_TRUE(writer->AddEvents(&third, 1).ok());
+  ASSERT_TRUE(writer->AddSample(late).ok());
+  ASSERT_TRUE(writer->AddLost({at(37), at(38), 1}).ok());
+  ASSERT_TRUE(writer->Flush(at(40)).ok());
+  const std::string bytes = BytesOf(path);
+  const auto open = [&](size_t size) {
+    Store(path, bytes.substr(0, size));
+    return *RecordingReader::Open(path);
+  };
+
+  auto reader = open(bytes.size() - kBlockHeaderBytes);
+  EXPECT_FALSE(reader->is_complete());
+  EXPECT_EQ(reader->problem(), "");
+  EXPECT_EQ(reader->end_time(), at(20));
+  EXPECT_EQ(reader->samples().size(), 1u);
+  EXPECT_EQ(reader->lost().size(), 0u);
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<RecordedEvent> events = EventsOf(*reader);
+    ASSERT_EQ(events.size(), 2u);
+    EXPECT_EQ(events[0].time, at(10));
+    EXPECT_EQ(events[1].time, at(15));
+    reader->Rewind();
+  }
+  reader = open(bytes.size());
+  EXPECT_EQ(reader->end_time(), at(40));
+  EXPECT_EQ(EventsOf(*reader).size(), 4u);
+  EXPECT_EQ(reader->lost().size(), 1u);
+  reader = open(without_flush);
+  EXPECT_EQ(reader->end_time(), at(0));
+  EXPECT_EQ(EventsOf(*reader).size(), 0u);
+}
+
 TEST(RecordingDamageTest, DamagedBlockOfEventsIsLeftOutAndReported) {
   const std::string path = MakeLoad(40000);
   std::string bytes = BytesOf(path);

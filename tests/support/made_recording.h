@@ -187,6 +187,7 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     for (const LostEvents& lost : lost_) {
       if (status.ok()) status = writer.AddLost(lost);
     }
+    if (status.ok()) status = writer.Flush(end_time_);
     return status.ok() ? writer.Finish(end_time_) : status;
   }
 
