@@ -25,6 +25,7 @@
 #include "src/export/id_table.h"
 #include "src/export/module_index.h"
 #include "src/export/string_table.h"
+#include "src/export/utf8.h"
 
 namespace hbmprof {
 namespace internal {
@@ -391,6 +392,23 @@ class ProfileWriter {
     return snapshot_.uptime_seconds.has_value() && !(sample.born.empty() && sample.freed_by_octave.empty());
   }
 
+  // Returns the tags as they are written, sorted, with each key once. Readers drop a label without a value, and cannot
+  // show a label without a key.
+  const Tags& WrittenTags(const Tags& tags) {
+    const auto is_written = [](const std::string& text) {
+      return !text.empty() && ValidUtf8Prefix(text) == text.size();
+    };
+    if (std::all_of(tags.begin(), tags.end(),
+                    [&](const auto& tag) { return is_written(tag.first) && is_written(tag.second); })) {
+      return tags;
+    }
+    std::map<std::string, std::string> written;
+    for (const auto& [key, value] : tags) {
+      if (!key.empty() && !value.empty()) written.try_emplace(ValidUtf8(key), ValidUtf8(value));
+    }
+    return written_tags_.emplace_back(written.begin(), written.end());
+  }
+
   // Merges samples with equal stacks and labels, because some viewers show only one of them.
   void CollectRows() {
     IdTable ids;
@@ -411,7 +429,7 @@ class ProfileWriter {
                        InternOnce(snapshot_.devices[sample.device].name, devices_[sample.device]),
                        InternOnce(snapshot_.allocators[sample.allocator], allocators_[sample.allocator]),
                        sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
-                       sample.tags.empty() ? &no_tags_ : &sample.tags,
+                       &WrittenTags(sample.tags),
                        values,
                        HasAges(sample) ? &sample : nullptr};
       const uint32_t id = ids.IdOf(HashOf(row), [&](uint32_t candidate) { return LookTheSame(rows[candidate], row); });
@@ -578,14 +596,11 @@ class ProfileWriter {
       Message<SampleField> message(profile_, ProfileField::kSample);
       message.add_bytes(SampleField::kLocationId, location_ids.data(), location_ids.size());
       message.add_packed_int64(SampleField::kValue, row.values.begin(), row.values.end());
-      // Readers drop a label without a value, and cannot show a label without a key.
       if (row.device != 0) WriteTextLabel(message, InternOnce("device", device_key), row.device);
       WriteTextLabel(message, InternOnce("kind", kind_key),
                      InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
       if (row.allocator != 0) WriteTextLabel(message, InternOnce("allocator", allocator_key), row.allocator);
-      for (const auto& [key, value] : *row.tags) {
-        if (!key.empty() && !value.empty()) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
-      }
+      for (const auto& [key, value] : *row.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
       if (row.block_bytes != 0) {
         Message<LabelField> label(message, SampleField::kLabel);
         label.add_int64(LabelField::kKey, bytes_key);
@@ -741,6 +756,7 @@ class ProfileWriter {
   std::vector<uint32_t> stack_ids_;  // ids, by index in the snapshot; equal stacks have the same id
   std::vector<Stack> stacks_;        // by id
   const Tags no_tags_;
+  std::deque<Tags> written_tags_;       // those that differ from the sample's
   const Snapshot::Stack small_stacks_;  // of the merged rows
   std::vector<Row> rows_;
   std::deque<Snapshot::Sample> sums_of_ages_;  // of merged rows

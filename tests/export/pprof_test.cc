@@ -218,6 +218,21 @@ TEST(SerializePprof, MergesEqualSamples) {
   EXPECT_EQ(view.Sum("inuse_space"), 4 * 64);
 }
 
+// Tags without a key or a value are not written, and bad UTF-8 is replaced.
+TEST(SerializePprof, MergesSamplesWhoseWrittenTagsAreEqual) {
+  const Snapshot::Stack stack = {{0x10010}, false};
+  Snapshot snapshot = SmallSnapshot({stack, stack, stack, stack, stack});
+  snapshot.samples[1].tags = {{"phase", ""}};
+  snapshot.samples[2].tags = {{"", "decode"}};
+  snapshot.samples[3].tags = {{"\xFE", "a\xFF"}, {"\xFF", "b"}};
+  snapshot.samples[4].tags = {{"\xEF\xBF\xBD", "a\xFE"}, {"a", ""}};
+  std::sort(snapshot.samples[4].tags.begin(), snapshot.samples[4].tags.end());
+  const ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 2u);
+  EXPECT_EQ(view.samples[0].values.at("inuse_space"), 3 * 64);
+  EXPECT_EQ(view.samples[1].labels.at("\xEF\xBF\xBD"), "a\xEF\xBF\xBD");
+}
+
 TEST(SerializePprof, AddsUpTheAgesOfMergedSamples) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}, {{0x10010}, false}, {{0x10020}, false}});
   snapshot.uptime_seconds = 200;
