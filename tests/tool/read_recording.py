@@ -139,7 +139,9 @@ def main():
   out = sys.stdout
   out.write("time_ns,event,bytes,id,thread,site\n")
   held, runs, run_count = [], [], 0
-  for kind, compressed, contents, flushed in blocks + [(6, 0, b"", 2**63)]:
+  # A recording without an end block ends at its last flush.
+  end = [(6, 0, b"", 2**63)] if blocks and blocks[-1][0] == 6 else []
+  for kind, compressed, contents, flushed in blocks + end:
     if kind == 2:
       block = Bytes(zlib.decompress(contents, -15) if compressed else contents)
       while block.at < len(block.data):
