@@ -148,8 +148,8 @@ class RecordingReader {
   virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
   virtual const std::vector<LostEvents>& lost() const = 0;
   virtual bool is_complete() const = 0;  // Finish was called
-  // Describes the damage; empty if no damage is found. Messages print it after the path and a colon. Damage inside a
-  // block may be found only while the events are read.
+  // Describes the first damage, and where the reading ended because of damage; empty if no damage is found. Messages
+  // print it after the path and a colon. Damage inside a block may be found only while the events are read.
   virtual const std::string& problem() const = 0;
   // If the recording is complete, the latest of the start and of all events, samples, Flush and Finish calls. Otherwise
   // the time of the last flush, or of the start. No event or sample is later.

@@ -128,9 +128,10 @@ class FileRecordingReader : public RecordingReader {
   void SetProblem(const std::string& problem) {
     if (problem_.empty()) problem_ = problem;
   }
-  void SetDamage(int64_t offset, const std::string& consequence) {
-    SetProblem("is damaged at byte " + std::to_string(offset) + ": " + consequence);
-  }
+  void SetDamage(int64_t offset, const std::string& consequence) { SetProblem(DamageAt(offset) + consequence); }
+  static std::string DamageAt(int64_t offset) { return "is damaged at byte " + std::to_string(offset) + ": "; }
+  // The rest of the file is not read. This is reported beside any other damage.
+  void SetEnd(const std::string& reason) { problem_ += (problem_.empty() ? "" : "; ") + reason; }
 
   // Opens the runs up to the next flush. Returns false after the last one.
   bool OpenGroup();
@@ -232,8 +233,8 @@ absl::Status FileRecordingReader::ReadBlocks() {
     if (found == Found::kDamage) {
       const int64_t next = FindBlock(offset + 1);
       if (next < 0) {
-        SetProblem("the last " + std::to_string(file_bytes_ - offset) +
-                   " bytes are not a whole block, so the recording ends at byte " + std::to_string(offset));
+        SetEnd("the last " + std::to_string(file_bytes_ - offset) +
+               " bytes are not a whole block, so the recording ends at byte " + std::to_string(offset));
         break;
       }
       SetDamage(offset, "the " + std::to_string(next - offset) + " bytes up to the next whole block are left out");
@@ -291,7 +292,8 @@ bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const
   switch (header.type) {
     case BlockType::kTables:
       if (EnterTables(header, stored)) return true;
-      SetDamage(offset, "a block of tables is not readable, so the recording ends there");
+      SetEnd(DamageAt(offset) +
+             "a block of tables is not readable or does not continue the tables, so the recording ends there");
       return false;
     case BlockType::kSamples:
       table_bytes_ += header.plain_bytes;

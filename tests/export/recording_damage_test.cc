@@ -159,6 +159,33 @@ TEST(RecordingDamageTest, DamagedBlockOfEventsIsLeftOutAndReported) {
   EXPECT_TRUE(std::equal(read.begin(), read.end(), outside.begin(), IsEqual));
 }
 
+// The next block of tables does not continue the tables, so the rest of the file is not read.
+TEST(RecordingDamageTest, DamagedBlockOfTablesSaysThatTheRecordingEnds) {
+  MadeRecording made;
+  const std::string path = NewDirectory() + "/tables.hbmrec";
+  const auto writer = *RecordingWriter::Create(path);
+  size_t damaged = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t site = made.Site({{"main"}});
+    if (i == 1) damaged = static_cast<size_t>(writer->size());
+    ASSERT_TRUE(writer->AddTables(made.tables()).ok());
+    const RecordedEvent event{MadeRecording::kStart + i, 1, 1, site, 0, RecordedKind::kAlloc, false};
+    ASSERT_TRUE(writer->AddEvents(&event, 1).ok());
+    ASSERT_TRUE(writer->Flush(event.time).ok());
+  }
+  ASSERT_TRUE(writer->Finish(MadeRecording::kStart + 4).ok());
+  std::string bytes = BytesOf(path);
+  bytes[damaged + kBlockHeaderBytes] ^= 0x40;
+  Store(path, bytes);
+  auto reader = RecordingReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_FALSE((*reader)->is_complete());
+  EXPECT_THAT((*reader)->problem(), HasSubstr("is damaged at byte " + std::to_string(damaged) + ": the "));
+  EXPECT_THAT((*reader)->problem(), HasSubstr("up to the next whole block are left out; is damaged at byte "));
+  EXPECT_THAT((*reader)->problem(), HasSubstr("does not continue the tables, so the recording ends there"));
+  EXPECT_EQ(EventsOf(**reader).size(), 1u);
+}
+
 TEST(RecordingDamageTest, AnyChangedByteIsReportedOrHasNoEffect) {
   const std::string path = MakeLoad(300);
   const std::string bytes = BytesOf(path);

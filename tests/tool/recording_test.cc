@@ -193,6 +193,7 @@ TEST(Moment, DamageIsReported) {
   const CommandResult result = RunTool({"dump", file, "-o", file + ".pb.gz"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
+  EXPECT_THAT(result.err, HasSubstr(file + ": the recording is incomplete; the last events may be missing"));
   EXPECT_EQ(RunTool({"check", file + "@peak"}).exit_code, 1);
 }
 

@@ -83,12 +83,11 @@ absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std
 
 std::vector<std::string> GapsOf(const RecordingReader& recording) {
   std::vector<std::string> gaps;
-  if (!recording.problem().empty()) {
-    gaps.push_back(recording.problem());
-  } else if (!recording.is_complete()) {
-    gaps.emplace_back(
-        "the recording is incomplete: the process still writes it, or ended before it closed the file; the last events "
-        "may be missing");
+  const bool is_damaged = !recording.problem().empty();
+  if (is_damaged) gaps.push_back(recording.problem());
+  if (!recording.is_complete()) {
+    const char* why = is_damaged ? "" : ": the process still writes it, or ended before it closed the file";
+    gaps.push_back(Cat("the recording is incomplete", why, "; the last events may be missing"));
   }
   if (!recording.lost().empty()) {
     int64_t count = 0;
