@@ -171,6 +171,12 @@ std::optional<uint64_t> AddressOfBuffer(uint64_t id);
 // Returns whether the first bytes of a file are those of a recording, of any version.
 bool IsRecording(std::string_view first_bytes);
 
+// Returns the account of a site: device * kMemorySpaceCount + space.
+size_t AccountOf(const Snapshot::Sample& site);
+// Returns the memory outside tracked allocations: what the driver reports, minus `in_use` and the idle bytes of the
+// driver's own pools. It is negative if more is tracked than the driver reports. REQUIRES: `sample` has bytes_in_use.
+int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use);
+
 // The ledger at one instant of a recording. Sums wrap around on overflow, which only a damaged file can cause.
 class RecordingState {
  public:

@@ -47,10 +47,8 @@ void SetDriverValues(const DriverSample::Device* sample, DeviceStats* stats) {
   stats->driver_cache_bytes = sample == nullptr ? std::nullopt : sample->cache_bytes;
   stats->driver_peak_bytes_in_use = std::nullopt;
   if (sample != nullptr && sample->bytes_limit.has_value()) stats->bytes_limit = sample->bytes_limit;
-  stats->unaccounted = stats->driver_bytes_in_use;
-  if (!stats->unaccounted.has_value()) return;
-  Subtract(&*stats->unaccounted, stats->bytes_in_use);
-  Subtract(&*stats->unaccounted, std::max<int64_t>(stats->driver_cache_bytes.value_or(0), 0));
+  stats->unaccounted = std::nullopt;
+  if (stats->driver_bytes_in_use.has_value()) stats->unaccounted = Unaccounted(*sample, stats->bytes_in_use);
 }
 
 }  // namespace
@@ -66,6 +64,17 @@ std::optional<uint64_t> AddressOfBuffer(uint64_t id) {
   if ((id & kBlock) != 0) return id & ~(kBlock | kLevel);
   if ((id & kNameSpace) != 0) return std::nullopt;
   return id;
+}
+
+size_t AccountOf(const Snapshot::Sample& site) {
+  return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
+}
+
+int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
+  int64_t bytes = *sample.bytes_in_use;
+  Subtract(&bytes, in_use);
+  Subtract(&bytes, std::max<int64_t>(sample.cache_bytes.value_or(0), 0));
+  return bytes;
 }
 
 RecordingState::RecordingState(const RecordingTables& tables)
@@ -89,8 +98,7 @@ RecordingState::RecordingState(const RecordingTables& tables)
     site.values = {sample.alloc_objects, sample.alloc_bytes, sample.inuse_objects, sample.inuse_bytes};
     site.peak_objects = sample.peak_objects;
     site.peak_bytes = sample.peak_bytes;
-    site.account =
-        static_cast<uint32_t>(size_t{sample.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(sample.kind)));
+    site.account = static_cast<uint32_t>(internal::AccountOf(sample));
   }
   live_.reserve(tables.live.size());
   for (const RecordingTables::Live& live : tables.live) live_[live.id] = {live.site, live.bytes, 0};

@@ -8,6 +8,7 @@
 
 namespace hbmprof::tool {
 
+using internal::AccountOf;
 using internal::DriverSample;
 using internal::LostEvents;
 using internal::RecordedEvent;
@@ -15,6 +16,7 @@ using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingState;
 using internal::RecordingTables;
+using internal::Unaccounted;
 
 // A recording has one position: two cursors of the same recording must not be used in turns.
 class RecordingCursor {

@@ -11,14 +11,6 @@ std::string AccountName(const RecordingTables& tables, size_t account) {
   return space == MemorySpace::kDevice ? device : Cat(device, " ", MemorySpaceName(space));
 }
 
-size_t AccountOf(const Snapshot::Sample& site) {
-  return size_t{site.device} * kMemorySpaceCount + static_cast<size_t>(SpaceOf(site.kind));
-}
-
-int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
-  return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(0, sample.cache_bytes.value_or(0)));
-}
-
 std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) {
   std::string names;
   for (size_t account = 0; account < totals.account_count(); ++account) {

@@ -13,10 +13,6 @@ namespace hbmprof::tool {
 //
 // Returns the device's name, and the space if it is not device memory: "GPU:0", "GPU:0 pinned_host".
 std::string AccountName(const RecordingTables& tables, size_t account);
-size_t AccountOf(const Snapshot::Sample& site);
-// Returns the memory outside tracked allocations: what the driver reports, minus `in_use` and the idle bytes of the
-// driver's own pools. It is negative if more is tracked than the driver reports. REQUIRES: `sample` has bytes_in_use.
-int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use);
 
 class SiteTotals {
  public:
