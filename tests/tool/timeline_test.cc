@@ -196,6 +196,36 @@ TEST(Xplane, LastOfEqualPeaksIsShown) {
   EXPECT_THAT(in_use, testing::ElementsAre(8 * kMiB, 12 * kMiB, 8 * kMiB, 12 * kMiB));
 }
 
+// Readers of protobuf refuse a text that is not UTF-8.
+TEST(Xplane, InvalidUtf8IsReplaced) {
+  SKIP_WITHOUT_XPROF();
+  MadeRecording recording("GPU\xFF");
+  MadeRecording::SiteOptions options;
+  options.tags = {{"region", "a\xFE"}, {"shape", "\xC3"}};
+  recording.mutable_tables().names.host = "host\xFF";
+  recording.Alloc(10, 0x1000000, kMiB, recording.Site({{"main"}}, options));
+  const Json memories = XprofConverter::Convert(Converted(Written(recording), "xplane"));
+  ASSERT_TRUE(memories.contains("GPU\xEF\xBF\xBD")) << memories;
+  const Json& row = memories["GPU\xEF\xBF\xBD"]["rows"][0];
+  EXPECT_EQ(row["region"], "a\xEF\xBF\xBD");
+  EXPECT_EQ(row["shape"], "\xEF\xBF\xBD");
+}
+
+// The times are picoseconds in 64 bits.
+TEST(Xplane, TooLongARecordingIsRefused) {
+  constexpr int64_t kDay = int64_t{86400} * 1'000'000'000;
+  MadeRecording recording;
+  const uint32_t site = recording.Site({{"main"}});
+  recording.Alloc(106 * kDay, 0x1000000, kMiB, site);
+  Converted(Written(recording), "xplane");
+  recording.Free(107 * kDay, 0x1000000);
+  const std::string path = Written(recording);
+  const CommandResult result = RunTool({"convert", "--to", "xplane", path, "-o", path + ".pb"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("the recording is longer than the 106 days that XProf's times can express. "
+                                    "Convert it to Perfetto's format"));
+}
+
 TEST(Xplane, HasShapesRegionsMemoriesAndEarlyBuffers) {
   SKIP_WITHOUT_XPROF();
   MadeRecording recording;

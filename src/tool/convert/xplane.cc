@@ -6,6 +6,7 @@
 #include <protozero/pbf_builder.hpp>
 #include <unordered_map>
 
+#include "src/export/utf8.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/util/text.h"
 
@@ -77,6 +78,11 @@ class XplaneWriter : RecordingConverter {
   using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
+    if (Minus(recording_.end_time(), tables_.start_time) > INT64_MAX / 1000) {
+      return ResourceExhausted(
+          "the recording is longer than the 106 days that XProf's times can express. Convert it "
+          "to Perfetto's format");
+    }
     for (const char* name : kStatNames) texts_.emplace_back(name);
     for (size_t i = 0; i < accounts_.size(); ++i) {
       if (totals_.account(i).is_used) accounts_[i].name = Intern(AccountName(tables_, i));
@@ -107,7 +113,7 @@ class XplaneWriter : RecordingConverter {
 
   uint64_t Intern(const std::string& text) {
     const auto [entry, is_new] = numbers_.try_emplace(text, texts_.size() + 1);
-    if (is_new) texts_.push_back(text);
+    if (is_new) texts_.push_back(internal::ValidUtf8(text));
     return entry->second;
   }
 
@@ -166,7 +172,7 @@ class XplaneWriter : RecordingConverter {
     RETURN_IF_ERROR(output_.Append(names));
     RETURN_IF_ERROR(Close(plane_));
     std::string host;
-    Message<SpaceField>(host).add_string(SpaceField::kHostname, tables_.names.host);
+    Message<SpaceField>(host).add_string(SpaceField::kHostname, internal::ValidUtf8(tables_.names.host));
     RETURN_IF_ERROR(output_.Append(host));
     if (output_.size() <= kMaxBytes) return absl::OkStatus();
     return TooLarge();
