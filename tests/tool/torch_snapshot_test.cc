@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "src/tool/recording/stacks.h"
 #include "tests/support/make_recording.h"
 #include "tests/tool/tool.h"
 
@@ -310,6 +311,30 @@ TEST(HostileSnapshots, AnObjectThatIsListedManyTimesCountsOnce) {
     EXPECT_EQ(TotalOf(path, {"-w", "kind=device"}), bytes[1]);
     EXPECT_LT(took.count(), 60);
   }
+}
+
+TEST(TorchSnapshot, CanBeEmpty) {
+  const std::string path = Folder() + "/empty.pickle";
+  const std::string program =
+      "import pickle, sys\n"
+      "pickle.dump({'segments': [], 'device_traces': [[]]}, open(sys.argv[1], 'wb'))";
+  ASSERT_EQ(RunCommand({"python3", "-c", program, path}).exit_code, 0);
+  const std::vector<std::string> commands[] = {
+      {"top", path}, {"timeline", path}, {"convert", path, "--to", "csv"}, {"advise", path}, {"who", path, "0x1000"}};
+  for (const std::vector<std::string>& command : commands) {
+    const CommandResult result = RunTool(command);
+    EXPECT_EQ(result.exit_code, command[0] == "who" ? 1 : 0) << command[0] << ": " << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("not consistent"))) << command[0];
+  }
+}
+
+TEST(RecordedStacks, ErrorNamesTheRecording) {
+  hbmprof::internal::RecordingTables tables;
+  tables.names.stacks.emplace_back();
+  tables.names.allocators.emplace_back();
+  tables.names.modules.push_back({0x2000, 0x1000, 0, 0, "/bin/x", ""});
+  const auto stacks = hbmprof::tool::RecordedStacks::Make("x.hbmrec", tables, {}, false);
+  EXPECT_THAT(std::string(stacks.status().message()), testing::StartsWith("x.hbmrec: cannot write the profile: "));
 }
 
 // The memory for a snapshot is much less than its size: the entries of the trace are not held.

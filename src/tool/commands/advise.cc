@@ -82,7 +82,8 @@ void PrintAdvice(const RecordingReader& recording, const AdviceReport& report, c
 absl::StatusOr<int> RunAdvise(const AdviseOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("advise", options.file, kJudgedStates));
   RecordingReader& recording = *recorded->reader;
-  ASSIGN_OR_RETURN(const RecordedStacks stacks, RecordedStacks::Make(recording.tables(), options.known, true));
+  ASSIGN_OR_RETURN(const RecordedStacks stacks,
+                   RecordedStacks::Make(options.file, recording.tables(), options.known, true));
   ViewOptions view;
   view.known = options.known;
   RETURN_IF_ERROR(ApplyView("advise", view, recorded->states));

@@ -16,6 +16,7 @@ constexpr char kStackLabel[] = "bytes";
 absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   Snapshot snapshot = tables.names;
   snapshot.samples.clear();
+  if (snapshot.devices.empty()) snapshot.devices.emplace_back();
   for (uint32_t stack = 0; stack < snapshot.stacks.size(); ++stack) {
     Snapshot::Sample& sample = snapshot.samples.emplace_back();
     sample.stack = stack;
@@ -29,14 +30,14 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
 
 }  // namespace
 
-absl::StatusOr<RecordedStacks> RecordedStacks::Make(const RecordingTables& tables,
+absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, const RecordingTables& tables,
                                                     const std::vector<std::string>& known, bool own_code) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
   result.stacks_.resize(tables.names.stacks.size());
   result.own_frames_.resize(tables.names.stacks.size());
   if (result.stacks_.empty()) return result;
-  ASSIGN_OR_RETURN(const ProfileSet profiles, ProfileOfStacks(tables));
+  ASSIGN_OR_RETURN(const ProfileSet profiles, In(path, ProfileOfStacks(tables)));
   // By location: its frames, and what they belong to.
   struct Location {
     uint32_t first_frame = 0;
@@ -77,7 +78,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const RecordingTables& table
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
   ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
-  ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(reader->tables(), known, own_code));
+  ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(path, reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }
 

@@ -21,11 +21,11 @@ class RecordedStacks {
  public:
   using Frame = ProfileSet::ShownFrame;
 
-  // `known`: see KnownLibraries::Make. `own_code`: whether own_frame() leaves out known libraries. Error:
-  // kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent or too large, or for a wrong
-  // expression in `known`.
-  static absl::StatusOr<RecordedStacks> Make(const RecordingTables& tables, const std::vector<std::string>& known,
-                                             bool own_code);
+  // `tables`: those of the recording `path`. `known`: see KnownLibraries::Make. `own_code`: whether own_frame() leaves
+  // out known libraries. Error: kInvalidArgument or kResourceExhausted if the stacks of the tables are not consistent
+  // or too large, or for a wrong expression in `known`.
+  static absl::StatusOr<RecordedStacks> Make(const std::string& path, const RecordingTables& tables,
+                                             const std::vector<std::string>& known, bool own_code);
 
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
