@@ -494,6 +494,30 @@ TEST(Tables, AnswerTheDocumentedQueries) {
   EXPECT_TRUE(std::filesystem::exists(dir + "/samples.parquet"));
 }
 
+// The third query counts each buffer that begins or ends.
+TEST(Tables, QueryOfBuffersInUseKnowsUndoneFreesAndMoves) {
+  if (RunCommand({"python3", "-c", "import duckdb"}, {kPythonPath}).exit_code != 0) {
+    GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
+  }
+  const std::string dir = ScratchDir();
+  WriteTables(dir, 1, 1);
+  MadeRecording recording;
+  const uint32_t before = recording.Site({{"Before"}});
+  const uint32_t kept = recording.Site({{"Kept"}});
+  const uint32_t left = recording.Site({{"Left"}});
+  const uint32_t arrived = recording.Site({{"Arrived"}});
+  recording.Live(0x1000, 1, before).Free(5, 0x1000);
+  recording.Alloc(10, 0x2000, 100, kept).Free(20, 0x2000);
+  recording.Add({MadeRecording::kStart + 30, 0x2000, 100, kept, 0, MadeRecording::RecordedKind::kUndoFree});
+  recording.Alloc(40, 0x3000, 10, left).Move(50, 0x3000, 20, arrived);
+  const std::string file = dir + "/made.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  ASSERT_EQ(RunTool({"convert", file, "--to", "csv", "-o", dir + "/events.csv"}).exit_code, 0);
+  const std::vector<nlohmann::json> answers = Answers(dir, kInDuckDb);
+  ASSERT_EQ(answers.size(), 5u);
+  EXPECT_EQ(answers[3], nlohmann::json({{"Kept", 1, 100}, {"Arrived", 1, 20}, {"Left", 0, 0}, {"Before", -1, -1}}));
+}
+
 TEST(Tables, SparkAnswersTheQueriesAsDuckDb) {
   if (RunCommand({"python3", "-c", "import duckdb, pyspark"}, {kPythonPath}).exit_code != 0 ||
       RunCommand({"java", "-version"}).exit_code != 0) {
