@@ -23,9 +23,12 @@ namespace {
 // more is damaged or hostile.
 constexpr size_t kTableBytes = 16 << 20;
 constexpr size_t kTableExpansion = 32;
-constexpr size_t kSearchBytes = 1 << 20;
-// The search for the next whole block reads at most this many bytes, plus kSearchExpansion times the size of the file.
-// Only a file that was made to slow the reader down needs more.
+// The search for the next whole block reads parts of the file, each twice as long as the one before, because the next
+// block is usually near.
+constexpr size_t kFirstSearchBytes = 4 << 10;
+constexpr size_t kMaxSearchBytes = 1 << 20;
+// All searches together read at most this many bytes, plus kSearchExpansion times the size of the file. Only a file
+// that was made to slow the reader down needs more.
 constexpr int64_t kSearchLimit = 64 << 20;
 constexpr int64_t kSearchExpansion = 8;
 
@@ -193,16 +196,22 @@ int64_t FileRecordingReader::FindBlock(int64_t offset) {
   std::string bytes;
   BlockHeader header;
   std::string stored;
-  for (; offset < file_bytes_; offset += static_cast<int64_t>(kSearchBytes - marker.size())) {
+  const auto is_over = [this](size_t count) {
+    searched_bytes_ += static_cast<int64_t>(count);
+    return searched_bytes_ > kSearchLimit + kSearchExpansion * file_bytes_;
+  };
+  size_t window = kFirstSearchBytes;
+  while (offset < file_bytes_) {
     const auto left = static_cast<size_t>(file_bytes_ - offset);
-    if (!file_.Read(offset, std::min(left, kSearchBytes), &bytes)) return -1;
+    if (!file_.Read(offset, std::min(left, window), &bytes) || is_over(bytes.size())) return -1;
     for (size_t at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1)) {
       stored.clear();
       const Found found = ReadBlock(offset + static_cast<int64_t>(at), &header, &stored);
       if (found == Found::kBlock) return offset + static_cast<int64_t>(at);
-      searched_bytes_ += static_cast<int64_t>(kBlockHeaderBytes + stored.size());
-      if (searched_bytes_ > kSearchLimit + kSearchExpansion * file_bytes_) return -1;
+      if (is_over(kBlockHeaderBytes + stored.size())) return -1;
     }
+    offset += static_cast<int64_t>(window - marker.size());
+    window = std::min(2 * window, kMaxSearchBytes);
   }
   return -1;
 }

@@ -25,6 +25,7 @@ namespace {
 using ::hbmprof_test::MadeRecording;
 using ::hbmprof_test::NewDirectory;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string BytesOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -225,6 +226,24 @@ TEST(RecordingDamageTest, EventCountIsAnUpperBound) {
     EXPECT_LE((*reader)->event_count(), 20000 * 200);
     EXPECT_NE((*reader)->problem(), "");
   }
+}
+
+// A file in which a damaged byte precedes each block. Each search is short, but there are many of them.
+TEST(RecordingDamageTest, SearchForBlocksIsLimited) {
+  MadeRecording made;
+  const std::string path = NewDirectory() + "/searches.hbmrec";
+  const auto writer = *RecordingWriter::Create(path);
+  ASSERT_TRUE(writer->AddTables(made.tables()).ok());
+  std::string bytes = BytesOf(path);
+  BlockHeader header;
+  header.type = BlockType::kFlush;
+  const std::string block = "x" + *MakeBlock(header, "");
+  for (int i = 0; i < 100; ++i) bytes += block;
+  Store(path, bytes);
+  EXPECT_THAT((*RecordingReader::Open(path))->problem(), Not(HasSubstr("the recording ends")));
+  for (int i = 0; i < 30000; ++i) bytes += block;
+  Store(path, bytes);
+  EXPECT_THAT((*RecordingReader::Open(path))->problem(), HasSubstr("the recording ends at byte"));
 }
 
 TEST(RecordingDamageTest, OtherFilesAreRefused) {
