@@ -526,6 +526,8 @@ class OutputOption : public testing::Test {
 TEST_F(OutputOption, InputIsNotReplaced) {
   const std::string symbolic = dir_ + "/symbolic";
   const std::string hard = dir_ + "/hard";
+  const std::string snapshot = dir_ + "/snapshot.pickle";
+  std::ofstream(snapshot, std::ios::binary) << "\x80\x04.";
   std::filesystem::create_symlink(first_, symbolic);
   std::filesystem::create_hard_link(second_, hard);
   struct Case {
@@ -539,7 +541,10 @@ TEST_F(OutputOption, InputIsNotReplaced) {
                           Case{symbolic, first_, {"convert", "--to", "ndjson", second_, first_}},
                           Case{hard, second_, {"convert", "--to", "csv", second_}},
                           Case{recording_, recording_, {"convert", "--to", "perfetto", recording_}},
-                          Case{recording_, recording_, {"dump", recording_ + "@end"}}}) {
+                          Case{recording_, recording_, {"dump", recording_ + "@end"}},
+                          Case{recording_, recording_, {"symbolize", recording_}},
+                          Case{recording_, recording_, {"symbolize", recording_ + "@peak"}},
+                          Case{snapshot, snapshot, {"symbolize", snapshot}}}) {
     const std::string before = ReadAll(one.input);
     std::vector<std::string> command = one.command;
     command.insert(command.end(), {"-o", one.output});
@@ -548,6 +553,9 @@ TEST_F(OutputOption, InputIsNotReplaced) {
     EXPECT_THAT(result.err, HasSubstr("-o " + one.output + ": this is the input " + one.input)) << command[0];
     EXPECT_EQ(ReadAll(one.input), before) << command[0];
   }
+  const CommandResult folder = RunTool({"symbolize", recording_, first_, "-o", dir_});
+  EXPECT_EQ(folder.exit_code, 2);
+  EXPECT_THAT(folder.err, HasSubstr("-o " + recording_ + ": this is the input " + recording_));
   EXPECT_EQ(RunTool({"symbolize", first_, "-o", first_}).exit_code, 0) << "the output has all that the input has";
 }
 

@@ -79,9 +79,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
-  if (rows.empty()) {
-    return NotFound(options.files[0], ": no function matches '", options.expression, "'");
-  }
+  if (rows.empty()) return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
 
   if (options.json) {
@@ -99,9 +97,7 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   }
   const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
   std::string text;
-  for (size_t i = 0; i < shown; ++i) {
-    text += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
-  }
+  for (size_t i = 0; i < shown; ++i) text += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   PrintVisible(text + MoreRows(shown, rows.size()));
   return kSuccess;
 }

@@ -97,12 +97,14 @@ void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
 }
 
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
-// a folder, or if two profiles would be written to one file.
+// a folder, if two profiles would be written to one file, or if a recording would be replaced.
 absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
   const bool into_folder = options.files.size() > 1;
   if (into_folder && !fs::is_directory(options.output)) {
     return InvalidArgument("-o ", options.output, ": must be a folder that exists, because there are several profiles");
   }
+  std::vector<std::string> recordings = FilesOf(options.files);
+  EraseIf(recordings, [](const std::string& file) { return !IsRecordingFile(file); });
   std::vector<std::string> outputs;
   absl::flat_hash_map<std::string, std::string> inputs;  // by output
   for (const std::string& file : options.files) {
@@ -112,6 +114,7 @@ absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& opt
       return InvalidArgument("-o ", options.output, ": ", entry->second, " and ", file, " would both be written to ",
                              outputs.back(), "; symbolize them one by one");
     }
+    RETURN_IF_ERROR(CheckIsNoInput(outputs.back(), recordings));
   }
   return outputs;
 }
