@@ -268,6 +268,18 @@ TEST(Leaks, ExplainsMissingInput) {
   EXPECT_EQ(RunTool(With({"leaks", "--fail-on", "maybe"}, dumps)).exit_code, 2);
 }
 
+TEST(Leaks, RefusesTypesThatCountFreedBuffers) {
+  const std::vector<std::string> dumps = ServerDumps(ScratchDir());
+  for (const char* type : {"alloc_space", "alloc_objects"}) {
+    const CommandResult result = RunTool(With({"leaks", "-t", type, "--fail-over", "1TiB"}, dumps));
+    EXPECT_EQ(result.exit_code, 2) << type;
+    EXPECT_THAT(result.err, HasSubstr(std::string("leaks judges live buffers, not ") + type)) << type;
+  }
+  for (const char* type : {"inuse_space", "inuse_objects", "peak_space"}) {
+    EXPECT_EQ(RunTool(With({"leaks", "-t", type}, dumps)).exit_code, 0) << type;
+  }
+}
+
 // Sites as bytes over dumps, judged one by one.
 struct Course {
   const char* name;

@@ -172,9 +172,7 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
                                    options.entry_points ? "" : " (--entry-points lists them)"));
   if (!options.entry_points) return *library;
   for (const auto& [state, entries] : by_state) {
-    for (const auto& [name, note] : entries) {
-      findings.Say("", Cat(name, ": ", state, note.empty() ? "" : ": ", note));
-    }
+    for (const auto& [name, note] : entries) findings.Say("", Cat(name, ": ", state, note.empty() ? "" : ": ", note));
   }
   return *library;
 }

@@ -242,6 +242,15 @@ void PrintCheck(const Result& result, bool failed, int64_t limit) {
   PrintVisible("\n" + Colored(Visible(text), Tone::kGrowth) + "\n");
 }
 
+// Returns the sample type that is judged. Errors: those of TypeNamed; kInvalidArgument if it counts freed buffers too,
+// and so grows in each program.
+absl::StatusOr<size_t> JudgedType(const ProfileSet& profiles, const std::string& name) {
+  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(name));
+  const std::string& found = profiles.types()[type].type;
+  if (found.rfind("alloc_", 0) != 0) return type;
+  return InvalidArgument("leaks judges live buffers, not ", found, "; --type can be inuse_space or inuse_objects");
+}
+
 // Takes dumps of a process: one if that can be judged, or a series, also if one of its options was given. Reports wrong
 // options before the series or after its first dump, as far as possible.
 absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
@@ -254,7 +263,7 @@ absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOp
   }
   RETURN_IF_ERROR(CheckView(options));
   const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
-    ASSIGN_OR_RETURN(const size_t type, first.TypeNamed(options.type));
+    ASSIGN_OR_RETURN(const size_t type, JudgedType(first, options.type));
     RETURN_IF_ERROR(FailOverLimit(options.fail_over, first.types()[type].unit).status());
     ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(first, options.per));
     if (is_series || series.CanBeJudged()) return !is_series;
@@ -291,7 +300,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
   bool trimmed = false;
   RETURN_IF_ERROR(ApplyView("leaks", options, profiles, &trimmed));
-  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
+  ASSIGN_OR_RETURN(const size_t type, JudgedType(profiles, options.type));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, profiles.types()[type].unit));
   ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, options.per));
   if (!series.CanBeJudged()) {

@@ -357,9 +357,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   const std::string reason = WhyNotInjected(*program, library);
   const std::string run = NewRunName();
   if (reason.empty()) {
-    if (!folder.Open(options.output)) {
-      return PermissionDenied("--output '", options.output, "': not a writable folder");
-    }
+    if (!folder.Open(options.output)) return PermissionDenied("--output '", options.output, "': not a writable folder");
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     SetOutputVariables(options, folder.path(), run, setup.environment);

@@ -148,9 +148,7 @@ std::optional<uint64_t> ParseAddress(const std::string& text) {
 
 absl::StatusOr<int> RunWho(const WhoOptions& options) {
   const std::optional<uint64_t> address = ParseAddress(options.address);
-  if (!address.has_value()) {
-    return InvalidArgument("'", options.address, "' is not an address such as 0x7f0000200000");
-  }
+  if (!address.has_value()) return InvalidArgument("'", options.address, "' is not an address such as 0x7f0000200000");
   const SourceParts source = PartsOf(options.recording);
   ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(source.file, {}));
   RecordingReader& recording = *opened.reader;

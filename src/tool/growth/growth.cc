@@ -209,11 +209,10 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
-  const size_t dumps = series.files.size();
   const SiteJudge judge(profiles, series, type);
   std::vector<SiteGrowth> sites;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> numbers;
-  for (size_t d = 0; d < dumps; ++d) {
+  for (size_t d = 0; d < series.files.size(); ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
@@ -227,7 +226,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
           const std::string& value = groups.values[group][l];
           if (!value.empty()) site.labels.emplace_back(by[l], value);
         }
-        site.values.resize(dumps);
+        site.values.resize(series.files.size());
       }
       SiteGrowth& site = sites[entry->second];
       AddTo(site.values[d], profiles.Value(file, s, type));

@@ -112,9 +112,8 @@ absl::Status Receive(const Connection& connection, std::string* text) {
 // Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
 absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
   size_t end = 0;
-  while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
+  while ((end = text->find('\n')) == std::string::npos && text->size() < 100)
     RETURN_IF_ERROR(Receive(connection, text));
-  }
   std::istringstream head(text->substr(0, end));
   std::string word;
   if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
@@ -251,9 +250,7 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
     return ResourceExhausted(path, ": other requests hold the memory for answers; try again");
   }
   text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
-  while (static_cast<int64_t>(text.size()) < bytes) {
-    RETURN_IF_ERROR(Receive(connection, &text));
-  }
+  while (static_cast<int64_t>(text.size()) < bytes) RETURN_IF_ERROR(Receive(connection, &text));
   text.resize(static_cast<size_t>(bytes));
   if (!is_ok) return absl::InternalError(Cat(path, ": ", text));
   return text;

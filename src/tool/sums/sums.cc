@@ -191,9 +191,7 @@ class Sums::Builder {
         }
         last_position = uses[i].position;
         if (last_position != 0) AddTo(positions_[{row, last_position}].cum, magnitude);
-        if (with_edges_ && caller.has_value() && *caller != row) {
-          AddEdge(*caller, row, weight, i + 1 < uses.size());
-        }
+        if (with_edges_ && caller.has_value() && *caller != row) AddEdge(*caller, row, weight, i + 1 < uses.size());
         caller = row;
       }
     }

@@ -35,18 +35,14 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) {
-    RETURN_IF_ERROR(profiles.CheckLabelKey("--by", key));
-  }
+  for (const std::string& key : keys) RETURN_IF_ERROR(profiles.CheckLabelKey("--by", key));
   return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit) {
   int64_t limit = 0;
   if (text.empty()) return limit;
-  if (!ParseBytes(text, &limit)) {
-    return InvalidArgument("--fail-over ", text, ": write a size such as 1MiB");
-  }
+  if (!ParseBytes(text, &limit)) return InvalidArgument("--fail-over ", text, ": write a size such as 1MiB");
   const Unit known = UnitOf(unit);
   if (known.family == "memory") return limit / known.factor;
   if (text.find_first_not_of("0123456789.") != std::string::npos) {
