@@ -559,6 +559,28 @@ TEST_F(OutputOption, InputIsNotReplaced) {
   EXPECT_EQ(RunTool({"symbolize", first_, "-o", first_}).exit_code, 0) << "the output has all that the input has";
 }
 
+TEST_F(OutputOption, DumpWritesOnlyProfiles) {
+  const std::string good = ReadAll(first_);
+  const std::pair<const char*, std::string> wrong[] = {{"empty", ""},
+                                                       {"short", good.substr(0, good.size() - 10)},
+                                                       {"random", "\xff\x13\x8a\x01\xe5"},
+                                                       {"page", "<!DOCTYPE html><html></html>\n"},
+                                                       {"metrics", "# TYPE hbmprof_bytes gauge\nhbmprof_bytes 1\n"},
+                                                       {"recording", ReadAll(recording_)}};
+  for (const auto& [name, bytes] : wrong) {
+    const std::string input = dir_ + "/" + name;
+    std::ofstream(input, std::ios::binary) << bytes;
+    // Bytes of a recording are no profile on a pipe.
+    const CommandResult result =
+        RunCommand({"bash", "-c", "cat \"$0\" | \"$1\" dump - -o \"$2\"", input, ToolPath(), first_});
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_THAT(result.err, testing::StartsWith("hbmprof dump: -: ")) << name;
+    EXPECT_EQ(ReadAll(first_), good) << name;
+  }
+  EXPECT_EQ(RunTool({"dump", first_, "-o", second_}).exit_code, 0);
+  EXPECT_EQ(ReadAll(second_), good) << "the bytes of the source";
+}
+
 TEST_F(OutputOption, MinusIsStandardOutput) {
   EXPECT_THAT(RunTool({"report", first_, "-o", "-"}).out, testing::EndsWith("</html>\n"));
   EXPECT_EQ(RunTool({"convert", "--to", "folded", first_, "-o", "-"}).out,

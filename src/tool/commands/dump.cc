@@ -1,8 +1,8 @@
 // `hbmprof dump`: saves a profile: of a running process, of a moment of a recording, or of any other source.
-
 #include "src/tool/commands/command.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
+#include "src/tool/util/memory_limit.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -23,11 +23,15 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
   ASSIGN_OR_RETURN(const std::string profile,
                    is_process ? QueryProcess(process->socket, "profile") : ReadSource(options.source));
+  // Before the file is replaced. What a process answers is a profile.
+  if (!is_process) {
+    CountInput(profile.size());
+    RETURN_IF_ERROR(ParseProfile(profile, options.source).status());
+  }
   const std::string file = options.output.empty() ? NewFileOf(*process, ".pb.gz") : options.output;
   RETURN_IF_ERROR(WriteOutput(file, profile));
   if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
-  if (!options.reset_peak) return kSuccess;
-  RETURN_IF_ERROR(QueryProcess(process->socket, "reset-peak").status());
+  if (options.reset_peak) RETURN_IF_ERROR(QueryProcess(process->socket, "reset-peak").status());
   return kSuccess;
 }
 

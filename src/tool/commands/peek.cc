@@ -81,7 +81,6 @@ absl::StatusOr<int> RunPeek(const PeekOptions& options) {
   EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
   if (rows.empty()) return NotFound(options.files[0], ": no function matches '", options.expression, "'");
   std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
-
   if (options.json) {
     Json json = HeadJson(query, sums.total()[1]);
     Json& list = json["rows"] = Json::array();

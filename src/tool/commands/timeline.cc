@@ -239,7 +239,6 @@ Json ToJson(const Timeline& timeline) {
 
 absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
   ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
-
   const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
   if (options.rows != 0) options.intervals = options.rows;
   if (is_chart) {
