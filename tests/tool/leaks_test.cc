@@ -258,7 +258,7 @@ TEST(Leaks, ExplainsMissingInput) {
   EXPECT_THAT(two.err, HasSubstr("give at least three"));
   const CommandResult unknown = RunTool(With({"leaks", "--per", "tokens"}, dumps));
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("0.pb.gz: has no counter 'tokens' (it has requests)"));
+  EXPECT_THAT(unknown.err, HasSubstr("4.pb.gz: has no counter 'tokens' (it has requests)"));
   const CommandResult stuck = RunTool({"leaks", "--per", "requests", dumps[0], dumps[1], dumps[1]});
   EXPECT_EQ(stuck.exit_code, 2);
   EXPECT_THAT(stuck.err, HasSubstr("counter 'requests' has only 2 values in 3 dumps"));
@@ -338,7 +338,7 @@ TEST(Leaks, JudgesTypicalCourses) {
 // One site's course as profiles, a second and a hundred requests apart.
 struct Dump {
   int64_t bytes;
-  int64_t requests;
+  int64_t requests;  // negative: the counter is not set
   int pid = 1;
   std::map<std::string, std::string> labels;
 };
@@ -348,7 +348,7 @@ std::vector<std::string> WriteDumps(const std::string& dir, const std::vector<Du
     ProfileMaker maker;
     maker.message().set_time_nanos(1700000000000000000 + static_cast<int64_t>(d) * 1000000000);
     maker.Comment("hbmprof version=1 pid=" + std::to_string(dumps[d].pid));
-    maker.Comment("counter requests value=" + std::to_string(dumps[d].requests));
+    if (dumps[d].requests >= 0) maker.Comment("counter requests value=" + std::to_string(dumps[d].requests));
     maker.Sample({maker.Frame("site"), maker.Frame("main")}, {1, dumps[d].bytes}, dumps[d].labels);
     paths.push_back(dir + "/" + std::to_string(100 + d));
     maker.Write(paths.back());
@@ -539,6 +539,31 @@ TEST(Leaks, IgnoresPausesOfTheCounter) {
   const nlohmann::json json = ToolJson(With({"leaks", "--per", "requests"}, dumps));
   EXPECT_EQ(json["sites"][0]["verdict"], "leak");
   EXPECT_EQ(json["sites"][0]["per_count"], 10.0);
+}
+
+TEST(Leaks, JudgeFromTheFirstDumpWithTheCounter) {
+  // A run that continues at request 1000000, after two dumps without the counter.
+  std::vector<Dump> course = {{500, -1}, {1000, -1}};
+  for (int d = 0; d < 12; ++d) course.push_back({1000 + 100 * d, 1000000 + 10 * d});
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps = WriteDumps(dir, course);
+  const nlohmann::json json = ToolJson(With({"leaks", "--per", "requests"}, dumps));
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["judged"]["first"], 2);
+  EXPECT_EQ(json["judged"]["last"], 13);
+  EXPECT_EQ(json["counter"]["values"].size(), dumps.size());
+  EXPECT_EQ(json["sites"][0]["verdict"], "leak");
+  EXPECT_EQ(json["sites"][0]["growth"], 1100);
+  EXPECT_EQ(json["sites"][0]["per_count"], 10.0);
+  EXPECT_EQ(RunTool(With({"report", "-p", "requests", "-o", dir + "/page"}, dumps)).exit_code, 0);
+  dumps.resize(3);
+  const CommandResult few = RunTool(With({"leaks", "--per", "requests"}, dumps));
+  EXPECT_EQ(few.exit_code, 2);
+  EXPECT_THAT(few.err, HasSubstr("counter 'requests' has only 1 values in 1 dumps"));
+  // Dumps of another program, or of a restarted one, are not from before.
+  course.push_back({2200, -1});
+  EXPECT_THAT(RunTool(With({"leaks", "--per", "requests"}, WriteDumps(dir, course))).err,
+              HasSubstr("114: has no counter 'requests' (it has none)"));
 }
 
 class LeaksOfExamples : public testing::Test {

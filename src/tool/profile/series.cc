@@ -13,21 +13,22 @@ bool HasAges(const ProfileSet::File& file) {
   return file.info.UptimeSeconds().value_or(0) >= 16 && processes <= 1;
 }
 
-// Sets the range of dumps to be judged: the longest sequence of one process, of equal ones the last.
+// Sets the range of dumps to be judged: from `begin` on the longest sequence of one process, of equal ones the last.
 void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   const size_t dumps = series.files.size();
   const std::optional<size_t> total_type = profiles.FindType("alloc_space");
+  const size_t begin = series.end = series.begin;
   size_t processes = 0;
-  size_t first = 0;  // dump of the process
+  size_t first = begin;  // dump of the process
   int64_t total_before = 0;
   std::string process_before;
-  for (size_t d = 0; d < dumps; ++d) {
+  for (size_t d = begin; d < dumps; ++d) {
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     const std::string process = ProcessIn(file);
     const int64_t total = total_type.has_value() ? SumOf(profiles, file, *total_type) : 0;
     const bool other_process = !process.empty() && !process_before.empty() && process != process_before;
-    const bool counter_fell = !series.counts.empty() && d > 0 && series.counts[d] < series.counts[d - 1];
-    if (d == 0 || other_process || total < total_before || counter_fell) {
+    const bool counter_fell = !series.counts.empty() && d > begin && series.counts[d] < series.counts[d - 1];
+    if (d == begin || other_process || total < total_before || counter_fell) {
       ++processes;
       first = d;
     }
@@ -40,7 +41,7 @@ void FindRestarts(const ProfileSet& profiles, DumpSeries& series) {
   }
   if (processes == 1) return;
   if (series.end - series.begin < 3) {
-    series.begin = 0;
+    series.begin = begin;
     series.end = dumps;
     series.restart =
         Cat("the dumps are of ", processes,
@@ -92,16 +93,20 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
       known += (known.empty() ? "" : ", ") + comment.name;
       if (comment.name == counter) count = comment.Number("value");
     }
+    // A dump from before the program has set the counter for the first time says nothing on growth per unit of it.
+    if (!count.has_value() && series.counts.empty() && d + 1 < series.files.size()) continue;
     if (!count.has_value()) {
       return InvalidArgument(file.path, ": has no counter '", counter, "' (it has ", known.empty() ? "none" : known,
                              "); the program sets it with hbmprof::SetCounter(\"", counter, "\", n)");
     }
+    if (series.counts.empty()) series.begin = d;
+    series.counts.resize(d);
     series.counts.push_back(static_cast<double>(*count));
   }
   FindRestarts(profiles, series);
   series.has_ages = HasAges(files[series.files[series.end - 1]]);
   const size_t judged = series.end - series.begin;
-  if (judged < 3) return series;  // not enough to judge growth
+  if (series.files.size() < 3) return series;  // not enough to judge growth
   if (!counter.empty()) {
     const size_t different = CountDifferent(series.counts, series.begin, series.end);
     if (different < 3) {

@@ -9,10 +9,10 @@ namespace hbmprof::tool {
 struct DumpSeries {
   std::vector<size_t> files;    // of the ProfileSet, in the order of time
   std::vector<double> seconds;  // since the first dump; empty if unknown
-  std::vector<double> counts;   // of the counter; empty without a counter
-  // The dumps that are judged, [begin, end). These are all dumps, or if there was a restart, the dumps of the process
-  // that wrote most of them. A restart is detected by a new process id, or by a decrease of the allocation total or of
-  // the counter.
+  std::vector<double> counts;   // of the counter, 0 before it was set; empty without a counter
+  // The dumps that are judged, [begin, end). These are all dumps from the first one with the counter on, or if there
+  // was a restart, those of the process that wrote most of them. A restart is detected by a new process id, or by a
+  // decrease of the allocation total or of the counter.
   size_t begin = 0;
   size_t end = 0;
   std::string restart;  // in words; "" if there was none
@@ -31,8 +31,8 @@ struct DumpSeries {
 
 // Returns the files from `first` on in the order of their times, or in the given order if a time is missing. `counter`
 // is the name of a counter that SetCounter set, or "". REQUIRES: first < profiles.files().size(). Errors:
-// kInvalidArgument if a file lacks the counter, or if three or more dumps are judged and the counter has fewer than
-// three different values.
+// kInvalidArgument if a file after the first one with the counter lacks it, or all files, or if there are three or more
+// files and the counter has fewer than three different values.
 absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first = 0);
 
 // Returns the sum of the samples of a file, or of those with this stack.
