@@ -253,14 +253,12 @@ absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
   }
   std::string text;
   for (const Timeline::Memory& memory : timeline.memories) {
-    text += text.empty() ? "" : "\n";
-    text += Summary(timeline, memory, options.exact);
+    text += (text.empty() ? "" : "\n") + Summary(timeline, memory, options.exact);
     text += is_chart ? Chart(timeline, memory).Text() : Rows(timeline, memory, options.exact);
     text += HolderTable(memory, options.exact);
   }
   PrintVisible(text);
-  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
-  if (is_chart) PrintMarks(timeline.marks, lines, options.exact);
+  if (is_chart) PrintMarks(timeline.marks, static_cast<size_t>(absl::c_count(text, '\n')), options.exact);
   return kSuccess;
 }
 

@@ -162,9 +162,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
   for (const int64_t comment : message.comment()) {
     if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
     const int64_t text = adder.Text(comment);
-    if (!absl::c_linear_search(result_.comment(), text)) {
-      result_.add_comment(text);
-    }
+    if (!absl::c_linear_search(result_.comment(), text)) result_.add_comment(text);
   }
   result_.set_time_nanos(std::max(result_.time_nanos(), message.time_nanos()));
   return absl::OkStatus();

@@ -121,6 +121,9 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   // Messages must not contain the password.
   const std::string name = Cat(parts.is_https ? "https://" : "http://", parts.authority, parts.path);
   if (parts.host.empty()) return InvalidArgument(url, ": the URL has no host");
+  if (int port = 0; !absl::SimpleAtoi(parts.port, &port) || port < 1 || port > 65535) {
+    return InvalidArgument(name, ": '", parts.port, "' is not a port from 1 to 65535");
+  }
 #if !HBMPROF_HAS_OPENSSL
   if (parts.is_https) {
     return absl::UnimplementedError(
