@@ -78,6 +78,20 @@ TEST(Moment, IsTheStateAtThatTime) {
   EXPECT_EQ(RunTool({"check", file + "@peak"}).exit_code, 0);
 }
 
+TEST(Moment, TimeInTheSecondOfTheStartIsTheStart) {
+  MadeRecording recording;
+  recording.mutable_tables().start_unix_nanos += 236 * kSecond / 1000;
+  recording.Alloc(kSecond, 0x1000, kMiB, recording.Site({{"main"}}));
+  const std::string file = ScratchDir() + "/late.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const std::string error = RunTool({"top", file + "@9"}).err;
+  const std::string start = "2023-11-14T22:13:20Z";
+  EXPECT_THAT(error, HasSubstr("begins at 0.000000 s after the start, " + start));
+  EXPECT_EQ(InUseAt(file, start), nlohmann::json::object());
+  EXPECT_EQ(InUseAt(file, "2023-11-14T22:13:21.236Z").size(), 1u) << "the end";
+  EXPECT_EQ(RunTool({"top", file + "@2023-11-14T22:13:19Z"}).exit_code, 2);
+}
+
 TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const std::string file = SmallRecording();
   const std::string one = file + "@1500ms";
