@@ -350,7 +350,7 @@ Command AddTopCommand(CLI::App& tool) {
       ->required();
   AddSumsOptions(*arguments, *options, true);
   arguments->add_option("--older", options->older, "Only live buffers that are older than this time, such as 10m");
-  arguments->add_option("--interval", options->interval, "On a terminal: the time after which a process is shown again")
+  arguments->add_option("--interval", options->interval, "On a terminal: refresh time; not with --tree or --older")
       ->capture_default_str();
   return {arguments, [options] { return RunTop(*options); }, true};
 }
