@@ -84,11 +84,29 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   return result;
 }
 
-std::string StackInLine(const RankTable::Row& row, size_t frames) {
+// Returns the functions of the row, innermost first: at most `frames` (0: all), and as many as fit `width`, but at
+// least one.
+std::string StackInLine(const RankTable::Row& row, size_t frames, size_t width) {
+  constexpr std::string_view kBetween = " < ";
   std::string text;
   frames = frames == 0 ? row.frames.size() : std::min(frames, row.frames.size());
-  for (size_t i = 0; i < frames; ++i) text += (i == 0 ? "" : " < ") + row.frames[i].name;
+  for (size_t i = 0; i < frames; ++i) {
+    const std::string& name = row.frames[i].name;
+    if (i > 0 && text.size() + kBetween.size() + name.size() > width) break;
+    text += Cat(i == 0 ? "" : kBetween, name);
+  }
   return text.empty() ? "[no stack]" : text;
+}
+
+// Returns how many columns of the terminal a table with these lines leaves for one more column; SIZE_MAX without a
+// terminal.
+size_t WidthBeside(const std::string& align, const std::vector<std::vector<std::string>>& lines) {
+  if (TerminalColumns() == 0) return SIZE_MAX;
+  Table table(align);
+  for (const std::vector<std::string>& cells : lines) table.Add(cells);
+  size_t taken = 0;
+  for (const absl::string_view line : absl::StrSplit(table.Text(), '\n')) taken = std::max(taken, line.size() + 2);
+  return TerminalColumns() - std::min(TerminalColumns(), taken);
 }
 
 void PrintRanksJson(const ComparedRanks& compared) {
@@ -134,10 +152,8 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
   std::string align(8, 'r');
   std::vector<std::string> cells = {"rank", "differs by", "median", "smallest", "in", "largest", "in", "ranks"};
   for (const std::string& key : compared.by) cells.push_back(key);
-  if (compared.by_stack) cells.emplace_back("call stack");
   align.resize(cells.size(), 'l');
-  Table table(align);
-  table.Add(std::move(cells));
+  std::vector<std::vector<std::string>> lines = {std::move(cells)};
   // In the order of RankTable, the rows that are equal in all ranks are the last ones.
   const auto same = std::find_if(compared.table.rows.begin(), compared.table.rows.end(),
                                  [](const RankTable::Row& row) { return row.smallest.second == row.largest.second; });
@@ -155,9 +171,18 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
              ranks[row.largest.first].name,
              std::to_string(row.rank_count)};
     for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
-    if (compared.by_stack) cells.push_back(StackInLine(row, options.frames));
-    table.Add(std::move(cells));
+    lines.push_back(std::move(cells));
   }
+  if (compared.by_stack) {
+    const size_t width = WidthBeside(align, lines);
+    align += 'l';
+    lines[0].emplace_back("call stack");
+    for (size_t i = 0; i < shown; ++i) {
+      lines[i + 1].push_back(StackInLine(compared.table.rows[i], options.frames, width));
+    }
+  }
+  Table table(align);
+  for (std::vector<std::string>& line : lines) table.Add(std::move(line));
   if (different > 0) PrintVisible(table.Text(TerminalColumns()) + MoreRows(shown, different));
   const size_t equal = compared.table.rows.size() - different;
   if (equal == 0) return;
