@@ -1,12 +1,12 @@
 // TrackingAllocator. See hbmprof/device_allocator.h.
 #include <cstddef>
+#include <exception>
 #include <string>
 #include <string_view>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/out_of_memory.h"
-#include "src/base/completes.h"
 
 namespace hbmprof {
 
@@ -49,11 +49,11 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 }
 
 void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const {
-  // Without host memory for the name, the failure is not reported.
-  static_cast<void>(internal::Completes([&] {
+  try {
     const std::string device = upstream_.device_name();
     ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
-  }));
+  } catch (const std::exception&) {  // the host has no memory for the name: the failure is not reported
+  }
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {

@@ -42,7 +42,11 @@ void CudaTrackingStarts() {
   });
 }
 
-void CudaCallIsTracked() { StartExitWriterInChild(); }
+bool CudaCallIsTracked() {
+  if (ProfilerAccess::ImplOf(Profiler::Default()).has_given_up()) return false;
+  StartExitWriterInChild();
+  return true;
+}
 
 void CudaProfilerCalled(bool starts) {
   // Read once: getenv must not run while another thread calls setenv.

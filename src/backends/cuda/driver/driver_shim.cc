@@ -24,8 +24,6 @@
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
-#include "src/core/joined/injected.h"
-#include "src/core/profiler_impl.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -93,8 +91,8 @@ CudaDriverAdapter* Tracker() {
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
   ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
-  if (tracker == nullptr || ProfilerAccess::ImplOf(Profiler::Default()).has_given_up()) return nullptr;
-  is_new ? CudaTrackingStarts() : CudaCallIsTracked();
+  if (tracker == nullptr || !CudaCallIsTracked()) return nullptr;
+  if (is_new) CudaTrackingStarts();
   return &tracker->adapter;
 }
 
