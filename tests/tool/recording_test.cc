@@ -187,6 +187,21 @@ TEST(Moment, FileWithAnAtInItsNameIsRead) {
   EXPECT_EQ(InUseAt(other, "oom").size(), 1u);
 }
 
+TEST(Moment, IsRefusedWhereAWholeRecordingIsNeeded) {
+  const std::string file = ScratchDir() + "/load.hbmrec";
+  ASSERT_TRUE(MakeRecording(file, MadeLoad()).ok());
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"timeline"}, {"advise"}, {"convert", "--to", "perfetto", "-o", file + ".out"}}) {
+    for (const std::string& source : {file + "@peak", std::string("-")}) {
+      std::vector<std::string> arguments = command;
+      arguments.push_back(source);
+      const CommandResult result = RunTool(arguments);
+      EXPECT_EQ(result.exit_code, 2);
+      EXPECT_THAT(result.err, HasSubstr(source + ": there is no such file; here, the file of a whole recording"));
+    }
+  }
+}
+
 TEST(Moment, DamageIsReported) {
   const std::string file = ScratchDir() + "/damaged.hbmrec";
   MadeLoad load;

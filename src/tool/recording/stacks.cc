@@ -77,7 +77,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
-  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenWholeRecording(path));
   ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(path, reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }

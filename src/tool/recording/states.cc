@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& 
                                                              size_t states) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
-  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenWholeRecording(path));
   ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));

@@ -25,7 +25,7 @@ struct RecordedStates {
 // The number of states that are judged: enough for `hbmprof leaks` to be sure.
 inline constexpr size_t kJudgedStates = 12;
 // Opens a recording and reads all its events, for its states at `states` instants. Prints what it lacks as warnings of
-// the subcommand `command`. Its size counts for the memory limit. Errors: those of OpenRecordingFile and
+// the subcommand `command`. Its size counts for the memory limit. Errors: those of OpenWholeRecording and
 // SerializePprof.
 absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& command, const std::string& path,
                                                              size_t states);

@@ -632,4 +632,12 @@ absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::st
   return absl::Status(reader.status().code(), Cat(path, ": ", std::string(reader.status().message())));
 }
 
+absl::StatusOr<std::unique_ptr<RecordingReader>> OpenWholeRecording(const std::string& path) {
+  absl::StatusOr<std::unique_ptr<RecordingReader>> reader = OpenRecordingFile(path);
+  if (!absl::IsNotFound(reader.status())) return reader;
+  return NotFound(path,
+                  ": there is no such file; here, the file of a whole recording or of a snapshot is needed, not a "
+                  "moment, a process, a URL or standard input");
+}
+
 }  // namespace hbmprof::tool

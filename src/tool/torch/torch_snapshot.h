@@ -14,6 +14,8 @@ namespace hbmprof::tool {
 // Its end is the state of the snapshot, and its events are those of the trace. Errors: those of RecordingReader::Open
 // and ReadPickle; kInternal, if the temporary file cannot be written.
 absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenRecordingFile(const std::string& path);
+// The same, for a subcommand that takes no other sources. If there is no file `path`, the error says so.
+absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenWholeRecording(const std::string& path);
 
 }  // namespace hbmprof::tool
 
