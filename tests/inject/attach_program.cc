@@ -248,7 +248,7 @@ void Child() {
       const pid_t destroyer = fork();
       if (destroyer == 0) {
         alarm(20);
-        cuMemPoolDestroy(nullptr);
+        cuMemPoolDestroy(reinterpret_cast<Handle>(FAKE_CUDA_NO_POOL));
         _exit(0);
       }
       int status = -1;

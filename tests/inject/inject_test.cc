@@ -287,8 +287,7 @@ TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
     const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
     ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
     const ProfileView view = injected.View();
-    EXPECT_EQ(view.Sum("alloc_space"), 2 * (1000 + 2000))
-        << "through its runtime, and the driver's function";
+    EXPECT_EQ(view.Sum("alloc_space"), 2 * (1000 + 2000)) << "through its runtime, and the driver's function";
     EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
   }
 }

@@ -37,6 +37,9 @@ size_t fake_cuda_bytes_elsewhere(int device);
 
 // --- The model, for the calls. ---
 
+// A handle that no pool has.
+#define FAKE_CUDA_NO_POOL (~(uintptr_t)0)
+
 enum fake_cuda_kind {
   FAKE_CUDA_DEVICE,
   FAKE_CUDA_STREAM_ORDERED,

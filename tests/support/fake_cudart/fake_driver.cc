@@ -373,7 +373,8 @@ CUresult cuMemPoolCreate(Handle* pool, const MemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(Handle pool) {
-  if (pool == nullptr) return kInvalidValue;  // before a lock is taken: a forked child can call it
+  // Takes no lock for this handle, so that a forked child can make the call.
+  if (pool == reinterpret_cast<Handle>(FAKE_CUDA_NO_POOL)) return kInvalidValue;
   if (const int error = fake_cuda_enter("cuMemPoolDestroy")) return error;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
