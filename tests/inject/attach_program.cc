@@ -324,6 +324,21 @@ void Silent() {
   WaitForLine();
 }
 
+// A double of TensorFlow's library makes a wrong report after each of two attaches.
+void Tensorflow(const char* path) {
+  driver_program::UseDevice(0);
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  CHECK_THAT(library != nullptr);
+  const auto report = reinterpret_cast<int (*)(const char*)>(dlsym(library, "double_allocate"));
+  for (int i = 0; i < 2; ++i) {
+    Print("attach", attach(options));
+    report("free of another size");
+    Print("reported", 0);
+    WaitForLine();
+    CHECK_THAT(detach() == 0);
+  }
+}
+
 }  // namespace
 
 int main(int, char** argv) {
@@ -341,5 +356,6 @@ int main(int, char** argv) {
   if (name == "options") Options();
   if (name == "no_thread") NoThread();
   if (name == "silent") Silent();
+  if (name == "tensorflow") Tensorflow(argv[3]);
   return 0;
 }

@@ -25,6 +25,7 @@ using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = 1 << 20;
@@ -176,6 +177,20 @@ TEST_F(AttachTest, WarnsIfNoCallIsSeen) {
   EXPECT_EQ(program.ReadLine(), "called 0");
   EXPECT_FALSE(has_warning());
   program.WriteLine("");
+}
+
+TEST_F(AttachTest, WrongReportsAreNamedAfterEachAttach) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "tensorflow", HBMPROF_TENSORFLOW_DOUBLE},
+                         Environment(HBMPROF_DOUBLES));
+  const std::string dump = directory_ + "/dump.pb.gz";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(program.ReadLine(), "attach 0");
+    EXPECT_EQ(program.ReadLine(), "reported 0");
+    std::ofstream(dump, std::ios::binary) << Query(program, "profile");
+    EXPECT_THAT(ViewProfile(dump).comments, Contains(HasSubstr("TensorFlow's%20blocks%20are%20not%20shown"))) << i;
+    program.WriteLine("");
+  }
+  EXPECT_EQ(program.Wait(), 0);
 }
 
 TEST_F(AttachTest, UnknownFormRefuses) {

@@ -10,8 +10,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -179,7 +179,7 @@ class SharedOpenings {
     const void* context = nullptr;
     FreedRecord record;  // in Taken
   };
-  using Openings = std::unordered_map<const void*, Opening>;
+  using Openings = std::map<const void*, Opening>;
 
  public:
   // The openings that ended with a context.
