@@ -1,12 +1,12 @@
 #include "src/base/fork.h"
 
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 
+#include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 
@@ -28,18 +28,12 @@ constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kMaxWait = 5000 * kMillisecond;
 constexpr int64_t kMaxWaitInside = 50 * kMillisecond;
 
-int64_t Nanoseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 * kMillisecond + now.tv_nsec;
-}
-
 // Waits until `condition()` is true. Returns false if that takes longer than `max_wait` nanoseconds.
 template <typename Condition>
 bool WaitUntil(const Condition& condition, int64_t max_wait) {
-  const int64_t end = Nanoseconds() + max_wait;
+  const int64_t end = MonotonicNanos() + max_wait;
   for (Backoff backoff; !condition(); backoff.Wait()) {
-    if (Nanoseconds() > end) return false;
+    if (MonotonicNanos() > end) return false;
   }
   return true;
 }

@@ -24,6 +24,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
+#include "src/base/monotonic_clock.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
@@ -55,12 +56,6 @@ std::string Mebibytes(int64_t bytes) {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = INT64_MAX;
 
-int64_t Now() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
-
 // The state of the triggers and of the profiles at intervals. Used by their thread only.
 class DumpTriggers {
  public:
@@ -77,13 +72,13 @@ class DumpTriggers {
       sem_clockwait(&wakes, CLOCK_MONOTONIC, &until);
       try {
         if (is_requested.exchange(false)) Dump("received the signal for a profile");
-        if (Now() >= next_check_) Check();
-        if (Now() >= next_profile_) WriteProfile();
+        if (MonotonicNanos() >= next_check_) Check();
+        if (MonotonicNanos() >= next_profile_) WriteProfile();
       } catch (const std::exception&) {
         PrintMessage("hbmprof: no profile: the host has no memory to build it");
       }
-      if (Now() >= next_check_) SetNextCheck();
-      if (Now() >= next_profile_) SetNextProfile();
+      if (MonotonicNanos() >= next_check_) SetNextCheck();
+      if (MonotonicNanos() >= next_profile_) SetNextProfile();
     }
   }
 
@@ -95,11 +90,11 @@ class DumpTriggers {
 
   void SetNextCheck() {
     const bool is_on = options_.dump_in_use_percent != 0 || options_.dump_peak_growth != 0;
-    next_check_ = is_on ? Now() + options_.dump_interval * kSecond : kNever;
+    next_check_ = is_on ? MonotonicNanos() + options_.dump_interval * kSecond : kNever;
   }
   void SetNextProfile() {
     const bool is_on = options_.output_interval != 0;
-    next_profile_ = is_on ? Now() + static_cast<int64_t>(options_.output_interval * kSecond) : kNever;
+    next_profile_ = is_on ? MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond) : kNever;
   }
 
   static void WriteProfile() {

@@ -22,6 +22,7 @@
 #include "src/base/forked_child.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
+#include "src/base/monotonic_clock.h"
 #include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
@@ -62,14 +63,8 @@ std::atomic<pid_t> ended_process{0};          // the process in which write_at_e
 
 bool IsEnding() { return ending.load() / 2 == getpid(); }
 
-int64_t Now() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
-
 // Returns whether write_at_end has returned, or has taken too long.
-bool IsEnded() { return ended_process.load() == getpid() || (IsEnding() && Now() >= end_deadline.load()); }
+bool IsEnded() { return ended_process.load() == getpid() || (IsEnding() && MonotonicNanos() >= end_deadline.load()); }
 
 void Complete() {
   completed.fetch_add(1);
@@ -123,7 +118,7 @@ void WaitUntil(int64_t deadline, const IsDone& is_done) {
 void RequestWrite(Writes& writes) {
   const uint64_t number = writes.requested.fetch_add(1) + 1;
   sem_post(&requested);
-  WaitUntil(Now() + kMaxWait, [&] { return writes.completed.load() >= number || IsEnded(); });
+  WaitUntil(MonotonicNanos() + kMaxWait, [&] { return writes.completed.load() >= number || IsEnded(); });
 }
 
 // Returns whether this call is the first one of this process. Async-signal-safe.
@@ -131,7 +126,7 @@ bool BeginEnd(bool is_exit) {
   const int64_t own = int64_t{2} * getpid();
   int64_t before = ending.load();
   if (before / 2 == getpid()) return false;
-  end_deadline.store(Now() + kMaxWait);
+  end_deadline.store(MonotonicNanos() + kMaxWait);
   return ending.compare_exchange_strong(before, own + (is_exit ? 1 : 0));
 }
 
@@ -173,7 +168,7 @@ bool MayHoldLock() {
 // being written. Returns false if it does not, because a signal was first delayed kMaxDelay ago. A process can continue
 // after a delayed signal, if it has set its own handler meanwhile. So a delay that began long ago does not count.
 bool Delay(int number) {
-  const int64_t now = Now();
+  const int64_t now = MonotonicNanos();
   int64_t first = first_delay.load();
   const bool is_new = first == 0 || (now - first > 2 * kMaxDelay && delayed_signal.load() == 0);
   if (is_new && first_delay.compare_exchange_strong(first, now)) first = now;

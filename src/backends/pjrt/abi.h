@@ -69,7 +69,6 @@ enum Slot : int {
   kClientCreate = 10,
   kClientDestroy = 11,
   kClientPlatformName = 12,
-  kClientPlatformVersion = 14,
   kClientAddressableDevices = 16,
   kClientCompile = 20,
   kBufferFromHostBuffer = 22,
@@ -304,9 +303,6 @@ HBMPROF_PJRT_END(BufferCopyToDeviceArgs, copy, 32);
 HBMPROF_PJRT_ARGS(BufferCopyToMemoryArgs)
   Buffer* buffer; Memory* memory; Buffer* copy;
 HBMPROF_PJRT_END(BufferCopyToMemoryArgs, copy, 32);
-HBMPROF_PJRT_ARGS(BufferToHostBufferArgs)
-  Buffer* buffer; void* host_layout; void* destination; size_t destination_size; Event* event;
-HBMPROF_PJRT_END(BufferToHostBufferArgs, event, 48);
 HBMPROF_PJRT_ARGS(BufferDevicePointerArgs) Buffer* buffer; void* pointer;
 HBMPROF_PJRT_END(BufferDevicePointerArgs, pointer, 24);
 HBMPROF_PJRT_ARGS(BufferBitcastArgs)
