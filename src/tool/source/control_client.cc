@@ -112,8 +112,9 @@ absl::Status Receive(const Connection& connection, std::string* text) {
 // Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
 absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
   size_t end = 0;
-  while ((end = text->find('\n')) == std::string::npos && text->size() < 100)
+  while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
     RETURN_IF_ERROR(Receive(connection, text));
+  }
   std::istringstream head(text->substr(0, end));
   std::string word;
   if (!(head >> word >> *bytes) || (word != "ok" && word != "error") || *bytes < 0) {
