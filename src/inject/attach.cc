@@ -107,7 +107,7 @@ class DriverImage {
 
 void* WrapperOf(int entry) { return CudaWrapperByName(kEntryNames[entry]); }
 
-// Finds all slots. Changes nothing in the driver. A search for a function that it lacks leaves an error of dlsym.
+// Finds all slots. Changes nothing in the driver. It can leave an error of dlsym.
 AttachCode FindSlots() {
   void* const library = CudaDriverLibrary();
   link_map* map = nullptr;

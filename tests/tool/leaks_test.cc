@@ -572,8 +572,9 @@ class LeaksOfExamples : public testing::Test {
     return RunCommand(With({std::string(HBMPROF_EXAMPLES_DIR) + "/" + name}, arguments));
   }
   // Runs `llm_server --dumps 18` with `options` and returns its dumps. The answers are shorter than by default, so that
-  // the test is fast. With --leak, each of the 576 requests keeps a page of the KV cache. The uptimes are set to 1 s:
-  // of a process that takes 16 s, on a slow machine, the ages would be judged instead of the totals.
+  // the test is fast. With --leak, each of the 576 requests keeps a page of the KV cache. On a slow
+  // machine the program takes 16 s or more, and the ages would be judged instead of the totals. So the uptimes are set
+  // to 1 s.
   std::vector<std::string> ServerDumps(const std::vector<std::string>& options) {
     std::ofstream prompts(dir_ + "/prompts");
     for (int i = 0; i < 32; ++i) prompts << (i % 3 == 2 ? "batch:" : "") << static_cast<char>('A' + i) << "\n";

@@ -111,7 +111,7 @@ absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptio
     std::set<std::string> own = {AbsolutePath(name)};
     const absl::Status started = StartRecorder(**profiler, name, options, is_new);
     MutexLock hold(recordings.mutex);
-    if (started.ok()) recordings.paths.merge(own);  // cannot fail: the recorder runs
+    if (started.ok()) recordings.paths.merge(own);  // takes no memory: an exception would hide that the recorder runs
     return started;
   });
 }

@@ -122,7 +122,7 @@ extern "C" {
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
   const uintptr_t real = hbmprof::internal::real_report_memory.Get();
-  // A forked child knows only functions that its parent has searched.
+  // A forked child does not search. If its parent has not found the function, that of the caller's library is used.
   return real != 0 ? real : hbmprof::internal::real_report_memory.GetOfCaller(caller->pc - 1);
 }
 

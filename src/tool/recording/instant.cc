@@ -109,7 +109,7 @@ absl::StatusOr<RecordedInstant> AtTime(RecordingReader& recording, const std::st
           FormatTime(tables.start_unix_nanos));
     }
     time = Plus(tables.start_time, Minus(absl::ToUnixNanos(parsed), tables.start_unix_nanos));
-    // Times are shown in whole seconds, so that of the start is before the start.
+    // Messages show times in whole seconds, rounded down. The user can enter such a time of the start.
     if (absl::ToUnixSeconds(parsed) == tables.start_unix_nanos / 1000000000) time = std::max(time, tables.start_time);
   }
   if (time >= tables.start_time && time <= recording.end_time()) return InstantAt(recording, time);

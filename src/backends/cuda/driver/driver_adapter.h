@@ -152,8 +152,9 @@ class CudaDriverAdapter {
     return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
   }
 
-  // Makes all tables empty, because calls that change them were not seen or will not be: hbmprof is attached or
-  // detached. Until `follow` is true, no pool is entered, since it would be queried after its end. Changes no records.
+  // Makes all tables empty. Call it when hbmprof is attached (`follow` is true) or detached (false): the calls between
+  // these two are not seen, so the tables are wrong afterwards. After Follow(false) no pool is entered until
+  // Follow(true), because a pool must not be queried after its end. Changes no records.
   void Follow(bool follow);
 
   // Returns the id of a device that is in use. The first call for a device sets its probe.
