@@ -189,6 +189,56 @@ hbmprof_driver() (
   mv "${files[0]}" "done/${version%%.*}"
 )
 
+# hbmprof_ubuntu_drivers PACKAGE/SUITE...: for x86-64: unpacks NVIDIA's driver library and NVML from these packages of
+# Ubuntu into folders VERSION of build/driver, except those that are there. Debian's package ubuntu-keyring has the keys
+# of Ubuntu's archive. What is said of hbmprof_drivers holds here too.
+hbmprof_ubuntu_drivers() {
+  local package folder=$PWD/build/ubuntu-driver.new log=build/ubuntu-driver.log suites=()
+  for package in "$@"; do
+    [[ -e build/driver/$(hbmprof_ubuntu_version "$package") ]] || suites+=("${package#*/}")
+  done
+  [[ ${#suites[@]} -gt 0 ]] || return 0
+  rm -rf "$folder"
+  mkdir -p "$folder/lists/partial" build/driver
+  local apt=(-qq -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=-
+    -o Dir::State::lists="$folder/lists" -o APT::Sandbox::User=root)
+  echo 'deb http://deb.debian.org/debian trixie main' >"$folder/sources.list"
+  if ! (apt-get "${apt[@]}" update && cd "$folder" && apt-get "${apt[@]}" download ubuntu-keyring/trixie &&
+      dpkg -x ubuntu-keyring_*.deb keys) >"$log" 2>&1; then
+    echo "note: no keys of Ubuntu's archive, so the tests of its driver libraries are skipped: $(tail -n 1 "$log")"
+    return 0
+  fi
+  local key=$folder/keys/usr/share/keyrings/ubuntu-archive-keyring.gpg
+  printf "deb [arch=amd64 signed-by=$key] http://archive.ubuntu.com/ubuntu %s restricted multiverse\n" "${suites[@]}" |
+    sort -u >"$folder/sources.list"
+  apt-get "${apt[@]}" update >>"$log" 2>&1 || true
+  for package in "$@"; do
+    if ! hbmprof_ubuntu_driver "$folder" "$package" "${apt[@]}" >>"$log" 2>&1; then
+      echo "note: Ubuntu has no ${package}, so the tests of this driver library are skipped: $(tail -n 1 "$log")"
+    fi
+  done
+  rm -rf "$folder"
+}
+
+# hbmprof_ubuntu_version PACKAGE: prints the number in its name.
+hbmprof_ubuntu_version() {
+  sed -E 's/[^0-9]*([0-9]+).*/\1/' <<<"$1"
+}
+
+# hbmprof_ubuntu_driver FOLDER PACKAGE/SUITE OPTION...: unpacks one package's libraries, with the options of apt.
+hbmprof_ubuntu_driver() (
+  version=$(hbmprof_ubuntu_version "$2")
+  [[ ! -e build/driver/$version ]] || return 0
+  target=$PWD/build/driver/$version
+  cd "$1" && apt-get "${@:3}" download "$2" || return
+  mkdir -p "files/$version"
+  # The package has 300 MB of other libraries.
+  dpkg --fsys-tarfile "${2%/*}"_*.deb | tar -x -C "files/$version" --strip-components=4 --wildcards \
+    './usr/lib/*/libcuda.so*' './usr/lib/*/libnvidia-ml.so*' || return
+  rm "${2%/*}"_*.deb
+  mv "files/$version" "$target"
+)
+
 # hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there
 # from PyPI, for this project only. If that is not possible, prints a note; the tests that need it skip. Never fails.
 hbmprof_pypi() {

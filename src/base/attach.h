@@ -22,15 +22,19 @@ enum AttachCode : int {
   kAttachPreloaded = 2,    // the library was loaded with the program, which `hbmprof run` has started
   kAttachBusy = 3,         // another thread attaches or detaches
   kAttachNoDriver = 4,     // the process has not loaded libcuda.so.1
-  kAttachUnknownForm = 5,  // the entries of this driver do not jump through pointers that can be replaced
+  kAttachUnknownForm = 5,  // the entries of this driver have no form of driver_slot.h
   kAttachForeignSlot = 6,  // another tool has replaced such a pointer
   kAttachNoMemory = 7,     // the host has no memory for the profiler
   kAttachForkedChild = 8,  // a forked child of a process that was attached to
   kNotAttached = 9,        // hbmprof_detach: there is nothing to detach
   kAttachOptionsTooLong = 10,
   kAttachNoControl = 11,  // no control socket can be made in HBMPROF_SOCKET_DIR
+  kAttachParentsMemory = 12,  // a child of vfork
 };
-inline constexpr int kAttachCodes = 12;
+inline constexpr int kAttachCodes = 13;
+
+// The drivers whose functions are known to have a form of driver_slot.h, for messages.
+#define HBMPROF_KNOWN_DRIVERS "470 to 615"
 
 // A line for the user.
 inline const char* AttachText(int code) {
@@ -40,7 +44,8 @@ inline const char* AttachText(int code) {
       "the program was started with hbmprof: it is recorded from its start",
       "another thread attaches or detaches now; try again",
       "the process has not loaded libcuda.so.1 yet: attach after its first use of CUDA",
-      "the functions of this libcuda have an unknown form (known: drivers 470 to 555): use `hbmprof run`",
+      "the functions of this libcuda have an unknown form (known: drivers " HBMPROF_KNOWN_DRIVERS
+      "): use `hbmprof run`",
       "another tool has replaced functions of libcuda: end that tool first, or use `hbmprof run`",
       "the host has no memory for the profiler",
       "the process is a forked child of a process that hbmprof was attached to: it cannot be recorded",
@@ -48,6 +53,7 @@ inline const char* AttachText(int code) {
       "the options are too long",
       ("the process can make no control socket, so it would not answer (its standard error says why): name another "
        "folder with HBMPROF_SOCKET_DIR"),
+      "the process is a child of vfork, which has its parent's memory until it starts a program: attach to the parent",
   };
   return code >= 0 && code < kAttachCodes ? kTexts[code] : "unknown code of hbmprof_attach";
 }

@@ -1,31 +1,63 @@
-// The form of the exported functions of NVIDIA's libcuda since version 470: each jumps through a pointer of its own in
-// writable data, its slot.
+// The form of the exported functions of NVIDIA's libcuda since version 470: each jumps or calls through a pointer of its
+// own in writable data, its slot.
 #ifndef HBMPROF_SRC_BASE_DRIVER_SLOT_H_
 #define HBMPROF_SRC_BASE_DRIVER_SLOT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 
 namespace hbmprof::internal {
 
-inline constexpr int kDriverEntryBytesX86 = 22;
+inline constexpr int kDriverEntryBytesX86 = 72;
 inline constexpr int kDriverEntryBytesArm = 96;
 
 // These return the address of the slot of the function at `address`, whose bytes are `code`; 0 if it has another form.
 // They read at most the bytes above, and none behind the function's end.
 
 inline uint64_t DriverSlotOfX86(const unsigned char* code, uint64_t address) {
-  // [endbr64]; cmpl $0x321cba00, flag(%rip); je; jmp *slot(%rip)
-  constexpr unsigned char kEndbr[] = {0xf3, 0x0f, 0x1e, 0xfa};
-  constexpr unsigned char kEnded[] = {0x00, 0xba, 0x1c, 0x32};
-  const int start = std::memcmp(code, kEndbr, sizeof(kEndbr)) == 0 ? sizeof(kEndbr) : 0;
-  const unsigned char* const c = code + start;
-  const bool is_known = c[0] == 0x81 && c[1] == 0x3d && std::memcmp(c + 6, kEnded, sizeof(kEnded)) == 0 &&
-                        c[10] == 0x74 && c[12] == 0xff && c[13] == 0x25;
-  if (!is_known) return 0;
-  int32_t distance;
-  std::memcpy(&distance, c + 14, sizeof(distance));
-  return address + static_cast<uint64_t>(start + 18 + int64_t{distance});
+  // Until 555: cmpl; je; jmp. 580: a frame is made first, and the slot is called. Since 595: a frame is made after je.
+  // In a frame, arguments on the stack are copied. So this follows the instructions up to the jump or the call.
+  struct Instruction {
+    std::string_view start;
+    int bytes;
+  };
+  constexpr Instruction kKnown[] = {
+      {"\x81\x3d", 10},         // cmpl $number, flag(%rip)
+      {"\x74", 2},              // je
+      {"\x0f\x84", 6},          // je
+      {"\xf3\x0f\x1e\xfa", 4},  // endbr64
+      {"\x55", 1},              // push %rbp
+      {"\x50", 1},              // push %rax
+      {"\x41\x54", 2},          // push %r12
+      {"\xff\x75", 3},          // push number(%rbp)
+      {"\x8b\x45", 3},          // mov number(%rbp), %eax
+      {"\x48\x89\xe5", 3},      // mov %rsp, %rbp
+      {"\x48\x83\xec", 4},      // sub $number, %rsp
+  };
+  constexpr std::string_view kEnded("\x00\xba\x1c\x32", 4);
+  constexpr std::string_view kJump = "\xff\x25", kCall = "\xff\x15";
+  constexpr int kJumpBytes = 6;
+  bool has_comparison = false, has_branch = false;
+  for (int at = 0; at <= kDriverEntryBytesX86 - kJumpBytes;) {
+    const std::string_view rest(reinterpret_cast<const char*>(code + at),
+                                static_cast<size_t>(kDriverEntryBytesX86 - at));
+    if (rest.substr(0, 2) == kJump || rest.substr(0, 2) == kCall) {
+      int32_t distance;
+      std::memcpy(&distance, code + at + 2, sizeof(distance));
+      return has_branch ? address + static_cast<uint64_t>(at + kJumpBytes + int64_t{distance}) : 0;
+    }
+    const Instruction* const known = std::find_if(std::begin(kKnown), std::end(kKnown), [rest](const Instruction& it) {
+      return rest.substr(0, it.start.size()) == it.start;
+    });
+    if (known == std::end(kKnown)) return 0;
+    if (known == &kKnown[0]) has_comparison = rest.substr(6, kEnded.size()) == kEnded;
+    if (known == &kKnown[1] || known == &kKnown[2]) has_branch = has_comparison;
+    at += known->bytes;
+  }
+  return 0;
 }
 
 inline uint64_t DriverSlotOfArm(const unsigned char* code, uint64_t address) {

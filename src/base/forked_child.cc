@@ -1,7 +1,11 @@
 #include "src/base/forked_child.h"
 
+#include <linux/kcmp.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -34,6 +38,18 @@ bool IsOnlyThread() {
 }
 
 }  // namespace
+
+bool SharesParentsMemory() {
+  const KeptErrno kept_errno;
+  // The C library keeps the thread's id in memory, and tells it as a part of the number of the thread's clock, which the
+  // kernel defines: the complement of the id, and three bits. In a child of vfork it is a thread of the parent.
+  clockid_t clock = 0;
+  if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return false;
+  const pid_t thread = ~(clock >> 3);
+  if (thread == syscall(SYS_gettid) || syscall(SYS_tgkill, getpid(), thread, 0) == 0) return false;
+  // A child of clone without CLONE_VM has memory of its own. If that cannot be asked, it counts as its parent's.
+  return syscall(SYS_kcmp, getpid(), getppid(), KCMP_VM, 0, 0) <= 0;
+}
 
 bool IsForkedChild() { return is_forked_child.load(std::memory_order_relaxed); }
 

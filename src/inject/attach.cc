@@ -1,5 +1,5 @@
-// hbmprof_attach and hbmprof_detach. Each exported function of NVIDIA's libcuda since version 470 jumps through a
-// pointer of its own, its slot, in writable data. Attaching replaces these pointers by the wrappers, one by one, by
+// hbmprof_attach and hbmprof_detach. Each exported function of NVIDIA's libcuda since version 470 jumps or calls through
+// a pointer of its own, its slot, in writable data. Attaching replaces these pointers by the wrappers, one by one, by
 // compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the program
 // got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through
 // the references of their libraries.
@@ -30,6 +30,7 @@
 #include "src/base/control_protocol.h"
 #include "src/base/driver_slot.h"
 #include "src/base/fork.h"
+#include "src/base/forked_child.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
@@ -300,6 +301,7 @@ extern "C" {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const NoCancellation no_cancellation;
   if (!WasLoadedLate()) return kAttachPreloaded;
+  if (SharesParentsMemory()) return kAttachParentsMemory;
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kDetached)) return WhyNot(kAttachedAlready);
   AttachCode code = kAttachNoMemory;
@@ -314,6 +316,7 @@ extern "C" {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const NoCancellation no_cancellation;
   if (!WasLoadedLate()) return kAttachPreloaded;
+  if (SharesParentsMemory()) return kAttachParentsMemory;
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kAttached)) return WhyNot(kNotAttached);
   RestoreSlots();

@@ -154,6 +154,23 @@ void HoldDuringForks() {
   pthread_atfork([] { pthread_mutex_lock(lock); }, unlock, unlock);
 }
 
+// Functions with arguments on the stack, through the entries of the driver.
+void StackArguments() {
+  driver_program::UseDevice(0);
+  CHECK_THAT(attach(options) == 0);
+  const CUdeviceptr exported = allocate_before(1 << 20);
+  IpcMemHandle handle = {};
+  CHECK_THAT(cuIpcGetMemHandle(&handle, exported) == kSuccess);
+  CUdeviceptr opened = 0;
+  CHECK_THAT(cuIpcOpenMemHandle_v2(&opened, handle, 1) == kSuccess && opened != 0);
+  Handle library = nullptr;
+  int option = 0;
+  void* value = nullptr;
+  CHECK_THAT(cuLibraryLoadData(&library, "code", &option, &value, 0, &option, &value, 0) == kSuccess);
+  CHECK_THAT(cuLibraryUnload(library) == kSuccess);
+  Print("in order", 0);
+}
+
 // Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
 void Cycles(int cycles) {
   driver_program::UseDevice(0);
@@ -267,6 +284,23 @@ void Child() {
   Print("detach", detach());
 }
 
+// A child of vfork runs the functions in its parent's memory.
+void VforkedChild() {
+  driver_program::UseDevice(0);
+  volatile int codes[2] = {-1, -1};
+  const pid_t child = vfork();
+  if (child == 0) {
+    codes[0] = attach(options);
+    codes[1] = detach();
+    _exit(0);
+  }
+  CHECK_THAT(waitpid(child, nullptr, 0) == child);
+  Print("child attach", codes[0]);
+  Print("child detach", codes[1]);
+  Print("attach", attach(options));
+  Print("detach", detach());
+}
+
 // A thread that is to be cancelled attaches and detaches.
 void Cancelled() {
   driver_program::UseDevice(0);
@@ -347,11 +381,13 @@ int main(int, char** argv) {
   const std::string name = argv[2];
   if (name != "serve") Load(argv[1]);
   if (name == "leak") Leak();
+  if (name == "stack_arguments") StackArguments();
   if (name == "cycles") Cycles(std::atoi(argv[3]));
   if (name == "both") Both();
   if (name == "copy") Copy(argv[3]);
   if (name == "serve") Serve(static_cast<size_t>(std::atoi(argv[3])));
   if (name == "child") Child();
+  if (name == "vfork") VforkedChild();
   if (name == "cancelled") Cancelled();
   if (name == "options") Options();
   if (name == "no_thread") NoThread();

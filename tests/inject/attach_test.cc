@@ -57,10 +57,13 @@ class AttachTest : public ::testing::Test {
   const std::string profile_ = directory_ + "/exit.pb.gz";
 };
 
-TEST_F(AttachTest, OldMemoryShrinksAndTotalsAreTheDrivers) {
+// On the fake driver with each form of the entries.
+class AttachFormTest : public AttachTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(AttachFormTest, OldMemoryShrinksAndTotalsAreTheDrivers) {
   for (const char* const nvml : {":" HBMPROF_NVML_DOUBLE, ""}) {
     RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "leak"},
-                           Environment(std::string(HBMPROF_DOUBLES) + nvml));
+                           Environment(std::string(GetParam()) + nvml));
     EXPECT_EQ(program.ReadLine(), "attach 0");
     EXPECT_EQ(program.ReadLine(), "again 1");
     std::string info = Query(program, "info");
@@ -83,9 +86,9 @@ TEST_F(AttachTest, OldMemoryShrinksAndTotalsAreTheDrivers) {
   }
 }
 
-TEST_F(AttachTest, EachMarkedCallCountsOnceBesideHammeringThreads) {
+TEST_P(AttachFormTest, EachMarkedCallCountsOnceBesideHammeringThreads) {
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "cycles", "500"},
-                         Environment(HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE));
+                         Environment(std::string(GetParam()) + ":" HBMPROF_NVML_DOUBLE));
   EXPECT_EQ(program.ReadLine(), "cycles 500");
   program.WriteLine("");
   EXPECT_EQ(program.Wait(), 0);
@@ -94,6 +97,28 @@ TEST_F(AttachTest, EachMarkedCallCountsOnceBesideHammeringThreads) {
   EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_after"), 507);
   EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_before"), 0);
 }
+
+TEST_P(AttachFormTest, ArgumentsOnTheStackArrive) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "stack_arguments"}, Environment(GetParam()));
+  EXPECT_EQ(program.ReadLine(), "in order 0");
+  EXPECT_EQ(program.Wait(), 0);
+  const ProfileView view = ViewProfile(profile_);
+  // Stacks go on behind the entry.
+  EXPECT_EQ(view.SumUnder("alloc_space", "StackArguments"), view.SumUnder("alloc_space", "main"));
+  EXPECT_EQ(view.SumUnder("alloc_objects", "StackArguments"), 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Driver, AttachFormTest,
+                         ::testing::Values(HBMPROF_DOUBLES
+#ifdef HBMPROF_DOUBLES_580
+                                           ,
+                                           HBMPROF_DOUBLES_580, HBMPROF_DOUBLES_595
+#endif
+                                           ),
+                         [](const auto& info) {
+                           const std::string folder = info.param;
+                           return folder == HBMPROF_DOUBLES ? "470" : folder.substr(folder.size() - 3);
+                         });
 
 TEST_F(AttachTest, OneOfTwoThreadsAttaches) {
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "both"}, Environment(HBMPROF_DOUBLES));
@@ -124,6 +149,15 @@ TEST_F(AttachTest, ForkedChildRefuses) {
   RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "child"}, Environment(HBMPROF_DOUBLES));
   EXPECT_EQ(program.ReadLine(), "child attach 8");
   EXPECT_EQ(program.ReadLine(), "child detach 8");
+  EXPECT_EQ(program.ReadLine(), "detach 0");
+  EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(AttachTest, ChildOfVforkRefuses) {
+  RunningProgram program({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "vfork"}, Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(program.ReadLine(), "child attach 12");
+  EXPECT_EQ(program.ReadLine(), "child detach 12");
+  EXPECT_EQ(program.ReadLine(), "attach 0");
   EXPECT_EQ(program.ReadLine(), "detach 0");
   EXPECT_EQ(program.Wait(), 0);
 }

@@ -91,6 +91,19 @@ void Fork() {
   Stop();
 }
 
+// A child of vfork changes its parent's memory.
+void Vfork() {
+  Start();
+  Inside(2 * kMiB);
+  const pid_t child = vfork();
+  if (child == 0) {
+    cudaProfilerStart();
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  Stop();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -100,6 +113,7 @@ int main(int argc, char** argv) {
   if (name == "two") TwoRanges();
   if (name == "threads") Threads();
   if (name == "fork") Fork();
+  if (name == "vfork") Vfork();
   if (name == "none") Outside(kMiB);
   if (name == "nested") {
     Start();

@@ -227,6 +227,13 @@ TEST(CaptureRangeTest, TheSummaryShowsAFewOfManyRanges) {
             HasSubstr("hbmprof: 22 profiles of ranges are in " + fs::canonical(outcome.folder).string() + "\n")));
 }
 
+TEST(CaptureRangeTest, AChildOfVforkLeavesItsParentsRange) {
+  const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "vfork"});
+  EXPECT_EQ(outcome.run.out, "start 0\nstop 0\n");
+  EXPECT_THAT(OnlyFiles(outcome), ElementsAre("0.hbmrec", "0.pb.gz"));
+  EXPECT_EQ(InUse(ViewProfile(PathOf(outcome, "0.pb.gz"))), "0+2");
+}
+
 TEST(CaptureRangeTest, AForkedChildHasRangesOfItsOwn) {
   const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "fork"});
   EXPECT_EQ(outcome.run.out, "start 0\nstop 0\nstart 0\nstop 0\nstop 0\n");

@@ -31,5 +31,14 @@ chmod +x bin/go
 expect "pprof that cannot be built is an error" "fallback 0" \
   'PATH=$PWD/bin:$PATH; if pprof=$(hbmprof_pprof); then echo "$pprof"; else echo fallback; fi'
 
+printf '#!/bin/sh\necho no network; exit 1\n' >bin/apt-get
+chmod +x bin/apt-get
+expect "Ubuntu's packages that cannot be had are a note" \
+  "note: no keys of Ubuntu's archive, so the tests of its driver libraries are skipped: no network
+continues 0" \
+  'PATH=$PWD/bin:$PATH; hbmprof_ubuntu_drivers libnvidia-compute-580-server/resolute; echo continues'
+expect "a driver library that is there is not read again" "continues 0" \
+  'mkdir -p build/driver/580; hbmprof_ubuntu_drivers libnvidia-compute-580-server/resolute; echo continues'
+
 [[ $failed == 0 ]] && echo "ok"
 exit $failed

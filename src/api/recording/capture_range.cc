@@ -24,6 +24,7 @@
 #include "src/base/atomic_file.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
+#include "src/base/forked_child.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
@@ -41,7 +42,8 @@ constexpr int kMillisecondsToWaitAtExit = 2000;
 enum class Phase : uint64_t { kClosed, kOpening, kEndsWhenOpen, kOpen, kClosing };
 
 // The phase in the lower bits, and the number of the range above it, which is 0 in other phases than kOpen. Both have
-// the id of their process above them: the range of a parent is not a range of its forked child.
+// the id of their process above them: the range of a parent is not a range of its forked child. A child of vfork
+// changes nothing, because its memory is the parent's.
 std::atomic<uint64_t> state{0};
 constexpr int kPhaseBits = 3;
 constexpr int kNumberBits = 32;
@@ -214,6 +216,7 @@ uint64_t BeginCaptureRange(std::string_view name) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
+  if (SharesParentsMemory()) return 0;
   uint64_t number = 0;
   if (!WithEnoughStack([&] { number = Begin(name); })) {
     PrintMessage("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");

@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "src/base/attach.h"
 #include "src/base/driver_slot.h"
 #include "src/tool/attach/safe_thread.h"
 #include "src/tool/util/text.h"
@@ -29,6 +32,15 @@ const MappedFile* Driver(const Target& target) {
 bool HasSlot(const Target& target, uint64_t entry) {
   unsigned char code[internal::kDriverEntryBytes];
   return target.Read(entry, code, sizeof(code)) && internal::DriverSlotOf(code, entry) != 0;
+}
+
+// The number of the seccomp filters of a process or thread, by its file `status`.
+int SeccompFilters(const std::string& status) {
+  const std::string mode = StatusIn(status, "Seccomp");
+  if (mode.empty() || mode == "0") return 0;
+  if (mode == "1") return INT_MAX;  // only read, write and exit are allowed
+  const std::string number = StatusIn(status, "Seccomp_filters");  // since Linux 5.9
+  return number.empty() ? 1 : std::atoi(number.c_str());
 }
 
 std::string Contents(const std::string& path) {
@@ -75,7 +87,22 @@ absl::Status CheckCanAttach(const Target& target) {
     const uint64_t entry = target.Symbol(*driver, name);
     if (entry != 0 && HasSlot(target, entry)) continue;
     return refuse(": its CUDA driver, ", driver->path, ", ", entry == 0 ? "lacks " : "has an unknown form of ", name,
-                  ". hbmprof can attach with drivers from 470 to 555; start the program with `hbmprof run`");
+                  ". hbmprof can attach with drivers from " HBMPROF_KNOWN_DRIVERS
+                  "; start the program with `hbmprof run`");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSystemCalls(const Target& target) {
+  // The first process of a container has the filter of the container.
+  const int usual = target.inner_pid() == 1 ? 1 : SeccompFilters(target.OutsidePath("/proc/1/status"));
+  for (const pid_t thread : target.Threads()) {
+    if (SeccompFilters(Cat("/proc/", thread, "/status")) <= usual) continue;
+    return absl::FailedPreconditionError(
+        Cat("process ", target.pid(),
+            " has a seccomp filter of its own, which can end it at a system call that hbmprof makes in it (socket, "
+            "openat, clone, pselect6, ...). Start it with `hbmprof run`; or, if the filter allows these calls or gives "
+            "errors, attach with --allow-seccomp"));
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,11 @@ namespace hbmprof::tool {
 // Returns kFailedPrecondition with a message for the user if the process cannot be attached to. Stops nothing.
 absl::Status CheckCanAttach(const Target& target);
 
+// Returns kFailedPrecondition with a message for the user if system calls that the process does not make itself can end
+// it: if it, or its service, has set up filters of system calls (seccomp). The filter of a container's runtime does not
+// count, because it gives errors. Stops nothing.
+absl::Status CheckSystemCalls(const Target& target);
+
 // Whether the process has loaded the injected library.
 bool HasInjectedLibrary(const Target& target);
 

@@ -257,6 +257,11 @@ absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stoppe
     for (;;) {
       if (!target.Read(at, &data, sizeof(data))) return absl::UnavailableError("the process has ended meanwhile");
       if (is_reached()) return absl::OkStatus();
+      if (const std::string state = StatusOf(tid, "State"); state.empty() || state[0] == 'Z' || state[0] == 'X') {
+        return absl::UnavailableError(
+            "the thread that was to load the library has ended meanwhile: probably a seccomp filter of the process "
+            "forbids a system call");
+      }
       if (Clock::now() > end) return absl::DeadlineExceededError("");
       usleep(100);
     }

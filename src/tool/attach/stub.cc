@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 #include <cstddef>
 
@@ -103,7 +104,9 @@ namespace {
 #define HBMPROF_IN_STUB extern "C" __attribute__((section("hbmprof_stub"), used, visibility("hidden")))
 #define HBMPROF_INLINE __attribute__((always_inline)) inline
 
-// A borrowed thread waits for the command for so many milliseconds, before and after the calls.
+// A borrowed thread waits for the command for so long, before and after the calls. It counts the waits of a millisecond
+// too: a filter of system calls can make the clock fail.
+constexpr int64_t kMostNanos = 4'500'000'000;
 constexpr int kMostWaits = 4500;
 
 HBMPROF_INLINE long SystemCall(long number, long a, long b, long c, long d = 0, long e = 0, long f = 0) {
@@ -145,6 +148,12 @@ HBMPROF_INLINE Function* FunctionAt(uint64_t address) {
 HBMPROF_INLINE void WaitOneMillisecond() {
   __kernel_timespec time = {0, 1'000'000};
   SystemCall(SYS_pselect6, 0, 0, 0, 0, Address(&time), 0);
+}
+
+HBMPROF_INLINE int64_t Nanos() {
+  __kernel_timespec now = {0, 0};
+  SystemCall(SYS_clock_gettime, CLOCK_MONOTONIC, Address(&now), 0);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 #if defined(__x86_64__)
@@ -236,7 +245,10 @@ HBMPROF_IN_STUB void hbmprof_stub_load(StubData* data) {
   }
   SetState(data, StubData::kReady);
   uint32_t go = 0;
-  for (int i = 0; i < kMostWaits && (go = __atomic_load_n(&data->go, __ATOMIC_ACQUIRE)) == 0; ++i) WaitOneMillisecond();
+  const int64_t end = Nanos() + kMostNanos;
+  for (int i = 0; (go = __atomic_load_n(&data->go, __ATOMIC_ACQUIRE)) == 0 && i < kMostWaits && Nanos() < end; ++i) {
+    WaitOneMillisecond();
+  }
   if (go == 1) CallLibrary(data);
   if (data->memory_file >= 0) SystemCall(SYS_close, data->memory_file, 0, 0);
   RestoreVectors(vectors, data->has_xsave != 0);
@@ -245,12 +257,13 @@ HBMPROF_IN_STUB void hbmprof_stub_load(StubData* data) {
 // On the thread's own stack. Returns if the command has died: the thread then restores itself.
 HBMPROF_IN_STUB void hbmprof_stub_end(StubData* data) {
   int waits = kMostWaits;
+  const int64_t end = Nanos() + kMostNanos;
   if (data->scratch != 0) {
     SystemCall(SYS_munmap, static_cast<long>(data->scratch), kScratchBytes, 0);
     if (data->go == 0) waits = 1;
     SetState(data, StubData::kCalled);
   }
-  for (; waits > 0; --waits) WaitOneMillisecond();
+  for (; waits > 0 && Nanos() < end; --waits) WaitOneMillisecond();
   SetState(data, StubData::kLeft);
   SystemCall(SYS_rt_sigprocmask, SIG_SETMASK, Address(&data->mask), 0, sizeof(data->mask));
 }

@@ -79,9 +79,11 @@ bool IsLinker(std::string_view name) {
   return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
 }
 
-std::string StatusOf(pid_t id, std::string_view key) {
-  std::ifstream file(Cat("/proc/", id, "/status"));
-  for (std::string line; std::getline(file, line);) {
+std::string StatusOf(pid_t id, std::string_view key) { return StatusIn(Cat("/proc/", id, "/status"), key); }
+
+std::string StatusIn(const std::string& file, std::string_view key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
     if (line.compare(0, key.size(), key) != 0 || line[key.size()] != ':') continue;
     const size_t start = line.find_first_not_of(" \t", key.size() + 1);
     return start == std::string::npos ? "" : line.substr(start);

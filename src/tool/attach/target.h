@@ -18,7 +18,9 @@
 
 namespace hbmprof::tool {
 
-// Returns the value of a line of /proc/ID/status of a process or thread, as it is now; "" if there is none.
+// Returns the value of a line of the file `status` of a process or thread, as it is now; "" if there is none.
+std::string StatusIn(const std::string& file, std::string_view key);
+// The same of /proc/ID/status.
 std::string StatusOf(pid_t id, std::string_view key);
 
 // By the name of a file: whether it is part of the C library, or of the dynamic linker.

@@ -37,6 +37,7 @@ constexpr int kBeforeMillis = 1'000;
 
 struct AttachOptions : OutputOptions {
   std::string process;
+  bool allow_seccomp = false;
 };
 
 // The variables that are not the library's: it gets them from the options, or they are for the command.
@@ -231,6 +232,7 @@ absl::StatusOr<int> AttachTo(const Target& target, const AttachOptions& options,
     if (known.ok()) return known->state == "attached" ? internal::kAttachedAlready : internal::kAttachBusy;
   }
   RETURN_IF_ERROR(CheckCanAttach(target));
+  if (!options.allow_seccomp) RETURN_IF_ERROR(CheckSystemCalls(target));
   ASSIGN_OR_RETURN(const std::string lines, LibraryOptions(target, options, has_output));
   ASSIGN_OR_RETURN(const Attached attached, LoadLibrary(target, library, lines));
   return attached.code;
@@ -288,9 +290,12 @@ Command AddAttachCommand(CLI::App& tool) {
   auto options = std::make_shared<AttachOptions>();
   arguments->add_option("PROCESS", options->process, "Process id or name")->required();
   AddOutputOptions(*arguments, *options);
+  arguments->add_flag("--allow-seccomp", options->allow_seccomp,
+                      "Also if the process has a seccomp filter of its own, which can end it");
   arguments->footer(
       "The process keeps running. Afterwards it is as if it had been started by hbmprof run, except for the memory\n"
-      "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver from 470 to 555.\n"
+      "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver from " HBMPROF_KNOWN_DRIVERS
+      ".\n"
       "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
       "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");
   return {arguments, [options, arguments] {

@@ -18,7 +18,9 @@
 #include <sstream>
 
 #include "hbmprof/cuda_coverage.h"
+#include "src/base/attach.h"
 #include "src/base/descriptor.h"
+#include "src/base/driver_slot.h"
 #include "src/base/python_versions.h"
 #include "src/base/references.h"
 #include "src/tool/commands/command.h"
@@ -93,6 +95,21 @@ void Driver(Findings& findings) {
   if (get_count != nullptr) get_count(&count);
   findings.Say("driver", Cat(path, ", CUDA ", version / 1000, ".", version % 1000 / 10, ", ", count,
                              count == 1 ? " device" : " devices"));
+}
+
+// By the code of two functions, as the command `attach` does. Calls none.
+void Attaching(Findings& findings) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return;
+  const auto has_slot = [&](const char* name) {
+    const void* const entry = dlsym(driver, name);
+    return entry != nullptr && internal::DriverSlotOf(static_cast<const unsigned char*>(entry),
+                                                      reinterpret_cast<uintptr_t>(entry)) != 0;
+  };
+  findings.Say("attach", has_slot("cuMemAlloc_v2") && has_slot("cuMemFree_v2")
+                             ? "the driver's functions have a form that `hbmprof attach` knows"
+                             : "the driver's functions have an unknown form: `hbmprof attach` refuses (known: "
+                               "drivers " HBMPROF_KNOWN_DRIVERS ")");
 }
 
 void Nvml(Findings& findings) {
@@ -484,6 +501,7 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   Findings findings;
   KeepFromMakingDeviceFiles();
   Driver(findings);
+  Attaching(findings);
   Nvml(findings);
   findings.Say("toolkit", FindProgram("nvcc").value_or("no nvcc; profiling does not need it"));
   Limits(findings);

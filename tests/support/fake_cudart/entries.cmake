@@ -1,6 +1,7 @@
 # fake_cuda_entries(SOURCES OUT_HEADER OUT_SOURCE): the entries of the fake libcuda.so.1 have the form of those of
-# NVIDIA's libcuda since 470: each exported function jumps through a pointer of its own in writable data. The header
-# renames the functions that the sources define; the source defines the exported functions.
+# NVIDIA's libcuda since 470: each exported function jumps or calls through a pointer of its own in writable data. The
+# header renames the functions that the sources define. The source defines the exported functions; FAKE_CUDA_FORM is the
+# first version of the driver with the form of the entries (entry_code.inc).
 function(fake_cuda_entries sources header entries)
   set(_names)
   foreach(_source IN LISTS sources)
@@ -16,36 +17,21 @@ function(fake_cuda_entries sources header entries)
   set(_entries)
   foreach(_name IN LISTS _names)
     string(APPEND _defines "#define ${_name} fake_impl_${_name}\n")
-    string(APPEND _entries "entry ${_name}\n")
+    set(_words 0)  # of the arguments on the stack
+    if(_name MATCHES "^cuLibraryLoad")
+      set(_words 2)
+    elseif(_name MATCHES "^cuIpcOpenMemHandle")
+      set(_words 8)
+    endif()
+    string(APPEND _entries "entry ${_name}, ${_words}\n")
   endforeach()
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
-    set(_code "
-    adrp x16, ended
-    mov w17, #0xba00
-    movk w17, #0x321c, lsl #16
-    ldr w16, [x16, :lo12:ended]
-    cmp w16, w17
-    b.eq 1f
-    adrp x16, slot_\\name
-    ldr x16, [x16, :lo12:slot_\\name]
-    br x16
-1:  mov w0, #4
-    ret")
-  else()
-    set(_code "
-    cmpl $0x321cba00, ended(%rip)
-    je 1f
-    jmp *slot_\\name(%rip)
-1:  movl $4, %eax
-    ret")
-  endif()
   file(CONFIGURE OUTPUT ${header} CONTENT "@_defines@" @ONLY)
   # The rows of fake_cuda_entry: the function and the exported function.
   file(CONFIGURE OUTPUT ${entries} @ONLY CONTENT "asm(R\"(
     .data
     .p2align 3
 ended: .quad 0
-    .macro entry name
+    .macro entry name, words
     .section .data.rel.local, \"aw\"
     .p2align 3
 slot_\\name: .quad fake_impl_\\name
@@ -57,7 +43,9 @@ slot_\\name: .quad fake_impl_\\name
     .globl \\name
     .type \\name, %function
     .hidden fake_impl_\\name
-\\name: @_code@
+\\name:)\"
+#include \"tests/support/fake_cudart/entry_code.inc\"
+R\"(
     .size \\name, .-\\name
     .endm
     .section .data.rel.ro.local, \"aw\"

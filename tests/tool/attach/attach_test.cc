@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -37,6 +38,7 @@ namespace {
 
 using hbmprof::tool::Attached;
 using hbmprof::tool::CheckCanAttach;
+using hbmprof::tool::CheckSystemCalls;
 using hbmprof::tool::LoadLibrary;
 using hbmprof::tool::StopSafeThread;
 using hbmprof::tool::Target;
@@ -67,6 +69,7 @@ absl::StatusOr<Attached> AttachOnce(pid_t pid, const std::string& library = ATTA
   absl::StatusOr<std::unique_ptr<Target>> target = Target::Open(pid);
   if (!target.ok()) return target.status();
   if (absl::Status status = CheckCanAttach(**target); !status.ok()) return status;
+  if (absl::Status status = CheckSystemCalls(**target); !status.ok()) return status;
   return LoadLibrary(**target, library, kOptions);
 }
 
@@ -116,6 +119,26 @@ TEST(AttachTest, ThreadGoesOnAfterTheCommandDied) {
     EXPECT_EQ((*target)->ReadLine(), "end");
     EXPECT_EQ((*target)->Wait(), 0);
   }
+}
+
+// A clock measures the time after which it does so, not the number of waits.
+TEST(AttachTest, ThreadOfADeadCommandStaysAwayFiveSeconds) {
+  RunningProgram target({ATTACH_TARGET, "wait", "read"}, {"LD_LIBRARY_PATH=", "WAIT_LONGER=1"});
+  ASSERT_EQ(target.ReadLine(), "ready");
+  const pid_t command = fork();
+  if (command == 0) {
+    constexpr int kBeforeTheTexts = 2;
+    writes_until_death = kBeforeTheTexts;
+    _exit(AttachOnce(target.pid()).ok() ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(command, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const auto start = std::chrono::steady_clock::now();
+  target.WriteLine("go");
+  EXPECT_EQ(target.ReadLine(), "end");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(target.Wait(), 0);
 }
 
 TEST(AttachTest, FileBelowTheProgramThatCannotBeRead) {
@@ -316,6 +339,35 @@ TEST(AttachRefusal, StoppedProcess) {
   EXPECT_THAT(Refusal(target->pid()), HasSubstr("is stopped; let it go on"));
 }
 
+// A filter ends the process, or its thread, at a call that attaching makes and the program does not.
+TEST(AttachRefusal, SandboxedProcess) {
+  for (const char* const call : {"pselect6", "socket", "openat"}) {
+    for (const char* const action : {"process", "thread"}) {
+      SCOPED_TRACE(std::string(call) + " " + action);
+      RunningProgram target({ATTACH_TARGET, "wait", "read"},
+                            {"LD_LIBRARY_PATH=", std::string("FORBID=") + call, std::string("FORBID_ACTION=") + action});
+      ASSERT_EQ(target.ReadLine(), "ready");
+      EXPECT_THAT(Refusal(target.pid()), HasSubstr("has a seccomp filter of its own, which can end it"));
+      target.WriteLine("go");
+      EXPECT_EQ(target.ReadLine(), "end");
+      EXPECT_EQ(target.Wait(), 0);
+    }
+  }
+}
+
+// The user has allowed it, and the filter ends the borrowed thread.
+TEST(AttachRefusal, ThreadEndsMeanwhile) {
+  RunningProgram target({ATTACH_TARGET, "hammer", "4"}, {"LD_LIBRARY_PATH=", "FORBID=pselect6", "FORBID_ACTION=thread"});
+  ASSERT_EQ(target.ReadLine(), "ready");
+  const auto opened = Target::Open(target.pid());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(std::string(LoadLibrary(**opened, ATTACH_PROBE, kOptions).status().message()),
+              HasSubstr("the thread that was to load the library has ended meanwhile"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  kill(target.pid(), SIGKILL);
+}
+
 TEST(AttachRefusal, NoThreadWaits) {
   Ready target({ATTACH_TARGET, "spin"});
   const auto opened = Target::Open(target->pid());
@@ -372,7 +424,8 @@ pid_t FirstChild(pid_t pid) {
 // A target in namespaces of its own, where it does not see the folder of the library. `setup`: further commands.
 class Container {
  public:
-  explicit Container(const std::string& setup) : shell_(Command(setup)) {
+  explicit Container(const std::string& setup, const std::vector<std::string>& starter = {})
+      : shell_(Command(setup, starter)) {
     EXPECT_EQ(shell_.ReadLine(), "ready");
     EXPECT_EQ(shell_.ReadLine(), "hidden");
     pid_ = FirstChild(FirstChild(shell_.pid()));
@@ -382,17 +435,15 @@ class Container {
   pid_t pid() const { return pid_; }
 
  private:
-  static std::vector<std::string> Command(const std::string& setup) {
+  static std::vector<std::string> Command(const std::string& setup, const std::vector<std::string>& starter) {
     const std::string folder = std::string(ATTACH_PROBE).substr(0, std::string(ATTACH_PROBE).rfind('/'));
-    return {"/usr/bin/unshare",
-            "-m",
-            "-p",
-            "-f",
-            "/bin/sh",
-            "-c",
-            "exec 3<&0; mount --make-rprivate / && cd / && " + setup +
-                " { " ATTACH_TARGET " wait read <&3 & } && sleep 0.3 && mount -t tmpfs none " + folder +
-                " && echo hidden; wait"};
+    std::vector<std::string> command = {"/usr/bin/unshare", "-m", "-p", "-f"};
+    command.insert(command.end(), starter.begin(), starter.end());
+    command.insert(command.end(), {"/bin/sh", "-c",
+                                   "exec 3<&0; mount --make-rprivate / && cd / && " + setup +
+                                       " { " ATTACH_TARGET " wait read <&3 & } && sleep 0.3 && mount -t tmpfs none " +
+                                       folder + " && echo hidden; wait"});
+    return command;
   }
   RunningProgram shell_;
   pid_t pid_ = -1;
@@ -429,7 +480,8 @@ constexpr char kNoFileInMemory[] =
 
 TEST(AttachContainer, ProcessMayMakeNoFileInMemory) {
   if (!Container::CanBeMade()) GTEST_SKIP() << "no mount namespace can be made here";
-  Container container("export FORBID_MEMFD=1 &&");
+  // The filter of a container holds for its first process too.
+  Container container("mount -t proc none /proc &&", {ATTACH_TARGET, "forbid", "memfd_create", "error"});
   EXPECT_EQ(Refusal(container.pid()), kNoFileInMemory);
   container->WriteLine("go");
   EXPECT_EQ(container->ReadLine(), "end");

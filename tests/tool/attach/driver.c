@@ -1,4 +1,4 @@
-// A libcuda.so.1 with entries of the form of NVIDIA's since 470 (without OTHER_FORM), or of an older form.
+// A libcuda.so.1 with entries of the form of NVIDIA's 470 to 555 (without OTHER_FORM), or of an older form.
 #ifdef OTHER_FORM
 int cuMemAlloc_v2(void) { return 0; }
 int cuMemFree_v2(void) { return 0; }

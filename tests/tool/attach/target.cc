@@ -1,6 +1,7 @@
 // A process that is attached to. "wait KIND": one thread that waits in a function of the C library, and says whether
 // the wait and its registers were changed. "hammer N": N threads that use what attaching uses too. "spin": no thread
-// that waits. "exec": after a line of input it starts "wait read" in its place.
+// that waits. "exec": after a line of input it starts "wait read" in its place. "forbid CALL ACTION PROGRAM...": starts
+// the program with a filter of system calls.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -284,11 +285,18 @@ int RunWait(const std::string& kind) {
   return 0;
 }
 
-// From now on memfd_create fails.
-void ForbidMemfd() {
+// From now on the system call gives an error, or ends the process or its thread.
+void Forbid(const std::string& call, const std::string& action) {
+  unsigned number = SYS_memfd_create;
+  if (call == "openat") number = SYS_openat;
+  if (call == "pselect6") number = SYS_pselect6;
+  if (call == "socket") number = SYS_socket;
+  unsigned result = SECCOMP_RET_ERRNO | EACCES;
+  if (action == "process") result = SECCOMP_RET_KILL_PROCESS;
+  if (action == "thread") result = SECCOMP_RET_KILL_THREAD;
   sock_filter steps[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-                         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+                         BPF_STMT(BPF_RET | BPF_K, result),
                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program = {sizeof(steps) / sizeof(steps[0]), steps};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -370,7 +378,14 @@ int main(int count, char** words) {
   const std::string what = count > 1 ? words[1] : "";
   cuMemAlloc_v2();
   if (std::getenv("MAP_BELOW") != nullptr) MapBelowTheProgram();
-  if (std::getenv("FORBID_MEMFD") != nullptr) ForbidMemfd();
+  // Each wait with a time limit takes some milliseconds longer, as on a busy machine.
+  if (std::getenv("WAIT_LONGER") != nullptr) prctl(PR_SET_TIMERSLACK, 4'000'000, 0, 0, 0);
+  if (const char* const call = std::getenv("FORBID")) Forbid(call, std::getenv("FORBID_ACTION"));
+  if (what == "forbid" && count > 4) {
+    Forbid(words[2], words[3]);
+    execv(words[4], words + 4);
+    return 3;
+  }
   if (what == "wait" && count > 2) return RunWait(words[2]);
   if (what == "hammer" && count > 2) return RunHammer(std::atoi(words[2]));
   if (what == "exec") {
