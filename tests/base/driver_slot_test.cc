@@ -109,7 +109,7 @@ TEST(DriverSlotTest, X86WithArgumentsOnTheStack) {
 
 TEST(DriverSlotTest, OtherFormsOfX86HaveNone) {
   for (const auto& code : {Bytes(kOf550), Bytes(kOf580), Bytes(kOf615)}) {
-    for (size_t cut = 0; cut < 20; ++cut) EXPECT_EQ(SlotOfX86({code.begin(), code.begin() + cut}, 0x1000), 0u);
+    for (size_t cut = 0; cut < 14; ++cut) EXPECT_EQ(SlotOfX86({code.begin(), code.begin() + cut}, 0x1000), 0u);
     // Another number in the comparison, no comparison at all, and no branch.
     std::vector<unsigned char> other = code;
     *std::find(other.begin(), other.end(), 0xba) = 0xbb;

@@ -41,6 +41,17 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 [[gnu::noinline]] CUdeviceptr allocate_before(size_t bytes) { return Allocate(bytes); }
 [[gnu::noinline]] CUdeviceptr allocate_after(size_t bytes) { return Allocate(bytes); }
+// Calls functions with arguments on the stack.
+[[gnu::noinline]] void call_with_stack_arguments(CUdeviceptr exported) {
+  IpcMemHandle handle = {};
+  CHECK_THAT(cuIpcGetMemHandle(&handle, exported) == kSuccess);
+  CUdeviceptr opened = 0;
+  CHECK_THAT(cuIpcOpenMemHandle_v2(&opened, handle, 1) == kSuccess && opened != 0);
+  Handle library = nullptr;
+  int option = 0;
+  void* value = nullptr;
+  CHECK_THAT(cuLibraryLoadData(&library, "code", &option, &value, 0, &option, &value, 0) == kSuccess);
+}
 }
 
 namespace {
@@ -152,23 +163,6 @@ template <pthread_mutex_t* lock>
 void HoldDuringForks() {
   const auto unlock = [] { pthread_mutex_unlock(lock); };
   pthread_atfork([] { pthread_mutex_lock(lock); }, unlock, unlock);
-}
-
-// Functions with arguments on the stack, through the entries of the driver.
-void StackArguments() {
-  driver_program::UseDevice(0);
-  CHECK_THAT(attach(options) == 0);
-  const CUdeviceptr exported = allocate_before(1 << 20);
-  IpcMemHandle handle = {};
-  CHECK_THAT(cuIpcGetMemHandle(&handle, exported) == kSuccess);
-  CUdeviceptr opened = 0;
-  CHECK_THAT(cuIpcOpenMemHandle_v2(&opened, handle, 1) == kSuccess && opened != 0);
-  Handle library = nullptr;
-  int option = 0;
-  void* value = nullptr;
-  CHECK_THAT(cuLibraryLoadData(&library, "code", &option, &value, 0, &option, &value, 0) == kSuccess);
-  CHECK_THAT(cuLibraryUnload(library) == kSuccess);
-  Print("in order", 0);
 }
 
 // Cycles of attach, one marked allocation, detach, and one allocation that is not recorded.
@@ -381,7 +375,12 @@ int main(int, char** argv) {
   const std::string name = argv[2];
   if (name != "serve") Load(argv[1]);
   if (name == "leak") Leak();
-  if (name == "stack_arguments") StackArguments();
+  if (name == "stack_arguments") {
+    driver_program::UseDevice(0);
+    CHECK_THAT(attach(options) == 0);
+    call_with_stack_arguments(allocate_after(1 << 20));
+    Print("in order", 0);
+  }
   if (name == "cycles") Cycles(std::atoi(argv[3]));
   if (name == "both") Both();
   if (name == "copy") Copy(argv[3]);

@@ -104,8 +104,7 @@ TEST_P(AttachFormTest, ArgumentsOnTheStackArrive) {
   EXPECT_EQ(program.Wait(), 0);
   const ProfileView view = ViewProfile(profile_);
   // Stacks go on behind the entry.
-  EXPECT_EQ(view.SumUnder("alloc_space", "StackArguments"), view.SumUnder("alloc_space", "main"));
-  EXPECT_EQ(view.SumUnder("alloc_objects", "StackArguments"), 3);
+  EXPECT_EQ(view.SumUnder("alloc_objects", "call_with_stack_arguments"), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Driver, AttachFormTest,
