@@ -28,7 +28,7 @@ enum AttachCode : int {
   kAttachForkedChild = 8,  // a forked child of a process that was attached to
   kNotAttached = 9,        // hbmprof_detach: there is nothing to detach
   kAttachOptionsTooLong = 10,
-  kAttachNoControl = 11,  // no control socket can be made in HBMPROF_SOCKET_DIR
+  kAttachNoControl = 11,      // no control socket can be made in HBMPROF_SOCKET_DIR
   kAttachParentsMemory = 12,  // a child of vfork
 };
 inline constexpr int kAttachCodes = 13;

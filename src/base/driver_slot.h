@@ -1,5 +1,5 @@
-// The form of the exported functions of NVIDIA's libcuda since version 470: each jumps or calls through a pointer of its
-// own in writable data, its slot.
+// The form of the exported functions of NVIDIA's libcuda since version 470: each jumps or calls through a pointer of
+// its own in writable data, its slot.
 #ifndef HBMPROF_SRC_BASE_DRIVER_SLOT_H_
 #define HBMPROF_SRC_BASE_DRIVER_SLOT_H_
 

@@ -41,8 +41,8 @@ bool IsOnlyThread() {
 
 bool SharesParentsMemory() {
   const KeptErrno kept_errno;
-  // The C library keeps the thread's id in memory, and tells it as a part of the number of the thread's clock, which the
-  // kernel defines: the complement of the id, and three bits. In a child of vfork it is a thread of the parent.
+  // The C library keeps the thread's id in memory, and tells it as a part of the number of the thread's clock, which
+  // the kernel defines: the complement of the id, and three bits. In a child of vfork it is a thread of the parent.
   clockid_t clock = 0;
   if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return false;
   const pid_t thread = ~(clock >> 3);

@@ -1,8 +1,8 @@
-// hbmprof_attach and hbmprof_detach. Each exported function of NVIDIA's libcuda since version 470 jumps or calls through
-// a pointer of its own, its slot, in writable data. Attaching replaces these pointers by the wrappers, one by one, by
-// compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the program
-// got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through
-// the references of their libraries.
+// hbmprof_attach and hbmprof_detach. Each exported function of NVIDIA's libcuda since version 470 jumps or calls
+// through a pointer of its own, its slot, in writable data. Attaching replaces these pointers by the wrappers, one by
+// one, by compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the
+// program got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through the
+// references of their libraries.
 #include "src/base/attach.h"
 
 #include <dlfcn.h>

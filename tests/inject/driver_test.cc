@@ -206,7 +206,8 @@ TEST_P(RealDriverTest, DoctorNamesItsErrors) {
     EXPECT_THAT(run.out, HasSubstr("NVML error 9 (Driver Not Loaded): `unaccounted` counts all processes on a device"));
   }
   EXPECT_EQ(access("/dev/nvidiactl", F_OK), before) << "the command must not make it";
-  EXPECT_THAT(run.out, HasSubstr("  attach           the driver's functions have a form that `hbmprof attach` knows\n"));
+  EXPECT_THAT(run.out,
+              HasSubstr("  attach           the driver's functions have a form that `hbmprof attach` knows\n"));
 }
 #endif
 

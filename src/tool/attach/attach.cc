@@ -38,7 +38,7 @@ bool HasSlot(const Target& target, uint64_t entry) {
 int SeccompFilters(const std::string& status) {
   const std::string mode = StatusIn(status, "Seccomp");
   if (mode.empty() || mode == "0") return 0;
-  if (mode == "1") return INT_MAX;  // only read, write and exit are allowed
+  if (mode == "1") return INT_MAX;                                 // only read, write and exit are allowed
   const std::string number = StatusIn(status, "Seccomp_filters");  // since Linux 5.9
   return number.empty() ? 1 : std::atoi(number.c_str());
 }

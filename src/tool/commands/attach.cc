@@ -294,7 +294,8 @@ Command AddAttachCommand(CLI::App& tool) {
                       "Also if the process has a seccomp filter of its own, which can end it");
   arguments->footer(
       "The process keeps running. Afterwards it is as if it had been started by hbmprof run, except for the memory\n"
-      "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver from " HBMPROF_KNOWN_DRIVERS
+      "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver "
+      "from " HBMPROF_KNOWN_DRIVERS
       ".\n"
       "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
       "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");

@@ -103,8 +103,8 @@ void Attaching(Findings& findings) {
   if (driver == nullptr) return;
   const auto has_slot = [&](const char* name) {
     const void* const entry = dlsym(driver, name);
-    return entry != nullptr && internal::DriverSlotOf(static_cast<const unsigned char*>(entry),
-                                                      reinterpret_cast<uintptr_t>(entry)) != 0;
+    return entry != nullptr &&
+           internal::DriverSlotOf(static_cast<const unsigned char*>(entry), reinterpret_cast<uintptr_t>(entry)) != 0;
   };
   findings.Say("attach", has_slot("cuMemAlloc_v2") && has_slot("cuMemFree_v2")
                              ? "the driver's functions have a form that `hbmprof attach` knows"

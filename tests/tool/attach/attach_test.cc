@@ -344,8 +344,8 @@ TEST(AttachRefusal, SandboxedProcess) {
   for (const char* const call : {"pselect6", "socket", "openat"}) {
     for (const char* const action : {"process", "thread"}) {
       SCOPED_TRACE(std::string(call) + " " + action);
-      RunningProgram target({ATTACH_TARGET, "wait", "read"},
-                            {"LD_LIBRARY_PATH=", std::string("FORBID=") + call, std::string("FORBID_ACTION=") + action});
+      RunningProgram target({ATTACH_TARGET, "wait", "read"}, {"LD_LIBRARY_PATH=", std::string("FORBID=") + call,
+                                                              std::string("FORBID_ACTION=") + action});
       ASSERT_EQ(target.ReadLine(), "ready");
       EXPECT_THAT(Refusal(target.pid()), HasSubstr("has a seccomp filter of its own, which can end it"));
       target.WriteLine("go");
@@ -357,7 +357,8 @@ TEST(AttachRefusal, SandboxedProcess) {
 
 // The user has allowed it, and the filter ends the borrowed thread.
 TEST(AttachRefusal, ThreadEndsMeanwhile) {
-  RunningProgram target({ATTACH_TARGET, "hammer", "4"}, {"LD_LIBRARY_PATH=", "FORBID=pselect6", "FORBID_ACTION=thread"});
+  RunningProgram target({ATTACH_TARGET, "hammer", "4"},
+                        {"LD_LIBRARY_PATH=", "FORBID=pselect6", "FORBID_ACTION=thread"});
   ASSERT_EQ(target.ReadLine(), "ready");
   const auto opened = Target::Open(target.pid());
   ASSERT_TRUE(opened.ok()) << opened.status();

@@ -230,6 +230,25 @@ TEST_F(AttachServerTest, ProfileAtExitAfterDetachHasWhatWasRecorded) {
   EXPECT_EQ(view.SumUnder("alloc_objects", "allocate_before"), 0);
 }
 
+// A program with a filter of its own, which gives an error.
+class AttachSandboxTest : public AttachedProgramTest {
+ protected:
+  AttachSandboxTest()
+      : AttachedProgramTest({ATTACH_TARGET, "forbid", "memfd_create", "error", ATTACH_PROGRAM, "-", "serve", "0"}) {}
+};
+
+TEST_F(AttachSandboxTest, UserAllowsTheFilter) {
+  ASSERT_EQ(ready_, "ready 0");
+  const CommandResult refused = Attach();
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("process " + id_ + " has a seccomp filter of its own"));
+  std::vector<std::string> arguments = AttachArguments();
+  arguments.push_back("--allow-seccomp");
+  const CommandResult attach = Run(arguments);
+  EXPECT_EQ(attach.exit_code, 0) << attach.err;
+  EXPECT_EQ(Run({"detach", id_}).exit_code, 0);
+}
+
 // --- Users and namespaces. ---
 
 const std::vector<std::string> kNobody = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};

@@ -295,8 +295,7 @@ void Forbid(const std::string& call, const std::string& action) {
   if (action == "process") result = SECCOMP_RET_KILL_PROCESS;
   if (action == "thread") result = SECCOMP_RET_KILL_THREAD;
   sock_filter steps[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-                         BPF_STMT(BPF_RET | BPF_K, result),
+                         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, result),
                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program = {sizeof(steps) / sizeof(steps[0]), steps};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
