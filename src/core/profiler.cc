@@ -27,10 +27,17 @@ void Profiler::SetEnabled(bool enabled) {
   enabled_.store(enabled && can_record, std::memory_order_relaxed);
 }
 
+constexpr Profiler::Profiler(IsOff) noexcept : enabled_(false) {}
+
 Profiler& Profiler::Off() {
-  // All bytes are zero: it is not enabled and has no implementation. It needs no constructor and no destructor.
-  alignas(Profiler) static char memory[sizeof(Profiler)];
-  return *reinterpret_cast<Profiler*>(memory);
+  // Constant-initialized, and of a type with a destructor that does nothing.
+  union Storage {
+    constexpr Storage() : profiler(IsOff{}) {}
+    ~Storage() {}
+    Profiler profiler;
+  };
+  static Storage off;
+  return off.profiler;
 }
 
 Profiler::~Profiler() {
