@@ -29,16 +29,20 @@ void Profiler::SetEnabled(bool enabled) {
 
 constexpr Profiler::Profiler(IsOff) noexcept : enabled_(false) {}
 
-Profiler& Profiler::Off() {
-  // Constant-initialized, and of a type with a destructor that does nothing.
-  union Storage {
-    constexpr Storage() : profiler(IsOff{}) {}
-    ~Storage() {}
-    Profiler profiler;
-  };
-  static Storage off;
-  return off.profiler;
-}
+// Constant-initialized, and of a type with a destructor that does nothing.
+union internal::ProfilerAccess::OffProfiler {
+  constexpr OffProfiler() : profiler(Profiler::IsOff{}) {}
+  ~OffProfiler() {}
+  Profiler profiler;
+};
+
+namespace {
+
+internal::ProfilerAccess::OffProfiler off;
+
+}  // namespace
+
+Profiler& Profiler::Off() { return off.profiler; }
 
 Profiler::~Profiler() {
   if (impl_ != nullptr) internal::RemoveProfiler(impl_.get());
