@@ -14,8 +14,9 @@
  * Conventions, which hold for every function that does not say otherwise:
  *
  * 1. Threads: every function may be called by any thread at any time. Once the profiler exists (after hbmprof_init() or
- *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers. No function throws an
- *    exception, ends the process, or calls a function of the caller.
+ *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers, and need less than 4
+ * KiB of stack. The call that makes the profiler needs 16 KiB. No function throws an exception, ends the process, or
+ * calls a function of the caller.
  * 2. Errors: a function that returns `int` as a status returns 0 for success, or else one of enum hbmprof_status;
  *    hbmprof_last_error() then describes the error. hbmprof_record_* return 1 if the event was recorded, else 0.
  * 3. Strings are UTF-8 and end with a zero byte. A null pointer ends the process, except where null is allowed. Strings

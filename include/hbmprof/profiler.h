@@ -106,8 +106,9 @@ struct FoundBuffer {
 };
 
 // Thread safety: any thread may call any function at any time, except where stated otherwise. The functions that begin
-// with Record may also be called in signal handlers. After a fork the child begins without records and may use the
-// profiler.
+// with Record may also be called in signal handlers, and need less than 4 KiB of stack. The first call of Default(),
+// which makes the profiler, must not be made in a signal handler and needs 16 KiB. After a fork the child begins
+// without records and may use the profiler.
 //
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
 // return a string, a function, a Snapshot or a FoundBuffer; none from others.
@@ -331,6 +332,9 @@ class Profiler {
  private:
   friend class internal::ProfilerAccess;
 
+  // Makes the profiler that Default() returns to the thread that is making the real one. It is never enabled.
+  struct IsOff {};
+  constexpr explicit Profiler(IsOff) noexcept;
   // Makes a profiler that has joined the profiler of the injected library.
   Profiler(const internal::InjectedProfiler& joined, bool enabled);
 
@@ -339,7 +343,7 @@ class Profiler {
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
   FreedRecord Free(BufferId id);
 
-  // The profiler that Default() returns to the thread that is making the real one. It is never enabled.
+  // Returns the only profiler that was made with IsOff. It needs no initialization and is never destroyed.
   static Profiler& Off();
 
   std::atomic<bool> enabled_;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "src/base/device_facts.h"
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
@@ -33,7 +34,9 @@ void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
 }
 
 void StartInChild(bool is_usable) {
-  driver_context.store(nullptr);  // a child must not call its parent's driver, whose locks may be held
+  // A child must not call its parent's driver, whose locks may be held.
+  driver_context.store(nullptr);
+  device_facts.store(nullptr);
   EventLog::ForgetThreads();
   ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
 }

@@ -27,11 +27,22 @@ void Profiler::SetEnabled(bool enabled) {
   enabled_.store(enabled && can_record, std::memory_order_relaxed);
 }
 
-Profiler& Profiler::Off() {
-  // All bytes are zero: it is not enabled and has no implementation. It needs no constructor and no destructor.
-  alignas(Profiler) static char memory[sizeof(Profiler)];
-  return *reinterpret_cast<Profiler*>(memory);
-}
+constexpr Profiler::Profiler(IsOff) noexcept : enabled_(false) {}
+
+// Constant-initialized, and of a type with a destructor that does nothing.
+union internal::ProfilerAccess::OffProfiler {
+  constexpr OffProfiler() : profiler(Profiler::IsOff{}) {}
+  ~OffProfiler() {}
+  Profiler profiler;
+};
+
+namespace {
+
+internal::ProfilerAccess::OffProfiler off;
+
+}  // namespace
+
+Profiler& Profiler::Off() { return off.profiler; }
 
 Profiler::~Profiler() {
   if (impl_ != nullptr) internal::RemoveProfiler(impl_.get());

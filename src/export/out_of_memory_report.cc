@@ -68,7 +68,8 @@ struct Shares {
   int64_t idle() const { return idle_segments + idle_driver; }
 };
 
-Shares SharesOf(const DeviceStats& stats) {
+Shares SharesOf(const OutOfMemory& failure) {
+  const DeviceStats& stats = failure.stats;
   Shares shares;
   shares.limit = stats.bytes_limit;
   shares.free = stats.bytes_free;
@@ -78,6 +79,8 @@ Shares SharesOf(const DeviceStats& stats) {
   shares.idle_driver = stats.driver_cache_bytes.value_or(0);
   shares.unaccounted = stats.unaccounted;
   shares.unaccounted_is_shared = stats.driver_scope == DriverScope::kDevice;
+  // The rest of the host's memory is also that of programs without a device, and of the host's caches.
+  if (failure.uses_host_memory) return shares;
   if (stats.driver_scope == DriverScope::kProcess && shares.limit && shares.free && stats.driver_bytes_in_use) {
     shares.others = std::max<int64_t>(0, *shares.limit - *shares.free - *stats.driver_bytes_in_use);
   } else if (shares.limit && !shares.free && stats.driver_bytes_in_use) {
@@ -360,12 +363,22 @@ std::string ProcessesText(const std::vector<DeviceProcess>& processes,
 
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   if (failure.space != MemorySpace::kDevice) return JudgeHostMemory(failure);
-  const Shares shares = SharesOf(failure.stats);
+  const Shares shares = SharesOf(failure);
   if (failure.requested && failure.pool_limit &&
       *failure.requested > *failure.pool_limit - failure.pool_in_use.value_or(0)) {
     return {OutOfMemoryCause::kLimit, "the pool may have " + Bytes(*failure.pool_limit) + " in use and has " +
                                           Bytes(failure.pool_in_use.value_or(0)) +
                                           ": the limit of the pool refused the request, not the device."};
+  }
+  if (failure.requested && failure.device_group_limit) {
+    const int64_t left = *failure.device_group_limit - failure.device_group_in_use.value_or(0);
+    if (*failure.requested > left && *failure.requested <= left + shares.idle()) return JudgeIdlePools(shares);
+    if (*failure.requested > left) {
+      return {OutOfMemoryCause::kLimit, "the control group of the process may use " +
+                                            Bytes(*failure.device_group_limit) + " of the device and uses " +
+                                            Bytes(failure.device_group_in_use.value_or(0)) +
+                                            ". `nvidia-smi memory-limits` shows and sets the limit."};
+    }
   }
   if (!shares.limit) {
     return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
@@ -378,11 +391,16 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     if (*shares.free >= *failure.requested) return JudgeEnoughFree(failure, shares, *failure.requested);
     if (*shares.free + shares.idle() >= *failure.requested) return JudgeIdlePools(shares);
   }
+  if (failure.uses_host_memory && shares.free && shares.recorded < (*shares.limit - *shares.free) / 2) {
+    return {OutOfMemoryCause::kHostMemory, "the device uses the memory of the host, of which " + Bytes(*shares.free) +
+                                               " are free; this process has " + Bytes(shares.recorded) + " of " +
+                                               Bytes(*shares.limit) + " on the device."};
+  }
   return JudgeHolder(shares, failure.requested && shares.free);
 }
 
 std::string OutOfMemorySummary(const OutOfMemory& failure) {
-  const Shares shares = SharesOf(failure.stats);
+  const Shares shares = SharesOf(failure);
   std::string text = "hbmprof: out of memory on " + DeviceText(failure) + ": ";
   text.append(failure.call.empty() ? "an allocation" : Printable(failure.call));
   if (failure.requested) text.append(" of ").append(Bytes(*failure.requested));
@@ -394,6 +412,7 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
     if (shares.limit) text.append(" ").append(Bytes(*shares.limit)).append(" in all,");
     text.append(" ").append(shares.free ? Bytes(*shares.free) : "an unknown amount").append(" free");
     if (shares.largest_free) text.append(", largest free block ").append(Bytes(*shares.largest_free));
+    if (failure.uses_host_memory) text.append(", shared with the host");
     text.append("\n");
   }
   text.append("  recorded   ").append(Bytes(shares.recorded)).append(" of this process, peak ");

@@ -26,6 +26,10 @@ struct OutOfMemory {
   // The pool that the call allocates from.
   std::optional<int64_t> pool_limit;
   std::optional<int64_t> pool_in_use;
+  bool uses_host_memory = false;  // the device is an integrated one
+  // A limit of the control group of the process on the memory of the device.
+  std::optional<int64_t> device_group_limit;
+  std::optional<int64_t> device_group_in_use;
   // A limit of the process that applies to all memory that has an address in the process.
   std::optional<int64_t> address_space_limit;  // RLIMIT_AS
   std::optional<int64_t> address_space_in_use;
@@ -38,11 +42,13 @@ struct OutOfMemory {
 
 // Why an allocation failed.
 enum class OutOfMemoryCause {
-  kTooLarge,        // the request is larger than the device
-  kFragmented,      // enough memory is free, but not in one block, or it is not known whether it is in one block
-  kLimit,           // the limit of the pool; or any other limit, because enough memory is free in one block
+  kTooLarge,    // the request is larger than the device
+  kFragmented,  // enough memory is free, but not in one block, or it is not known whether it is in one block
+  kLimit,  // the limit of the pool or of the control group; or any other limit, because enough memory is free in one
+           // block
   kHostLimit,       // a limit of the host on the process's addresses or on memory of the host
   kIdlePool,        // the free memory and the idle memory of this process's pools together are enough
+  kHostMemory,      // the device uses the memory of the host, of which this process holds the smaller part
   kOtherProcesses,  // other processes hold more than the recorded buffers of this process
   kUnaccounted,     // the unaccounted memory is larger than the recorded buffers of this process
   kFull,            // the recorded buffers of this process hold the largest part of the memory in use

@@ -54,7 +54,7 @@ using Place = std::atomic<void*>*;
 enum class State { kDetached, kChanging, kAttached };
 std::atomic<State> state{State::kDetached};
 // The rest of the data is only changed in the state kChanging.
-pid_t process = 0;  // 0: never attached
+std::atomic<pid_t> process{0};  // 0: never attached
 std::atomic<uint32_t> calls_before{0};
 
 struct Slot {

@@ -50,8 +50,8 @@ void FailToCreateOnNode(size_t bytes) {
   Fails(cuMemCreate(&handle, bytes, &properties, 0));
 }
 
-void FailInHostPool(size_t bytes) {
-  const MemPoolProps properties{1, 0, {kLocationHost, 0}, nullptr, 0, {}};
+void FailInPool(int type, int location, size_t bytes) {
+  const MemPoolProps properties{type, 0, {location, 0}, nullptr, 0, {}};
   Handle pool = nullptr;
   CUdeviceptr ptr = 0;
   CHECK_THAT(cuMemPoolCreate(&pool, &properties) == kSuccess);
@@ -66,8 +66,8 @@ void LeaveThePoolIdle() {
   CHECK_THAT(cuMemFreeAsync(ptr, nullptr) == kSuccess);
 }
 
-void ExceedThePool(int device) {
-  const MemPoolProps properties{1, 0, {kLocationDevice, device}, nullptr, 64 * kMiB, {}};
+void ExceedThePool(const MemLocation& location) {
+  const MemPoolProps properties{1, 0, location, nullptr, 64 * kMiB, {}};
   Handle pool = nullptr;
   CUdeviceptr ptr = 0;
   CHECK_THAT(cuMemPoolCreate(&pool, &properties) == kSuccess);
@@ -90,9 +90,19 @@ void FailFor(const std::string& cause) {
   } else if (cause == "unaccounted" || cause == "unaccounted_or_others") {
     CHECK_THAT(fake_cuda_take(0, 768 * kMiB) == 0);
   } else if (cause == "pool_limit") {
-    return ExceedThePool(0);
+    return ExceedThePool({kLocationDevice, 0});
   } else if (cause == "pool_limit_on_another_device") {
-    return ExceedThePool(1);
+    return ExceedThePool({kLocationDevice, 1});
+  } else if (cause == "pool_limit_in_locality_domain") {
+    return ExceedThePool({kLocationDevice + 5, 0x0201});  // domain 2 of device 1
+  } else if (cause == "managed_pool") {
+    constexpr int kManaged = 2;
+    const oom_program::LockedMemoryLimit limit(4 * kMiB);
+    return FailInPool(kManaged, 0, 8 * kMiB);
+  } else if (cause == "control_group_of_device") {
+    fake_cuda_fail("cuMemAlloc_v2", kOutOfMemory, 0);
+  } else if (cause == "integrated") {
+    CHECK_THAT(fake_cuda_take_elsewhere(0, 768 * kMiB) == 0);
   } else if (cause == "control_group") {
     return FailToPin(256 * kMiB);
   } else if (cause == "locked_memory") {
@@ -103,7 +113,7 @@ void FailFor(const std::string& cause) {
     return FailToCreateOnNode(8 * kMiB);
   } else if (cause == "locked_memory_of_pool") {
     const oom_program::LockedMemoryLimit limit(4 * kMiB);
-    return FailInHostPool(8 * kMiB);
+    return FailInPool(1, kLocationHost, 8 * kMiB);
   } else if (cause == "addresses") {
     oom_program::LimitAddresses(64 * kMiB);
   } else if (cause == "unknown") {

@@ -1107,6 +1107,72 @@ TEST_F(CudaDriverAdapterTest, QueriedPoolIsNotDestroyed) {
   destroyer.join();
 }
 
+// Between the removal from the table and the driver's call, the thread must not end.
+TEST_F(CudaDriverAdapterTest, WaitForAQueriedPoolIsNoCancellationPoint) {
+  void* pool = Handle(0x50);
+  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
+  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+  std::atomic<bool> is_destroyed{false};
+  std::atomic<bool> is_querying{false};
+  std::atomic<bool> is_cancelled{false};
+  std::thread reader([&] {
+    adapter_.ForEachPool(1, [&](const void*) {
+      is_querying = true;
+      while (!is_cancelled) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    });
+  });
+  while (!is_querying) std::this_thread::yield();
+  std::thread destroyer([&] {
+    pthread_cancel(pthread_self());
+    is_cancelled = true;
+    adapter_.DestroyPool(
+        [&] {
+          is_destroyed = true;
+          return kSuccess;
+        },
+        pool);
+  });
+  destroyer.join();
+  reader.join();
+  EXPECT_TRUE(is_destroyed);
+}
+
+// Where the memory of a pool is, for each location that it can have.
+TEST_F(CudaDriverAdapterTest, PoolIsWhereItsMemoryIs) {
+  constexpr int kPinned = 1;
+  constexpr int kManaged = cuda_driver::kAllocationManaged;
+  constexpr int kInvisible = 5;
+  const struct {
+    int type;
+    cuda_driver::MemLocation location;
+    int device;
+    MemorySpace space;
+  } cases[] = {{kPinned, {cuda_driver::kLocationDevice, 300}, 300, MemorySpace::kDevice},
+               {kPinned, {cuda_driver::kLocationDeviceLocalityDomain, 0x0301}, 1, MemorySpace::kDevice},
+               {kPinned, {cuda_driver::kLocationHost, 7}, -1, MemorySpace::kPinnedHost},
+               {kPinned, {cuda_driver::kLocationHost + 1, 1}, -1, MemorySpace::kPinnedHost},
+               {kPinned, {cuda_driver::kLocationHostNumaCurrent, 1}, -1, MemorySpace::kPinnedHost},
+               {kPinned, {kInvisible, -2}, -1, MemorySpace::kDevice},
+               {kManaged, {0, 0}, -1, MemorySpace::kManaged},
+               {kManaged, {cuda_driver::kLocationDevice, 1}, -1, MemorySpace::kManaged},
+               {kManaged, {cuda_driver::kLocationHost, 0}, -1, MemorySpace::kManaged}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(testing::Message() << "type " << c.type << ", location " << c.location.type);
+    void* pool = Handle(0x50);
+    const cuda_driver::MemPoolProps properties{c.type, 0, c.location, nullptr, 64, {}};
+    adapter_.CreatePool([] { return kSuccess; }, &pool, &properties);
+    int visits = 0;
+    adapter_.VisitPool(pool, [&](const CudaPool& created) {
+      ++visits;
+      EXPECT_EQ(created.device, c.device);
+      EXPECT_EQ(created.space, c.space);
+      EXPECT_EQ(created.limit, 64u);
+    });
+    EXPECT_EQ(visits, 1);
+  }
+}
+
 TEST_F(CudaDriverAdapterTest, PoolsAreListedUntilDestroyed) {
   void* pool = Handle(0x50);
   const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};

@@ -91,6 +91,34 @@ const Case kCases[] = {
        f->pool_in_use = 1 * kGiB;
      },
      "full"},
+    {"ControlGroupOnDevice", OutOfMemoryCause::kLimit,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 31 * kGiB;
+     },
+     "may use 32.00 GiB of the device and uses 31.00 GiB"},
+    {"ControlGroupOnDeviceBelowItsLimit", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 30 * kGiB;
+     },
+     "full"},
+    {"ControlGroupOnDeviceAndIdlePool", OutOfMemoryCause::kIdlePool,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 31 * kGiB;
+       f->stats.bytes_reserved = kGiB;
+     },
+     "hold 1.00 GiB of idle memory"},
+    {"MemoryOfTheHost", OutOfMemoryCause::kHostMemory,
+     [](OutOfMemory* f) {
+       f->uses_host_memory = true;
+       f->stats.bytes_in_use = 5 * kGiB;
+       f->stats.driver_bytes_in_use = 5 * kGiB;
+     },
+     "the memory of the host, of which 1.00 GiB are free; this process has 5.00 GiB of 40.00 GiB on the device"},
+    {"MemoryOfTheHostHeldByThisProcess", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->uses_host_memory = true; },
+     "full"},
     {"Addresses", OutOfMemoryCause::kHostLimit,
      [](OutOfMemory* f) {
        f->stats.bytes_free = 3 * kGiB;

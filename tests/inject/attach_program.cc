@@ -15,7 +15,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -98,6 +100,48 @@ void Leak() {
   Free(old[1]);
   Print("freed", 0);
   WaitForLine();
+}
+
+// The protection of each page of a file's mapping, such as "r-xp".
+std::map<uintptr_t, std::string> Protections() {
+  std::map<uintptr_t, std::string> pages;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    char protection[8] = "";
+    if (line.find('/') == line.npos) continue;
+    CHECK_THAT(std::sscanf(line.c_str(), "%lx-%lx %7s", &begin, &end, protection) == 3);
+    for (; begin < end; begin += 4096) pages[begin] = protection;
+  }
+  return pages;
+}
+
+// Attaching changes references of a library whose references are read-only, and the library's own table of symbols.
+void KeepsProtections(const char* library) {
+  CHECK_THAT(dlopen(library, RTLD_NOW) != nullptr);
+  driver_program::UseDevice(0);
+  const std::map<uintptr_t, std::string> before = Protections();
+  const auto print_changes = [&before](const char* when, int code) {
+    Print(when, code);
+    int changes = 0;
+    for (const auto& [page, protection] : Protections()) {
+      const auto found = before.find(page);
+      if (found == before.end() || found->second == protection) continue;
+      std::fprintf(stderr, "%lx: %s, then %s\n", page, found->second.c_str(), protection.c_str());
+      ++changes;
+    }
+    Print("changed", changes);
+  };
+  print_changes("attach", attach(options));
+  print_changes("detach", detach());
+  // The table of symbols is before the code.
+  Dl_info info;
+  CHECK_THAT(dladdr(reinterpret_cast<void*>(attach), &info) != 0);
+  std::map<uintptr_t, std::string> pages = Protections();
+  for (auto page = reinterpret_cast<uintptr_t>(info.dli_fbase); pages[page].at(2) != 'x'; page += 4096) {
+    CHECK_THAT(pages[page] == "r--p");
+  }
 }
 
 // What a library can break if it is loaded late: each thread does one thing without end. Of many threads most wait.
@@ -392,5 +436,6 @@ int main(int, char** argv) {
   if (name == "no_thread") NoThread();
   if (name == "silent") Silent();
   if (name == "tensorflow") Tensorflow(argv[3]);
+  if (name == "protections") KeepsProtections(argv[3]);
   return 0;
 }

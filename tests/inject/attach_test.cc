@@ -226,6 +226,13 @@ TEST_F(AttachTest, WrongReportsAreNamedAfterEachAttach) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+TEST_F(AttachTest, PagesKeepTheirProtection) {
+  const CommandResult run =
+      RunCommand({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "protections", HBMPROF_TENSORFLOW_DOUBLE},
+                 Environment(HBMPROF_DOUBLES));
+  EXPECT_EQ(run.out, "attach 0\nchanged 0\ndetach 0\nchanged 0\n") << run.err;
+}
+
 TEST_F(AttachTest, UnknownFormRefuses) {
   RunningProgram program({HBMPROF_INJECT_ATTACH_REAL, HBMPROF_INJECTED}, Environment(HBMPROF_LACKING_STUB));
   EXPECT_EQ(program.ReadLine(), "without a driver 4 9");

@@ -138,6 +138,48 @@ void Graphs(const std::string& moment) {
   CHECK_THAT(cuMemFree_v2(kept) == kSuccess);
 }
 
+// Memory of a locality domain of device 1, on a thread whose device is 0; and idle memory of pools: of a locality
+// domain of device 1, of managed memory without a device and with device 1, and of the host.
+void Locations() {
+  constexpr int kDomain3OfDevice1 = 0x0301;
+  constexpr int kManaged = 2;
+  const MemLocation domain{kLocationDevice + 5, kDomain3OfDevice1};
+  CUmemGenericAllocationHandle handle = 0;
+  const MemAllocationProp properties{1, 0, domain};
+  CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+  const MemPoolProps pools[] = {{1, 0, domain, nullptr, 0, {}},
+                                {kManaged, 0, {0, 0}, nullptr, 0, {}},
+                                {kManaged, 0, {kLocationDevice, 1}, nullptr, 0, {}},
+                                {1, 0, {kLocationHost, 0}, nullptr, 0, {}}};
+  for (const MemPoolProps& pool_properties : pools) {
+    Handle pool = nullptr;
+    CUdeviceptr ptr = 0;
+    CHECK_THAT(cuMemPoolCreate(&pool, &pool_properties) == kSuccess);
+    CHECK_THAT(cuMemAllocFromPoolAsync(&ptr, 4 * kMiB, pool, nullptr) == kSuccess);
+    CHECK_THAT(cuMemFreeAsync(ptr, nullptr) == kSuccess);
+  }
+}
+
+// What makes hbmprof ask the driver: threads without a context that free and load, a stream that is being captured,
+// and profiles that a thread of hbmprof takes.
+void Questions() {
+  const CUdeviceptr ptr = user_allocates(kMiB);
+  std::thread([ptr] {
+    Handle module = nullptr;
+    CHECK_THAT(cuModuleLoadData(&module, "code") != kSuccess);
+    CHECK_THAT(cuMemFree_v2(ptr) == kSuccess);
+  }).join();
+  const auto stream = reinterpret_cast<Handle>(0x20);
+  CHECK_THAT(cuStreamBeginCapture_v2(stream, 0) == kSuccess);
+  CUdeviceptr kept = 0;
+  CHECK_THAT(cuMemAllocAsync(&kept, kMiB, nullptr) == kSuccess);
+  CHECK_THAT(cuMemFreeAsync(kept, nullptr) == kSuccess);
+  Handle graph = nullptr;
+  CHECK_THAT(cuStreamEndCapture(stream, &graph) == kSuccess);
+  user_allocates(100);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+}
+
 // Launches a graph with a memory node of 1 MiB, which is added with each version of the call.
 void GraphNodes() {
   Handle graph = nullptr;
@@ -235,6 +277,10 @@ int main(int argc, char** argv) {
     CHECK_THAT(cuMemAllocAsync(&ptrs[0], 3 * kMiB, nullptr) == kSuccess);
     CHECK_THAT(cuMemAllocFromPoolAsync(&ptrs[1], 5 * kMiB, pool, nullptr) == kSuccess);
     for (const CUdeviceptr ptr : ptrs) CHECK_THAT(cuMemFreeAsync(ptr, nullptr) == kSuccess);
+  } else if (name == "locations") {
+    Locations();
+  } else if (name == "questions") {
+    Questions();
   } else if (name == "module") {
     user_allocates(100);
     Handle module = nullptr;

@@ -650,6 +650,47 @@ TEST(InjectTest, UntrackedMemoryIsUnaccounted) {
   }
 }
 
+TEST(InjectTest, IntegratedDeviceHasNoBytesOfTheHost) {
+  Injected injected;
+  injected.uses_fakes = false;
+  injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE, "FAKE_CUDA_INTEGRATED=1",
+                          "FAKE_NVML_MEMORY=0", "FAKE_NVML_PROCESS=0"};
+  ExpectDone(injected.Run({Program("inject_cases"), "untracked_memory"}));
+  const ProfileView view = injected.View();
+  EXPECT_EQ(view.Comment("device GPU:0", "limit"), std::to_string(1024 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), "n/a") << "the host uses 67 MiB of the memory";
+  injected.environment.pop_back();
+  ExpectDone(injected.Run({Program("inject_cases"), "untracked_memory"}));
+  EXPECT_EQ(injected.View().Comment("device GPU:0", "driver_scope"), "process") << "NVML knows the process";
+}
+
+TEST(InjectTest, LocalityDomainIsAPartOfItsDevice) {
+  Injected injected;
+  injected.uses_fakes = false;
+  injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE, "FAKE_CUDA_POOL_KEEPS=1"};
+  ExpectDone(injected.Run({Program("inject_cases"), "locations"}));
+  const ProfileView view = injected.View();
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:1"), 2 * kMiB);
+  EXPECT_EQ(view.SumWhere("inuse_space", "kind", "vmm"), 2 * kMiB);
+  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "managed"), 8 * kMiB);
+  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "pinned_host"), 4 * kMiB);
+  EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), "0");
+  EXPECT_EQ(view.Comment("device GPU:1", "driver_cache"), std::to_string(4 * kMiB)) << "of the domain's pool only";
+}
+
+// The drivers since 580 write each failing call into a log, also ours.
+TEST(InjectTest, OwnQuestionsDoNotFail) {
+  for (const char* const pools : {"FAKE_CUDA_POOL_KEEPS=1", "FAKE_CUDA_POOLS=0"}) {
+    SCOPED_TRACE(pools);
+    Injected injected;
+    const std::string log = NewDirectory() + "/log";
+    injected.environment = {"HBMPROF_CUDA_INTERVAL=0.05", "FAKE_CUDA_LOG=" + log, pools};
+    ExpectDone(injected.Run({Program("inject_cases"), "questions"}));
+    std::ifstream lines(log);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(lines), {}), "");
+  }
+}
+
 TEST(InjectTest, IdlePoolMemoryIsNotUnaccounted) {
   const ProfileView view = RunCase({}, {"pools"}, {"FAKE_CUDA_POOL_KEEPS=1"});
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), "0");

@@ -62,6 +62,15 @@ TEST_F(LiveTest, MetricsHaveTheUuidOfTheGpu) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+// Otherwise what the program prints could get into the answer.
+TEST_F(LiveTest, ConnectionGetsNoStandardDescriptor) {
+  RunningProgram program({"/bin/sh", "-c", "exec \"$@\" 2>&-", "sh", HBMPROF_INJECT_ENDS, "lines"}, Environment());
+  EXPECT_EQ(program.ReadLine(), "held");
+  Query(program, "metrics");
+  HoldOneMore(program);
+  EXPECT_EQ(program.Wait(), 0);
+}
+
 TEST_F(LiveTest, TrackingCanBePaused) {
   RunningProgram program({HBMPROF_INJECT_ENDS, "lines"}, Environment());
   EXPECT_EQ(program.ReadLine(), "held");

@@ -248,7 +248,8 @@ bool IsAllowedClient(const Server& server, int fd) {
 
 // REQUIRES: `client` has no socket.
 void Accept(Server* server, Client* client) {
-  const int fd = accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int fd = AboveStandard(
+      [server] { return accept4(server->listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
   if (fd < 0) {
     const bool lacks_resources = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
     if (lacks_resources) server->next_accept = Clock::now() + kAcceptPause;

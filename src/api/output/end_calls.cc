@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 
 #include "src/api/output/exit_writer.h"
 #include "src/base/loaded_objects.h"
+#include "src/base/protected_page.h"
 #include "src/base/references.h"
 
 namespace hbmprof::internal {
@@ -204,19 +204,6 @@ void* ReplacementOf(const char* name) {
   return nullptr;
 }
 
-// Returns whether the dynamic linker has made this page of the object read-only. If its read-only part ends inside a
-// page, the rest of that page can have data that the program changes, so the dynamic linker leaves the page writable.
-bool IsReadOnly(const dl_phdr_info& object, uintptr_t page, uintptr_t page_size) {
-  for (int i = 0; i < object.dlpi_phnum; ++i) {
-    const ElfW(Phdr)& header = object.dlpi_phdr[i];
-    const uintptr_t begin = object.dlpi_addr + header.p_vaddr;
-    if (header.p_type == PT_GNU_RELRO && page + page_size > begin && page + page_size <= begin + header.p_memsz) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Returns whether the dynamic linker has relocated the object at this address. Before that it still writes to the pages
 // that it makes read-only afterwards. dl_iterate_phdr also visits such an object, which this thread or another one is
 // loading. With a glibc before 2.35 the result is always true.
@@ -230,14 +217,7 @@ bool IsRelocated([[maybe_unused]] void** slot) {
 }
 
 void Write(const dl_phdr_info& object, void** slot, void* function) {
-  if (!IsRelocated(slot)) return;
-  const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t page_start = reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1);
-  void* const page = reinterpret_cast<void*>(page_start);
-  const bool is_read_only = IsReadOnly(object, page_start, page_size);
-  if (is_read_only && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
-  __atomic_store_n(slot, function, __ATOMIC_RELEASE);
-  if (is_read_only) mprotect(page, page_size, PROT_READ);
+  if (IsRelocated(slot)) StoreProtected(object.dlpi_addr, object.dlpi_phdr, object.dlpi_phnum, slot, function);
 }
 
 // Calls visit(object, slot, replacement) for each reference of a loaded object to one of the functions.

@@ -27,6 +27,7 @@
 #include "src/api/recording/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
+#include "src/base/device_facts.h"
 #include "src/base/hash.h"
 #include "src/base/kept_errno.h"
 #include "src/base/lazy.h"
@@ -162,8 +163,17 @@ std::optional<int64_t> LimitOf(__rlimit_resource_t resource) {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
 }
 
-// Reads the limits of the process and of the host that apply to the failure's memory space. The limit of a control
-// group is read only for the process's own group of version 2.
+// Returns the directory of the process's control group of version 2; "" if it has none.
+std::string ControlGroup() {
+  std::string group;
+  ForEachLine(ReadProcFile("/proc/self/cgroup"), [&group](const std::string& line) {
+    if (line.rfind("0::", 0) == 0) group = "/sys/fs/cgroup" + line.substr(3);
+  });
+  return group;
+}
+
+// Reads the limits of the process, of the host and of the device that apply to the failure's memory space. The limit of
+// a control group is read only for the process's own group of version 2.
 void ReadLimits(OutOfMemory* failure) {
   failure->address_space_limit = LimitOf(RLIMIT_AS);
   if (failure->address_space_limit) {
@@ -171,16 +181,22 @@ void ReadLimits(OutOfMemory* failure) {
       failure->address_space_in_use = *pages * sysconf(_SC_PAGESIZE);
     }
   }
-  if (failure->space == MemorySpace::kDevice) return;
+  const std::string group = ControlGroup();
+  if (failure->space == MemorySpace::kDevice) {
+    const auto ask = device_facts.load();
+    if (ask == nullptr) return;
+    const DeviceFacts facts = ask(failure->device, group);
+    failure->uses_host_memory = facts.uses_host_memory;
+    failure->device_group_limit = facts.group_limit;
+    failure->device_group_in_use = facts.group_in_use;
+    return;
+  }
   if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
     failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
   }
-  ForEachLine(ReadProcFile("/proc/self/cgroup"), [failure](const std::string& line) {
-    if (line.rfind("0::", 0) != 0) return;
-    const std::string group = "/sys/fs/cgroup" + line.substr(3);
-    failure->cgroup_limit = NumberIn(group + "/memory.max");
-    failure->cgroup_in_use = NumberIn(group + "/memory.current");
-  });
+  if (group.empty()) return;
+  failure->cgroup_limit = NumberIn(group + "/memory.max");
+  failure->cgroup_in_use = NumberIn(group + "/memory.current");
 }
 
 // Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see

@@ -45,6 +45,7 @@ __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {
 // The key calls ReleasePages at the exit of each thread that has pages.
 std::atomic<bool> has_key{false};
 pthread_key_t key;
+std::atomic<bool> is_prepared{false};
 
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
 // contains the handlers of thread exit, fork and process exit, and threads may be about to call them. Runs before main,
@@ -67,6 +68,19 @@ void ReleasePages(void* pages) {
   UnmapPages(pages, kCachePagesBytes);
 }
 
+// Runs before main, or in the dlopen that loads the object: a program that imports PyTorch has taken about 100 keys
+// before its first tracked call.
+[[gnu::constructor]] void MakeKey() {
+  // glibc stores the values of the first keys in the thread itself. It calls malloc for those of later keys.
+  constexpr pthread_key_t kKeysInThread = 32;
+  if (pthread_key_create(&key, &ReleasePages) != 0) return;
+  if (key < kKeysInThread) {
+    has_key.store(true, std::memory_order_release);
+  } else {
+    pthread_key_delete(key);
+  }
+}
+
 // REQUIRES: the thread is not busy.
 [[gnu::noinline]] CachePages* ObtainPages() {
   // For a thread that makes few captures, the pages cost more than they save.
@@ -76,7 +90,7 @@ void ReleasePages(void* pages) {
     ++mine.captures;
     return nullptr;
   }
-  if (!has_key.load(std::memory_order_acquire)) return nullptr;
+  if (!has_key.load(std::memory_order_acquire) || !is_prepared.load(std::memory_order_acquire)) return nullptr;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   auto* pages = static_cast<CachePages*>(MapPages(kCachePagesBytes));
@@ -173,17 +187,10 @@ void PathCache::SetLeaf(uint64_t key, const Path* path) {
 }
 
 void PreparePathCaches() {
-  // glibc stores the values of the first keys in the thread itself. It calls malloc for those of later keys.
-  constexpr pthread_key_t kKeysInThread = 32;
-  static std::atomic<bool> is_tried{false};
-  if (is_tried.exchange(true)) return;
+  static std::atomic<bool> is_begun{false};
+  if (is_begun.exchange(true)) return;
   PreparePaths();
-  if (pthread_key_create(&key, &ReleasePages) != 0) return;
-  if (key < kKeysInThread) {
-    has_key.store(true, std::memory_order_release);
-  } else {
-    pthread_key_delete(key);
-  }
+  is_prepared.store(true, std::memory_order_release);
 }
 
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {

@@ -125,7 +125,8 @@ class PathCache {
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
 // Enables the caches of all threads. Takes no lock. A thread gets its cache, 52 KiB of pages, after its first few
-// captures, and returns it when it ends.
+// captures, and returns it when it ends. No thread gets one in a process that had 32 thread-specific keys
+// (pthread_key_create) when this library was loaded.
 void PreparePathCaches();
 
 // Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,

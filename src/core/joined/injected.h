@@ -144,6 +144,7 @@ class ProfilerAccess {
     freed.record_ = packed_record;
     return freed;
   }
+  union OffProfiler;  // holds that of Profiler::Off(): see profiler.cc
   // Returns a profiler that records into `injected`.
   static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // Returns the injected profiler that `profiler` has joined, or null.

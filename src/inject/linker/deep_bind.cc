@@ -1,10 +1,10 @@
 #include "src/inject/linker/deep_bind.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <link.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <set>
@@ -14,6 +14,7 @@
 #include "src/base/completes.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
+#include "src/base/protected_page.h"
 #include "src/base/references.h"
 #include "src/inject/linker/report_hooks.h"
 
@@ -52,10 +53,17 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
 }  // namespace
 
 void WriteProtected(void** slot, void* value) {
-  const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  void* page = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(slot) & ~(page_size - 1));
-  if (mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) return;
-  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+  Dl_info info;
+  link_map* object = nullptr;
+  if (dladdr1(slot, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0 || object == nullptr) return;
+  const auto* const header = static_cast<const ElfW(Ehdr)*>(info.dli_fbase);
+  // A tool can have moved the program headers to the end of the file, which need not be in memory.
+  constexpr size_t kSurelyInMemory = 4096;
+  const bool has_headers = std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
+                           header->e_phoff + size_t{header->e_phnum} * sizeof(ElfW(Phdr)) <= kSurelyInMemory;
+  const auto* const headers =
+      reinterpret_cast<const ElfW(Phdr)*>(static_cast<const char*>(info.dli_fbase) + header->e_phoff);
+  StoreProtected(object->l_addr, headers, has_headers ? header->e_phnum : 0, slot, value);
 }
 
 namespace {

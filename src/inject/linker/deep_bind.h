@@ -13,7 +13,7 @@ bool HideLackingFunctions();
 // Returns whether this library was loaded after the program's start. Then nothing is recorded before hbmprof_attach.
 bool WasLoadedLate();
 
-// Writes a pointer whose page can be read-only. The page stays writable.
+// Writes a pointer of a loaded object, as StoreProtected does. Takes a lock of the dynamic linker.
 void WriteProtected(void** slot, void* value);
 
 // Changes the references of the library `handle`, which the C library's dlopen returned, and of all its dependencies:

@@ -194,6 +194,17 @@ int fake_cuda_enter(const char* function) {
   return error;
 }
 
+int fake_cuda_result(const char* function, int result) {
+  static const char* const path = getenv("FAKE_CUDA_LOG");
+  // The drivers write no line for the results 3, 4 and 600 either.
+  if (path == nullptr || result == 0 || result == kNotInitialized || result == 4 || result == 600) return result;
+  if (FILE* const log = fopen(path, "a")) {
+    fprintf(log, "Returning %d from %s\n", result, function);
+    fclose(log);
+  }
+  return result;
+}
+
 int fake_cuda_device_count(void) {
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
@@ -301,7 +312,7 @@ void fake_cuda_reset_device(int device) {
 
 int cuDeviceGet(int* device, int ordinal) {
   if (const int error = fake_cuda_ready()) return error;
-  if (ordinal < 0 || ordinal >= fake_cuda_device_count()) return kInvalidDevice;
+  if (ordinal < 0 || ordinal >= fake_cuda_device_count()) return fake_cuda_result("cuDeviceGet", kInvalidDevice);
   *device = ordinal;
   return 0;
 }
@@ -387,7 +398,7 @@ int cuCtxSetCurrent(void* context) {
 int cuCtxGetDevice(int* device) {
   if (const int error = fake_cuda_ready()) return error;
   *device = fake_cuda_current_device();
-  return *device < 0 ? kInvalidContext : 0;
+  return fake_cuda_result("cuCtxGetDevice", *device < 0 ? kInvalidContext : 0);
 }
 
 int cuInit(unsigned flags) {
@@ -441,11 +452,13 @@ int cuCtxGetCurrent(void** context) {
 
 int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
   if (const int error = fake_cuda_ready()) return error;
-  if (context_stack.empty()) return kInvalidContext;
+  if (context_stack.empty()) return fake_cuda_result("cuMemGetInfo_v2", kInvalidContext);
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   const Device& device = model.devices[static_cast<size_t>(DeviceOf(context_stack.back()))];
-  if (context_stack.back() < kFirstCreated && !device.context_active) return kInvalidContext;  // was reset
+  if (context_stack.back() < kFirstCreated && !device.context_active) {  // was reset
+    return fake_cuda_result("cuMemGetInfo_v2", kInvalidContext);
+  }
   *total = device.capacity;
   *free_bytes = device.capacity - device.bytes_in_use;
   return 0;
@@ -453,9 +466,11 @@ int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 
 int cuMemGetAddressRange_v2(uintptr_t* base, size_t* bytes, uintptr_t address) {
   if (const int error = fake_cuda_ready()) return error;
-  if (context_stack.empty()) return kInvalidContext;
+  if (context_stack.empty()) return fake_cuda_result("cuMemGetAddressRange_v2", kInvalidContext);
   fake_cuda_block block;
-  if (fake_cuda_find(reinterpret_cast<const void*>(address), &block) == 0) return kInvalidValue;
+  if (fake_cuda_find(reinterpret_cast<const void*>(address), &block) == 0) {
+    return fake_cuda_result("cuMemGetAddressRange_v2", kInvalidValue);
+  }
   *base = block.base;
   *bytes = block.bytes;
   return 0;

@@ -64,6 +64,9 @@ int fake_cuda_ready(void);
 int fake_cuda_init_was_called(void);
 // Counts a call; returns the injected error, or fake_cuda_ready().
 int fake_cuda_enter(const char* function);
+// Returns `result`. With FAKE_CUDA_LOG=FILE, appends a line to this file if it is an error, as the drivers since 580 do
+// with CUDA_LOG_FILE. The functions that hbmprof asks call it.
+int fake_cuda_result(const char* function, int result);
 int fake_cuda_device_count(void);
 // Makes the device's primary context active and current on this thread.
 void fake_cuda_use_device(int device);

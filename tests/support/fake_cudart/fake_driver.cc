@@ -24,6 +24,8 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
 constexpr int kInvalidHandle = 400;
+constexpr int kNotSupported = 801;
+constexpr int kCaptureImplicit = 906;
 constexpr size_t kGranularity = size_t{2} << 20;
 
 constexpr unsigned Bit(fake_cuda_kind kind) { return 1u << kind; }
@@ -47,6 +49,7 @@ struct Graph {
 };
 
 struct Pool {
+  fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
   int device = 0;
   size_t limit = 0;  // of `used`; 0: none
   size_t used = 0;
@@ -182,11 +185,13 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
   State& state = TheState();
   // Memory that the pool has kept is used first.
   int device = 0;
+  fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
   {
     std::lock_guard<std::mutex> lock(state.mutex);
     Pool& from = PoolOf(state, pool);
     if (from.limit != 0 && from.used + bytes > from.limit) return kOutOfMemory;
     device = from.device;
+    kind = from.kind;
     const size_t reused = from.cached < bytes ? from.cached : bytes;
     from.cached -= reused;
     fake_cuda_give(device, reused);
@@ -194,12 +199,24 @@ CUresult AllocateFromPool(const char* name, CUdeviceptr* ptr, size_t bytes, Hand
   if (const int error = fake_cuda_enter(name)) return error;
   if (ptr == nullptr || bytes == 0) return kInvalidValue;
   void* memory = nullptr;
-  if (const int error = fake_cuda_allocate(device, bytes, FAKE_CUDA_STREAM_ORDERED, &memory)) return error;
+  if (const int error = fake_cuda_allocate(device, bytes, kind, &memory)) return error;
   *ptr = reinterpret_cast<CUdeviceptr>(memory);
   std::lock_guard<std::mutex> lock(state.mutex);
   PoolOf(state, pool).used += bytes;
   state.pool_of[*ptr] = pool;
   return kSuccess;
+}
+
+// FAKE_CUDA_POOLS=0: the devices have no pools.
+bool HasPools() {
+  static const bool has = getenv("FAKE_CUDA_POOLS") == nullptr;
+  return has;
+}
+
+// The device of a location, as the driver reads it: in a locality domain, the id has the device and the domain.
+int DeviceOf(const MemLocation& location) {
+  if (location.type == 6) return location.id % 256;
+  return location.type == kLocationDevice ? location.id : -1;
 }
 
 // FAKE_CUDA_POOL_KEEPS=1: a pool keeps freed memory, as with a release threshold.
@@ -216,7 +233,8 @@ void ReturnToPool(CUdeviceptr ptr, size_t bytes) {
   Pool& pool = PoolOf(state, found->second);
   state.pool_of.erase(found);
   pool.used -= bytes;
-  if (PoolsKeep() && fake_cuda_take(pool.device, bytes) == 0) pool.cached += bytes;
+  if (pool.kind == FAKE_CUDA_STREAM_ORDERED && PoolsKeep() && fake_cuda_take(pool.device, bytes) == 0)
+    pool.cached += bytes;
 }
 
 CUresult Free(CUdeviceptr ptr, unsigned kinds) {
@@ -229,7 +247,7 @@ CUresult Free(CUdeviceptr ptr, unsigned kinds) {
   const bool is_block = fake_cuda_find(reinterpret_cast<void*>(ptr), &block) != 0 && block.base == ptr;
   if (!is_block || (kinds & Bit(block.kind)) == 0) return kInvalidValue;
   // Before the address can be reused.
-  if (block.kind == FAKE_CUDA_STREAM_ORDERED) ReturnToPool(ptr, block.bytes);
+  ReturnToPool(ptr, block.bytes);
   return Release(reinterpret_cast<void*>(ptr), kinds);
 }
 
@@ -334,6 +352,7 @@ CUresult cuMemHostUnregister(void* ptr) {
 
 CUresult cuDeviceGetDefaultMemPool(Handle* pool, CUdevice device) {
   if (const int error = fake_cuda_ready()) return error;
+  if (!HasPools()) return fake_cuda_result("cuDeviceGetDefaultMemPool", kNotSupported);
   *pool = DefaultPool(device);
   return kSuccess;
 }
@@ -357,7 +376,7 @@ CUresult cuMemFreeAsync(CUdeviceptr ptr, Handle stream) {
     FreeInGraph(*graph, ptr);
     return kSuccess;
   }
-  return Free(ptr, kLinear);
+  return Free(ptr, kLinear | Bit(FAKE_CUDA_HOST));
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, Handle stream) { return cuMemFreeAsync(ptr, stream); }
 
@@ -367,8 +386,15 @@ CUresult cuMemPoolCreate(Handle* pool, const MemPoolProps* properties) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
   *pool = NewHandle(state.pools);
-  state.pools[*pool].device = properties->location.id;
-  state.pools[*pool].limit = properties->max_size;
+  Pool& made = state.pools[*pool];
+  made.device = std::max(DeviceOf(properties->location), 0);
+  made.limit = properties->max_size;
+  constexpr int kManagedType = 2;
+  if (properties->type == kManagedType) {
+    made.kind = FAKE_CUDA_MANAGED;
+  } else if (DeviceOf(properties->location) < 0) {
+    made.kind = FAKE_CUDA_HOST;
+  }
   return kSuccess;
 }
 
@@ -411,7 +437,9 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr, Handle, void*) {
 CUresult cuPointerGetAttribute(void* answer, int attribute, CUdeviceptr ptr) {
   if (const int error = fake_cuda_ready()) return error;
   fake_cuda_block block;
-  if (fake_cuda_find(reinterpret_cast<void*>(ptr), &block) == 0) return kInvalidValue;
+  if (fake_cuda_find(reinterpret_cast<void*>(ptr), &block) == 0) {
+    return fake_cuda_result("cuPointerGetAttribute", kInvalidValue);
+  }
   switch (attribute) {
     case kPointerDeviceOrdinal:
       *static_cast<int*>(answer) = block.device;
@@ -444,7 +472,7 @@ CUresult cuMemSetAccess(CUdeviceptr, size_t, const void*, size_t) { return fake_
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const MemAllocationProp* properties, Flags64) {
   if (const int error = fake_cuda_enter("cuMemCreate")) return error;
   if (handle == nullptr || properties == nullptr || bytes % kGranularity != 0) return kInvalidValue;
-  const int device = properties->location.type == kLocationDevice ? properties->location.id : -1;
+  const int device = DeviceOf(properties->location);
   if (device >= 0 && fake_cuda_take(device, bytes) != 0) return kOutOfMemory;
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
@@ -732,6 +760,12 @@ CUresult cuStreamBeginCapture_v2(Handle stream, int) {
 
 CUresult cuStreamBeginCapture_v2_ptsz(Handle stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
 
+static bool IsCapturing() {
+  State& state = TheState();
+  std::lock_guard<std::mutex> lock(state.mutex);
+  return !state.capturing.empty();
+}
+
 static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
   if (const int error = fake_cuda_ready()) return error;
   State& state = TheState();
@@ -746,6 +780,8 @@ static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
 }
 
 CUresult cuStreamGetCaptureInfo_v2(Handle stream, int* status, uint64_t*, Handle* graph, const Handle**, size_t*) {
+  // The legacy stream waits for the streams that are being captured.
+  if (stream == nullptr && IsCapturing()) return fake_cuda_result("cuStreamGetCaptureInfo_v2", kCaptureImplicit);
   return CaptureInfo(stream, status, graph);
 }
 CUresult cuStreamGetCaptureInfo_v2_ptsz(Handle stream, int* status, uint64_t*, Handle* graph, const Handle**, size_t*) {
@@ -787,9 +823,13 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   *text = error == kOutOfMemory ? "out of memory" : "an error";
   return kSuccess;
 }
-CUresult cuDeviceGetAttribute(int* value, int, CUdevice) {
+// FAKE_CUDA_INTEGRATED=1: the devices use the memory of the host.
+CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
   if (const int error = fake_cuda_ready()) return error;
-  *value = 0;
+  static const bool is_integrated = getenv("FAKE_CUDA_INTEGRATED") != nullptr;
+  constexpr int kIntegrated = 18;
+  constexpr int kMemoryPoolsSupported = 115;
+  *value = (attribute == kIntegrated && is_integrated) || (attribute == kMemoryPoolsSupported && HasPools());
   return kSuccess;
 }
 CUresult cuMemGetAllocationGranularity(size_t* bytes, const MemAllocationProp*, int) {

@@ -68,6 +68,13 @@ static_assert(kPerThreadDefaultStream == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_
 static_assert(kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE && kLocationHost == CU_MEM_LOCATION_TYPE_HOST);
 static_assert(kLocationHostNumaCurrent == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT);
 
+static_assert(kAllocationManaged == CU_MEM_ALLOCATION_TYPE_MANAGED);
+#if CUDA_VERSION >= 13040
+static_assert(kLocationDeviceLocalityDomain == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN);
+static_assert(offsetof(MemLocation, id) == offsetof(CUmemLocation, localized.deviceId));
+static_assert(sizeof(CUmemLocation::localized.deviceId) == 1);
+#endif
+
 static_assert(sizeof(MemLocation) == sizeof(CUmemLocation) && offsetof(MemLocation, id) == offsetof(CUmemLocation, id));
 static_assert(offsetof(MemAllocationProp, location) == offsetof(CUmemAllocationProp, location));
 static_assert(sizeof(MemPoolProps) == sizeof(CUmemPoolProps));

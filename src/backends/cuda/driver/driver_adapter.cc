@@ -28,7 +28,8 @@ void CudaDriverAdapter::Follow(bool follow) {
 }
 
 Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
-  if (location.type == cuda_driver::kLocationDevice) return {queries_.Device(location.id), MemoryKind::kVmm, {}};
+  const int device = cuda_driver::DeviceOfLocation(location);
+  if (device >= 0) return {queries_.Device(device), MemoryKind::kVmm, {}};
   return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 

@@ -98,7 +98,6 @@ class TrackedCudaCall {
 
 class CudaDriverAdapter {
  public:
-  static constexpr int kNoDevice = -1;
   // How often a tracked call looks for an instant without other calls: see CudaMemoryFromBefore::Measure.
   static constexpr int kMeasureAttempts = 3;
 
@@ -172,9 +171,15 @@ class CudaDriverAdapter {
   template <typename Real>
   int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
     return ThenChange(real, [&] {
-      const bool is_on_device = properties->location.type == cuda_driver::kLocationDevice;
-      const int device = is_on_device ? properties->location.id : kNoDevice;
-      pools_.Created(*pool, device, properties->max_size);
+      CudaPool made = {cuda_driver::DeviceOfLocation(properties->location), MemorySpace::kDevice, properties->max_size};
+      // The location of managed memory is only where it is preferred.
+      if (properties->type == cuda_driver::kAllocationManaged) {
+        made.device = -1;
+        made.space = MemorySpace::kManaged;
+      } else if (cuda_driver::IsOnHost(properties->location)) {
+        made.space = MemorySpace::kPinnedHost;
+      }
+      pools_.Created(*pool, made);
     });
   }
   template <typename Real>
@@ -185,14 +190,13 @@ class CudaDriverAdapter {
     if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
     return result;
   }
-  // Calls `visit` for every pool that was created on a device and not destroyed. The pool is not destroyed during the
-  // call.
+  // Calls `visit` for every pool that was created on this device and not destroyed. The pool is not destroyed during
+  // the call.
   template <typename Visit>
   void ForEachPool(int device, const Visit& visit) {
     pools_.ForEach(device, visit);
   }
-  // Calls visit(device, limit) if the program has created `pool` and has not destroyed it. `device`: kNoDevice if it is
-  // a pool of host memory. `limit`: the most bytes that the pool may have in use; 0 if it has no limit. The pool is not
+  // Calls `visit` with the CudaPool if the program has created `pool` and has not destroyed it. The pool is not
   // destroyed during the call.
   template <typename Visitor>
   void VisitPool(const void* pool, const Visitor& visit) {

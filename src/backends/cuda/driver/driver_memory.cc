@@ -10,6 +10,7 @@
 #include "src/backends/cuda/driver/driver_ranges.h"
 #include "src/backends/cuda/shared/adapter.h"
 #include "src/base/completes.h"
+#include "src/base/spin_lock.h"
 
 namespace hbmprof::internal {
 
@@ -489,10 +490,10 @@ void CudaPools::Follow(bool follow) {
   while (has_pool()) Remove(pool);
 }
 
-void CudaPools::Created(const void* pool, int device, size_t limit) {
+void CudaPools::Created(const void* handle, const CudaPool& pool) {
   MutexLock lock(mutex_);
-  pools_.erase(pool);
-  if (is_followed_) pools_.try_emplace(pool, device, limit);
+  pools_.erase(handle);
+  if (is_followed_) pools_.try_emplace(handle, pool);
 }
 
 CudaPools::Removed CudaPools::Remove(const void* pool) {
@@ -503,7 +504,8 @@ CudaPools::Removed CudaPools::Remove(const void* pool) {
   }
   if (removed.empty()) return removed;
   const Pool& destroyed = removed.mapped();
-  while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) usleep(100);
+  Backoff backoff;
+  while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) backoff.Wait();
   return removed;
 }
 
@@ -531,7 +533,7 @@ CudaPools::Pool* CudaPools::Find(const void* pool) {
 CudaPools::Pool* CudaPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
-    if (pool->second.device != device) continue;
+    if (pool->second.pool.device != device) continue;
     AddReader(pool->second);
     *last = pool->first;
     return &pool->second;

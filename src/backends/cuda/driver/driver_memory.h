@@ -288,12 +288,18 @@ struct CudaContexts::Context {
   Buffers late;  // put back while the context was ending
 };
 
+// A pool that the program has created.
+struct CudaPool {
+  int device;         // on which its memory is; a negative number: on none, or on more than one
+  MemorySpace space;  // of its memory
+  size_t limit;       // the most bytes that it may have in use; 0: no limit
+};
+
 // The pools that the program has created. ForEach and Visit keep a pool from being destroyed while it is queried.
 class CudaPools {
   struct Pool {
-    Pool(int on, size_t bytes) : device(on), limit(bytes) {}
-    const int device;
-    const size_t limit;  // the most bytes that it may have in use; 0: no limit
+    explicit Pool(const CudaPool& of) : pool(of) {}
+    const CudaPool pool;
     // Calls of ForEach and Visit that use the pool now, in the process `process`. A forked child has none of its
     // parent's threads, so it begins with no readers.
     std::atomic<int> readers{0};
@@ -318,10 +324,8 @@ class CudaPools {
 
   // Removes all pools, as Remove does. After Follow(false), Created has no effect until Follow(true).
   void Follow(bool follow) ABSL_LOCKS_EXCLUDED(mutex_);
-  // `device`: an ordinal, or a negative number that no device has. `limit`: the most bytes that the pool may have in
-  // use; 0 if it has no limit.
-  void Created(const void* pool, int device, size_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it.
+  void Created(const void* handle, const CudaPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it. Is no cancellation point.
   Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call if the pool could not be destroyed.
   void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -334,14 +338,14 @@ class CudaPools {
       visit(last);
     }
   }
-  // Calls visit(device, limit) with the arguments of Created if `pool` is one of the pools. No lock is held during the
+  // Calls visit(pool) with the pool of Created if `handle` is that of one of the pools. No lock is held during the
   // call, and the pool is not destroyed.
   template <typename Visitor>
-  void Visit(const void* pool, const Visitor& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
-    Pool* const found = Find(pool);
+  void Visit(const void* handle, const Visitor& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    Pool* const found = Find(handle);
     if (found == nullptr) return;
     const Reader reader(found);
-    visit(found->device, found->limit);
+    visit(found->pool);
   }
 
  private:

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/shared/nvml.h"
 #include "src/base/completes.h"
+#include "src/base/device_facts.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 
@@ -21,6 +24,18 @@ using cuda_driver::kSuccess;
 namespace query = cuda_driver::query;
 
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+// Since 580 the driver writes each call that fails into the program's error log. So a question that would fail is not
+// asked: this one succeeds with null.
+Handle CurrentContext() {
+  Handle context = nullptr;
+  return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
+}
+
+bool HasAttribute(CUdevice device, int attribute) {
+  int value = 0;
+  return query::cuDeviceGetAttribute(&value, attribute, device) == kSuccess && value != 0;
+}
 
 bool HasActivePrimaryContext(CUdevice device) {
   unsigned flags = 0;
@@ -53,6 +68,7 @@ int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& a
 std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   Handle default_pool = nullptr;
   if (cuda_driver::DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
+      !HasAttribute(device, cuda_driver::kDeviceHasPools) ||
       query::cuDeviceGetDefaultMemPool(&default_pool, device) != kSuccess) {
     return std::nullopt;
   }
@@ -64,26 +80,35 @@ std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, 
 }
 
 // Adds what the driver reports about the device of the calling thread's current context.
-void AddContextFigures(DeviceProbe& probe) {
+void AddContextFigures(bool is_integrated, DeviceProbe& probe) {
   size_t free = 0;
   size_t total = 0;
   if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return;
   probe.bytes_limit = static_cast<int64_t>(total);
   probe.bytes_free = static_cast<int64_t>(free);
+  if (is_integrated) return;
   probe.driver_bytes_in_use = static_cast<int64_t>(total - free);
   probe.driver_scope = DriverScope::kDevice;
 }
 
+// The string that cuDeviceGetPCIBusId returns; "" if it fails.
+struct BusId {
+  explicit BusId(CUdevice device) {
+    if (query::cuDeviceGetPCIBusId(text, sizeof(text), device) != kSuccess) *text = '\0';
+  }
+  char text[32] = "";
+};
+
 // Adds what NVML reports about this process, and about the device if the driver did not report it.
-void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
-  char bus_id[32] = "";
-  if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
-  NvmlMemory memory = QueryNvml(bus_id);
+void AddNvmlFigures(CUdevice device, bool is_integrated, DeviceProbe& probe) {
+  const BusId bus_id(device);
+  if (*bus_id.text == '\0') return;
+  NvmlMemory memory = QueryNvml(bus_id.text);
   probe.uuid = std::move(memory.uuid);
   probe.processes = std::move(memory.processes);
   if (!probe.bytes_limit.has_value()) probe.bytes_limit = memory.total_bytes;
   bool is_used_known = false;
-  if (memory.total_bytes.has_value() && memory.used_bytes.has_value()) {
+  if (!is_integrated && memory.total_bytes.has_value() && memory.used_bytes.has_value()) {
     // For a part of a device (MIG), NVML reports the figures of the whole device.
     is_used_known = *memory.total_bytes - *probe.bytes_limit <= *memory.total_bytes / 8;
   }
@@ -99,7 +124,7 @@ void AddNvmlFigures(CUdevice device, DeviceProbe& probe) {
 
 int CurrentDevice() {
   CUdevice device = -1;
-  return query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
+  return CurrentContext() != nullptr && query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
 }
 
 // The unaccounted bytes of each device after its first allocation was recorded. By DeviceId.
@@ -110,11 +135,25 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
-const DriverContext kCudaContext = {[] {
-                                      Handle context = nullptr;
-                                      return query::cuCtxGetCurrent(&context) == kSuccess ? context : nullptr;
-                                    },
-                                    [](void* context) { query::cuCtxSetCurrent(context); }};
+const DriverContext kCudaContext = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }};
+
+DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
+  DeviceFacts facts;
+  int count = 0;
+  CUdevice device = 0;
+  if (query::cuDeviceGetCount(&count) != kSuccess) return facts;
+  int ordinal = 0;
+  while (ordinal < count && name != CudaDeviceName(ordinal)) ++ordinal;
+  if (ordinal == count || query::cuDeviceGet(&device, ordinal) != kSuccess) return facts;
+  facts.uses_host_memory = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  const BusId bus_id(device);
+  if (*bus_id.text == '\0' || control_group.empty()) return facts;
+  if (const std::optional<NvmlGroupMemory> group = QueryNvmlGroup(bus_id.text, control_group.c_str())) {
+    facts.group_limit = group->limit_bytes;
+    facts.group_in_use = group->used_bytes;
+  }
+  return facts;
+}
 
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
   DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
@@ -142,6 +181,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   const ReentryGuard guard;
   if (guard.entered()) {
     driver_context.store(&kCudaContext);
+    device_facts.store(&FactsOf);
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
@@ -164,13 +204,14 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& 
   if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
   // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
   // the program's last release of it, or it would be created again.
-  if (CurrentDevice() == device) AddContextFigures(probe);
+  const bool is_integrated = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  if (CurrentDevice() == device) AddContextFigures(is_integrated, probe);
   size_t total = 0;
   if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
       query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
     probe.bytes_limit = static_cast<int64_t>(total);
   }
-  AddNvmlFigures(device, probe);
+  AddNvmlFigures(device, is_integrated, probe);
   if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
   return probe;
 }
@@ -178,12 +219,14 @@ DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& 
 size_t CudaAddressRangeBytes(const void* ptr) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  return query::cuMemGetAddressRange_v2(&base, &bytes, Address(ptr)) == kSuccess ? bytes : 0;
+  const bool is_known =
+      CurrentContext() != nullptr && query::cuMemGetAddressRange_v2(&base, &bytes, Address(ptr)) == kSuccess;
+  return is_known ? bytes : 0;
 }
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
 
-const void* CudaDriverInProcess::CurrentContext() { return kCudaContext.get(); }
+const void* CudaDriverInProcess::CurrentContext() { return internal::CurrentContext(); }
 
 CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;
@@ -205,6 +248,9 @@ CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* addr
 size_t CudaDriverInProcess::AddressRangeBytes(const void* address) { return CudaAddressRangeBytes(address); }
 
 CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
+  const auto kLegacyStream = reinterpret_cast<void*>(1);
+  const bool is_legacy = stream.stream == kLegacyStream || (stream.stream == nullptr && !stream.per_thread_default);
+  if (is_legacy) return {};  // cannot be captured; while another stream is captured, the question fails
   const auto get_info =
       stream.per_thread_default ? &query::cuStreamGetCaptureInfo_v2_ptsz : &query::cuStreamGetCaptureInfo_v2;
   int status = 0;
@@ -219,7 +265,7 @@ bool CudaDriverInProcess::PrimaryContextActive(int device) { return HasActivePri
 std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
   size_t free = 0;
   size_t total = 0;
-  if (query::cuMemGetInfo_v2(&free, &total) != kSuccess) return std::nullopt;
+  if (internal::CurrentContext() == nullptr || query::cuMemGetInfo_v2(&free, &total) != kSuccess) return std::nullopt;
   return static_cast<int64_t>(free);
 }
 

@@ -45,7 +45,7 @@ size_t CudaAddressRangeBytes(const void* ptr);
 // Returns what the driver and NVML report about a device:
 //   - its size and its UUID, and the processes that have memory of it (NVML);
 //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
-//     is the calling thread's current one;
+//     is the calling thread's current one. Not the latter for an integrated device: they are those of the whole host;
 //   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
 // Unknown values stay unset. `id` is passed to `adapter`. Never retains a context.
 DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -126,8 +127,8 @@ std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
 // The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
 // driver does not report its bytes in use.
 struct PoolFigures {
-  std::optional<int> device;  // no value: the call does not use a pool that the program has created on a device
-  bool is_on_host = false;
+  std::optional<int> device;         // no value: the call does not use a pool that the program has created on a device
+  std::optional<MemorySpace> space;  // no value: the call does not use a pool that the program has created
   std::optional<size_t> limit;
   std::optional<size_t> in_use;
 };
@@ -140,12 +141,12 @@ PoolFigures PoolOf(const Arguments&... arguments) {
     const Handle pool = std::get<2>(std::tie(arguments...));
     CudaDriverAdapter* const tracker = Tracker();
     if (tracker == nullptr) return figures;
-    tracker->VisitPool(pool, [&](int device, size_t limit) {
-      figures.is_on_host = device == CudaDriverAdapter::kNoDevice;
-      if (!figures.is_on_host) figures.device = device;
+    tracker->VisitPool(pool, [&](const CudaPool& created) {
+      figures.space = created.space;
+      if (created.device >= 0) figures.device = created.device;
       uint64_t used = 0;
-      if (limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
-      figures.limit = limit;
+      if (created.limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
+      figures.limit = created.limit;
       figures.in_use = used;
     });
   }
@@ -158,7 +159,7 @@ int DeviceOf(const Arguments&... arguments) {
   int device = CudaDriverInProcess().CurrentDevice();
   [[maybe_unused]] const auto look_at = [&](const auto& argument) {
     if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
-      if (argument->location.type == kLocationDevice) device = argument->location.id;
+      if (const int located = DeviceOfLocation(argument->location); located >= 0) device = located;
     }
   };
   (look_at(arguments), ...);
@@ -177,8 +178,8 @@ bool RequestsHostMemory(const Arguments&... arguments) {
   return (is_on_host(arguments) || ...);
 }
 
-MemorySpace SpaceOfCall(std::string_view name, bool is_on_host) {
-  if (is_on_host || name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
+MemorySpace SpaceOfCall(std::string_view name) {
+  if (name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
   return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
 }
 
@@ -191,7 +192,8 @@ void ReportFailure(const Caller& caller, std::string_view name, const Arguments&
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     // Sets the probe of the device if this is its first allocation.
     if (CudaDriverAdapter* const tracker = Tracker()) tracker->Device(ordinal);
-    const MemorySpace space = SpaceOfCall(name, pool.is_on_host || RequestsHostMemory(arguments...));
+    const MemorySpace space =
+        RequestsHostMemory(arguments...) ? MemorySpace::kPinnedHost : pool.space.value_or(SpaceOfCall(name));
     CudaAllocationFailed({name, RequestedBytes(arguments...), device, space, pool.limit, pool.in_use}, caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
@@ -250,7 +252,10 @@ void MeasureCudaMemoryFromBefore(int attempts) {
   CudaDriverAdapter* const tracker = cuda_driver::Tracker();
   if (tracker == nullptr) return;
   cuda_driver::CUdevice device = 0;
-  for (int i = 0; i < kMaxDevices && cuda_driver::query::cuDeviceGet(&device, i) == cuda_driver::kSuccess; ++i) {
+  int count = 0;
+  if (cuda_driver::query::cuDeviceGetCount(&count) != cuda_driver::kSuccess) return;
+  for (int i = 0; i < std::min(count, kMaxDevices); ++i) {
+    if (cuda_driver::query::cuDeviceGet(&device, i) != cuda_driver::kSuccess) continue;
     unsigned flags = 0;
     int active = 0;
     if (cuda_driver::query::cuDevicePrimaryCtxGetState(device, &flags, &active) != cuda_driver::kSuccess) continue;
@@ -266,7 +271,8 @@ bool AdoptCudaMemoryFromBefore(uint64_t address) {
   size_t bytes = 0;
   bool is_adopted = false;
   const bool is_complete = Completes([&] {
-    is_adopted = cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
+    is_adopted = CudaDriverInProcess().CurrentContext() != nullptr &&
+                 cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
                  tracker->AdoptFromBefore(base, bytes);
   });
   return is_complete && is_adopted;

@@ -31,6 +31,7 @@ inline constexpr Flags64 kPerThreadDefaultStream = 2;  // CU_GET_PROC_ADDRESS_PE
 inline constexpr int kLocationDevice = 1;
 inline constexpr int kLocationHost = 2;
 inline constexpr int kLocationHostNumaCurrent = 4;
+inline constexpr int kLocationDeviceLocalityDomain = 6;
 
 struct MemLocation {
   int type;
@@ -39,6 +40,14 @@ struct MemLocation {
 inline bool IsOnHost(const MemLocation& location) {
   return location.type >= kLocationHost && location.type <= kLocationHostNumaCurrent;
 }
+// Returns the ordinal of the device on which the location is; -1 if it is on none, or if it is not known on which.
+inline int DeviceOfLocation(const MemLocation& location) {
+  if (location.type == kLocationDevice) return location.id;
+  // The first byte of the id is the device, the second one a part of the device's memory.
+  return location.type == kLocationDeviceLocalityDomain ? location.id & 0xff : -1;
+}
+
+inline constexpr int kAllocationManaged = 2;  // CUmemAllocationType
 
 // The first members of CUmemAllocationProp.
 struct MemAllocationProp {
@@ -144,7 +153,10 @@ inline constexpr int kGraphNodeGraph = 4;
 inline constexpr int kGraphNodeMemAlloc = 10;
 inline constexpr int kGraphNodeMemFree = 11;
 
-// CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute, CUgraphMem_attribute.
+// CUdevice_attribute, CUpointer_attribute, CUmemorytype, CUstreamCaptureStatus, CUmemPool_attribute,
+// CUgraphMem_attribute.
+inline constexpr int kDeviceIsIntegrated = 18;
+inline constexpr int kDeviceHasPools = 115;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerIsManaged = 8;
 inline constexpr int kPointerDeviceOrdinal = 9;
