@@ -22,6 +22,7 @@
 #include "src/api/control/dump_triggers.h"
 #include "src/api/output/end_calls.h"
 #include "src/api/output/exit_writer.h"
+#include "src/api/output/file_work.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_file.h"
 #include "src/api/public/enough_stack.h"
@@ -69,6 +70,7 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
+
 // Returns null if no profile is written.
 OutputFile* Output() {
   OutputFile* file = output_file.load(std::memory_order_acquire);
@@ -122,6 +124,7 @@ void EndProcess(const internal::ProcessEnd& end) {
   const internal::ProbeLimit limit(end.context);
   WriteLastProfile(end);
   internal::EndCaptureRangeAtExit();
+  internal::FinishFileWork();
   internal::StopRecordingAtExit();
 }
 
@@ -143,6 +146,7 @@ void BeforeExec() {
   const internal::ProbeLimit limit;
   WriteProfileNow();
   internal::EndCaptureRangeAtExit();
+  internal::FinishFileWork();
   internal::StopRecordingAtExit();
 }
 
@@ -175,14 +179,24 @@ void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!is_injected) internal::ReplaceEndCalls();
 }
 
+// Starts the recording and the control channel.
+void StartFiles(const DefaultOptions& options) try {
+  const absl::Status status =
+      options.socket_dir.empty() ? absl::OkStatus() : internal::StartControlServer(options.socket_dir);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  internal::StartRecordingOfOptions(options);
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no recording or no control channel: the host has no memory");
+}
+
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty()) StartExitWriterIfWanted(options);
-  internal::StartRecordingOfOptions(options);
   internal::StartDumpTriggers(options);
-  if (options.socket_dir.empty()) return;
-  const absl::Status status = internal::StartControlServer(options.socket_dir);
-  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  const absl::Status status = internal::DoFileWork([options] { StartFiles(options); });
+  if (absl::IsResourceExhausted(status)) {
+    PrintMessage("hbmprof: no recording and no control channel: ", Text(status));
+  }
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
 }
@@ -281,13 +295,14 @@ void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
 
 void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
-  if (made == nullptr || !made->options.enabled) return;
+  static std::atomic<bool> is_started{false};
+  if (made == nullptr || !made->options.enabled || is_started.exchange(true)) return;
   const NoCancellation no_cancellation;
   const internal::KeptErrno kept_errno;
   StartThreadsNow(made->options);
 }
 
-void internal::EndRecordingWithProcess() {
+void internal::EndFilesWithProcess() {
   const DefaultOptions options = Profiler::OptionsOfDefault();
   EndWithProcess(options);
   StartExitWriterIfWanted(options);
