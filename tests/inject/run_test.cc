@@ -98,6 +98,32 @@ raise KeyboardInterrupt)"});
   EXPECT_THAT(RunTool({"top", "--type", "inuse_space", profiles[0]}).out, HasSubstr("4.00 KiB"));
 }
 
+TEST(RunTest, PythonProfileShowsWhatTheProgramHeldAtItsEnd) {
+  const std::string folder = ScratchDir() + "/held";
+  // The interpreter destroys the variable `buffer`, which frees its memory. The first buffer was freed before.
+  const CommandResult run = Tool({"run", "--output", folder, "--", "/usr/bin/env", "python3", "-c", R"(
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+class Buffer:
+    def __init__(self, size):
+        self.memory = ctypes.c_uint64()
+        cuda.cuMemAlloc_v2(ctypes.byref(self.memory), ctypes.c_size_t(size))
+    def __del__(self, free=cuda.cuMemFree_v2):
+        free(self.memory)
+buffer = Buffer(1 << 20)
+buffer = Buffer(4096))"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<std::string> profiles = Profiles(folder);
+  ASSERT_EQ(profiles.size(), 1u) << run.err;
+  const auto profile = ReadProfile(profiles[0]);
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(hbmprof_test::ProfileView(*profile).Sum("inuse_space"), 4096);
+}
+
 TEST(RunTest, MessagesHaveNoEffectOnATerminal) {
   const std::string folder = ScratchDir() + "/a\x1b[2Jb";
   const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});

@@ -29,6 +29,7 @@
 #include "src/api/recording/capture_range.h"
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
+#include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
@@ -70,6 +71,14 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
+std::atomic<const OfProcess*> kept_state{nullptr};  // of KeepStateForExit
+
+// Returns the number of all allocations until the snapshot.
+int64_t Allocations(const Snapshot& snapshot) {
+  int64_t count = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) count += sample.alloc_objects;
+  return count;
+}
 
 // Returns null if no profile is written.
 OutputFile* Output() {
@@ -324,6 +333,22 @@ std::string internal::CaptureOutput() {
   return made != nullptr && made->options.enabled ? made->options.capture_output : "";
 }
 
+void internal::KeepStateForExit() {
+  static std::atomic<pid_t> kept_by{0};
+  if (kept_by.exchange(getpid()) == getpid()) return;
+  const NoCancellation no_cancellation;
+  const KeptErrno kept_errno;
+  const DriverContext* const driver = driver_context.load();
+  void* const context = driver == nullptr ? nullptr : driver->get();
+  const auto keep = [context] {
+    const ProbeLimit limit(context);
+    const ScopedMark mark("exit");
+    kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
+  };
+  // Without host memory or stack, the profile shows what is in use later.
+  static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(keep)); }));
+}
+
 const Snapshot& internal::ExitSnapshot() {
   const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found->snapshot;
@@ -334,6 +359,10 @@ const Snapshot& internal::ExitSnapshot() {
   const ProbeLimit limit;
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  const OfProcess* const kept = kept_state.load(std::memory_order_acquire);
+  const bool is_end =
+      kept != nullptr && kept->process == taken->process && Allocations(kept->snapshot) == Allocations(taken->snapshot);
+  if (is_end) taken->snapshot = kept->snapshot;
   // Several threads may exit at the same time: the first snapshot is used.
   const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
   return is_first ? taken.release()->snapshot : found->snapshot;

@@ -48,6 +48,11 @@ std::string CaptureOutput();
 // std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
+// The first call in a process takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then.
+// Called when the program has ended, and the objects that hold its memory are about to be destroyed. Does not change
+// errno. Does not throw.
+void KeepStateForExit();
+
 // Sets `*seconds` to DefaultOptions::output_interval of the environment variable `name`. If its value is bad, adds a
 // line to `problems` instead. Does nothing if it is not set. Throws std::bad_alloc.
 void ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds);
