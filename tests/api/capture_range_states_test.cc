@@ -154,20 +154,37 @@ TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
 }
 
 TEST_F(CaptureRangeStatesTest, NoCallWaitsForADiskThatHangs) {
+  Profiler& profiler = Profiler::Default();
   const HangingDisk disk;
   const auto start = std::chrono::steady_clock::now();
-  const uint64_t number = BeginCaptureRange("a");
-  EXPECT_NE(number, 0u);
-  EndCaptureRange(number);
-  EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
-              HasSubstr("hbmprof: the range b is not captured: the files of the range before are still being written"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
-  char late = 0;
-  Profiler::Default().RecordAlloc(&late, 1, {Profiler::Default().Device("GPU:0")});
+  char buffers[3] = {};
+  for (char& buffer : buffers) {
+    const uint64_t number = BeginCaptureRange("a");
+    EXPECT_NE(number, 0u);
+    profiler.RecordAlloc(&buffer, 1, {profiler.Device("GPU:0")});
+    EndCaptureRange(number);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
   HangingDisk::End();
-  Profiler::Default().RecordFree(&late);
-  ASSERT_THAT(NewProfiles(), SizeIs(1));
-  EXPECT_EQ(ViewProfile(NewProfiles()[0]).Sum("inuse_space"), 4096) << "of the end of the range";
+  for (char& buffer : buffers) profiler.RecordFree(&buffer);
+  std::multiset<int64_t> in_use;
+  for (const std::string& path : NewProfiles()) in_use.insert(ViewProfile(path).Sum("inuse_space"));
+  EXPECT_EQ(in_use, (std::multiset<int64_t>{4097, 4098, 4099})) << "each of the end of its range";
+}
+
+TEST_F(CaptureRangeStatesTest, RangesThatTheDiskCannotTakeAreNotCaptured) {
+  const HangingDisk disk;
+  uint64_t number = 1;
+  const std::string printed = Printed([&number] {
+    for (int i = 0; i < 30 && number != 0; ++i) {
+      number = BeginCaptureRange("a");
+      EndCaptureRange(number);
+    }
+  });
+  EXPECT_EQ(number, 0u);
+  EXPECT_THAT(printed, HasSubstr("hbmprof: the range a is not captured: too many files wait for the disk"));
+  HangingDisk::End();
+  EXPECT_THAT(NewProfiles(), SizeIs(8));
 }
 
 TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
@@ -175,7 +192,7 @@ TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
   ASSERT_NE(first, 0u);
   std::thread ends = Held([] { EndCaptureRange(0); });
   EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
-              HasSubstr("hbmprof: the range b is not captured: the files of the range before"));
+              HasSubstr("hbmprof: the range b is not captured: another thread still ends"));
   EndCaptureRange(0);
   Release(ends);
   EXPECT_THAT(NewProfiles(), SizeIs(1));

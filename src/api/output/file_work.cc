@@ -32,6 +32,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMostWait = kSecond / 4;
+constexpr int64_t kMostLate = 2 * kSecond;
 constexpr int64_t kMostWaitAtEnd = 5 * kSecond;
 constexpr size_t kMostJobs = 16;
 
@@ -58,8 +59,9 @@ struct Queue {
   Mutex mutex;
   // The process of the jobs. In a forked child they are those of its parent, which it neither does nor destroys.
   pid_t process ABSL_GUARDED_BY(mutex) = 0;
-  Jobs jobs ABSL_GUARDED_BY(mutex);             // the first one is in progress. If there is any, there is a thread
-  bool is_late ABSL_GUARDED_BY(mutex) = false;  // a call no longer waits for one of them
+  Jobs jobs ABSL_GUARDED_BY(mutex);  // the first one is in progress. If there is any, there is a thread
+  // When a call first stopped waiting for the job in progress (CLOCK_MONOTONIC); 0: none has.
+  int64_t late_since ABSL_GUARDED_BY(mutex) = 0;
 };
 Lazy<Queue> queue;
 
@@ -69,9 +71,8 @@ std::shared_ptr<Job> Next(const std::shared_ptr<Job>& done) {
   Queue& own = queue.Get();
   MutexLock hold(own.mutex);
   if (done != nullptr) own.jobs.pop_front();
-  if (!own.jobs.empty()) return own.jobs.front();
-  own.is_late = false;
-  return nullptr;
+  own.late_since = 0;
+  return own.jobs.empty() ? nullptr : own.jobs.front();
 }
 
 void* DoJobs(void*) {
@@ -116,12 +117,12 @@ absl::Status DoFileWork(std::function<void()> work) {
     if (own.process != getpid()) {
       new (&own.jobs) Jobs;
       own.process = getpid();
-      own.is_late = false;
+      own.late_since = 0;
     }
     if (own.jobs.size() >= kMostJobs) return Refused("too many files wait for the disk");
     has_thread = !own.jobs.empty();
     own.jobs.push_back(job);
-    waits = !own.is_late;
+    waits = own.late_since == 0 || MonotonicNanos() - own.late_since < kMostLate;
   }
   if (!has_thread) StartThread();
   const int64_t until = MonotonicNanos() + kMostWait;
@@ -134,7 +135,7 @@ absl::Status DoFileWork(std::function<void()> work) {
   if (result == Result::kRefused) return Refused("no thread can be started to write it");
   {
     MutexLock hold(own.mutex);
-    own.is_late = !own.jobs.empty();
+    if (own.late_since == 0 && !own.jobs.empty()) own.late_since = MonotonicNanos();
   }
   static_cast<void>(Completes([] { EndFilesWithProcess(); }));
   return absl::DeadlineExceededError("the disk has not answered yet");

@@ -10,8 +10,8 @@
 namespace hbmprof::internal {
 
 // Calls work() in the thread for files, after the work of all earlier calls, and waits for its end for a quarter of a
-// second at most. While the work of an earlier call takes longer than that, it does not wait at all. Work that is not
-// done when the process ends delays the end, within the limit of exit_writer.h.
+// second at most. While no work has ended for two seconds, it does not wait at all. Work that is not done when the
+// process ends delays the end, within the limit of exit_writer.h.
 //
 // Errors: kDeadlineExceeded (`work` is called, or will be, and has not ended), kResourceExhausted (`work` is never
 // called: no thread can be started, or too much other work waits). The thread ends when no work is left. In a forked

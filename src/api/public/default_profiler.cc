@@ -342,7 +342,7 @@ void internal::KeepStateForExit() {
   void* const context = driver == nullptr ? nullptr : driver->get();
   const auto keep = [context] {
     const ProbeLimit limit(context);
-    const ScopedMark mark("exit");
+    const ScopedMark mark("end of Python");
     kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
   };
   // Without host memory or stack, the profile shows what is in use later.

@@ -167,17 +167,16 @@ void Close() {
     const ScopedMark mark(range->is_started.load(std::memory_order_acquire) ? range->profile : range->name);
     const auto snapshot = std::make_shared<const Snapshot>(Profiler::Default().TakeSnapshot());
     status = DoFileWork([range, snapshot] {
-      if (!Completes([&] { WriteFiles(*range, *snapshot); })) {
-        EndRecordingOf(*range);
-        PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
-      }
-      SetClosed();
+      if (Completes([&] { WriteFiles(*range, *snapshot); })) return;
+      EndRecordingOf(*range);
+      PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
     });
   };
   static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(close)); }));
-  if (!absl::IsResourceExhausted(status)) return;
-  EndRecordingOf(*range);
-  PrintMessage("hbmprof: no profile of the range: ", Text(status));
+  if (absl::IsResourceExhausted(status)) {
+    EndRecordingOf(*range);
+    PrintMessage("hbmprof: no profile of the range: ", Text(status));
+  }
   SetClosed();
 }
 
@@ -190,15 +189,9 @@ uint64_t Begin(std::string_view name) {
     (*range)->name = name;
   };
   if (!Completes(prepare) || output.empty()) return 0;
-  bool is_own = Enter(Phase::kClosed, Phase::kOpening);
-  if (!is_own && PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
-    static_cast<void>(Completes([] { DoFileWork([] {}).IgnoreError(); }));  // waits for the files, but not for long
-    is_own = Enter(Phase::kClosed, Phase::kOpening);
-  }
-  if (!is_own) {
+  if (!Enter(Phase::kClosed, Phase::kOpening)) {
     if (PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
-      PrintMessage("hbmprof: the range ", name,
-                   " is not captured: the files of the range before are still being written");
+      PrintMessage("hbmprof: the range ", name, " is not captured: another thread still ends the range before");
     }
     return 0;
   }
