@@ -385,7 +385,7 @@ def end(*_):
     sys.exit(3)
 signal.signal(signal.SIGTERM, end)
 engine = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-engine.wait())";
+signal.pause())";
   const CommandResult run = Shell("\"$@\" & until [ -e \"$4/ready\" ]; do sleep 0.05; done; kill -TERM $!; wait $!",
                                   folder, {"/usr/bin/env", "python3", "-c", program, engine});
   EXPECT_EQ(run.exit_code, 3) << run.err;
