@@ -1,5 +1,6 @@
 #include "src/base/message.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,15 @@ ino_t inode;
 // Runs before the constructors of global objects, which may record events and print messages.
 [[gnu::constructor(101)]] void WhenLoaded() { UseStandardError(); }
 
+// Returns whether a message in the file `error` would take bytes from the program's own output: both go to one file,
+// and its size is limited.
+bool TakesFromOutput(const struct stat& error) {
+  struct stat output;
+  rlimit limit;
+  return S_ISREG(error.st_mode) && fstat(STDOUT_FILENO, &output) == 0 && output.st_dev == error.st_dev &&
+         output.st_ino == error.st_ino && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 }  // namespace
 
 void UseStandardError() {
@@ -41,7 +51,8 @@ void PrintMessage(std::string_view text, std::string_view more, std::string_view
   const KeptErrno kept_errno;
   if (!is_known) UseStandardError();
   struct stat info;
-  if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode) {
+  if (was_open && fstat(STDERR_FILENO, &info) == 0 && info.st_dev == device && info.st_ino == inode &&
+      !TakesFromOutput(info)) {
     char piece[4096];
     size_t used = 0;
     for (std::string_view part : {text, more, still_more, end, std::string_view("\n")}) {

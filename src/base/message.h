@@ -8,7 +8,9 @@ namespace hbmprof::internal {
 
 // Writes the parts of a message and a line feed to standard error, with one write for up to 4 KiB. Does nothing if
 // descriptor 2 is not the same file as when this library was loaded: then the program has closed it and uses the number
-// for a file of its own. Raises no signal. Does not change errno. Any thread may call it.
+// for a file of its own. Also does nothing if standard output is the same file and RLIMIT_FSIZE limits its size: the
+// message would take bytes from the program's own output. Raises no signal. Does not change errno. Any thread may call
+// it.
 void PrintMessage(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                   std::string_view end = {}) noexcept;
 

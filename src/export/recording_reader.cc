@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/descriptor.h"
+#include "src/base/regular_file.h"
 #include "src/export/recording.h"
 #include "src/export/recording_events.h"
 #include "src/export/recording_format.h"
@@ -429,11 +430,12 @@ bool FileRecordingReader::Next(RecordedEvent* event) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
-  const int descriptor = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+  const int descriptor = OpenRegularFile(path.c_str(), O_RDONLY);
   if (descriptor < 0) {
     const int error = errno;
     const std::string text = path + ": cannot be opened: " + std::generic_category().message(error);
     if (error == ENOENT) return absl::NotFoundError(text);
+    if (error == EINVAL) return absl::InvalidArgumentError(path + ": is not a regular file");
     return error == EACCES || error == EPERM ? absl::PermissionDeniedError(text) : absl::InternalError(text);
   }
   auto reader = std::make_unique<FileRecordingReader>(path, descriptor);

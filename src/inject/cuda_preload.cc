@@ -18,6 +18,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
+#include "src/inject/frameworks/python_end.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -45,6 +46,7 @@ void CudaTrackingStarts() {
 bool CudaCallIsTracked() {
   if (ProfilerAccess::ImplOf(Profiler::Default()).has_given_up()) return false;
   StartExitWriterInChild();
+  KeepStateAtPythonEnd();
   return true;
 }
 

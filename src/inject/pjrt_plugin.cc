@@ -8,6 +8,7 @@
 // every function returns an error with the reason.
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -129,6 +130,11 @@ struct Loaded {
 
 bool Load(const std::string& path, Loaded* loaded) {
   loaded->path = path;
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {  // dlopen would wait for the writer of a pipe
+    loaded->problem = path + " is not a regular file";
+    return false;
+  }
   loaded->library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (loaded->library == nullptr) {
     const char* const reason = dlerror();

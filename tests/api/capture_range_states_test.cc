@@ -1,11 +1,13 @@
 // Capture ranges whose calls meet in several threads: one thread is held inside a call while another one calls.
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -16,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
+#include "src/api/output/file_work.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/capture_range.h"
 #include "src/base/message.h"
@@ -55,6 +58,23 @@ std::string Printed(const Call& call) {
 }
 
 thread_local bool is_to_be_held = false;
+
+// While it exists, the disk does not answer.
+std::atomic<bool> disk_hangs{false};
+std::atomic<int> hanging_files{0};
+class HangingDisk {
+ public:
+  HangingDisk() { disk_hangs = true; }
+  ~HangingDisk() { End(); }
+  // Also waits until the files are written.
+  static void End() {
+    disk_hangs = false;
+    FinishFileWork();
+  }
+  static void AwaitFile() {
+    while (hanging_files.load() == 0) usleep(1000);
+  }
+};
 
 class CaptureRangeStatesTest : public ::testing::Test {
  protected:
@@ -117,12 +137,15 @@ class CaptureRangeStatesTest : public ::testing::Test {
 };
 
 TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
+  const HangingDisk disk;
   std::atomic<uint64_t> number{0};
-  std::thread begins = Held([&] { number = BeginCaptureRange("a"); });
+  std::thread begins([&] { number = BeginCaptureRange("a"); });
+  HangingDisk::AwaitFile();
   EXPECT_EQ(BeginCaptureRange("b"), 0u) << "one begins already";
   EndCaptureRange(0);  // does not wait
   EXPECT_THAT(NewProfiles(), IsEmpty());
-  Release(begins);
+  begins.join();
+  HangingDisk::End();
   EXPECT_NE(number.load(), 0u);
   ASSERT_THAT(NewProfiles(), SizeIs(1));
   EXPECT_EQ(ViewProfile(NewProfiles()[0]).Sum("inuse_space"), 4096);
@@ -130,12 +153,46 @@ TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
   EXPECT_THAT(NewProfiles(), SizeIs(1)) << "it has ended";
 }
 
+TEST_F(CaptureRangeStatesTest, NoCallWaitsForADiskThatHangs) {
+  Profiler& profiler = Profiler::Default();
+  const HangingDisk disk;
+  const auto start = std::chrono::steady_clock::now();
+  char buffers[3] = {};
+  for (char& buffer : buffers) {
+    const uint64_t number = BeginCaptureRange("a");
+    EXPECT_NE(number, 0u);
+    profiler.RecordAlloc(&buffer, 1, {profiler.Device("GPU:0")});
+    EndCaptureRange(number);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+  HangingDisk::End();
+  for (char& buffer : buffers) profiler.RecordFree(&buffer);
+  std::multiset<int64_t> in_use;
+  for (const std::string& path : NewProfiles()) in_use.insert(ViewProfile(path).Sum("inuse_space"));
+  EXPECT_EQ(in_use, (std::multiset<int64_t>{4097, 4098, 4099})) << "each of the end of its range";
+}
+
+TEST_F(CaptureRangeStatesTest, RangesThatTheDiskCannotTakeAreNotCaptured) {
+  const HangingDisk disk;
+  uint64_t number = 1;
+  const std::string printed = Printed([&number] {
+    for (int i = 0; i < 30 && number != 0; ++i) {
+      number = BeginCaptureRange("a");
+      EndCaptureRange(number);
+    }
+  });
+  EXPECT_EQ(number, 0u);
+  EXPECT_THAT(printed, HasSubstr("hbmprof: the range a is not captured: too many files wait for the disk"));
+  HangingDisk::End();
+  EXPECT_THAT(NewProfiles(), SizeIs(8));
+}
+
 TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
   const uint64_t first = BeginCaptureRange("a");
   ASSERT_NE(first, 0u);
   std::thread ends = Held([] { EndCaptureRange(0); });
   EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
-              HasSubstr("hbmprof: the range b is not captured: another thread still writes"));
+              HasSubstr("hbmprof: the range b is not captured: another thread still ends"));
   EndCaptureRange(0);
   Release(ends);
   EXPECT_THAT(NewProfiles(), SizeIs(1));
@@ -219,10 +276,12 @@ TEST_F(CaptureRangeStatesTest, ManyRangesHaveFilesOfTheSameSize) {
 
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
 TEST_F(CaptureRangeStatesTest, AChildThatIsForkedWhileARangeBeginsHasRangesOfItsOwn) {
-  std::thread begins = Held([] { BeginCaptureRange("a"); });
+  const HangingDisk disk;
+  std::thread begins([] { BeginCaptureRange("a"); });
+  HangingDisk::AwaitFile();
   const pid_t child = fork();
   if (child == 0) {
-    holds_.store(false);
+    HangingDisk::End();
     EndCaptureRange(0);
     const size_t none = NewProfiles().size();
     const uint64_t number = BeginCaptureRange("b");
@@ -232,7 +291,8 @@ TEST_F(CaptureRangeStatesTest, AChildThatIsForkedWhileARangeBeginsHasRangesOfIts
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  Release(begins);
+  begins.join();
+  HangingDisk::End();
   EndCaptureRange(0);
   EXPECT_THAT(NewProfiles(), SizeIs(2));
 }
@@ -281,3 +341,12 @@ TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
 
 }  // namespace
 }  // namespace hbmprof::internal
+
+// Takes the place of the C library's function.
+extern "C" int fsync(int file) {
+  using namespace hbmprof::internal;  // NOLINT
+  ++hanging_files;
+  while (disk_hangs.load()) usleep(1000);
+  --hanging_files;
+  return static_cast<int>(syscall(SYS_fsync, file));
+}

@@ -35,6 +35,12 @@
 #include "hbmprof/simulated_device.h"
 #include "tests/api/out_of_memory_programs.h"
 
+// Takes the place of the C library's function: the disk takes as many milliseconds as the variable says.
+extern "C" int fsync(int file) {
+  if (const char* const millis = std::getenv("SLOW_DISK_MILLIS")) usleep(1000 * std::atoi(millis));
+  return fdatasync(file);
+}
+
 namespace {
 
 constexpr size_t kCapacity = size_t{64} << 20;

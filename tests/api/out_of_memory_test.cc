@@ -75,6 +75,14 @@ TEST_F(OutOfMemoryTest, SaysWhyNoProfileWasWritten) {
   EXPECT_THAT(run.err, HasSubstr("missing"));
 }
 
+TEST_F(OutOfMemoryTest, ProfileOnASlowDiskIsWrittenBeforeTheProcessEnds) {
+  const CommandResult run = Run({"full"}, {"HBMPROF_OOM_OUTPUT=oom.%n.pb.gz", "SLOW_DISK_MILLIS=1000"});
+  EXPECT_THAT(run.err, HasSubstr("\n  profile    the disk is slow: a later line names the profile\n"));
+  EXPECT_THAT(run.err, EndsWith("hbmprof: out of memory on sim:0, as reported before:\n"
+                                "  profile    oom.0.pb.gz\n  more       hbmprof top oom.0.pb.gz\n"));
+  EXPECT_EQ(ViewProfile(directory_ + "/oom.0.pb.gz").Sum("inuse_space"), 48 << 20);
+}
+
 TEST_F(OutOfMemoryTest, IsSilentIfSwitchedOff) {
   EXPECT_EQ(Run({"full"}, {"HBMPROF_OOM_REPORT=0", "HBMPROF_OOM_OUTPUT=oom.pb.gz"}).err, "");
   EXPECT_EQ(FilesIn(directory_).size(), 1u);

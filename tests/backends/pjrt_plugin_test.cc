@@ -3,6 +3,7 @@
 //
 // The plugin is the fake one, or a real one: that of HBMPROF_TEST_PJRT_PLUGIN, else the CPU plugin that scripts/test.sh
 // installs, if it is there.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -95,6 +96,12 @@ TEST(PjrtPlugin, ErrorIfFileIsMissing) {
 }
 
 TEST(PjrtPlugin, ErrorIfFileIsNoLibrary) { ExpectNoPlugin(Host(HBMPROF_SOURCE_DIR "/README.md"), "README.md: "); }
+
+TEST(PjrtPlugin, ErrorIfFileIsAPipe) {
+  const std::string pipe = NewFile("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ExpectNoPlugin(Host(pipe), "HBMPROF_PJRT_PLUGIN: " + pipe + " is not a regular file");
+}
 
 TEST(PjrtPlugin, ErrorIfLibraryIsNoPlugin) {
   ExpectNoPlugin(Host("libz.so.1"), "libz.so.1 is not a PJRT plugin: it has no function GetPjrtApi");

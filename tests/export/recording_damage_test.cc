@@ -1,5 +1,6 @@
 // Recordings that are cut off, damaged, or cannot be written.
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,6 +256,9 @@ TEST(RecordingDamageTest, OtherFilesAreRefused) {
   Store(path, std::string("HBMREC\r\n\x01\0\0\0", 12));
   EXPECT_EQ(RecordingReader::Open(path).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(RecordingReader::Open(path + "missing").status().code(), absl::StatusCode::kNotFound);
+  const std::string pipe = NewDirectory() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(RecordingReader::Open(pipe).status().message(), pipe + ": is not a regular file");
 }
 
 TEST(RecordingDamageTest, EventWithoutItsSiteIsRefused) {

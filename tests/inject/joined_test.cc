@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -258,7 +259,9 @@ TEST(JoinedTest, ExitProfilesAgree) {
 TEST(JoinedTest, LateLibraryAndSeveralCopiesJoin) {
   for (const bool program_links : {false, true}) {
     SCOPED_TRACE(program_links);
-    const Started run;
+    Started run;
+    // The recording is started once, although several libraries start the injected one.
+    run.environment = {"HBMPROF_RECORD=" + run.directory + "/%n.hbmrec"};
     const std::string program = program_links ? "/inject_late_linked" : "/inject_late";
     const CommandResult result = run.Start({HBMPROF_INJECT_PROGRAMS + program, HBMPROF_JOINED_LIBRARY, run.own_path});
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -269,6 +272,7 @@ TEST(JoinedTest, LateLibraryAndSeveralCopiesJoin) {
     EXPECT_EQ(own.SumUnder("inuse_space", "user_records"), kMiB + kKiB);
     EXPECT_EQ(own.SumUnder("inuse_space", "program_allocates"), kMiB - kKiB);
     EXPECT_EQ(own.SumWhere("inuse_space", "copy", "program's"), program_links ? kMiB + kKiB : 0);
+    EXPECT_TRUE(std::filesystem::exists(run.directory + "/0.hbmrec"));
   }
 }
 

@@ -98,6 +98,32 @@ raise KeyboardInterrupt)"});
   EXPECT_THAT(RunTool({"top", "--type", "inuse_space", profiles[0]}).out, HasSubstr("4.00 KiB"));
 }
 
+TEST(RunTest, PythonProfileShowsWhatTheProgramHeldAtItsEnd) {
+  const std::string folder = ScratchDir() + "/held";
+  // The interpreter destroys the variable `buffer`, which frees its memory. The first buffer was freed before.
+  const CommandResult run = Tool({"run", "--output", folder, "--", "/usr/bin/env", "python3", "-c", R"(
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+class Buffer:
+    def __init__(self, size):
+        self.memory = ctypes.c_uint64()
+        cuda.cuMemAlloc_v2(ctypes.byref(self.memory), ctypes.c_size_t(size))
+    def __del__(self, free=cuda.cuMemFree_v2):
+        free(self.memory)
+buffer = Buffer(1 << 20)
+buffer = Buffer(4096))"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const std::vector<std::string> profiles = Profiles(folder);
+  ASSERT_EQ(profiles.size(), 1u) << run.err;
+  const auto profile = ReadProfile(profiles[0]);
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(hbmprof_test::ProfileView(*profile).Sum("inuse_space"), 4096);
+}
+
 TEST(RunTest, MessagesHaveNoEffectOnATerminal) {
   const std::string folder = ScratchDir() + "/a\x1b[2Jb";
   const CommandResult run = Tool({"run", "--output", folder, "--", Program("inject_cases"), "plain"});
@@ -326,6 +352,49 @@ TEST(RunTest, RunningProcessIsNamed) {
   EXPECT_EQ(run.out, "0\n" + folder + "\n");
   EXPECT_THAT(run.err, ContainsRegex("hbmprof: process [0-9]+ still runs; it writes " + folder));
   EXPECT_EQ(Profiles(folder).size(), 1u);
+}
+
+TEST(RunTest, OnlyAProcessThatRecordsIsAwaited) {
+  const std::string folder = ScratchDir() + "/profiles";
+  const CommandResult run =
+      Tool({"run", "--output", folder, "--", "sh", "-c",
+            "sleep 20 >/dev/null 2>&1 & echo $! > " + folder + "/helper; exec " + Program("inject_cases") + " plain"});
+  kill(std::atoi(Contents(folder + "/helper").c_str()), SIGKILL);
+  EXPECT_EQ(Profiles(folder).size(), 1u) << run.err;
+  EXPECT_THAT(run.err, Not(HasSubstr("still runs")));
+}
+
+TEST(RunTest, ProcessThatIsKilledAtASignalLeavesItsProfile) {
+  const std::string folder = ScratchDir() + "/profiles";
+  // As vLLM does: the program kills its engine when it gets the signal.
+  const std::string engine = R"(
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096))
+open(")" + folder + R"(/ready", "w").close()
+time.sleep(60))";
+  const std::string program = R"(
+import signal, subprocess, sys
+def end(*_):
+    engine.kill()
+    engine.wait()
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+engine = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+signal.pause())";
+  const CommandResult run = Shell("\"$@\" & until [ -e \"$4/ready\" ]; do sleep 0.05; done; kill -TERM $!; wait $!",
+                                  folder, {"/usr/bin/env", "python3", "-c", program, engine});
+  EXPECT_EQ(run.exit_code, 3) << run.err;
+  EXPECT_THAT(run.err, ContainsRegex("hbmprof: process [0-9]+ \\(python3[0-9.]*\\) was killed before it wrote a "
+                                     "profile; its profile is of the moment of the signal\n"));
+  const std::vector<std::string> profiles = Profiles(folder);
+  ASSERT_EQ(profiles.size(), 1u) << run.err;
+  EXPECT_THAT(run.err, HasSubstr(profiles[0]));
+  EXPECT_THAT(RunTool({"top", "--type", "inuse_space", profiles[0]}).out, HasSubstr("4.00 KiB"));
 }
 
 TEST(RunTest, RunsInOneFolderAreSeparate) {

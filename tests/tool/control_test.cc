@@ -391,7 +391,7 @@ TEST_F(ControlTest, ClientsThatTakeNoAnswerDoNotStopOthers) {
   for (int i = 0; i < 64; ++i) idle.push_back(Connect(SocketOf(program), "profile\n"));
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(Body(program, "info"), HasSubstr("pid " + program.name() + "\n"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40)) << "each may take a minute";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5)) << "it waits for no profile";
   for (const int fd : idle) close(fd);
 }
 

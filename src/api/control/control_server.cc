@@ -30,6 +30,7 @@
 #include "src/api/control/live.h"
 #include "src/base/attach.h"
 #include "src/base/background_thread.h"
+#include "src/base/completes.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/base/lines.h"
@@ -40,16 +41,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxClients = 32;
+constexpr size_t kMaxClients = 32;               // without the large ones
+constexpr size_t kMaxLarge = 32;                 // clients with a large answer, see LargeAnswer
 constexpr int kMaxNames = 100;                   // sockets of processes with one process id (in several containers)
 constexpr int kLowestDescriptor = 500;           // above the numbers that a program may expect for its own
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
 constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
 // While all kMaxClients connections are in use and another client waits, one of them is ended that has not sent its
-// request, or has taken nothing of its answer, for this time.
+// request, or has taken nothing of its answer, for this time. The same holds for large answers by themselves.
 constexpr std::chrono::milliseconds kRequestGrace{20};
 constexpr std::chrono::milliseconds kAnswerGrace{1000};
+// The interval at which the server checks whether a large answer is complete.
+constexpr std::chrono::milliseconds kLargeInterval{2};
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
@@ -84,9 +88,20 @@ class OwnSocket {
   std::atomic<ino_t> inode_{0};
 };
 
+// The answer to a request that takes long: a profile, or work with files. A thread of its own makes it (one profile at
+// a time), and the client has a place of its own kind, so that small answers never wait for large ones.
+struct LargeAnswer {
+  std::string request;
+  std::string text;  // empty: the host has no memory for it
+  std::atomic<bool> is_complete{false};
+};
+
 // A connection, if it has a socket.
 struct Client {
   OwnSocket socket;
+  bool waits = false;                  // for a place among the large answers, or for its turn
+  bool is_large = false;               // has a place among the large answers
+  std::shared_ptr<LargeAnswer> large;  // if it is being made
   Clock::time_point deadline;
   Clock::time_point replaceable;  // when it may be ended for another client
   std::string request;
@@ -107,7 +122,8 @@ struct Server {
   // No connection is accepted before this time. It is later than now after accept4 has failed for a lack of descriptors
   // or memory: the connection then stays in the queue, so poll would return at once.
   Clock::time_point next_accept = start;
-  Client clients[kMaxClients];
+  Client clients[kMaxClients + kMaxLarge];
+  std::shared_ptr<LargeAnswer> profile;  // the profile that is being made, or was made last
 };
 std::atomic<Server*> running{nullptr};
 std::atomic<const AttachRequests*> attach_requests{nullptr};
@@ -215,16 +231,20 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
       absl::StrCat("hbmprof ", HBMPROF_VERSION_STRING, " in this process does not know the request"));
 }
 
-void Answer(const Server& server, Client* client) {
-  const size_t end = client->request.find('\n');
+// Returns the answer with its header.
+std::string WholeAnswerTo(const Server& server, std::string_view request) {
   absl::StatusOr<std::string> answer = absl::ResourceExhaustedError("the process has no host memory for the answer");
-  try {
-    answer = AnswerTo(server, std::string_view(client->request).substr(0, end));
-  } catch (const std::exception&) {
-    // The answer is the message above.
-  }
+  static_cast<void>(Completes([&] { answer = AnswerTo(server, request); }));
   const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
-  client->answer = absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
+  return absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
+}
+
+bool IsProfile(std::string_view request) { return TakeWord(&request) == "profile"; }
+bool IsLarge(std::string_view request) { return IsProfile(request) || TakeWord(&request) == "record"; }
+
+void BeginAnswer(std::string text, Client* client) {
+  client->answer = std::move(text);
+  client->waits = false;
   client->is_answering = true;
   client->deadline = Clock::now() + kAnswerTime;
   client->replaceable = Clock::now() + kAnswerGrace;
@@ -272,8 +292,18 @@ bool ReadRequest(const Server& server, Client* client) {
   if (count < 0) return errno == EAGAIN;
   if (count == 0) return false;
   client->request.append(bytes, static_cast<size_t>(count));
-  if (client->request.find('\n') != std::string::npos) Answer(server, client);
-  return client->request.size() <= kMaxControlRequestBytes;
+  if (client->request.size() > kMaxControlRequestBytes) return false;
+  const size_t end = client->request.find('\n');
+  if (end == std::string::npos) return true;
+  client->request.resize(end);
+  if (IsLarge(client->request)) {
+    client->waits = true;
+    client->deadline = Clock::now() + kAnswerTime;
+    client->replaceable = Clock::now();  // until it has a place among the large answers
+  } else {
+    BeginAnswer(WholeAnswerTo(server, client->request), client);
+  }
+  return true;
 }
 
 // Sends as much of the answer as the socket accepts now. Returns false if the connection is to be closed.
@@ -292,6 +322,9 @@ bool SendAnswer(Client* client) {
 void End(Client* client) {
   if (client->socket.IsStillOurs()) shutdown(client->socket.get(), SHUT_RDWR);
   client->socket.Close();
+  client->waits = false;
+  client->is_large = false;
+  client->large = nullptr;
   client->request = std::string();
   client->answer = std::string();
   client->sent = 0;
@@ -301,18 +334,93 @@ void End(Client* client) {
 // Reads from the client or writes to it. Closes the connection if it has ended.
 void Serve(const Server& server, Client* client, int events) {
   bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
-  if (goes_on && events != 0) goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
+  if (goes_on && events != 0 && client->waits) goes_on = (events & (POLLHUP | POLLERR)) == 0;
+  if (goes_on && events != 0 && !client->waits) {
+    goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
+  }
   if (!goes_on) End(client);
 }
 
+// --- Large answers ---
+
+struct LargeWork {
+  const Server& server;
+  std::shared_ptr<LargeAnswer> answer;
+};
+
+void* MakeLarge(void* argument) {
+  const std::unique_ptr<const LargeWork> work(static_cast<LargeWork*>(argument));
+  static_cast<void>(Completes([&] { work->answer->text = WholeAnswerTo(work->server, work->answer->request); }));
+  work->answer->is_complete.store(true, std::memory_order_release);
+  return nullptr;
+}
+
+// Gives `client`, which waits, a place among the large answers, if there is one. If all are in use, ends a client that
+// has taken nothing of its answer for kAnswerGrace.
+void GivePlace(Server* server, Client* client) {
+  size_t count = 0;
+  Client* stuck = nullptr;
+  for (Client& other : server->clients) {
+    if (!other.is_large) continue;
+    ++count;
+    const bool is_stuck = other.is_answering && other.replaceable <= Clock::now();
+    if (is_stuck && (stuck == nullptr || other.replaceable < stuck->replaceable)) stuck = &other;
+  }
+  if (count == kMaxLarge && stuck == nullptr) return;
+  if (count == kMaxLarge) End(stuck);
+  client->is_large = true;
+}
+
+// Makes the answer of `client`, which has a place among the large answers, in a thread.
+void StartLarge(const Server& server, Client* client) {
+  client->large = std::make_shared<LargeAnswer>();
+  client->large->request = client->request;
+  auto work = std::make_unique<LargeWork>(LargeWork{server, client->large});
+  LargeWork* const argument = work.release();
+  if (!StartBackgroundThread(&MakeLarge, argument)) MakeLarge(argument);
+}
+
+// Sends the answers that are complete, and makes others.
+void ServeLarge(Server* server) {
+  const bool is_busy = server->profile != nullptr && !server->profile->is_complete.load(std::memory_order_acquire);
+  Client* next = nullptr;
+  for (Client& client : server->clients) {
+    if (!client.waits) continue;
+    if (!client.is_large) GivePlace(server, &client);
+    if (client.large != nullptr && client.large->is_complete.load(std::memory_order_acquire)) {
+      BeginAnswer(std::move(client.large->text), &client);
+      client.large = nullptr;
+      if (client.answer.empty()) End(&client);
+    } else if (client.is_large && client.large == nullptr) {
+      // Only a profile waits for its turn: a disk that does not answer must not delay it.
+      if (!IsProfile(client.request)) {
+        StartLarge(*server, &client);
+      } else if (next == nullptr || client.deadline < next->deadline) {
+        next = &client;
+      }
+    }
+  }
+  if (next == nullptr || is_busy) return;
+  StartLarge(*server, next);
+  server->profile = next->large;
+}
+
+// --- The loop ---
+
 // Returns the place for the next connection: one without a socket, else the one that may be replaced first.
 Client* NextPlace(Server* server) {
-  Client* next = server->clients;
+  Client* unused = nullptr;
+  Client* first = nullptr;
+  size_t count = 0;
   for (Client& client : server->clients) {
-    if (client.socket.get() < 0) return &client;
-    if (client.replaceable < next->replaceable) next = &client;
+    if (client.socket.get() < 0) {
+      unused = &client;
+    } else if (!client.is_large) {
+      ++count;
+      if (first == nullptr || client.replaceable < first->replaceable) first = &client;
+    }
   }
-  return next;
+  return count < kMaxClients ? unused : first;
 }
 
 // Returns the time from which on a connection can be accepted.
@@ -326,6 +434,7 @@ int MillisToWait(const Server& server, Clock::time_point accept_time) {
   if (accept_time > Clock::now()) next = std::min(next, accept_time);
   for (const Client& client : server.clients) {
     if (client.socket.get() >= 0) next = std::min(next, client.deadline);
+    if (client.waits) next = std::min(next, Clock::now() + kLargeInterval);
   }
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
   return static_cast<int>(std::max<int64_t>(left, 0));
@@ -335,12 +444,12 @@ int MillisToWait(const Server& server, Clock::time_point accept_time) {
 // end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
   // Has no entries without a descriptor: poll refuses more entries than the process may have descriptors.
-  pollfd polled[kMaxClients + 1];
-  Client* clients[kMaxClients];
+  pollfd polled[kMaxClients + kMaxLarge + 1];
+  Client* clients[kMaxClients + kMaxLarge];
   size_t count = 0;
   for (Client& client : server->clients) {
     if (client.socket.get() < 0) continue;
-    const short events = client.is_answering ? POLLOUT : POLLIN;
+    const short events = client.waits ? 0 : client.is_answering ? POLLOUT : POLLIN;
     clients[count] = &client;
     polled[count++] = {client.socket.get(), events, 0};
   }
@@ -353,6 +462,7 @@ bool ServeOnce(Server* server) {
   }
   if (!server->listener.IsStillOurs()) return false;
   for (size_t i = 0; i < count; ++i) Serve(*server, clients[i], polled[i].revents);
+  ServeLarge(server);
   if ((listener.revents & POLLIN) == 0 || AcceptTime(server) > Clock::now()) return true;
   Client* const place = NextPlace(server);
   End(place);

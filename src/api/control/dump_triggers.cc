@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "src/api/output/kept_profiles.h"
 #include "src/api/output/out_of_memory.h"
@@ -142,7 +143,9 @@ class DumpTriggers {
   void Dump(const std::string& reason) {
     const ScopedMark mark(reason);
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
-    const absl::StatusOr<KeptProfiles::Files> kept = kept_.Write(snapshot, options_.dump_output, options_);
+    const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
+    const absl::StatusOr<KeptProfiles::Files> kept =
+        bytes.ok() ? kept_.Write(*bytes, options_.dump_output, options_) : bytes.status();
     if (!kept.ok()) {
       const absl::string_view why = kept.status().message();
       return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));

@@ -259,6 +259,8 @@ bool StartExitWriter(bool in_children) {
   return true;
 }
 
+bool HasExitWriter() { return thread_process.load() == getpid(); }
+
 void StartExitWriterInChild() {
   if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
   const KeptErrno kept_errno;
@@ -275,7 +277,7 @@ void StartExitWriterInAllChildren() {
 }
 
 void WriteByExitWriter() {
-  if (thread_process.load() != getpid()) return;
+  if (!HasExitWriter()) return;
   const KeptErrno kept_errno;
   BeginEnd(/*is_exit=*/false);
   sem_post(&requested);
@@ -283,13 +285,13 @@ void WriteByExitWriter() {
 }
 
 void HandleOwnSignal(int number) {
-  if (thread_process.load() != getpid() || IsEnded()) return;
+  if (!HasExitWriter() || IsEnded()) return;
   const KeptErrno kept_errno;
   if (std::find(std::begin(kSignals), std::end(kSignals), number) != std::end(kSignals)) Handle(number);
 }
 
 void WriteBeforeExec() {
-  if (thread_process.load() != getpid()) return;
+  if (!HasExitWriter()) return;
   const KeptErrno kept_errno;
   RequestWrite(before_exec);
 }

@@ -53,6 +53,8 @@ void WriteBeforeOlderExitHandlers();
 // A second call does nothing and returns true. Returns false if the thread could not be started; then no handler is
 // set. REQUIRES: WriteAtExit was called.
 bool StartExitWriter(bool in_children);
+// Returns whether this process has the thread.
+bool HasExitWriter();
 
 // Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Does nothing
 // in other processes, so it can be called at each event. A child without the thread writes a profile only if it ends by

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "hbmprof/pprof.h"
 #include "src/api/output/output_file.h"
 #include "src/api/output/output_path.h"
 #include "src/api/recording/recording.h"
@@ -42,21 +42,19 @@ void RemoveFlight(const std::string& reason, KeptProfiles::Files* files) {
 
 }  // namespace
 
-absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot, const std::string& pattern,
+absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const std::string& bytes, const std::string& pattern,
                                                         const DefaultOptions& options) {
-  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  if (!bytes.ok()) return bytes.status();
-  const auto size = static_cast<int64_t>(bytes->size());
+  const auto size = static_cast<int64_t>(bytes.size());
   const bool has_number = OutputPattern(pattern).has_number();
   if (has_number && size > options.dump_keep_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("its size of ", size, " bytes exceeds HBMPROF_DUMP_KEEP_BYTES (", options.dump_keep_bytes, ")"));
   }
-  if (!HasFreeDisk(pattern, bytes->size())) {
+  if (!HasFreeDisk(pattern, bytes.size())) {
     return absl::ResourceExhaustedError("less than 64 MiB of the disk would remain free");
   }
   Files files;
-  const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), *bytes, &files.path);
+  const absl::Status status = WriteToPattern(pattern, static_cast<mode_t>(options.output_mode), bytes, &files.path);
   if (!status.ok()) return status;
   files.flight = SaveFlightBeside(files.path);
   const int64_t flight_size = SizeOf(files.flight);
@@ -77,21 +75,26 @@ absl::StatusOr<KeptProfiles::Files> KeptProfiles::Write(const Snapshot& snapshot
 }
 
 void KeptProfiles::Keep(Profile profile, const DefaultOptions& options) {
-  MutexLock hold(mutex_);
-  if (process_ != getpid()) {
-    process_ = getpid();
-    profiles_.clear();
-    bytes_ = 0;
+  std::vector<Profile> removed;
+  {
+    MutexLock hold(mutex_);
+    if (process_ != getpid()) {
+      process_ = getpid();
+      profiles_.clear();
+      bytes_ = 0;
+    }
+    bytes_ += profile.bytes;
+    profiles_.push_back(std::move(profile));
+    while (profiles_.size() > static_cast<size_t>(options.dump_keep) || bytes_ > options.dump_keep_bytes) {
+      bytes_ -= profiles_.front().bytes;
+      removed.push_back(std::move(profiles_.front()));
+      profiles_.pop_front();
+    }
   }
-  bytes_ += profile.bytes;
-  profiles_.push_back(std::move(profile));
-  while (profiles_.size() > static_cast<size_t>(options.dump_keep) || bytes_ > options.dump_keep_bytes) {
-    const Profile& oldest = profiles_.front();
-    const Files& files = oldest.files;
-    if (IdentityOf(files.path) == oldest.identity) unlink(files.path.c_str());
-    if (!files.flight.empty() && IdentityOf(files.flight) == oldest.flight_identity) unlink(files.flight.c_str());
-    bytes_ -= oldest.bytes;
-    profiles_.pop_front();
+  for (const Profile& old : removed) {
+    const Files& files = old.files;
+    if (IdentityOf(files.path) == old.identity) unlink(files.path.c_str());
+    if (!files.flight.empty() && IdentityOf(files.flight) == old.flight_identity) unlink(files.flight.c_str());
   }
 }
 

@@ -12,7 +12,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "hbmprof/options.h"
-#include "hbmprof/snapshot.h"
 #include "src/base/atomic_file.h"
 #include "src/base/mutex.h"
 
@@ -26,13 +25,13 @@ class KeptProfiles {
     std::string path;    // of the profile
     std::string flight;  // of the recording beside it; "" if there is none
   };
-  // Writes a profile of `snapshot` to `pattern` (output_path.h), and beside it a recording if the flight recorder is
-  // on. If the pattern has "%n", then removes the oldest profiles beyond options.dump_keep and options.dump_keep_bytes,
-  // with their recordings, unless their files were replaced. Errors: those of WriteFileAtomically; kResourceExhausted
-  // if less than 64 MiB of the file system would remain free, or if the profile is larger than options.dump_keep_bytes.
-  // If only the recording would exceed one of these limits, prints a message and removes the recording. Throws
+  // Writes the profile `bytes` to `pattern` (output_path.h), and beside it a recording if the flight recorder is on. If
+  // the pattern has "%n", then removes the oldest profiles beyond options.dump_keep and options.dump_keep_bytes, with
+  // their recordings, unless their files were replaced. Errors: those of WriteFileAtomically; kResourceExhausted if
+  // less than 64 MiB of the file system would remain free, or if the profile is larger than options.dump_keep_bytes. If
+  // only the recording would exceed one of these limits, prints a message and removes the recording. Throws
   // std::bad_alloc.
-  absl::StatusOr<Files> Write(const Snapshot& snapshot, const std::string& pattern, const DefaultOptions& options);
+  absl::StatusOr<Files> Write(const std::string& bytes, const std::string& pattern, const DefaultOptions& options);
 
  private:
   struct Profile {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "src/api/output/file_work.h"
 #include "src/api/output/kept_profiles.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/public/default_profiler.h"
@@ -199,20 +200,44 @@ void ReadLimits(OutOfMemory* failure) {
   failure->cgroup_in_use = NumberIn(group + "/memory.current");
 }
 
+std::string NoProfile(const absl::Status& why) {
+  return std::string("  profile    none: ").append(why.message().data(), why.message().size()).append("\n");
+}
+
 // Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see
 // more.
-std::string WriteProfile(const Snapshot& snapshot, const DefaultOptions& options) {
+std::string WriteProfile(const std::string& bytes, const DefaultOptions& options) {
   static Lazy<KeptProfiles> profiles;
+  const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(bytes, options.oom_output, options);
+  if (!kept.ok()) return NoProfile(kept.status());
+  return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n") +
+         "  more       hbmprof top " + kept->path + "\n";
+}
+
+// The last lines of a report. The thread for files writes them. Of the two threads, the second one that sets
+// `is_decided` prints them.
+struct LastLines {
+  std::string text;
+  std::atomic<bool> is_decided{false};
+};
+
+// As WriteProfile. If the disk does not answer in time, the lines are printed later.
+std::string WriteProfileInTime(const Snapshot& snapshot, std::string_view device, const DefaultOptions& options) {
   if (options.oom_output.empty()) {
     return "  more       with HBMPROF_OOM_OUTPUT=oom.%p.%n.pb.gz, each report writes a profile for `hbmprof top`\n";
   }
-  const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(snapshot, options.oom_output, options);
-  if (kept.ok()) {
-    return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n") +
-           "  more       hbmprof top " + kept->path + "\n";
-  }
-  const absl::string_view why = kept.status().message();
-  return std::string("  profile    none: ").append(why.data(), why.size()).append("\n");
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
+  if (!bytes.ok()) return NoProfile(bytes.status());
+  const auto lines = std::make_shared<LastLines>();
+  const absl::Status status = DoFileWork([lines, device = std::string(device), bytes = *bytes, options] {
+    if (!Completes([&] { lines->text = WriteProfile(bytes, options); })) lines->text.clear();
+    if (!lines->is_decided.exchange(true)) return;
+    if (!lines->text.empty()) lines->text.pop_back();  // PrintMessage adds a line feed
+    PrintMessage("hbmprof: out of memory on ", device, ", as reported before:\n", lines->text);
+  });
+  if (absl::IsResourceExhausted(status)) return NoProfile(status);
+  if (lines->is_decided.exchange(true)) return lines->text;
+  return "  profile    the disk is slow: a later line names the profile\n";
 }
 
 // Returns the index of the device with this name in the snapshot; nullopt if there is none.
@@ -247,7 +272,7 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
     text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
     text += OutOfMemoryHolders(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
   }
-  return text + WriteProfile(snapshot, options);
+  return text + WriteProfileInTime(snapshot, failure.device, options);
 }
 
 std::optional<int64_t> Clamped(std::optional<size_t> bytes) {

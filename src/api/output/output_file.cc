@@ -58,19 +58,19 @@ OutputFile::OutputFile(const OutputFile& parent, pid_t process)
 OutputFile* OutputFile::NewForChild() const { return new OutputFile(*this, getpid()); }
 
 absl::Status OutputFile::OpenEarly() {
-  MutexLock hold(mutex_);
+  FileMutexLock hold(mutex_);
   if (const absl::Status status = WriteFile("", &early_); !status.ok()) return status;
   if (const int high = fcntl(early_.get(), F_DUPFD_CLOEXEC, kEarlyDescriptor); high >= 0) early_.Reset(high);
   return absl::OkStatus();
 }
 
 absl::Status OutputFile::Write(std::string_view bytes) {
-  MutexLock hold(mutex_);
+  FileMutexLock hold(mutex_);
   return has_last_ ? absl::OkStatus() : WriteFile(bytes, nullptr);
 }
 
 absl::Status OutputFile::WriteLast(std::string_view bytes) {
-  MutexLock hold(mutex_);
+  FileMutexLock hold(mutex_);
   if (is_early()) {
     if (has_last_) return absl::OkStatus();
     const absl::Status status = WriteInPlace(early_.get(), own_, own_path_, bytes);

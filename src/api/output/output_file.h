@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "src/api/output/output_path.h"
 #include "src/base/atomic_file.h"
-#include "src/base/mutex.h"
+#include "src/base/file_mutex.h"
 
 namespace hbmprof::internal {
 
@@ -46,7 +46,7 @@ class OutputFile {
 
   // Returns the path of the file that was written last; "" if there is none.
   std::string path() ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock hold(mutex_);
+    FileMutexLock hold(mutex_);
     return own_path_;
   }
 
@@ -64,7 +64,7 @@ class OutputFile {
   const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
   const bool was_writable_;      // whether the directory was writable at the start
   FileDescriptor early_;         // set before other threads have this object
-  Mutex mutex_;
+  FileMutex mutex_;
   bool has_last_ ABSL_GUARDED_BY(mutex_) = false;  // WriteLast has written the file
   std::string own_path_ ABSL_GUARDED_BY(mutex_);   // the file that was written last
   FileIdentity own_ ABSL_GUARDED_BY(mutex_);

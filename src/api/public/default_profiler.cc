@@ -22,12 +22,14 @@
 #include "src/api/control/dump_triggers.h"
 #include "src/api/output/end_calls.h"
 #include "src/api/output/exit_writer.h"
+#include "src/api/output/file_work.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_file.h"
 #include "src/api/public/enough_stack.h"
 #include "src/api/recording/capture_range.h"
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
+#include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
@@ -69,6 +71,15 @@ struct OfProcess {
   Snapshot snapshot;
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
+std::atomic<const OfProcess*> kept_state{nullptr};  // of KeepStateForExit
+
+// Returns the number of all allocations until the snapshot.
+int64_t Allocations(const Snapshot& snapshot) {
+  int64_t count = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) count += sample.alloc_objects;
+  return count;
+}
+
 // Returns null if no profile is written.
 OutputFile* Output() {
   OutputFile* file = output_file.load(std::memory_order_acquire);
@@ -122,6 +133,7 @@ void EndProcess(const internal::ProcessEnd& end) {
   const internal::ProbeLimit limit(end.context);
   WriteLastProfile(end);
   internal::EndCaptureRangeAtExit();
+  internal::FinishFileWork();
   internal::StopRecordingAtExit();
 }
 
@@ -143,6 +155,7 @@ void BeforeExec() {
   const internal::ProbeLimit limit;
   WriteProfileNow();
   internal::EndCaptureRangeAtExit();
+  internal::FinishFileWork();
   internal::StopRecordingAtExit();
 }
 
@@ -175,14 +188,24 @@ void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!is_injected) internal::ReplaceEndCalls();
 }
 
+// Starts the recording and the control channel.
+void StartFiles(const DefaultOptions& options) try {
+  const absl::Status status =
+      options.socket_dir.empty() ? absl::OkStatus() : internal::StartControlServer(options.socket_dir);
+  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  internal::StartRecordingOfOptions(options);
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no recording or no control channel: the host has no memory");
+}
+
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty()) StartExitWriterIfWanted(options);
-  internal::StartRecordingOfOptions(options);
   internal::StartDumpTriggers(options);
-  if (options.socket_dir.empty()) return;
-  const absl::Status status = internal::StartControlServer(options.socket_dir);
-  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  const absl::Status status = internal::DoFileWork([options] { StartFiles(options); });
+  if (absl::IsResourceExhausted(status)) {
+    PrintMessage("hbmprof: no recording and no control channel: ", Text(status));
+  }
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
 }
@@ -281,13 +304,14 @@ void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
 
 void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
-  if (made == nullptr || !made->options.enabled) return;
+  static std::atomic<bool> is_started{false};
+  if (made == nullptr || !made->options.enabled || is_started.exchange(true)) return;
   const NoCancellation no_cancellation;
   const internal::KeptErrno kept_errno;
   StartThreadsNow(made->options);
 }
 
-void internal::EndRecordingWithProcess() {
+void internal::EndFilesWithProcess() {
   const DefaultOptions options = Profiler::OptionsOfDefault();
   EndWithProcess(options);
   StartExitWriterIfWanted(options);
@@ -309,6 +333,22 @@ std::string internal::CaptureOutput() {
   return made != nullptr && made->options.enabled ? made->options.capture_output : "";
 }
 
+void internal::KeepStateForExit() {
+  static std::atomic<pid_t> kept_by{0};
+  if (kept_by.exchange(getpid()) == getpid()) return;
+  const NoCancellation no_cancellation;
+  const KeptErrno kept_errno;
+  const DriverContext* const driver = driver_context.load();
+  void* const context = driver == nullptr ? nullptr : driver->get();
+  const auto keep = [context] {
+    const ProbeLimit limit(context);
+    const ScopedMark mark("end of Python");
+    kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
+  };
+  // Without host memory or stack, the profile shows what is in use later.
+  static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(keep)); }));
+}
+
 const Snapshot& internal::ExitSnapshot() {
   const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found->snapshot;
@@ -319,6 +359,10 @@ const Snapshot& internal::ExitSnapshot() {
   const ProbeLimit limit;
   taken->process = getpid();
   taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  const OfProcess* const kept = kept_state.load(std::memory_order_acquire);
+  const bool is_end =
+      kept != nullptr && kept->process == taken->process && Allocations(kept->snapshot) == Allocations(taken->snapshot);
+  if (is_end) taken->snapshot = kept->snapshot;
   // Several threads may exit at the same time: the first snapshot is used.
   const bool is_first = exit_snapshot.compare_exchange_strong(found, taken.get(), std::memory_order_acq_rel);
   return is_first ? taken.release()->snapshot : found->snapshot;

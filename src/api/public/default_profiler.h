@@ -25,13 +25,15 @@ void PrintOptionProblems(const std::vector<std::string>& problems);
 
 // Starts what the options of Profiler::Default() require: the threads for output_on_signals (exit_writer.h), for the
 // triggers (dump_triggers.h) and for socket_dir (control_server.h), the recording and the flight recorder
-// (recording.h). An injected library calls it with the first tracked allocation; a linked library calls it when it
-// makes Profiler::Default(). Does not change errno.
+// (recording.h). An injected library calls it with the first tracked allocation, and when a linked library joins it; a
+// linked library that joins none calls it when it makes Profiler::Default(). Only the first call has an effect. Does
+// not change errno.
 void StartThreads();
 
-// Called when a recording starts. The recording then ends properly when the process exits. If
-// DefaultOptions::output_on_signals is set, also when a signal or quick_exit ends the process. Throws std::bad_alloc.
-void EndRecordingWithProcess();
+// Called when a recording starts, and when a file takes long to write. Both are then completed when the process exits.
+// If DefaultOptions::output_on_signals is set, also when a signal or quick_exit ends the process. Throws
+// std::bad_alloc.
+void EndFilesWithProcess();
 
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
 // from the start. Any thread may call it. Errors: those of save_device_memory_profile.
@@ -45,6 +47,11 @@ std::string CaptureOutput();
 // same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws
 // std::bad_alloc.
 const Snapshot& ExitSnapshot();
+
+// The first call in a process takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then.
+// Called when the program has ended, and the objects that hold its memory are about to be destroyed. Does not change
+// errno. Does not throw.
+void KeepStateForExit();
 
 // Sets `*seconds` to DefaultOptions::output_interval of the environment variable `name`. If its value is bad, adds a
 // line to `problems` instead. Does nothing if it is not set. Throws std::bad_alloc.

@@ -16,6 +16,7 @@
 #include "hbmprof/recording.h"
 #include "hbmprof/snapshot.h"
 #include "src/api/control/live.h"
+#include "src/api/output/file_work.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_path.h"
 #include "src/api/public/default_profiler.h"
@@ -59,7 +60,7 @@ Phase PhaseOf(uint64_t word) {
 }
 
 // Returns whether this call has changed the phase from `from` to `to`. The thread that makes it kOpening or kClosing is
-// the one that uses `open_range` and `last_number` until it makes it kOpen or kClosed.
+// the one that uses `open_range` and `last_range` until it makes it kOpen or kClosed.
 bool Enter(Phase from, Phase to) {
   uint64_t word = state.load(std::memory_order_acquire);
   return PhaseOf(word) == from && state.compare_exchange_strong(word, StateOf(to), std::memory_order_acq_rel);
@@ -72,12 +73,26 @@ bool EnterClosing(uint64_t number) {
 }
 
 struct Range {
+  std::string name;
+  // Set in the thread for files, before `is_started`.
   std::string profile;  // paths
   std::string recording;
   bool has_recording = false;
+  std::atomic<bool> is_started{false};
+  // Of the thread that begins the range and the thread for files, the second one that sets it records the mark.
+  std::atomic<bool> has_mark{false};
 };
-Range* open_range = nullptr;  // in a forked child it can be the parent's, which is never freed
-uint64_t last_number = 0;     // with the process id above it, as all numbers
+// The open range is shared with the thread for files. In a forked child it can be the parent's, which is never freed.
+std::shared_ptr<Range>* open_range = nullptr;
+uint64_t last_range = 0;  // the number of the last range, with the process id above it
+uint64_t last_file = 0;   // likewise, of the last name for files. Used by the thread for files
+
+// Returns the number after `*last`, which begins with 0 in each process.
+uint64_t NextNumber(uint64_t* last) {
+  const auto process = static_cast<uint64_t>(getpid());
+  if (ProcessOf(*last) != process) *last = process << kNumberBits;
+  return (*last)++;
+}
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
@@ -86,26 +101,22 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// Returns the paths of a range's files, which have the number `number`.
-Range PathsOf(const OutputPattern& pattern, int number) {
+// Sets the paths of a range's files, which have the number `number`.
+void SetPaths(const OutputPattern& pattern, int number, Range* range) {
   constexpr std::string_view kProfile = ".pb.gz";
-  Range range;
-  range.profile = pattern.has_number() ? pattern.Path(number) : WithNumber(pattern.Path(0), number);
-  const size_t size = range.profile.size();
-  const bool has_ending = size > kProfile.size() && range.profile.compare(size - kProfile.size(), size, kProfile) == 0;
-  range.recording = range.profile.substr(0, has_ending ? size - kProfile.size() : size) + ".hbmrec";
-  return range;
+  const std::string path = pattern.has_number() ? pattern.Path(number) : WithNumber(pattern.Path(0), number);
+  const size_t size = path.size();
+  const bool has_ending = size > kProfile.size() && path.compare(size - kProfile.size(), size, kProfile) == 0;
+  range->profile = path;
+  range->recording = path.substr(0, has_ending ? size - kProfile.size() : size) + ".hbmrec";
 }
 
 // Starts the recording of a range, with the next number for which there are no files.
-void StartFiles(const std::string& output, std::string_view name, Range* range) {
+void StartFiles(const std::string& output, Range* range) {
   const OutputPattern pattern(output);
-  const auto process = static_cast<uint64_t>(getpid());
-  if (ProcessOf(last_number) != process) last_number = process << kNumberBits;
   absl::Status status = absl::AlreadyExistsError("100000 files with names for the ranges exist already");
   for (int i = 0; i < kMostNames; ++i) {
-    *range = PathsOf(pattern, static_cast<int>(last_number & UINT32_MAX));
-    ++last_number;
+    SetPaths(pattern, static_cast<int>(NextNumber(&last_file) & UINT32_MAX), range);
     if (Exists(range->profile) || Exists(range->recording)) continue;
     RecordingOptions options;
     options.max_bytes = Profiler::OptionsOfDefault().record_max_bytes;
@@ -114,19 +125,18 @@ void StartFiles(const std::string& output, std::string_view name, Range* range) 
     if (!absl::IsAlreadyExists(status)) break;
   }
   range->has_recording = status.ok();
-  if (!status.ok()) PrintMessage("hbmprof: no recording of the range ", name, ": ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: no recording of the range ", range->name, ": ", Text(status));
   // Also ends the range, if it is still open then.
-  EndRecordingWithProcess();
-  RecordMark(name);
+  EndFilesWithProcess();
 }
 
-// Writes the files of a range that ends.
-void WriteFiles(const Range& range) {
-  Snapshot snapshot;
-  {
-    const ScopedMark mark(range.profile);
-    snapshot = Profiler::Default().TakeSnapshot();
-  }
+// Records the begin of the range. If the disk answers in time, that is an event of the thread that begins it.
+void RecordBegin(Range* range) {
+  if (range->has_mark.exchange(true)) static_cast<void>(Completes([&] { RecordMark(range->name); }));
+}
+
+// Writes the files of a range that ends, with its last snapshot.
+void WriteFiles(const Range& range, const Snapshot& snapshot) {
   if (range.has_recording) {
     const absl::Status status = StopRecorder();
     // The recorder itself has printed why a recording has ended.
@@ -143,47 +153,70 @@ void WriteFiles(const Range& range) {
 
 // Ends the recording of a range whose files cannot be written.
 void EndRecordingOf(const Range& range) {
-  if (range.has_recording) static_cast<void>(Completes([] { static_cast<void>(StopRecorder()); }));
+  if (!range.is_started.load(std::memory_order_acquire) || !range.has_recording) return;
+  static_cast<void>(Completes([] { static_cast<void>(StopRecorder()); }));
 }
 
-// REQUIRES: the phase is kClosing, and this thread has entered it.
+void SetClosed() { state.store(StateOf(Phase::kClosed), std::memory_order_release); }
+
+// Takes the snapshot, and writes the files in the thread for files. REQUIRES: the phase is kClosing, and this thread
+// has entered it.
 void Close() {
-  const std::unique_ptr<const Range> range(std::exchange(open_range, nullptr));
-  bool is_written = false;
-  if (!WithEnoughStack([&] { is_written = Completes([&] { WriteFiles(*range); }); }) || !is_written) {
+  const std::unique_ptr<const std::shared_ptr<Range>> owned(std::exchange(open_range, nullptr));
+  const std::shared_ptr<const Range> range = *owned;
+  absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
+  const auto close = [&] {
+    const ScopedMark mark(range->is_started.load(std::memory_order_acquire) ? range->profile : range->name);
+    const auto snapshot = std::make_shared<const Snapshot>(Profiler::Default().TakeSnapshot());
+    status = DoFileWork([range, snapshot] {
+      if (Completes([&] { WriteFiles(*range, *snapshot); })) return;
+      EndRecordingOf(*range);
+      PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
+    });
+  };
+  static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(close)); }));
+  if (absl::IsResourceExhausted(status)) {
     EndRecordingOf(*range);
-    PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
+    PrintMessage("hbmprof: no profile of the range: ", Text(status));
   }
-  state.store(StateOf(Phase::kClosed), std::memory_order_release);
+  SetClosed();
 }
 
 uint64_t Begin(std::string_view name) {
   std::string output;
-  std::unique_ptr<Range> range;
+  std::unique_ptr<std::shared_ptr<Range>> range;
   const auto prepare = [&] {
     output = CaptureOutput();
-    range = std::make_unique<Range>();
+    range = std::make_unique<std::shared_ptr<Range>>(std::make_shared<Range>());
+    (*range)->name = name;
   };
   if (!Completes(prepare) || output.empty()) return 0;
   if (!Enter(Phase::kClosed, Phase::kOpening)) {
     if (PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
-      PrintMessage("hbmprof: the range ", name,
-                   " is not captured: another thread still writes the files of the range before");
+      PrintMessage("hbmprof: the range ", name, " is not captured: another thread still ends the range before");
     }
     return 0;
   }
+  absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
   const auto start = [&] {
     ResetPeaks();
-    StartFiles(output, name, range.get());
+    status = DoFileWork([shared = *range, output] {
+      if (!Completes([&] { StartFiles(output, shared.get()); })) {
+        PrintMessage("hbmprof: no recording of the range: the host has no memory for it");
+      }
+      shared->is_started.store(true, std::memory_order_release);
+      RecordBegin(shared.get());
+    });
   };
-  if (!Completes(start)) {
-    PrintMessage("hbmprof: the range ", name, " is not captured: the host has no memory for it");
-    EndRecordingOf(*range);
-    state.store(StateOf(Phase::kClosed), std::memory_order_release);
+  static_cast<void>(Completes(start));
+  if (absl::IsResourceExhausted(status)) {
+    PrintMessage("hbmprof: the range ", name, " is not captured: ", Text(status));
+    SetClosed();
     return 0;
   }
+  RecordBegin(range->get());
   open_range = range.release();
-  const uint64_t number = last_number;
+  const uint64_t number = NextNumber(&last_range) + 1;  // not 0
   uint64_t opening = StateOf(Phase::kOpening);
   if (!state.compare_exchange_strong(opening, StateOf(Phase::kOpen, number), std::memory_order_acq_rel)) {
     // Another thread has ended it meanwhile.

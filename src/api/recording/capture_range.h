@@ -2,9 +2,10 @@
 // ranges. With HBMPROF_CAPTURE_RANGE, an injected library writes a profile and a recording for each range, and no
 // profile at the end of the process.
 //
-// A process has at most one range at a time. The functions below never wait for another thread, except at the end of
-// the process: if two threads begin or end ranges at the same time, the order of the calls decides, and a range that
-// begins while another thread still writes the files of the one before is not captured.
+// A process has at most one range at a time. The thread for files (file_work.h) writes the files. The functions below
+// do not wait for it for long, and wait for no other thread, except at the end of the process: if two threads begin or
+// end ranges at the same time, the order of the calls decides, and a range that begins while another thread still ends
+// the one before is not captured.
 #ifndef HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
 #define HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
 

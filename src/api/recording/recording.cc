@@ -18,14 +18,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/profiler.h"
+#include "src/api/output/file_work.h"
 #include "src/api/output/output_path.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
+#include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/base/regular_file.h"
 #include "src/base/write_all.h"
 #include "src/core/joined/injected.h"
 #include "src/core/joined/joined.h"
@@ -105,7 +108,7 @@ absl::Status WriteFlightTo(const std::string& path, bool must_be_new) {
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
-  EndRecordingWithProcess();
+  EndFilesWithProcess();
   RecordingPaths& recordings = recording_paths.Get();
   return WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
     std::set<std::string> own = {AbsolutePath(name)};
@@ -165,23 +168,34 @@ std::string LineOf(const Snapshot::Device& device, std::string_view label) {
   return line;
 }
 
-void WriteLine(const std::string& log, const std::string& line) {
-  if (log == "stderr") return PrintMessage(line);
-  const FileDescriptor file(AboveStandard(
-      [&] { return open(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600); }));
-  const int error = file.get() < 0 ? errno : WriteAll(file.get(), line + "\n");
-  if (error == 0) return;
+// Prints why there are no lines in the log, once.
+void PrintLogError(const std::string& log, std::string_view why) {
   static std::atomic<bool> is_printed{false};
-  if (!is_printed.exchange(true)) PrintMessage("hbmprof: cannot write the log ", log, ": ", strerror(error));
+  if (!is_printed.exchange(true)) PrintMessage("hbmprof: cannot write the log ", log, ": ", why);
+}
+
+void AppendToLog(const std::string& log, const std::string& lines) {
+  const FileDescriptor file(OpenRegularFile(log.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600));
+  const int error = file.get() < 0 ? errno : WriteAll(file.get(), lines);
+  if (error != 0) PrintLogError(log, error == EINVAL ? "not a regular file" : strerror(error));
 }
 
 [[gnu::noinline]] void Log(std::string_view label) try {
   const DefaultOptions options = Profiler::OptionsOfDefault();
   log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
   if (options.log.empty()) return;
+  std::string lines;
   for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
-    if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) WriteLine(options.log, LineOf(device, label));
+    if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) lines += LineOf(device, label) + "\n";
   }
+  if (lines.empty()) return;
+  if (options.log == "stderr") {
+    lines.pop_back();  // PrintMessage adds a line feed
+    return PrintMessage(lines);
+  }
+  const absl::Status status =
+      DoFileWork([log = options.log, lines] { static_cast<void>(Completes([&] { AppendToLog(log, lines); })); });
+  if (absl::IsResourceExhausted(status)) PrintLogError(options.log, Text(status));
 } catch (const std::exception&) {
   PrintMessage("hbmprof: no line in the log: the host has no memory for it");
 }

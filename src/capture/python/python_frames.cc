@@ -203,6 +203,11 @@ bool IsLoaded(const PythonInterpreter& python) {
          found.dlfo_eh_frame == python.object_tables;
 }
 
+uintptr_t Finalizing(const PythonInterpreter& python) {
+  const uintptr_t word = python.runtime + python.layout.finalizing;
+  return __atomic_load_n(reinterpret_cast<const uintptr_t*>(word), __ATOMIC_ACQUIRE);
+}
+
 enum class PythonRead : uint8_t {
   kNothing,  // the thread has no Python state, or runs no Python function
   kFrames,
@@ -277,8 +282,7 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
   if (!IsObjectAddress(*state)) return PythonRead::kUnfit;
   // An interpreter that is ending sets this word and soon after that frees the states of daemon threads. Such a thread
   // may run code outside of the interpreter at that time.
-  const auto finalizing =
-      __atomic_load_n(reinterpret_cast<const uintptr_t*>(python.runtime + layout.finalizing), __ATOMIC_ACQUIRE);
+  const uintptr_t finalizing = Finalizing(python);
   if (finalizing != 0 && finalizing != *state) return PythonRead::kNothing;
   const bool is_own = Load<uintptr_t>(*state + layout.thread_id) == static_cast<uintptr_t>(pthread_self());
   return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
@@ -462,6 +466,11 @@ bool FindStackPointers(const Caller& caller, const CapturedStack& native, uintpt
 std::atomic<PythonWorkspace*> spare_workspace{nullptr};
 
 }  // namespace
+
+bool PythonIsEnding() {
+  const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
+  return python != nullptr && (python->is_permanent || IsLoaded(*python)) && Finalizing(*python) != 0;
+}
 
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);

@@ -23,6 +23,10 @@ namespace hbmprof::internal {
 // Returns whether the stacks that the calling thread captures now can have named frames.
 inline bool MayHaveNamedFrames() { return HasPython() || current_traceback != nullptr; }
 
+// Returns whether the interpreter of this process has begun to destroy its modules and their variables, because it
+// ends.
+bool PythonIsEnding();
+
 // Returns a hash of the calling thread's Python functions (at most the `max_frames` innermost), their current
 // instructions, and the positions on the stack, relative to `sp`, of the calls of the evaluation function that run them
 // (their activations). Returns 0 if there are none, or if they cannot be read. Two stacks with the same path (paths.h)

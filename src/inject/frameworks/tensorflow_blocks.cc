@@ -15,6 +15,7 @@
 #include "src/base/completes.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
+#include "src/inject/frameworks/python_end.h"
 #include "src/inject/linker/report_hooks.h"
 
 namespace hbmprof::internal {
@@ -93,6 +94,7 @@ void HandedOut(const Caller& caller, uint64_t address, int64_t bytes) {
 
 void TakenBack(uint64_t address, int64_t bytes) {
   if (!IsDriverSegment(address)) return;
+  KeepStateAtPythonEnd();
   const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
   if (freed.has_value() && *freed != bytes) return Refuse(State::kOtherSize, bytes, *freed);
   if (!freed.has_value() && !has_dropped.load(std::memory_order_relaxed)) Refuse(State::kUnknownFree, bytes);

@@ -1,11 +1,14 @@
 // `hbmprof run`: runs a program with the injected library and prints a summary of its profiles at the end.
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <re2/re2.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,13 +18,17 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <thread>
 
+#include "src/base/atomic_file.h"
+#include "src/base/completes.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"
 #include "src/tool/profile/profile.h"
+#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
@@ -123,6 +130,52 @@ std::vector<int> ProcessesWith(const std::string& variable) {
   return processes;
 }
 
+// Returns those of `processes` that have recorded something: they have a control channel.
+std::vector<LiveProcess> RecordedOf(const std::vector<int>& processes) {
+  constexpr int kMillis = 500;
+  std::vector<LiveProcess> recorded;
+  if (processes.empty()) return recorded;
+  absl::StatusOr<std::vector<LiveProcess>> all = ListProcesses(ControlDirectory(), nullptr, kMillis);
+  if (!all.ok()) return recorded;
+  for (LiveProcess& process : *all) {
+    if (absl::c_linear_search(processes, process.pid)) recorded.push_back(std::move(process));
+  }
+  return recorded;
+}
+
+// The profiles that the processes of a run had when a signal came that can end them. The program may kill its processes
+// before they write their own.
+class ProfilesAtSignal {
+ public:
+  // `variable`: "NAME=VALUE" in the environment of the processes.
+  explicit ProfilesAtSignal(std::string variable) : variable_(std::move(variable)) {}
+
+  // Requests the profiles. Takes about two seconds at most.
+  void Take() {
+    const std::vector<LiveProcess> processes = RecordedOf(ProcessesWith(variable_));
+    std::vector<std::string> sockets;
+    for (const LiveProcess& process : processes) sockets.push_back(process.socket);
+    QueryLimits limits;
+    limits.millis = limits.total_millis = 1'500;
+    std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(sockets, "profile", limits);
+    for (size_t i = 0; i < processes.size(); ++i) {
+      Taken& taken = taken_[processes[i].pid];
+      taken.name = processes[i].name;
+      if (answers[i].ok()) taken.profile = *std::move(answers[i]);
+    }
+  }
+
+  struct Taken {
+    std::string name;     // of the process
+    std::string profile;  // empty: it did not answer
+  };
+  const std::map<int64_t, Taken>& taken() const { return taken_; }
+
+ private:
+  const std::string variable_;
+  std::map<int64_t, Taken> taken_;
+};
+
 volatile sig_atomic_t forward_to = 0;
 volatile sig_atomic_t is_session_leader = 0;
 
@@ -144,10 +197,12 @@ void Forward(int number, siginfo_t* info, void*) {
 }
 
 // Passes signals from other processes on to the program, except signals that stop, cannot be caught, or come from a
-// fault.
+// fault. Before it passes on one that can end the program, it calls `before_end` in a thread of its own.
 class SignalForwarding {
  public:
-  SignalForwarding() {
+  explicit SignalForwarding(std::function<void()> before_end) : before_end_(std::move(before_end)) {
+    sigemptyset(&ends_);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&ends_, number);
     struct sigaction forward = {};
     forward.sa_sigaction = &Forward;
     forward.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -171,7 +226,15 @@ class SignalForwarding {
   void Start(int process) {
     is_session_leader = getsid(0) == getpid() ? 1 : 0;
     forward_to = process;
-    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+    signals_.Reset(signalfd(-1, &ends_, SFD_CLOEXEC));
+    stop_.Reset(eventfd(0, EFD_CLOEXEC));
+    sigset_t others = forwarded_;
+    if (signals_.get() >= 0 && stop_.get() >= 0 && internal::Completes([&] { StartThread(); })) {
+      for (int number = 1; number <= SIGRTMAX; ++number) {
+        if (sigismember(&ends_, number) == 1) sigdelset(&others, number);
+      }
+    }
+    sigprocmask(SIG_UNBLOCK, &others, nullptr);
   }
 
   // Stops passing on signals, because another process can get the program's id after the wait. From then on signals
@@ -179,6 +242,10 @@ class SignalForwarding {
   void Stop() {
     sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
     forward_to = 0;
+    if (thread_.joinable()) {
+      eventfd_write(stop_.get(), 1);
+      thread_.join();
+    }
     for (const int number : {SIGINT, SIGQUIT}) sigaction(number, &inherited_[number], nullptr);
     sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
   }
@@ -193,6 +260,31 @@ class SignalForwarding {
  private:
   inline static const std::set<int> kKept = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
                                              SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS};
+
+  void StartThread() {
+    thread_ = std::thread([this] { PassOnEnds(); });
+  }
+  void PassOnEnds() {
+    while (true) {
+      pollfd polled[] = {{stop_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+      poll(polled, 2, -1);
+      if (polled[0].revents != 0) return;
+      signalfd_siginfo read_info = {};
+      if (read(signals_.get(), &read_info, sizeof(read_info)) != sizeof(read_info)) continue;
+      before_end_();
+      siginfo_t info = {};
+      info.si_code = read_info.ssi_code;
+      info.si_pid = static_cast<pid_t>(read_info.ssi_pid);
+      info.si_value.sival_ptr = reinterpret_cast<void*>(read_info.ssi_ptr);
+      Forward(static_cast<int>(read_info.ssi_signo), &info, nullptr);
+    }
+  }
+
+  const std::function<void()> before_end_;
+  internal::FileDescriptor signals_;
+  internal::FileDescriptor stop_;
+  std::thread thread_;
+  sigset_t ends_;
   sigset_t forwarded_;
   sigset_t inherited_mask_;
   struct sigaction inherited_[_NSIG + 1] = {};
@@ -300,6 +392,32 @@ std::string CheckCaptureRange(const std::string& value) {
              " bytes");
 }
 
+// Writes the profiles that were taken at a signal, of the processes that have ended without one.
+void WriteTaken(const ProfilesAtSignal& at_signal, const OutputFolder& folder, const std::string& run,
+                const std::vector<int>& still_running) {
+  const auto written = folder.Profiles(run, /*last_only=*/false);
+  for (const auto& [process, taken] : at_signal.taken()) {
+    const auto first = written.lower_bound({process, 0});
+    if (first != written.end() && first->first.first == process) continue;
+    if (absl::c_linear_search(still_running, process)) continue;
+    const absl::StatusOr<RawProfile> profile = ParseProfile(taken.profile, taken.name);
+    if (profile.ok() && profile->message().sample().empty()) continue;  // at a signal it writes no such profile
+    const std::string killed =
+        Cat("hbmprof: process ", process, " (", Visible(taken.name), ") was killed before it wrote a profile");
+    if (!profile.ok()) {
+      PrintErrorText(Cat(killed, "\n"));
+      continue;
+    }
+    internal::FileRules rules;
+    rules.must_be_new = true;
+    const absl::Status status = internal::WriteFileAtomically(
+        Cat(folder.path(), "/", run, ".", process, ".0", kProfileSuffix), taken.profile, rules);
+    PrintErrorText(status.ok() ? Cat(killed, "; its profile is of the moment of the signal\n")
+                               : Cat(killed, ": ", Visible(MessageOf(status)), "\n"));
+  }
+}
+
+// `still_running`: the processes of the run that have not ended.
 void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
                   const std::vector<int>& still_running) {
   constexpr size_t kMostRanges = 5;
@@ -317,11 +435,15 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   if (left_out > 0) {
     PrintErrorText(Cat("hbmprof: ", written.size(), " profiles of ranges are in ", Visible(folder.path()), "\n"));
   }
-  for (const int process : still_running) {
+  // A helper process, such as Python's resource tracker, writes no profile.
+  std::vector<int> awaited;
+  for (const LiveProcess& process : RecordedOf(still_running)) awaited.push_back(static_cast<int>(process.pid));
+  if (awaited.empty() && written.empty()) awaited = still_running;
+  for (const int process : awaited) {
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
                        process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));
   }
-  if (!written.empty() || !still_running.empty()) return;
+  if (!written.empty() || !awaited.empty()) return;
   if (is_captured) {
     const std::string what = options.captures_nvtx()
                                  ? Cat("began no NVTX range with the name ", options.capture_range.substr(5))
@@ -368,7 +490,11 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
         Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
   }
 
-  SignalForwarding forwarding;
+  ProfilesAtSignal at_signal(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
+  const bool writes_at_end = reason.empty() && options.capture_range.empty();
+  SignalForwarding forwarding([&] {
+    if (writes_at_end) at_signal.Take();
+  });
   setup.prepare = [&] { forwarding.Restore(); };
   const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
   if (!process.ok()) {
@@ -383,6 +509,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   if (end.signal != 0) PrintErrorText(Cat("hbmprof: signal ", end.signal, " ended the program\n"));
   if (reason.empty()) {
     const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
+    WriteTaken(at_signal, folder, run, still_running);
     SummarizeRun(options, folder, run, still_running);
     if (still_running.empty()) folder.RemoveIfEmpty();
   }

@@ -11,6 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "src/base/descriptor.h"
+#include "src/base/regular_file.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -48,7 +49,7 @@ std::string CacheFolder() {
 
 std::string BuildIdOf(const std::string& path) {
   elf_version(EV_CURRENT);
-  const internal::FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const internal::FileDescriptor file(internal::OpenRegularFile(path.c_str(), O_RDONLY));
   if (file.get() < 0) return "";
   std::string text;
   if (Elf* elf = elf_begin(file.get(), ELF_C_READ_MMAP, nullptr); elf != nullptr) {
