@@ -256,6 +256,8 @@ class ProfileWriter {
   }
   // The number of samples that Write has written.
   size_t samples() const { return rows_.size(); }
+  // Of the stacks of all samples.
+  size_t frames() const { return frames_; }
 
  private:
   using Tags = std::vector<std::pair<std::string, std::string>>;
@@ -457,6 +459,7 @@ class ProfileWriter {
       if (rows != 0) PackLocationIds(*stack.frames);
       stack.location_ids_end = packed_ids_.size();
       sample_bytes_ += rows * (kSampleBytes + packed_ids_.size() - begin);
+      frames_ += rows * stack.frames->return_addresses.size();
     }
   }
 
@@ -768,13 +771,19 @@ class ProfileWriter {
   std::vector<bool> has_names_;  // by module
   std::string bytes_;
   size_t sample_bytes_ = 0;  // estimate for all samples
+  size_t frames_ = 0;        // of the stacks of all samples
   bool has_peak_ = false;    // whether any sample has bytes at the peak
   bool has_inuse_ = false;   // whether any sample has bytes in use
   Message<ProfileField> profile_{bytes_};
 };
 
-// Writes the profile within the limits of `options`, not compressed.
+// The command reads any profile within these limits, however small it is when compressed (profile_reader.cc).
+constexpr size_t kMostBytes = size_t{256} << 20;
+constexpr size_t kMostFrames = size_t{64} << 20;
+
+// Writes the profile within the limits of `options` and of the command, not compressed.
 absl::StatusOr<std::string> WriteWithin(const Snapshot& snapshot, Symbolizer* symbolizer, const PprofOptions& options) {
+  const size_t max_bytes = options.max_bytes == 0 ? kMostBytes : std::min(options.max_bytes, kMostBytes);
   size_t max_samples = options.max_samples;
   size_t samples_before = SIZE_MAX;
   while (true) {
@@ -787,16 +796,19 @@ absl::StatusOr<std::string> WriteWithin(const Snapshot& snapshot, Symbolizer* sy
                                         std::to_string(options.max_samples) + ", but a sample for each device and " +
                                         "kind of memory makes " + std::to_string(samples));
     }
-    if (options.max_bytes == 0 || profile->size() <= options.max_bytes) return profile;
+    const double share =
+        std::min(static_cast<double>(max_bytes) / static_cast<double>(profile->size()),
+                 static_cast<double>(kMostFrames) / static_cast<double>(std::max<size_t>(writer.frames(), 1)));
+    if (share >= 1) return profile;
     if (samples == samples_before || samples <= 1) {
+      if (options.max_bytes == 0) return profile;
       return absl::InvalidArgumentError("cannot write the profile: PprofOptions::max_bytes is " +
                                         std::to_string(options.max_bytes) + ", but a profile with the fewest samples " +
                                         "has " + std::to_string(profile->size()) + " bytes");
     }
     samples_before = samples;
     // Some of the bytes do not depend on the number of samples, so this can need several rounds.
-    const double share = 0.9 * static_cast<double>(options.max_bytes) / static_cast<double>(profile->size());
-    max_samples = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(samples) * share));
+    max_samples = std::max<size_t>(1, static_cast<size_t>(static_cast<double>(samples) * 0.9 * share));
   }
 }
 

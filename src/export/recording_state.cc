@@ -222,27 +222,27 @@ void RecordingState::Apply(const RecordedEvent& event) {
   switch (event.kind) {
     case RecordedKind::kAlloc: {
       Account& account = Change(event.site, {1, bytes, 1, bytes});
-      ++account.num_allocs;
-      ++account.num_live;
+      Add(&account.num_allocs, 1);
+      Add(&account.num_live, 1);
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, event.time};
       break;
     }
     case RecordedKind::kUndoFree: {
-      ++Change(event.site, {0, 0, 1, bytes}).num_live;
+      Add(&Change(event.site, {0, 0, 1, bytes}).num_live, 1);
       const Freed undone = freed_[event.thread].id == event.id ? freed_[event.thread] : Freed();
       CountFreed(event.site, undone, -1);
       live_[event.id] = {event.site, bytes, undone.birth.value_or(event.time)};
       break;
     }
     case RecordedKind::kFree:
-      --Change(event.site, {0, 0, -1, -bytes}).num_live;
+      Add(&Change(event.site, {0, 0, -1, -bytes}).num_live, -1);
       freed_[event.thread] = {event.id, Remove(event), event.time};
       CountFreed(event.site, freed_[event.thread], 1);
       break;
     case RecordedKind::kAllocAndFree: {
       Account& account = Change(event.site, {1, bytes, 0, 0});
-      ++account.num_allocs;
+      Add(&account.num_allocs, 1);
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       break;
     }

@@ -66,6 +66,28 @@ Snapshot SmallSnapshot(const std::vector<Snapshot::Stack>& stacks) {
   return s;
 }
 
+// The command needs memory for each frame of each sample, however small the file is.
+TEST(SerializePprof, HasNoMoreFramesThanTheCommandReads) {
+  constexpr size_t kDepth = 100'000;
+  constexpr int kSamples = 700;
+  Snapshot snapshot = SmallSnapshot({{std::vector<uint64_t>(kDepth, 0x10010), false}});
+  snapshot.samples.resize(kSamples, snapshot.samples[0]);
+  for (int i = 0; i < kSamples; ++i) snapshot.samples[static_cast<size_t>(i)].tags = {{"step", std::to_string(i)}};
+  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, nullptr);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const absl::StatusOr<Profile> profile = ParseProfile(*bytes);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  int64_t frames = 0;
+  int64_t live = 0;
+  for (const auto& sample : profile->sample()) {
+    frames += sample.location_id_size();
+    live += sample.value(2);
+  }
+  EXPECT_LE(frames, 64 << 20);
+  EXPECT_GT(frames, 48 << 20);
+  EXPECT_EQ(live, kSamples);
+}
+
 TEST(SerializePprof, MatchesTheGoldenText) {
   const std::string path = std::string(HBMPROF_GOLDEN_DIR) + "/server_profile.txt";
   FakeSymbolizer symbolizer = ServerSymbolizer();

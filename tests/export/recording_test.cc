@@ -372,6 +372,30 @@ TEST(RecordingStateTest, LateFreeKeepsNewBufferWithSameId) {
   EXPECT_EQ(state.live().size(), 1u);
 }
 
+// The counts at the start are those of the file. The sanitizer of undefined behaviour finds an overflow.
+TEST(RecordingStateTest, SumsWrapAround) {
+  MadeRecording made;
+  const uint32_t site = made.Site({{"site"}});
+  Snapshot::Sample& sample = made.mutable_tables().sites[site];
+  DeviceStats& stats = made.mutable_tables().names.devices[0].spaces[0];
+  stats.num_allocs = stats.num_live = stats.bytes_in_use = INT64_MAX;
+  sample.alloc_objects = sample.inuse_objects = sample.inuse_bytes = INT64_MAX;
+  RecordingState state(made.tables());
+  state.Apply({10, 0x100, 4, site, 0, RecordedKind::kAlloc, false});
+  EXPECT_EQ(state.ToSnapshot().devices[0].spaces[0].num_allocs, INT64_MIN);
+  EXPECT_EQ(state.ToSnapshot().devices[0].spaces[0].num_live, INT64_MIN);
+  EXPECT_EQ(state.ToSnapshot().samples[0].inuse_objects, INT64_MIN);
+  state.Apply({20, 0x100, 4, site, 0, RecordedKind::kFree, false});
+  EXPECT_EQ(state.ToSnapshot().devices[0].spaces[0].num_live, INT64_MAX);
+  state.Apply({30, 0x100, 4, site, 0, RecordedKind::kUndoFree, false});
+  EXPECT_EQ(state.ToSnapshot().devices[0].spaces[0].num_live, INT64_MIN);
+  stats.num_allocs = INT64_MAX;
+  RecordingState other(made.tables());
+  other.Apply({10, 0x100, 4, site, 0, RecordedKind::kAllocAndFree, false});
+  EXPECT_EQ(other.ToSnapshot().devices[0].spaces[0].num_allocs, INT64_MIN);
+  EXPECT_EQ(other.ToSnapshot().devices[0].spaces[0].num_live, INT64_MAX);
+}
+
 TEST(RecordingStateTest, SnapshotIsAProfile) {
   const MadeRecording made = SmallRecording();
   const auto reader = Opened(Written(made));

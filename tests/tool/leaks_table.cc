@@ -1,5 +1,7 @@
-// leaks_table DIRECTORY [SEED [RUNS]]: recall and false alarms of `hbmprof leaks` on labelled programs, as the tables
-// of benchmarks/LEAKS.md: with the ages of buffers, and without.
+// leaks_table DIRECTORY [SEED [RUNS [DUMPS]]]: recall and false alarms of `hbmprof leaks` on labelled programs, as the
+// tables of benchmarks/LEAKS.md: with the ages of buffers, and without. DUMPS: only series of at most this number.
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -30,7 +32,7 @@ struct Mean {
   }
 };
 
-int Main(const std::string& directory, uint64_t seed, size_t runs) {
+int Main(const std::string& directory, uint64_t seed, size_t runs, size_t most_dumps) {
   using Is = Kind::Is;
   using Use = Kind::Use;
   struct Row {
@@ -46,6 +48,8 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
   for (const size_t dumps : {3, 8, 18}) {
     for (const bool with_ages : {true, false}) rows.push_back({dumps, DumpTimes::kLate, with_ages});
   }
+  rows.erase(std::remove_if(rows.begin(), rows.end(), [&](const Row& row) { return row.dumps > most_dumps; }),
+             rows.end());
 
   std::map<const Kind*, std::vector<Tally>> tallies;  // by row
   for (const Kind& kind : Kinds()) tallies[&kind].resize(rows.size());
@@ -64,8 +68,9 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
   }
 
   std::printf(
-      "| dumps | tuned: leaks | others | seen: leaks | others | last: leaks | others | by replacement | undecidable |\n"
-      "|---|---|---|---|---|---|---|---|---|\n");
+      "| dumps | tuned: leaks | others | seen: leaks | others | last: leaks | others | fresh: leaks | others | "
+      "held out: leaks | others | by replacement | undecidable |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (size_t row = 0; row < rows.size(); ++row) {
     std::map<std::pair<Is, Use>, Mean> means;
     Mean replaced;
@@ -78,7 +83,7 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
     }
     std::printf("| %zu%s, %s |", rows[row].dumps, rows[row].when == DumpTimes::kLate ? " late" : "",
                 rows[row].with_ages ? "**ages**" : "totals");
-    for (const Use use : {Use::kTuned, Use::kSeen, Use::kLast}) {
+    for (const Use use : {Use::kTuned, Use::kSeen, Use::kLast, Use::kFresh, Use::kHeldOut}) {
       for (const Is is : {Is::kLeak, Is::kNoLeak}) std::printf(" %s |", means[{is, use}].Text().c_str());
     }
     std::printf(" %s | %s |\n", replaced.Text().c_str(), undecidable.Text().c_str());
@@ -90,7 +95,8 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
     std::printf("| **%s** | | | |\n", kNames[static_cast<size_t>(is)]);
     for (const Kind& kind : Kinds()) {
       if (kind.is != is) continue;
-      std::printf("| `%s`%s |", kind.name, kind.use == Use::kTuned ? "" : kind.use == Use::kSeen ? " *" : " **");
+      constexpr const char* kMarks[] = {"", " *", " **", " ***", " (held out)"};
+      std::printf("| `%s`%s |", kind.name, kMarks[static_cast<size_t>(kind.use)]);
       for (size_t row = 0; row < rows.size(); ++row) {
         if (rows[row].when == DumpTimes::kLate || (rows[row].dumps != 1 && rows[row].dumps != 8)) continue;
         const Tally& tally = tallies[&kind][row];
@@ -107,9 +113,10 @@ int Main(const std::string& directory, uint64_t seed, size_t runs) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s DIRECTORY [SEED [RUNS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIRECTORY [SEED [RUNS [DUMPS]]]\n", argv[0]);
     return 2;
   }
   return hbmprof_test::Main(argv[1], argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2026,
-                            argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 12);
+                            argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 12,
+                            argc > 4 ? std::strtoull(argv[4], nullptr, 10) : SIZE_MAX);
 }

@@ -18,8 +18,10 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
+#include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -237,6 +239,68 @@ TEST(Leaks, FindsALeakInOneDumpByAges) {
   std::fill(stopped.begin() + 40, stopped.end(), 0);
   EXPECT_THAT(leaks(stopped, comment).out, HasSubstr("1 sites: 0 leak, 0 perhaps, 1 grew and stopped"));
   EXPECT_THAT(RunTool({"leaks", "--all", dump}).out, HasSubstr("last kept a buffer 24.0 s ago"));
+}
+
+// Other tools keep the comment with the uptime, but write samples without ages. The same holds for samples whose ages
+// became labels.
+TEST(Leaks, AgesAreKnownByTheSamplesAndNotByAComment) {
+  const std::string dir = ScratchDir();
+  // Twelve dumps of a site that keeps a buffer of 1 KiB each second.
+  std::vector<std::string> own;
+  std::vector<std::string> without;
+  for (int64_t d = 0; d < 12; ++d) {
+    ProfileMaker maker(
+        {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+    const int64_t seconds = 20 + 2 * d;
+    maker.message().set_time_nanos((1700000000 + seconds) * 1000000000);
+    maker.Comment("hbmprof version=1 pid=7 uptime=" + std::to_string(seconds));
+    hbmprof::pprof::Sample& sample =
+        maker.Sample({maker.Frame("Keep"), maker.Frame("main")}, {seconds, 1024 * seconds, seconds, 1024 * seconds});
+    hbmprof::pprof::Ages& ages = *sample.mutable_ages();
+    ages.mutable_born_bytes()->Resize(static_cast<int>(seconds), 1024);
+    ages.mutable_born_counts()->Resize(static_cast<int>(seconds), 1);
+    own.push_back(dir + "/own" + std::to_string(100 + d));
+    maker.Write(own.back());
+    sample.clear_ages();
+    without.push_back(dir + "/without" + std::to_string(100 + d));
+    maker.Write(without.back());
+  }
+  std::vector<std::vector<std::string>> rewritten = {without, {}};
+  for (const std::string& dump : own) {
+    rewritten[1].push_back(dump + ".births");
+    ASSERT_EQ(RunTool({"convert", "--to", "births", dump, "-o", rewritten[1].back()}).exit_code, 0);
+  }
+  for (const PprofTool& pprof : PprofTools()) {
+    std::vector<std::string>& dumps = rewritten.emplace_back();
+    for (const std::string& dump : own) {
+      dumps.push_back(dump + "." + pprof.name);
+      ASSERT_EQ(pprof.Run({"-proto", "-output=" + dumps.back(), dump}).exit_code, 0);
+    }
+  }
+  EXPECT_THAT(RunTool({"leaks", own.back()}).out, HasSubstr("1 sites: 1 leak"));
+  for (const std::vector<std::string>& dumps : rewritten) {
+    SCOPED_TRACE(dumps.back());
+    const CommandResult one = RunTool({"leaks", dumps.back()});
+    EXPECT_EQ(one.exit_code, 2) << one.out;
+    EXPECT_THAT(one.err, HasSubstr("without the ages of buffers"));
+    EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out, HasSubstr("1 sites: 1 leak"));
+    const std::string page = dir + "/page.html";
+    ASSERT_EQ(RunTool(With({"report", "-o", page}, dumps)).exit_code, 0);
+    EXPECT_EQ(ReportData(ReadAll(page))["growth"]["sites"][0]["verdict"], "leak");
+  }
+  // The sample of one dump that has no ages does not count as one without buffers.
+  ProfileMaker maker({{"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+  maker.Comment("hbmprof version=1 pid=7 uptime=63");
+  maker.Sample({maker.Frame("Young")}, {1, 10}).mutable_ages()->add_born_counts(1);
+  maker.message().mutable_sample(0)->mutable_ages()->add_born_bytes(10);
+  maker.Sample({maker.Frame("Added")}, {5, 50});
+  maker.Write(own[0]);
+  EXPECT_EQ(ToolJson({"leaks", "--frames", "1", own[0]})["sites"][0]["why"], "the ages of its buffers are not known");
+  // A process without buffers has no ages, and does not leak.
+  ProfileMaker idle({{"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+  idle.Comment("hbmprof version=1 pid=7 uptime=63");
+  idle.Write(own[0]);
+  EXPECT_EQ(RunTool({"leaks", own[0]}).exit_code, 0);
 }
 
 TEST(Leaks, LabelsOfBirthsAreInSeconds) {

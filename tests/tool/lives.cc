@@ -97,6 +97,17 @@ class Maker {
   void WarmUp(double count, double length, double from = 0) {
     for (int64_t i = 0; i < std::llround(count); ++i) Add(from + Exponential(length));
   }
+  // Tables whose buffers are replaced by ones that are twice as large, until all fits: `last` is the latest time.
+  void DoublingTables(int tables, double last) {
+    for (int k = 0; k < tables; ++k) {
+      const double full = last * Uniform(0.3, 1);
+      double from = 0;
+      double units = 1;
+      for (double t = full * LogUniform(0.01, 0.1); from < full; from = t, t *= 2, units *= 2) {
+        AddSized(from, t < full ? t : kNever, units);
+      }
+    }
+  }
   void Fill(double limit, double full_at) { Leak(limit, Chance(0.5), 0, full_at); }
   // A cache that is full at this time, and then frees its oldest entry for each new one. Returns the freed ones.
   std::vector<size_t> Lru(double limit, double full_at) {
@@ -736,6 +747,469 @@ const std::vector<MadeKind>& MadeKinds() {
        }},
       {{"grows_and_is_open", Is::kUndecidable, Use::kTuned},  // a log or a session that has not ended yet
        [](Maker& m) { m.Leak(m.LogUniform(20, 1000), m.Chance(0.5), m.Uniform(0, 0.5)); }},
+
+      {{"leak_in_small_jumps", Is::kLeak, Use::kFresh},
+       [](Maker& m) {
+         const int jumps = m.Int(6, 20);
+         for (int j = 0; j < jumps; ++j) m.AddMany(m.Int(1, 4), m.Uniform(0, 1));
+       }},
+      {{"leak_in_short_bursts", Is::kLeak, Use::kFresh},
+       [](Maker& m) {
+         const double mean = m.LogUniform(3, 30);
+         for (const double from : m.Times(m.LogUniform(10, 50))) {
+           const double length = m.Exponential(0.01);
+           const int64_t count = 1 + m.Poisson(m.Exponential(mean));
+           for (int64_t i = 0; i < count; ++i) m.Add(from + m.Uniform(0, length));
+         }
+       }},
+      {{"leak_beside_growing_table", Is::kLeak, Use::kFresh},  // its tables double until all fits
+       [](Maker& m) {
+         m.DoublingTables(m.Int(1, 10), m.Uniform(0.2, 0.6));
+         m.Leak(m.LogUniform(20, 300), m.Chance(0.5));
+       }},
+      {{"leak_by_errors", Is::kLeak, Use::kFresh},  // errors come in groups
+       [](Maker& m) {
+         const std::vector<double> walk = m.Walk(300, m.LogUniform(0.01, 0.06));
+         for (const double t : m.TimesOf(m.LeakCount() * 4, [&](double t) {
+                return std::min(1.0, 0.2 * std::exp(walk[std::min<size_t>(299, static_cast<size_t>(t * 300))]));
+              })) {
+           m.Add(t);
+         }
+       }},
+      {{"leak_of_slow_requests", Is::kLeak, Use::kFresh},  // requests of any length; some of the buffers are lost
+       [](Maker& m) {
+         const double lost = m.LogUniform(0.02, 0.2);
+         const double median = m.LogUniform(0.001, 0.01);
+         for (const double t : m.Times(m.LogUniform(200, 2000), 0, 1, true)) {
+           m.Add(t, m.Chance(lost) ? kNever : t + median * std::exp(1.5 * m.random().Normal()));
+         }
+       }},
+      {{"leak_of_hourly_job", Is::kLeak, Use::kFresh},
+       [](Maker& m) {
+         const double period = 1 / m.LogUniform(8, 60);
+         const int size = m.Int(1, 30);
+         for (double t = m.Uniform(0, period); t < 1; t += period) m.AddMany(size, t + m.Uniform(0, 0.3) * period);
+       }},
+      {{"leak_at_checkpoints", Is::kLeak, Use::kFresh},  // each frees the one before but for some buffers
+       [](Maker& m) {
+         const double period = 1 / m.LogUniform(10, 50);
+         const int size = m.Int(10, 100);
+         const double lost = m.LogUniform(0.02, 0.2);
+         for (double t = m.Uniform(0, period); t < 1; t += period) {
+           for (int k = 0; k < size; ++k) m.Add(t, m.Chance(lost) ? kNever : t + period);
+         }
+       }},
+      {{"tables_that_double", Is::kNoLeak, Use::kFresh},  // until all fits
+       [](Maker& m) { m.DoublingTables(m.Int(3, 60), m.Uniform(0.1, 0.6)); }},
+      {{"table_in_parts", Is::kNoLeak, Use::kFresh},  // each part is twice as large, none is freed; all fits at the end
+       [](Maker& m) {
+         const int tables = m.Int(1, 20);
+         for (int k = 0; k < tables; ++k) {
+           const double full = m.Uniform(0.1, 0.6);
+           double units = 1;
+           for (double t = full * m.LogUniform(0.001, 0.05); t < full; t *= 2, units *= 2) m.AddSized(t, kNever, units);
+         }
+       }},
+      {{"table_made_again", Is::kNoLeak, Use::kFresh},  // all entries are copied when it doubles, until all fits
+       [](Maker& m) {
+         const double full = m.Uniform(0.15, 0.6);
+         double from = 0;
+         double count = m.LogUniform(2, 20);
+         for (double t = full * m.LogUniform(0.002, 0.1); from < full; from = t, t *= 2, count *= 2) {
+           m.AddMany(count, from, t < full ? t : kNever);
+         }
+       }},
+      {{"small_jumps", Is::kNoLeak, Use::kFresh},
+       [](Maker& m) {
+         const int jumps = m.Int(3, 10);
+         const double last = m.Uniform(0.2, 0.7);
+         for (int j = 0; j < jumps; ++j) m.AddMany(m.Int(1, 4), m.Uniform(0, last));
+       }},
+      {{"bursts_that_end", Is::kNoLeak, Use::kFresh},
+       [](Maker& m) {
+         const double mean = m.LogUniform(3, 30);
+         for (const double from : m.Times(m.LogUniform(5, 30), 0, m.Uniform(0.2, 0.7))) {
+           const int64_t count = 1 + m.Poisson(m.Exponential(mean));
+           for (int64_t i = 0; i < count; ++i) m.Add(from + m.Uniform(0, 0.01));
+         }
+       }},
+      {{"blocks_until_full", Is::kNoLeak, Use::kFresh},  // while others come and go
+       [](Maker& m) {
+         const double full = m.Uniform(0.2, 0.6);
+         const int blocks = m.Int(5, 40);
+         const int size = m.Int(1, 20);
+         for (int b = 1; b <= blocks; ++b) m.AddMany(size, full * b / blocks);
+         m.Sessions(m.LogUniform(5, 60), m.LogUniform(0.005, 0.1));
+       }},
+      {{"cache_in_generations", Is::kNoLeak, Use::kFresh},  // what is used again moves to a part that is cleared rarely
+       [](Maker& m) {
+         const std::vector<double> young = m.Renewals(m.Uniform(0.01, 0.05));
+         const std::vector<double> old = m.Renewals(m.Uniform(0.1, 0.3));
+         const double again = m.Uniform(0.05, 0.3);
+         for (const double t : m.Times(m.LogUniform(100, 1000), 0, 1, true)) {
+           const std::vector<double>& clears = m.Chance(again) ? old : young;
+           m.Add(t, *std::upper_bound(clears.begin(), clears.end(), t));
+         }
+       }},
+      {{"tail_of_sessions", Is::kNoLeak, Use::kFresh},  // few live very long
+       [](Maker& m) {
+         const double scale = m.LogUniform(0.001, 0.03);
+         for (const double t : m.Times(m.LogUniform(100, 2000), 0, 1, true)) {
+           m.Add(t, t + scale * std::pow(m.Exponential(1), 2));
+         }
+       }},
+
+      {{"leak_of_retries", Is::kLeak, Use::kHeldOut},  // the longer an outage, the more retries are lost
+       [](Maker& m) {
+         const double per_outage = m.LogUniform(5, 50);
+         const int outages = m.Int(8, 40);
+         for (int i = 0; i < outages; ++i) {
+           const double from = m.Uniform(0, 1);
+           const double length = m.Exponential(0.008);
+           m.Leak(per_outage * length / 0.008, false, from, std::min(1.0, from + length));
+         }
+       }},
+      {{"leak_of_callbacks", Is::kLeak, Use::kHeldOut},  // each reload registers them once more
+       [](Maker& m) {
+         const std::vector<double> reloads = m.Renewals(1 / m.LogUniform(8, 60));
+         const int callbacks = m.Int(1, 12);
+         for (const double t : reloads) m.AddMany(callbacks, t);
+       }},
+      {{"leak_by_two_waves", Is::kLeak, Use::kHeldOut},  // a day's and a week's
+       [](Maker& m) {
+         const double days = m.Uniform(4, 21);
+         const auto day = m.Day(days);
+         const auto week = m.Day(days / 7);
+         for (const double t : m.TimesOf(m.LeakCount() * 2, [&](double t) { return 0.6 * day(t) + 0.4 * week(t); })) {
+           m.Add(t);
+         }
+       }},
+      {{"leak_in_pairs", Is::kLeak, Use::kHeldOut},  // small jumps
+       [](Maker& m) {
+         for (const double t : m.Times(m.LogUniform(10, 60), 0, 1, m.Chance(0.5))) m.AddMany(m.Int(2, 3), t);
+       }},
+      {{"leak_on_rare_path", Is::kLeak, Use::kHeldOut},  // among many requests
+       [](Maker& m) {
+         const double median = m.LogUniform(1e-4, 0.01);
+         for (const double t : m.Times(m.LogUniform(100, 3000), 0, 1, true)) {
+           m.Add(t, t + median * std::exp(m.random().Normal()));
+         }
+         m.Leak(m.LogUniform(12, 40), true);
+       }},
+      {{"leak_of_idle_connections", Is::kLeak, Use::kHeldOut},  // a time limit closes some of them
+       [](Maker& m) {
+         const double limit = m.Uniform(0.05, 0.3);
+         const double idle = m.Uniform(0.1, 0.6);
+         const double closed = m.Uniform(0.2, 0.7);
+         for (const double t : m.Times(m.LogUniform(100, 1500), 0, 1, true)) {
+           m.Add(t, !m.Chance(idle) ? t + m.Exponential(0.2 * limit) : m.Chance(closed) ? t + limit : kNever);
+         }
+       }},
+      {{"leak_after_tables", Is::kLeak, Use::kHeldOut},  // that doubled until all fitted
+       [](Maker& m) {
+         const double full = m.Uniform(0.05, 0.4);
+         const int lists = m.Int(1, 30);
+         for (int k = 0; k < lists; ++k) {
+           const double end = full * m.Uniform(0.3, 1);
+           double t = 0;
+           for (double next = end * m.Uniform(0.02, 0.1); t < end; t = next, next *= 2) {
+             m.Add(t, next < end ? next : kNever);
+           }
+         }
+         m.Leak(m.LogUniform(20, 400), false, m.Uniform(0, 0.3));
+       }},
+      {{"leak_in_storms", Is::kLeak, Use::kHeldOut},  // bursts of bursts
+       [](Maker& m) {
+         const int storms = m.Int(6, 30);
+         const double width = m.Uniform(0.01, 0.05);
+         for (int s = 0; s < storms; ++s) {
+           const double from = m.Uniform(0, 1);
+           const int bursts = m.Int(3, 15);
+           for (int b = 0; b < bursts; ++b) m.AddMany(m.Int(1, 20), from + m.Uniform(0, width));
+         }
+       }},
+      {{"leak_beside_expiry", Is::kLeak, Use::kHeldOut},  // entries of a cache expire; others are forgotten
+       [](Maker& m) {
+         const double life = m.Uniform(0.05, 0.3);
+         const double live = m.LogUniform(10, 200);
+         for (const double t : m.Times(live / life, 0, 1, true)) m.Add(t, t + life);
+         m.Leak(live * m.Uniform(0.5, 3), true);
+       }},
+      {{"leak_of_each_batch", Is::kLeak, Use::kHeldOut},  // one or two buffers stay
+       [](Maker& m) {
+         const int batches = m.Int(10, 80);
+         const int size = m.Int(5, 50);
+         for (int b = 0; b < batches; ++b) {
+           for (int k = 0; k < size; ++k) m.Add((b + m.Uniform(0, 1)) / batches, (b + 1.0) / batches);
+           m.AddMany(m.Int(1, 2), (b + m.Uniform(0, 1)) / batches);
+         }
+       }},
+      {{"leak_on_weekdays", Is::kLeak, Use::kHeldOut},
+       [](Maker& m) {
+         const double weeks = m.Uniform(1.5, 5);
+         const double phase = m.Uniform(0, 1);
+         for (const double t : m.TimesOf(m.LeakCount() * 1.5, [=](double t) {
+                return std::fmod(t * weeks + phase, 1) < 5 / 7.0;
+              })) {
+           m.Add(t);
+         }
+       }},
+      {{"leak_that_begins_slowly", Is::kLeak, Use::kHeldOut},
+       [](Maker& m) {
+         for (const double t : m.Times(m.LeakCount())) m.Add(std::sqrt(t));
+       }},
+      {{"leak_of_each_version", Is::kLeak, Use::kHeldOut},  // most of it when the version is new
+       [](Maker& m) {
+         const std::vector<double> versions = m.Renewals(1 / m.LogUniform(8, 30));
+         const double mean = m.LogUniform(2, 40);
+         for (size_t i = 0; i + 1 < versions.size(); ++i) {
+           const int64_t count = 1 + m.Poisson(mean);
+           for (int64_t k = 0; k < count; ++k) m.Add(versions[i] + m.Exponential(0.3 * (versions[i + 1] - versions[i])));
+         }
+       }},
+      {{"hash_tables", Is::kNoLeak, Use::kHeldOut},  // keys arrive until all are there; a table is copied to a larger one
+       [](Maker& m) {
+         const int tables = m.Int(2, 40);
+         const double growth = m.Chance(0.5) ? 2 : 1.5;
+         const double last = m.Uniform(0.1, 0.6);
+         for (int k = 0; k < tables; ++k) {
+           const double begin = m.Uniform(0, 0.3) * last;
+           const double end = m.Uniform(begin + 0.3 * (last - begin), last);
+           double share = m.LogUniform(0.005, 0.05);
+           double t = begin;
+           for (double units = 1; t < end; units *= growth, share *= growth) {
+             const double next = begin + (end - begin) * share;
+             m.AddSized(t, share < 1 ? next : kNever, units);
+             t = next;
+           }
+         }
+       }},
+      {{"arena_that_doubles", Is::kNoLeak, Use::kHeldOut},  // its blocks stay; demand ends
+       [](Maker& m) {
+         const int arenas = m.Int(1, 8);
+         for (int a = 0; a < arenas; ++a) {
+           const double begin = m.Uniform(0, 0.2);
+           const double end = m.Uniform(0.25, 0.65);
+           double filled = m.LogUniform(0.002, 0.03);
+           for (double units = 1; filled < 1; units *= 2, filled *= 2) {
+             m.AddSized(begin + (end - begin) * filled, kNever, units);
+           }
+         }
+       }},
+      {{"pool_for_peaks", Is::kNoLeak, Use::kHeldOut},  // what is idle for long is freed
+       [](Maker& m) {
+         const std::vector<double> walk = m.Walk(300, m.LogUniform(0.01, 0.1));
+         const double unit = m.LogUniform(3, 30);
+         const double idle = m.Uniform(0.03, 0.2);
+         std::vector<double> births;
+         std::vector<double> used;
+         for (size_t i = 0; i < walk.size(); ++i) {
+           const double t = static_cast<double>(i) / 300;
+           const auto needed = static_cast<size_t>(std::max(0.0, unit * (2 + walk[i])));
+           while (!births.empty() && t - used.back() > idle) {
+             m.Add(births.back(), t);
+             births.pop_back();
+             used.pop_back();
+           }
+           while (births.size() < needed) {
+             births.push_back(t);
+             used.push_back(t);
+           }
+           for (size_t k = 0; k < needed; ++k) used[k] = t;
+         }
+         for (const double t : births) m.Add(t);
+       }},
+      {{"models_on_demand", Is::kNoLeak, Use::kHeldOut},  // each is loaded at its first request and stays
+       [](Maker& m) {
+         const int models = m.Int(5, 40);
+         const double mean = m.Uniform(0.03, 0.2);
+         const int size = m.Int(3, 30);
+         for (int k = 1; k <= models; ++k) m.AddMany(size, m.Exponential(mean));
+       }},
+      {{"models_on_rare_demand", Is::kUndecidable, Use::kHeldOut},  // most of them come after the dump
+       [](Maker& m) {
+         const int models = m.Int(5, 40);
+         const double mean = 10 / m.LogUniform(20, 50);
+         const int size = m.Int(3, 30);
+         for (int k = 1; k <= models; ++k) m.AddMany(size, m.Exponential(mean));
+       }},
+      {{"few_buffers_early", Is::kNoLeak, Use::kHeldOut},  // small jumps in the first half
+       [](Maker& m) {
+         for (const double t : m.Times(m.LogUniform(4, 12), 0, m.Uniform(0.1, 0.55))) m.AddMany(m.Int(1, 4), t);
+       }},
+      {{"imports_that_end", Is::kNoLeak, Use::kHeldOut},  // bursts until all data is there
+       [](Maker& m) {
+         const int imports = m.Int(3, 20);
+         const double end = m.Uniform(0.15, 0.65);
+         const double mean = m.LogUniform(5, 80);
+         for (int i = 0; i < imports; ++i) {
+           const double from = m.Uniform(0, end);
+           m.Leak(m.Exponential(mean), false, from, from + m.Uniform(0.002, 0.03));
+         }
+       }},
+      {{"entries_with_time_limit", Is::kNoLeak, Use::kHeldOut},
+       [](Maker& m) {
+         const double life = m.Uniform(0.1, 0.4);
+         for (const double t : m.Times(m.LogUniform(30, 1000), 0, 1, true)) m.Add(t, t + life);
+       }},
+      {{"sticky_sessions", Is::kNoLeak, Use::kHeldOut},  // most end soon, some much later
+       [](Maker& m) {
+         const double scale = m.LogUniform(0.005, 0.05);
+         const double shape = m.Uniform(0.5, 0.8);
+         for (const double t : m.Times(m.LogUniform(100, 1500), 0, 1, m.Chance(0.5))) {
+           m.Add(t, t + scale * std::pow(m.Exponential(1), 1 / shape));
+         }
+       }},
+      {{"swapped_buffers", Is::kNoLeak, Use::kHeldOut},
+       [](Maker& m) {
+         const int buffers = m.Int(2, 8);
+         const double period = m.LogUniform(0.005, 0.15);
+         for (int b = 0; b < buffers; ++b) {
+           for (double t = -m.Uniform(0, period); t < 1; t += period) m.Add(t, t + period);
+         }
+       }},
+      {{"rollout", Is::kNoLeak, Use::kHeldOut},  // parts of the fleet get a new version, which takes more memory
+       [](Maker& m) {
+         const int steps = m.Int(3, 8);
+         const double from = m.Uniform(0.05, 0.2);
+         const double to = m.Uniform(0.3, 0.65);
+         const double all = m.LogUniform(10, 300);
+         for (int k = 0; k < steps; ++k) {
+           m.AddMany(std::max(1.0, all * std::exp2(k - steps)), from + (to - from) * k / (steps - 1));
+         }
+       }},
+      {{"two_generations", Is::kNoLeak, Use::kHeldOut},  // a collector frees the old objects rarely
+       [](Maker& m) {
+         const std::vector<double> minor = m.Renewals(m.Uniform(0.005, 0.03));
+         const std::vector<double> major = m.Renewals(m.Uniform(0.1, 0.35));
+         const double survives = m.Uniform(0.02, 0.2);
+         for (const double t : m.Times(m.LogUniform(300, 3000))) {
+           double death = *std::upper_bound(minor.begin(), minor.end(), t);
+           if (m.Chance(survives)) death = *std::upper_bound(major.begin(), major.end(), death);
+           m.Add(t, death);
+         }
+       }},
+      {{"two_caches", Is::kNoLeak, Use::kHeldOut},  // a small one and a large one, both full in time
+       [](Maker& m) {
+         m.Lru(m.LogUniform(5, 30), m.LogUniform(0.01, 0.1));
+         m.Lru(m.LogUniform(50, 300), m.Uniform(0.15, 0.5));
+       }},
+      {{"experiments", Is::kNoLeak, Use::kHeldOut},  // each has its data, and fills a cache
+       [](Maker& m) {
+         const std::vector<double> starts = m.Renewals(m.Uniform(0.05, 0.25));
+         const double data = m.LogUniform(3, 60);
+         for (size_t i = 0; i + 1 < starts.size(); ++i) {
+           m.AddMany(data * m.Uniform(0.5, 2), starts[i], starts[i + 1]);
+           const double full = m.Uniform(0.2, 1);
+           for (const double t : m.Times(data)) m.Add(starts[i] + t * full * (starts[i + 1] - starts[i]), starts[i + 1]);
+         }
+       }},
+      {{"shards_warm_up", Is::kNoLeak, Use::kHeldOut},  // one after the other
+       [](Maker& m) {
+         const int shards = m.Int(4, 16);
+         const double last = m.Uniform(0.1, 0.4);
+         const double size = m.LogUniform(5, 60);
+         for (int k = 0; k < shards; ++k) m.WarmUp(size, m.Uniform(0.01, 0.04), last * k / shards);
+       }},
+      {{"rotated_logs", Is::kNoLeak, Use::kHeldOut},  // the oldest segment goes when a new one comes
+       [](Maker& m) {
+         const int kept = m.Int(4, 30);
+         const double period = m.Uniform(0.05, 0.5) / kept;
+         const int size = m.Int(1, 5);
+         for (double t = m.Uniform(0, period); t < 1; t += period) m.AddMany(size, t, t + kept * period);
+       }},
+
+      // Written when the judge was complete.
+      {{"leak_at_each_training", Is::kLeak, Use::kHeldOut},  // of any size
+       [](Maker& m) {
+         const double mean = m.LogUniform(3, 50);
+         for (const double t : m.Renewals(1 / m.LogUniform(8, 25))) {
+           m.AddMany(std::max(1.0, mean * std::exp(0.7 * m.random().Normal())), t);
+         }
+       }},
+      {{"leak_in_small_steps", Is::kLeak, Use::kHeldOut},
+       [](Maker& m) {
+         const int steps = m.Int(8, 25);
+         for (int k = 0; k < steps; ++k) m.AddMany(m.Int(1, 2), (k + m.Uniform(0, 1)) / steps);
+         m.Sessions(m.LogUniform(3, 30), m.LogUniform(0.002, 0.03));
+       }},
+      {{"leak_in_rare_bursts", Is::kLeak, Use::kHeldOut},
+       [](Maker& m) {
+         for (const double t : m.Times(m.LogUniform(9, 25))) {
+           const int size = m.Int(5, 60);
+           for (int k = 0; k < size; ++k) m.Add(t + m.Uniform(0, 0.005));
+         }
+       }},
+      {{"leak_of_busy_users", Is::kLeak, Use::kHeldOut},  // few users cause most of it, each in some sessions
+       [](Maker& m) {
+         const int users = m.Int(5, 30);
+         for (int u = 1; u <= users; ++u) {
+           for (const double t : m.Times(m.LogUniform(10, 40) / u)) {
+             for (const double at : m.Times(m.Uniform(2, 10), t, t + 0.01)) m.Add(at);
+           }
+         }
+       }},
+      {{"leak_behind_tables", Is::kLeak, Use::kHeldOut},
+       [](Maker& m) {
+         m.DoublingTables(m.Int(2, 30), m.Uniform(0.2, 0.6));
+         m.Leak(m.LogUniform(15, 200), m.Chance(0.5), m.Uniform(0, 0.4));
+       }},
+      {{"lists_that_double", Is::kNoLeak, Use::kHeldOut},  // all begin at once, and grow until their data is complete
+       [](Maker& m) {
+         const int lists = m.Int(10, 100);
+         const double last = m.Uniform(0.05, 0.6);
+         const double growth = m.Uniform(1.3, 2);
+         for (int k = 0; k < lists; ++k) {
+           const double end = last * m.Uniform(0.5, 1);
+           double t = 0;
+           for (double next = end * m.LogUniform(0.003, 0.2); t < end; t = next, next *= growth) {
+             m.Add(t, next < end ? next : kNever);
+           }
+         }
+       }},
+      {{"plugins_on_demand", Is::kNoLeak, Use::kHeldOut},  // small jumps, more of them at the start
+       [](Maker& m) {
+         const int plugins = m.Int(3, 9);
+         const double last = m.Uniform(0.3, 0.8);
+         for (int k = 0; k < plugins; ++k) m.AddMany(m.Int(1, 3), last * std::pow(m.Uniform(0, 1), 2));
+       }},
+      {{"scaled_with_load", Is::kNoLeak, Use::kHeldOut},  // instances come and go with a day's curve
+       [](Maker& m) {
+         const auto day = m.Day(m.Uniform(1.5, 6));
+         const double most = m.LogUniform(5, 60);
+         const int size = m.Int(1, 8);
+         std::vector<double> births;
+         for (double t = 0; t < 1; t += 0.005) {
+           const auto wanted = static_cast<size_t>(most * day(t));
+           for (; births.size() > wanted; births.pop_back()) m.AddMany(size, births.back(), t);
+           births.resize(std::max(births.size(), wanted), t);
+         }
+         for (const double t : births) m.AddMany(size, t);
+       }},
+      {{"uploads_kept_for_a_time", Is::kNoLeak, Use::kHeldOut},  // they come in bursts
+       [](Maker& m) {
+         const double kept = m.Uniform(0.05, 0.35);
+         for (const double t : m.Times(m.LogUniform(15, 150))) m.AddMany(m.Int(2, 30), t, t + kept);
+       }},
+      {{"rings_made_larger", Is::kNoLeak, Use::kHeldOut},  // a few times, when they were too small
+       [](Maker& m) {
+         const int rings = m.Int(1, 10);
+         for (int r = 0; r < rings; ++r) {
+           double size = m.LogUniform(2, 20);
+           double t = m.Uniform(0, 0.02);
+           for (int k = m.Int(1, 4); k > 0; --k, size *= 2) {
+             const double next = t + m.Uniform(0.02, 0.2);
+             m.AddMany(size, t, next);
+             t = next;
+           }
+           m.AddMany(size, t);
+         }
+       }},
+      {{"data_loaded_in_bursts", Is::kNoLeak, Use::kHeldOut},  // until all is there
+       [](Maker& m) {
+         const double last = m.Uniform(0.2, 0.75);
+         for (const double t : m.Times(m.LogUniform(5, 60), 0, last)) m.AddMany(m.LogUniform(2, 60), t);
+       }},
   };
   return kinds;
 }

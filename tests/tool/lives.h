@@ -65,9 +65,11 @@ struct Kind {
   } is;
   // When the kind was written.
   enum class Use {
-    kTuned,  // before the judge: the thresholds were chosen with it
-    kSeen,   // before the judge: its figures were seen, but no threshold was chosen with it
-    kLast,   // after the judge, and then evaluated
+    kTuned,    // before the judge: the thresholds were chosen with it
+    kSeen,     // before the judge: its figures were seen, but no threshold was chosen with it
+    kLast,     // after the judge, and then evaluated
+    kFresh,    // before the present judge of ages, whose rules were chosen with it and with all kinds above
+    kHeldOut,  // likewise, but its figures were seen only when the judge was complete
   } use;
 };
 const std::vector<Kind>& Kinds();

@@ -171,6 +171,13 @@ TEST(AgesTest, SelectBuffersInTop) {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr(file + ": has no ages of buffers"));
   }
+  ProfileMaker named = Dump({{"birth", 100}});
+  named.Write(file);
+  EXPECT_EQ(RunTool({"top", "--by", "birth", file}).exit_code, 2) << "the name of a function is not a label";
+  ProfileMaker no_uptime = DumpWithAges(4, 0, {5}, {});
+  no_uptime.message().clear_comment();
+  no_uptime.Write(file);
+  EXPECT_THAT(RunTool({"top", "--older", "10m", file}).err, HasSubstr("does not state its process's uptime"));
   DumpWithAges(4, 0, {5}, {}).Write(file);
   EXPECT_THAT(RunTool({"top", "--older", "soon", file}).err, HasSubstr("write a time such as 10m"));
   EXPECT_THAT(RunTool({"top", "--older", "1m", "-t", "alloc_space", file}).err, HasSubstr("alloc_space"));

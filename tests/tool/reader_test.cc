@@ -255,21 +255,28 @@ TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
 
 // A recursive program with many deep stacks: more than a hundred times smaller when it is compressed.
 TEST(Reader, ReadsManyDeepRecursiveStacks) {
-  constexpr uint64_t kStacks = 60'000;
-  ProfileMaker maker;
-  std::vector<uint64_t> stack(512, maker.Frame("Recursion"));
-  for (uint64_t i = 0; i < 300; ++i) maker.Frame("Caller" + std::to_string(i));
-  for (uint64_t i = 0; i < kStacks; ++i) {
-    stack[510] = 2 + i % 250;
-    stack[511] = 2 + i / 250;
-    maker.Sample(stack, {1, 100});
+  for (const auto& [depth, stacks] : {std::pair(512, 60'000), std::pair(256, 250'000)}) {
+    const std::string path = ScratchDir() + "/deep.pb.gz";
+    {
+      ProfileMaker maker;
+      std::vector<uint64_t> stack(static_cast<size_t>(depth), maker.Frame("Recursion"));
+      for (uint64_t i = 0; i < 600; ++i) maker.Frame("Caller" + std::to_string(i));
+      for (int i = 0; i < stacks; ++i) {
+        *(stack.end() - 2) = 2 + static_cast<uint64_t>(i) % 500;
+        stack.back() = 2 + static_cast<uint64_t>(i) / 500;
+        maker.Sample(stack, {1, 100});
+      }
+      maker.Write(path);
+    }
+    for (const char* own : {"--own", "--no-own"}) {
+      const nlohmann::json json = ToolJson({"top", own, path});
+      ASSERT_TRUE(json.is_object()) << depth << " " << own;
+      EXPECT_EQ(json["rows"][0]["name"], "Recursion");
+      EXPECT_EQ(json["rows"][0]["flat"], int64_t{stacks} * 100);
+    }
+    EXPECT_EQ(RunTool({"diff", path, path}).exit_code, 0) << depth;
+    EXPECT_EQ(RunTool({"report", "-o", ScratchDir() + "/page.html", path}).exit_code, 0) << depth;
   }
-  const std::string path = ScratchDir() + "/deep.pb.gz";
-  maker.Write(path);
-  const nlohmann::json json = ToolJson({"top", path});
-  ASSERT_TRUE(json.is_object());
-  EXPECT_EQ(json["rows"][0]["name"], "Recursion");
-  EXPECT_EQ(json["rows"][0]["flat"], int64_t{kStacks} * 100);
 }
 
 // The name of a function is the same in every file, whatever else the file contains.

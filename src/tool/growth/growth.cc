@@ -49,6 +49,8 @@ class SiteJudge {
     size_t first = series_.begin;
     const size_t last = series_.end - 1;
     const bool has_course = last - first >= 2;
+    // Not those of samples that were added to the profile.
+    const bool has_ages = now_ > 0 && (!site.ages.empty() || site.values[last] == 0);
     if (has_course) {
       Course course;
       for (const size_t d : dumps_) {
@@ -56,7 +58,7 @@ class SiteJudge {
         course.in_use.push_back(static_cast<double>(site.values[d]));
       }
       const Judgement judgement = Judge(course);
-      if (now_ == 0) first = dumps_[judgement.first];
+      if (!has_ages) first = dumps_[judgement.first];
       site.verdict = judgement.verdict;
       site.sure = judgement.sure;
       Explain(judgement, site);
@@ -70,7 +72,12 @@ class SiteJudge {
     };
     site.per_second = rate(series_.seconds);
     site.per_count = rate(series_.counts);
-    if (now_ > 0) JudgeAges(has_course, site);
+    if (has_ages) {
+      JudgeAges(has_course, site);
+    } else if (!has_course) {
+      site.why = "the ages of its buffers are not known";
+      site.more_dumps = "three dumps or more show whether it grows";
+    }
   }
 
  private:

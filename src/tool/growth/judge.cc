@@ -129,16 +129,18 @@ class LifeJudge {
 
   LifeJudgement Judge() {
     LifeJudgement result;
-    const bool tested = FindSettled(&result.settled);
+    result.settled = Settled();
     const double end = table_.now - result.settled;
-    Births all = BirthsIn(start_, end);
+    const Births all = BirthsIn(start_, end);
     // If buffers are still freed at a large part of the uptime, those that are left may be too.
     if (result.settled > 0.6 * table_.now || all.sum <= 0) return result;
     result.kept = all.sum;
     result.times = all.times;
     result.oldest = all.first;
     result.newest = all.last;
+    double newest = 0;  // of all live buffers
     for (size_t i = 0; i < table_.live.size(); ++i) {
+      if (table_.live[i] > 0) newest = End(i);
       if (!IsIn(i, start_, end)) continue;
       result.kept_bytes += table_.live_bytes[i];
       result.per_second += table_.live_bytes[i] * Overlap(Begin(i), End(i), all.third_from, end);
@@ -147,21 +149,20 @@ class LifeJudge {
     result.per_second /= end - all.third_from;
 
     using Finding = LifeJudgement::Finding;
+    // A leak that goes on has young live buffers too.
+    const double pause = std::max(end - all.last, table_.now - newest);
     result.finding = Finding::kStopped;
-    if (all.times < 2 || all.thirds[2] < 0.2 * all.thirds[1]) return result;
-    result.finding = WasBatch(all) ? Finding::kBatch : Finding::kFewTimes;
-    if (!tested || result.finding == Finding::kBatch) return result;
-    // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged alone, and few
-    // births are not enough.
-    double from = start_;
-    for (int part = 0; part < 3; ++part) {
-      const Births births = BirthsIn(from, end);
-      if (IsSlowing(births)) result.finding = Finding::kSlowing;
-      if (IsSlowing(births) || !GoesOn(births, end, part > 0)) return result;
-      if (births.thirds[0] <= 0.5 * births.sum) break;
-      from += (end - from) / 3;
-    }
-    result.finding = Finding::kLeak;
+    if (all.times < 2 || pause > 0.4 * table_.now || all.thirds[2] < 0.2 * all.thirds[1]) return result;
+    result.finding = Finding::kBatch;
+    if (WasBatch(all, result.settled)) return result;
+    // What was kept mostly in the first third may be a warm-up. Then the other two thirds are judged, and few births
+    // are not enough.
+    const bool is_early = all.thirds[0] > 0.5 * all.sum;
+    const Births late = is_early ? BirthsIn(start_ + (end - start_) / 3, end) : all;
+    const bool goes_on = late.times >= (is_early ? 9 : 5) && pause <= LongestPause(late.times);
+    result.finding = IsSlowing(all) || IsSlowing(late) ? Finding::kSlowing
+                     : goes_on                         ? Finding::kLeak
+                                                       : Finding::kFewTimes;
     return result;
   }
 
@@ -173,7 +174,6 @@ class LifeJudge {
     double third_from = 0;  // where the last third begins
     double first = 0;       // the beginning of the first class with births
     double last = 0;        // the end of the last class with births
-    double last_usual = 0;  // likewise, without the last quarter of the mean of the effective classes
   };
 
   double Begin(size_t number) const { return static_cast<double>(number) * table_.class_seconds; }
@@ -192,10 +192,8 @@ class LifeJudge {
     return sum;
   }
 
-  // Finds the age from which on at least three quarters of the buffers get twice as old, from the oldest octave down.
-  // Returns whether there were enough buffers to see it.
-  bool FindSettled(double* settled) const {
-    bool tested = false;
+  // Returns the age from which on at least three quarters of the buffers get twice as old, from the oldest octave down.
+  double Settled() const {
     double reached = 0;  // freed buffers that reached the octave
     const auto octaves = std::max(table_.freed.size(), static_cast<size_t>(std::log2(std::max(table_.now, 1.0))) + 2);
     for (size_t c = octaves; c-- > 0;) {
@@ -207,13 +205,9 @@ class LifeJudge {
       // Live buffers inside the octave count half.
       const double at_risk = reached + (Older(low) + Older(std::min(high, table_.now))) / 2;
       if (observed < 0.25 || at_risk < 4) continue;
-      if (freed / observed > 0.25 * at_risk) {
-        *settled = high;
-        break;
-      }
-      tested = true;
+      if (freed / observed > 0.25 * at_risk) return high;
     }
-    return tested;
+    return 0;
   }
 
   Births BirthsIn(double from, double to) const {
@@ -234,12 +228,6 @@ class LifeJudge {
     }
     if (births.sum <= 0) return births;
     births.times = births.sum * births.sum / squares;
-    double rest = births.sum / births.times / 4;
-    for (size_t i = table_.live.size(); i-- > 0 && rest >= 0;) {
-      if (!IsIn(i, from, to)) continue;
-      rest -= table_.live[i];
-      births.last_usual = std::min(End(i), to);
-    }
     return births;
   }
 
@@ -247,21 +235,22 @@ class LifeJudge {
     return births.thirds[1] < 0.67 * births.thirds[0] && births.thirds[2] < 0.67 * births.thirds[1];
   }
 
-  // Returns whether buffers were kept at many times and still are.
-  bool GoesOn(const Births& births, double end, bool needs_many) const {
-    if (births.thirds[2] < 0.4 * births.thirds[1]) return false;
-    if (births.times < 9) return !needs_many && births.times >= 4 && end - births.last_usual <= 0.09 * table_.now;
-    return end - births.last <= table_.now * 1.5 / births.times + table_.class_seconds;
-  }
+  // Returns the longest pause at the end after which `times` births mean a leak. With the uptime as unit, the pause p
+  // of a leak has the density n exp(-n p), and that of a site that has stopped at any time has the density 1. The leak
+  // must be four times as likely.
+  double LongestPause(double times) const { return table_.now * std::log(times / 4) / times + table_.class_seconds; }
 
-  // Returns whether buffers were freed that were as old as the first kept one, and nothing from before it is left.
-  bool WasBatch(const Births& births) const {
-    if (births.first < 0.15 * table_.now) return false;
+  // Returns whether nothing from the time before the kept buffers is left, although buffers were freed at great ages:
+  // at least three tenths of those that were born then if as many were born in the same time as later.
+  bool WasBatch(const Births& births, double settled) const {
+    if (births.first < 0.2 * table_.now) return false;
+    const double great_age = std::max(settled / 2, 0.03 * table_.now);
     double freed = 0;
     for (size_t c = 1; c < table_.freed.size(); ++c) {
-      if (1.5 * std::ldexp(1, static_cast<int>(c)) >= births.first) freed += table_.freed[c];
+      if (std::ldexp(1, static_cast<int>(c) - 1) >= great_age) freed += table_.freed[c];
     }
-    return freed >= std::max(1.0, 0.02 * births.sum);
+    const double born_before = births.sum * births.first / (table_.now - settled - births.first);
+    return freed >= std::max(1.0, 0.3 * born_before);
   }
 
   const LifeTable& table_;

@@ -76,7 +76,11 @@ absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
         "is of several processes, so the ages of its buffers are not known; name their "
         "own profiles");
   }
-  const int64_t latest = older == 0 ? INT64_MAX : info.UptimeSeconds().value_or(0) - older;
+  const std::optional<int64_t> uptime = info.UptimeSeconds();
+  if (older != 0 && !uptime.has_value()) {
+    return InvalidArgument("does not state its process's uptime, so the ages of its buffers are not known");
+  }
+  const int64_t latest = older == 0 ? INT64_MAX : Minus(*uptime, older);
   const auto number_of = [&](const std::string& text) {
     const auto& table = profile->string_table();
     return static_cast<int64_t>(absl::c_find(table, text) - table.begin());

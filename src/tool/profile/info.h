@@ -38,7 +38,8 @@ struct ProfileInfo {
   std::vector<std::string> warnings;
 
   void Add(std::string_view comment);
-  // Of the process, or of the oldest one if there are several; no value if the ages of buffers are not known.
+  // Of the process, or of the oldest one if there are several; no value if it is not known. Does not show that samples
+  // have ages.
   std::optional<int64_t> UptimeSeconds() const;
 };
 

@@ -126,8 +126,15 @@ uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
     if (std::equal(begin(number), end(number), list.begin(), list.end())) return number;
   }
   const auto number = static_cast<uint32_t>(size());
-  words_.insert(words_.end(), list.begin(), list.end());
-  ends_.push_back(words_.size());
+  if (list.size() > free_) {
+    constexpr size_t kBlockWords = 1 << 13;
+    free_ = std::max(kBlockWords, list.size());
+    blocks_.emplace_back(new uint64_t[free_]);  // not initialized
+    next_ = blocks_.back().get();
+  }
+  lists_.push_back({next_, list.size()});
+  next_ = absl::c_copy(list, next_);
+  free_ -= list.size();
   earlier_.push_back(latest);
   latest = number;
   return number;

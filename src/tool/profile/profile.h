@@ -26,18 +26,24 @@ struct SampleType {
 // Assigns consecutive numbers to lists of integers. Equal lists get the same number.
 class ListTable {
  public:
-  ListTable() : ends_{0} {}
   // Returns the number of `list`. The hash function differs in each process, so that no file can be crafted to cause
   // many collisions.
   uint32_t Intern(const std::vector<uint64_t>& list);
-  size_t size() const { return ends_.size() - 1; }
-  const uint64_t* begin(uint32_t number) const { return words_.data() + ends_[number]; }
-  const uint64_t* end(uint32_t number) const { return words_.data() + ends_[number + 1]; }
-  size_t length(uint32_t number) const { return ends_[number + 1] - ends_[number]; }
+  size_t size() const { return lists_.size(); }
+  const uint64_t* begin(uint32_t number) const { return lists_[number].words; }
+  const uint64_t* end(uint32_t number) const { return lists_[number].words + lists_[number].length; }
+  size_t length(uint32_t number) const { return lists_[number].length; }
 
  private:
-  std::vector<uint64_t> words_;
-  std::vector<size_t> ends_;
+  struct List {
+    const uint64_t* words;
+    size_t length;
+  };
+  std::vector<List> lists_;
+  // The words of the lists, which are not copied when more are added: the stacks of a large profile are most of it.
+  std::vector<std::unique_ptr<uint64_t[]>> blocks_;
+  uint64_t* next_ = nullptr;  // in the last block
+  size_t free_ = 0;           // words from there on
   static constexpr uint32_t kNone = UINT32_MAX;
   absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
   std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash, or kNone

@@ -24,6 +24,10 @@ constexpr size_t kPlainShare = 4;
 // A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
 // bytes and is not a profile.
 constexpr size_t kMaxExpansion = 24;
+// A compressed file has at least this part of its decompressed bytes as input (memory_limit.h). A frame of a stack can
+// be one byte of the decompressed profile. It takes 16 bytes in the message, because lists have up to twice the room
+// that they need, and 8 in ListTable.
+constexpr size_t kInputShare = 8;
 constexpr size_t kMinParsedBytes = size_t{64} << 20;
 
 constexpr char kMoreMemory[] = "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit";
@@ -252,16 +256,20 @@ RawProfile::RawProfile()
       message_(google::protobuf::Arena::CreateMessage<pprof::Profile>(arena_.get())) {}
 
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name) {
-  const size_t file_bytes = bytes.size();
+  size_t input_bytes = bytes.size();
   if (bytes.empty()) return Invalid(name, "is empty; the program was probably killed before it wrote the profile");
   std::string plain;
   if (bytes.substr(0, 2) == "\x1f\x8b") {
     ASSIGN_OR_RETURN(plain, Gunzip(bytes, name));
     bytes = plain;
     if (bytes.empty()) return Invalid(name, "is empty once decompressed");
+    if (const size_t least = bytes.size() / kInputShare; least > input_bytes) {
+      CountInput(least - input_bytes);
+      input_bytes = least;
+    }
   }
   try {
-    parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(file_bytes));
+    parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(input_bytes));
     RawProfile profile;
     if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
       return Invalid(name, Cat("this is not a pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
@@ -272,8 +280,8 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     return profile;
   } catch (const std::bad_alloc&) {
     return ResourceExhausted(name, ": needs much more memory than a usual profile of its size (", bytes.size(),
-                             " bytes); the limit for this file is ", Bytes(static_cast<int64_t>(MemoryFor(file_bytes))),
-                             kMoreMemory);
+                             " bytes); the limit for this file is ",
+                             Bytes(static_cast<int64_t>(MemoryFor(input_bytes))), kMoreMemory);
   }
 }
 

@@ -6,11 +6,19 @@ namespace hbmprof::tool {
 namespace {
 
 // Returns whether the file has the ages of buffers, all of one process. The ages have whole seconds, so those of a
-// young process say little.
-bool HasAges(const ProfileSet::File& file) {
+// young process say little. The comment with the uptime does not show that there are ages: other tools keep it and
+// remove them.
+bool HasAges(const ProfileSet& profiles, const ProfileSet::File& file) {
   const auto processes =
       absl::c_count_if(file.info.processes, [](const Comment& process) { return process.values.count("pid") > 0; });
-  return file.info.UptimeSeconds().value_or(0) >= 16 && processes <= 1;
+  if (file.info.UptimeSeconds().value_or(0) < 16 || processes > 1) return false;
+  if (absl::c_any_of(file.samples, [&](const auto& sample) { return !profiles.ages(sample).empty(); })) return true;
+  // Without a live buffer there is nothing whose age is missing.
+  const std::optional<size_t> live = profiles.FindType("inuse_objects");
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    if (!live.has_value() || profiles.Value(file, s, *live) != 0) return false;
+  }
+  return true;
 }
 
 // Sets the range of dumps to be judged: from `begin` on the longest sequence of one process, of equal ones the last.
@@ -104,7 +112,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     series.counts.push_back(static_cast<double>(*count));
   }
   FindRestarts(profiles, series);
-  series.has_ages = HasAges(files[series.files[series.end - 1]]);
+  series.has_ages = HasAges(profiles, files[series.files[series.end - 1]]);
   const size_t judged = series.end - series.begin;
   if (series.files.size() < 3) return series;  // not enough to judge growth
   if (!counter.empty()) {

@@ -90,10 +90,10 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
       AddTo(site.now.freed_bytes, event.bytes);
     }
     if (!is_charge) {
-      if (begins) ++site.now.objects;
-      if (!begins && !allocates_and_frees) --site.now.objects;
-      if (begins || allocates_and_frees) ++site.now.allocated_objects;
-      if (!begins) ++site.now.freed_objects;
+      if (begins) AddTo(site.now.objects, 1);
+      if (!begins && !allocates_and_frees) AddTo(site.now.objects, -1);
+      if (begins || allocates_and_frees) AddTo(site.now.allocated_objects, 1);
+      if (!begins) AddTo(site.now.freed_objects, 1);
     }
     AddTo(account.now.in_use, change);
     if (site.is_segment) AddTo(account.now.idle, change);

@@ -253,9 +253,14 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
     if (after_each) after_each();
     if (!options.NeedsAges()) return absl::OkStatus();
     const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
+    if (status.ok() || older.has_value()) return status;
     // `hbmprof convert` may have replaced the ages.
-    const bool may_have_label = absl::c_linear_search(profile.string_table(), kBirthLabel);
-    return may_have_label && !older.has_value() ? absl::OkStatus() : status;
+    const bool has_label = absl::c_any_of(profile.sample(), [&](const auto& sample) {
+      return absl::c_any_of(sample.label(), [&](const auto& label) {
+        return profile.string_table(static_cast<int>(label.key())) == kBirthLabel;
+      });
+    });
+    return has_label ? absl::OkStatus() : status;
   };
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
   KeepLastOfEachProcess(command, first, profiles);

@@ -21,7 +21,7 @@ size_t MemoryFor(size_t input_bytes);
 // count.
 void EnforceMemoryLimit(const std::string& name);
 
-// Adds the size of a file that was read. Thread-safe.
+// Adds the size of a file that was read, or what is missing to the least input of a compressed file. Thread-safe.
 void CountInput(size_t bytes);
 
 }  // namespace hbmprof::tool
