@@ -1,6 +1,9 @@
 # Compiler options of every target of this project: standard, warnings, visibility, sanitizers. Programs that link the
 # library do not get them.
 
+# Off by default, because a user's compiler may be newer than its warnings. The presets set it.
+option(HBMPROF_WERROR "Stop the build at a warning" OFF)
+set(HBMPROF_WERROR_FLAG $<$<BOOL:${HBMPROF_WERROR}>:-Werror>)
 set(HBMPROF_SANITIZER "" CACHE STRING "Sanitizers for every target: empty, address+undefined or thread")
 set_property(CACHE HBMPROF_SANITIZER PROPERTY STRINGS "" "address+undefined" "thread")
 
@@ -19,8 +22,7 @@ add_library(hbmprof_build_flags INTERFACE)
 target_compile_features(hbmprof_build_flags INTERFACE cxx_std_17)
 target_compile_options(hbmprof_build_flags INTERFACE
   -Wall -Wextra
-  # Only this project's own builds stop at a warning: a user's compiler may be newer than its warnings.
-  $<$<BOOL:${PROJECT_IS_TOP_LEVEL}>:-Werror>
+  ${HBMPROF_WERROR_FLAG}
   # Clang checks lock annotations; g++ cannot.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>
   # Designated initializers omit members with default values.

@@ -27,7 +27,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -71,10 +73,16 @@ class MemoryCheck {
         was_enabled_(profiler.enabled()) {}
   ~MemoryCheck() = default;
 
-  // Reports a nonfatal failure of the test if `report` is not empty, or if the check was not possible.
+  // Reports a nonfatal failure of the test if `report` is not empty, or if the check was not possible. Prints a warning
+  // if the profiler has recorded nothing at all: then the test may have used another one, or no device.
   void FailWith(const std::string& report) const {
     const std::string text = NotRecorded() + report;
-    if (!text.empty()) ADD_FAILURE_AT(file_, line_) << text;
+    if (!text.empty()) {
+      ADD_FAILURE_AT(file_, line_) << text;
+    } else if (profiler_.TakeSnapshot().devices.empty()) {
+      std::fprintf(stderr, "%s:%d: warning: %s: nothing was checked, because no device memory was recorded so far\n",
+                   file_, line_, what_);
+    }
   }
 
   static Origin OriginOf(const Snapshot& snapshot, const Snapshot::Sample& sample) {
@@ -160,9 +168,9 @@ class MemoryCheck {
 class LeakCheck : public internal::MemoryCheck {
  public:
   // Checks the records of `profiler`, which must live longer than this object. `file` and `line` are the source
-  // location of the failure that the destructor reports.
-  explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
-                     int line = __builtin_LINE())
+  // location of the failure that the destructor reports. An object without a name would check nothing.
+  [[nodiscard]] explicit LeakCheck(Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
+                                   int line = __builtin_LINE())
       : MemoryCheck(profiler, "leaks", file, line), before_(SitesOf(profiler.TakeSnapshot())) {}
 
   // Reports a nonfatal failure of the test if memory leaked or if leaks could not be checked, unless Dismiss() was
@@ -265,22 +273,28 @@ class LeakCheck : public internal::MemoryCheck {
 // those of the construction by `max_bytes` at most. Idle memory of pools counts, because the driver has given it away.
 // Pinned and managed memory do not count.
 //
-// The construction begins a new peak of each device (Profiler::ResetPeak), so the scopes of two objects must not
-// overlap. The test also fails in the cases in which LeakCheck fails because recording was off or an allocation was
-// dropped.
+// The construction begins a new peak of each device (Profiler::ResetPeak). So the test fails if the scopes of two
+// objects of one profiler overlap, and in the cases in which LeakCheck fails because recording was off or an allocation
+// was dropped.
 //
 // Use an object in one thread at a time.
 class PeakCheck : public internal::MemoryCheck {
  public:
   // `max_bytes`: in bytes. The other parameters are those of LeakCheck.
-  explicit PeakCheck(int64_t max_bytes, Profiler& profiler = Profiler::Default(), const char* file = __builtin_FILE(),
-                     int line = __builtin_LINE())
-      : MemoryCheck(profiler, "the peak", file, line), max_bytes_(max_bytes), before_(NewPeaks(profiler)) {}
+  [[nodiscard]] explicit PeakCheck(int64_t max_bytes, Profiler& profiler = Profiler::Default(),
+                                   const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : MemoryCheck(profiler, "the peak", file, line),
+        max_bytes_(max_bytes),
+        overlaps_(CountOpen(profiler, 1) > 1),
+        before_(NewPeaks(profiler)) {}
 
   // Reports a nonfatal failure of the test if a device has exceeded the limit, or if that could not be checked, unless
   // Dismiss() was called.
   ~PeakCheck() {
-    if (!dismissed_) FailWith(Report());
+    CountOpen(profiler_, -1);
+    const char* const problem =
+        overlaps_ ? "the peak could not be checked: its scope begins inside that of another PeakCheck\n" : "";
+    if (!dismissed_) FailWith(problem + Report());
   }
 
   // Returns the highest number of bytes in use on a device so far, beyond those at the construction: that of the device
@@ -313,6 +327,16 @@ class PeakCheck : public internal::MemoryCheck {
     std::map<std::string, int64_t> devices;               // bytes in use by the device's name
     std::map<Origin, std::pair<int64_t, int64_t>> sites;  // bytes and objects in use
   };
+
+  // Adds `change` to the number of the profiler's objects, and returns it.
+  static int CountOpen(const Profiler& profiler, int change) {
+    static std::mutex mutex;
+    static std::map<const Profiler*, int> open;
+    const std::lock_guard<std::mutex> hold(mutex);
+    const int count = open[&profiler] += change;
+    if (count == 0) open.erase(&profiler);
+    return count;
+  }
 
   static bool IsDeviceMemory(MemoryKind kind) { return SpaceOf(kind) == MemorySpace::kDevice; }
   static const DeviceStats& StatsOf(const Snapshot::Device& device) {
@@ -356,6 +380,7 @@ class PeakCheck : public internal::MemoryCheck {
   }
 
   const int64_t max_bytes_;
+  const bool overlaps_;
   const Start before_;
 };
 

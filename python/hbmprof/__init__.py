@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 
 __all__ = ["Error", "LeakError", "PeakError", "counter", "include_dir", "leak_check", "library_dir", "peak_check", "phase", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
 
@@ -111,12 +112,13 @@ _library = None
 _library_lock = threading.RLock()
 
 
-def _renew_lock():
-    global _library_lock
+def _renew_locks():
+    global _library_lock, _peak_check_lock
     _library_lock = threading.RLock()
+    _peak_check_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)  # another thread of the parent may have had the lock
+os.register_at_fork(after_in_child=_renew_locks)  # another thread of the parent may have had the lock
 
 
 def _load():
@@ -170,7 +172,20 @@ def save(path):
     _check(_load().hbmprof_save_device_memory_profile(name))
 
 
-class _Tag(contextlib.ContextDecorator):
+class _Block(contextlib.ContextDecorator):
+    """A `with` block that can also decorate a function that runs in one part."""
+
+    def __call__(self, function):
+        if (inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
+                or inspect.isasyncgenfunction(function)):
+            raise TypeError(f"hbmprof: {function.__qualname__} runs in parts, between which other code of the thread "
+                            "runs; use a `with` block around a part without await and yield")
+        if inspect.isclass(function):
+            raise TypeError(f"hbmprof: {function.__qualname__} is a class; decorate its methods")
+        return super().__call__(function)
+
+
+class _Tag(_Block):
     """What tag() returns. An object can be used several times, also by several threads and inside itself."""
 
     def __init__(self, key, value):
@@ -184,13 +199,6 @@ class _Tag(contextlib.ContextDecorator):
     def __exit__(self, *_):
         _load().hbmprof_tag_pop()
         return False
-
-    def __call__(self, function):
-        if (inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function)
-                or inspect.isasyncgenfunction(function)):
-            raise TypeError(f"hbmprof: {function.__qualname__} runs in parts, between which other code of the thread "
-                            "runs; use a `with` block around a part without await and yield")
-        return super().__call__(function)
 
 
 def tag(key, value):
@@ -281,10 +289,34 @@ def _dropped_records(function, what):
     return result.dropped_records
 
 
-def _check_dropped(function, what, before):
+def _check_recorded(function, what, before):
     if _dropped_records(function, what) > before:
         raise Error(f"hbmprof.{function}: allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE or "
                     "HBMPROF_MAX_HOST_BYTES)")
+    if not _devices():
+        warnings.warn(f"hbmprof.{function}: nothing was checked, because this process has recorded no device memory so "
+                      "far: does it run under `hbmprof run`, and does it use a device?", RuntimeWarning,
+                      stacklevel=5)  # the `with` block
+
+
+class _Check(_Block):
+    """What leak_check() and peak_check() return. `check` makes the context manager of one block."""
+
+    def __init__(self, check, limit):
+        self._check = check
+        self._limit = limit
+
+    def _recreate_cm(self):
+        return _Check(self._check, self._limit)  # a decorated function can call itself
+
+    def __enter__(self):
+        __tracebackhide__ = True  # pytest shows the test instead of this function
+        self._open = self._check(self._limit)
+        return self._open.__enter__()
+
+    def __exit__(self, *error):
+        __tracebackhide__ = True
+        return self._open.__exit__(*error)
 
 
 def _command():
@@ -294,10 +326,15 @@ def _command():
 
 def _bytes(what, size):
     """Returns the bytes of a size such as 4096, "4096", "64KiB" or "1.5GiB"."""
+    shown = repr(size)
+    text = f"{what} is {shown if len(shown) <= 100 else shown[:100] + '...'}"
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)?", str(size))
     if match is None or (isinstance(size, float) and not size.is_integer()):
-        raise ValueError(f"{what} is {size!r}; write a number of bytes, or a size such as \"64KiB\", \"100MiB\" or \"2GiB\"")
-    return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
+        raise ValueError(f"{text}; write a number of bytes, or a size such as \"64KiB\", \"100MiB\" or \"2GiB\"")
+    number = float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B")
+    if number >= 2**63:
+        raise ValueError(f"{text}: no device has so many bytes")
+    return int(number)
 
 
 # The frames of pytest, of this package and of the interpreter, which say nothing about a test.
@@ -316,7 +353,6 @@ def _growth(before_file, after_file, *options):
     return result.stdout.strip() or f"(hbmprof diff: {result.stderr.strip()})"
 
 
-@contextlib.contextmanager
 def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
@@ -324,20 +360,25 @@ def leak_check(max_bytes=0):
     not count. The message shows the functions that hold the memory, if the command `hbmprof` is found. If the block
     itself raises an exception, nothing is checked. Other threads must not allocate meanwhile. Raises Error if recording
     is off at the start or at the end, or if an allocation in the block was not recorded because a limit was reached.
+    Warns if the process has recorded no device memory at all. Can decorate a function that runs in one part.
 
         def test_decode():
             with hbmprof.leak_check():
                 decode()
     """
-    __tracebackhide__ = True  # pytest shows the test instead of this function
-    limit = _bytes("hbmprof.leak_check: max_bytes", max_bytes)
+    return _Check(_leak_check, _bytes("hbmprof.leak_check: max_bytes", max_bytes))
+
+
+@contextlib.contextmanager
+def _leak_check(limit):
+    __tracebackhide__ = True
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         dropped = _dropped_records("leak_check", "leak")
         before = _in_use()
         save(before_file)
         yield
-        _check_dropped("leak_check", "leak", dropped)
+        _check_recorded("leak_check", "leak", dropped)
         after = _in_use()
         growth = sum(max(0, after.get(device, 0) - before.get(device, 0)) for device in after)
         if growth <= limit:
@@ -347,23 +388,41 @@ def leak_check(max_bytes=0):
                         _growth(before_file, after_file))
 
 
-@contextlib.contextmanager
 def peak_check(max_bytes):
     """Raises PeakError if the block has at some time used more than `max_bytes` bytes of a device, beyond the bytes that
     were in use at its start.
 
     `max_bytes` is a number or a size such as "2GiB". Idle memory of pools counts, because the driver has given it away.
     The message shows the functions that held the memory at the peak, if the command `hbmprof` is found. If the block
-    itself raises an exception, nothing is checked. The block begins a new peak of each device, so blocks must not be
-    nested, and other threads must not allocate meanwhile. Raises Error in the same cases as leak_check.
+    itself raises an exception, nothing is checked. The block begins a new peak of each device, so other threads must
+    not allocate meanwhile. Raises Error in the same cases as leak_check and if another such block has not ended, and
+    warns as leak_check does.
 
         def test_decode():
             with hbmprof.peak_check("2GiB"):
                 decode()
     """
+    return _Check(_peak_check, _bytes("hbmprof.peak_check: max_bytes", max_bytes))
+
+
+_peak_check_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _only_peak_check():
+    lock = _peak_check_lock  # in a child that is forked meanwhile, it is another one
+    if not lock.acquire(blocking=False):
+        raise Error("hbmprof.peak_check: the block begins inside another one, which would lose its peak")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _peak_check(limit):
     __tracebackhide__ = True
-    limit = _bytes("hbmprof.peak_check: max_bytes", max_bytes)
-    with tempfile.TemporaryDirectory() as folder:
+    with _only_peak_check(), tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         dropped = _dropped_records("peak_check", "peak")
         gc.collect()
@@ -372,7 +431,7 @@ def peak_check(max_bytes):
         before = {device: one.bytes_in_use for device, one in _all_stats()}
         save(before_file)
         yield
-        _check_dropped("peak_check", "peak", dropped)
+        _check_recorded("peak_check", "peak", dropped)
         peaks = {device: one.peak_bytes_in_use for device, one in _all_stats()}
         over = {device: peak for device, peak in peaks.items() if peak - before.get(device, 0) > limit}
         if not over:

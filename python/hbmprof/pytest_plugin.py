@@ -11,7 +11,6 @@ The mark hbmprof_leak_check(max_bytes=0) is the same as hbmprof(leak=max_bytes).
 
 import contextlib
 import functools
-import inspect
 
 import pytest
 
@@ -27,24 +26,25 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem):
-    checks = _checks(pyfuncitem)
+def pytest_runtest_call(item):
+    checks = _checks(item)
     # A plugin that repeats a test calls this again for the same item.
-    if checks and not hasattr(pyfuncitem.obj, "_hbmprof_is_checked"):
-        pyfuncitem.obj = _checked(pyfuncitem.obj, checks)
+    if checks and not hasattr(item.runtest, "_hbmprof_is_checked"):
+        item.runtest = _checked(item.runtest, checks)
 
 
 def _checks(item):
-    """Returns functions, each of which makes a check of the test's marks."""
-    checks = []
-    marker = item.get_closest_marker("hbmprof")
-    if marker is not None:
+    """Returns functions, each of which makes a check of the test's marks. Of several marks, the closest has a limit."""
+    limits = {}
+    for marker in item.iter_markers("hbmprof"):
         if marker.args or not marker.kwargs or set(marker.kwargs) - {"peak", "leak"}:
             pytest.fail('write the mark as hbmprof(peak="2GiB", leak="0"), or with one of both', pytrace=False)
-        if "leak" in marker.kwargs:
-            checks.append(functools.partial(hbmprof.leak_check, marker.kwargs["leak"]))
-        if "peak" in marker.kwargs:
-            checks.append(functools.partial(hbmprof.peak_check, marker.kwargs["peak"]))
+        limits = {**marker.kwargs, **limits}
+    checks = []
+    if "leak" in limits:
+        checks.append(functools.partial(hbmprof.leak_check, limits["leak"]))
+    if "peak" in limits:
+        checks.append(functools.partial(hbmprof.peak_check, limits["peak"]))
     marker = item.get_closest_marker("hbmprof_leak_check")
     if marker is not None:
         checks.append(functools.partial(hbmprof.leak_check, *marker.args, **marker.kwargs))
@@ -66,22 +66,13 @@ def _all(checks):
         raise pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False) from None
 
 
-def _checked(test, checks):
-    if inspect.iscoroutinefunction(test):
-
-        @functools.wraps(test)
-        async def checked(*args, **kwargs):
-            __tracebackhide__ = True
-            with _all(checks):
-                return await test(*args, **kwargs)
-
-    else:
-
-        @functools.wraps(test)
-        def checked(*args, **kwargs):
-            __tracebackhide__ = True
-            with _all(checks):
-                return test(*args, **kwargs)
+def _checked(runtest, checks):
+    # The whole item, not its function: unittest calls the method by its name, and setUp and tearDown belong to the test.
+    @functools.wraps(runtest)
+    def checked():
+        __tracebackhide__ = True
+        with _all(checks):
+            runtest()
 
     checked._hbmprof_is_checked = True
     return checked

@@ -1,9 +1,10 @@
-// CutText: limits a text to a number of bytes.
+// CutText and CutMiddle: limit a text to a number of bytes.
 #ifndef HBMPROF_SRC_BASE_CUT_TEXT_H_
 #define HBMPROF_SRC_BASE_CUT_TEXT_H_
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 namespace hbmprof::internal {
 
@@ -16,6 +17,16 @@ inline std::string_view CutText(std::string_view text, size_t max_bytes) {
   const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   while (end > 0 && end + kLongestCharacter > max_bytes && continues(end)) --end;
   return text.substr(0, continues(end) ? max_bytes : end);
+}
+
+// Returns the begin and the end of `text`, between which a message has "...": at most `max_bytes` bytes together. If
+// `text` has no more, the begin is the text and the end is empty. Characters are kept whole as in CutText.
+inline std::pair<std::string_view, std::string_view> CutMiddle(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return {text, {}};
+  std::string_view end = text.substr(text.size() - max_bytes / 2);
+  for (int i = 0; i < 3 && !end.empty() && (static_cast<unsigned char>(end[0]) & 0xC0) == 0x80; ++i)
+    end.remove_prefix(1);
+  return {CutText(text, max_bytes / 2), end};
 }
 
 }  // namespace hbmprof::internal

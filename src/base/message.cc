@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "src/base/cut_text.h"
 #include "src/base/kept_errno.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/write_all.h"
@@ -22,8 +23,7 @@ bool was_open = false;
 dev_t device;
 ino_t inode;
 
-// Runs before the constructors of global objects, which may record events and print messages.
-[[gnu::constructor(101)]] void WhenLoaded() { UseStandardError(); }
+constexpr size_t kMostBytes = 1024;  // of a part that is not the message's own text
 
 // Returns whether a message in the file `error` would take bytes from the program's own output: both go to one file,
 // and its size is limited.
@@ -55,7 +55,7 @@ void PrintMessage(std::string_view text, std::string_view more, std::string_view
       !TakesFromOutput(info)) {
     char piece[4096];
     size_t used = 0;
-    for (std::string_view part : {text, more, still_more, end, std::string_view("\n")}) {
+    const auto add = [&](std::string_view part) {
       while (!part.empty()) {
         if (used == sizeof(piece)) {
           WriteAll(STDERR_FILENO, {piece, used});
@@ -66,7 +66,15 @@ void PrintMessage(std::string_view text, std::string_view more, std::string_view
         used += count;
         part.remove_prefix(count);
       }
+    };
+    add(text);
+    for (const std::string_view part : {more, still_more, end}) {
+      const auto [first, last] = CutMiddle(part, kMostBytes);
+      add(first);
+      if (!last.empty()) add("...");
+      add(last);
     }
+    add("\n");
     WriteAll(STDERR_FILENO, {piece, used});
   }
 }

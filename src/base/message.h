@@ -6,7 +6,8 @@
 
 namespace hbmprof::internal {
 
-// Writes the parts of a message and a line feed to standard error, with one write for up to 4 KiB. Does nothing if
+// Writes the parts of a message and a line feed to standard error, with one write for up to 4 KiB. Each part but `text`
+// is shortened in its middle to about 1 KiB: it can contain a path of the user, which has any length. Does nothing if
 // descriptor 2 is not the same file as when this library was loaded: then the program has closed it and uses the number
 // for a file of its own. Also does nothing if standard output is the same file and RLIMIT_FSIZE limits its size: the
 // message would take bytes from the program's own output. Raises no signal. Does not change errno. Any thread may call

@@ -18,7 +18,7 @@ struct KnownLibrary {
   std::string_view functions;
   // Python packages, by the name of their folder.
   std::string_view packages;
-  // Paths of binaries.
+  // Paths of binaries, and of the source files of Python functions.
   std::string_view paths;
 };
 
@@ -44,11 +44,13 @@ constexpr KnownLibrary kKnownLibraries[] = {
     {CodeRole::kLibrary, "CUTLASS", "", "cutlass::%|void cutlass::%", "cutlass|nvidia_cutlass*", ""},
     {CodeRole::kLibrary, "Triton", "libtriton|__triton_launcher%", "", "triton",
      "%/.triton/cache/%|%/torchinductor_%/triton/%"},
+    // The code that torch.compile generates.
+    {CodeRole::kLibrary, "TorchInductor", "", "", "", "%/torchinductor_*/%|%/inductor_cache/%|%/torch_compile_cache/%"},
     {CodeRole::kLibrary, "TensorRT", "libnvinfer*|libnvonnxparser|libnvparsers", "nvinfer1::%", "tensorrt*", ""},
     {CodeRole::kFramework, "PyTorch",
      "libtorch|libtorch_cpu|libtorch_cuda|libtorch_hip|libtorch_xpu|libtorch_python|libtorch_global_deps|"
      "libtorch_cuda_linalg|libc10|libc10_cuda|libc10_hip|libc10_xpu|libcaffe2*",
-     "at::%|c10::%|c10d::%|torch::%|caffe2::%", "torch", ""},
+     "at::%|c10::%|c10d::%|torch::%|caffe2::%", "torch", "<eval_with_key>%"},
     {CodeRole::kFramework, "TensorFlow", "libtensorflow|libtensorflow_*|_pywrap_tensorflow*", "tensorflow::%",
      "tensorflow", ""},
     {CodeRole::kFramework, "XLA",
@@ -57,6 +59,7 @@ constexpr KnownLibrary kKnownLibraries[] = {
     {CodeRole::kFramework, "ONNX Runtime",
      "libonnxruntime|libonnxruntime_providers_*|libonnxruntime4j_jni|onnxruntime_pybind11_state%",
      "onnxruntime::%|Ort::%", "onnxruntime", ""},
+    {CodeRole::kFramework, "ggml", "libggml|libggml-%", "ggml_%|gguf_%", "", ""},
     // The record of the memory that the process had before `hbmprof attach`.
     {CodeRole::kRuntime, "before attach", "", "[before attach]", "", ""},
     {CodeRole::kRuntime, "CUDA",
@@ -64,12 +67,12 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "libcufile*",
      "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
      "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*",
-     "nvidia", ""},
+     "nvidia|cuda", ""},
     {CodeRole::kRuntime, "CPython", "libpython#*|libpython#.*|libffi",
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
      "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*",
      "", "python|python#|python#.#|%/python|%/python#|%/python#.#|%/lib-dynload/%"},
-    {CodeRole::kRuntime, "hbmprof", "libhbmprof*", "hbmprof::%|hbmprof_*", "", ""},
+    {CodeRole::kRuntime, "hbmprof", "libhbmprof*", "hbmprof::%|hbmprof_*", "hbmprof", ""},
     {CodeRole::kRuntime, "C++ runtime",
      "libstdc++|libsupc++|libc++|libc++abi|libgcc_s|libunwind|libgomp|libi?omp|libi?omp#",
      "std::%|__gnu_cxx::%|__cxxabiv1::%|void std::%|void __gnu_cxx::%|void __cxxabiv1::%|operator new%|operator "
@@ -163,8 +166,11 @@ struct Binary {
 FrameOwner OwnerOfPython(std::string_view source) {
   const std::string_view package = PackageOf(source);
   for (const KnownLibrary& library : kKnownLibraries) {
-    if (MatchesAny(library.packages, package)) return {library.role, library.name};
+    if (MatchesAny(library.packages, package) || MatchesAny(library.paths, source)) return {library.role, library.name};
   }
+  if (!package.empty()) return {CodeRole::kPackage, package};
+  // What runs in exec(), such as the functions of a dataclass, and a program given by -c.
+  if (source == "<string>") return {CodeRole::kPackage, "generated code"};
   const bool in_package = source.find("-packages/") != source.npos;
   if (!in_package && MatchesAny(kPythonLibrary, source)) return {CodeRole::kRuntime, "CPython"};
   return {CodeRole::kOwnCode, ""};
@@ -189,6 +195,7 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
       if (library.role == role && MatchesAny(library.functions, name)) return {role, library.name};
     }
   }
+  if (!parts.package.empty()) return {CodeRole::kPackage, parts.package};
   return {CodeRole::kOwnCode, ""};
 }
 
@@ -204,9 +211,12 @@ void MemoryHolder::Add(const FrameOwner& frame) {
       if (framework_.empty()) framework_ = frame.library;
       is_complete_ = is_idle_memory_;
       break;
+    case CodeRole::kPackage:
+      if (package_.empty() && library_.empty()) package_ = frame.library;
+      break;
     case CodeRole::kLibrary:
-      library_ = frame.library;
-      is_complete_ = true;
+      if (library_.empty()) library_ = frame.library;
+      is_complete_ = package_.empty();  // own code farther out makes the package the holder
       break;
     case CodeRole::kOwnCode:
       has_own_code_ = is_complete_ = true;
@@ -215,9 +225,10 @@ void MemoryHolder::Add(const FrameOwner& frame) {
 }
 
 std::string_view MemoryHolder::name() const {
+  if (has_own_code_ && !package_.empty()) return package_;
   if (!library_.empty()) return library_;
   if (!framework_.empty()) return framework_;
-  if (has_own_code_) return kOwnCodeName;
+  if (has_own_code_ || !package_.empty()) return kOwnCodeName;
   return runtime_.empty() ? kUnknownName : runtime_;
 }
 

@@ -13,12 +13,21 @@ enum class CodeRole {
   kRuntime,    // allocates only for its callers: libc, CUDA's runtime and driver, the interpreter
   kFramework,  // also allocates for the code and for the libraries that call it: PyTorch
   kLibrary,    // allocates for itself: NCCL, cuBLAS
-  kOwnCode,    // the program's own code: it has a name or a binary, and is not of a known library
+  kPackage,  // a Python package that is not in the table, or generated code: a library of the own code, if there is any
+  kOwnCode,  // the program's own code: it has a name or a binary, and is none of the above
 };
+
+// Returns whether a frame counts as own code. `has_own_code`: whether its stack has a frame of kOwnCode. Without one, a
+// package is the program itself, as that of a server.
+inline bool IsOwn(CodeRole role, bool has_own_code) {
+  return role == CodeRole::kOwnCode || (role == CodeRole::kPackage && !has_own_code);
+}
 
 struct FrameOwner {
   CodeRole role = CodeRole::kNone;
-  std::string_view library;  // its name; "" for kNone and kOwnCode. Those of the table are never freed
+  // Its name; "" for kNone and kOwnCode. That of a package is a part of a text that OwnerOf got; others are never
+  // freed.
+  std::string_view library;
 };
 
 // Returns what a frame belongs to. `source` is the function's source file, `binary` the path of the binary. Texts that
@@ -27,8 +36,9 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
 
 // Finds the holder of the memory of a call stack. The holder is the innermost known library that is called by the
 // program's own code, directly or through other known libraries. A framework is the holder only if no other library is
-// between it and the own code, because it also allocates for them; a runtime only if there is nothing else. The idle
-// memory of a pool belongs to the framework or library that is innermost, because that is the one that has the pool.
+// between it and the own code, because it also allocates for them; a runtime only if there is nothing else. A package
+// is a library only if there is own code. The idle memory of a pool belongs to the framework or library that is
+// innermost, because that is the one that has the pool.
 class MemoryHolder {
  public:
   explicit MemoryHolder(bool is_idle_memory) : is_idle_memory_(is_idle_memory) {}
@@ -46,6 +56,7 @@ class MemoryHolder {
   bool has_own_code_ = false;
   std::string_view runtime_;
   std::string_view framework_;
+  std::string_view package_;
   std::string_view library_;
 };
 

@@ -254,12 +254,14 @@ ShownFrames FramesOf(const Snapshot& snapshot, const std::vector<Holder>& holder
 // Returns the innermost frames of the program's own code, as in "f < g < h"; those of all code if there are none.
 // Frames that do not fit are left out.
 std::string StackText(const std::vector<uint64_t>& stack, const ShownFrames& frames) {
+  const bool has_own_code = std::any_of(
+      stack.begin(), stack.end(), [&](uint64_t word) { return frames.at(word).owner.role == CodeRole::kOwnCode; });
   for (const bool only_own : {true, false}) {
     std::string text;
     size_t count = 0;
     for (const uint64_t word : stack) {
       const ShownFrame& frame = frames.at(word);
-      if (only_own && frame.owner.role != CodeRole::kOwnCode) continue;
+      if (only_own && !IsOwn(frame.owner.role, has_own_code)) continue;
       if (count++ == kFramesShown || (count > 1 && text.size() + frame.text.size() > kStackLineBytes)) break;
       text.append(count == 1 ? "" : " < ").append(Printable(frame.text.substr(0, kStackLineBytes)));
     }

@@ -270,7 +270,9 @@ std::string ShortenDemangled(std::string_view demangled) {
   return Shortener(demangled).Run(&name) ? name : std::string(demangled);
 }
 
-std::string ShortFunctionName(const char* symbol) {
+namespace {
+
+std::string ShortNameOf(const char* symbol) {
   const bool may_be_cpp = StartsWith(symbol, "_Z");
   // Rust is tried first, because its legacy symbols are also valid C++ symbols.
   DemangledName name;
@@ -282,6 +284,25 @@ std::string ShortFunctionName(const char* symbol) {
     return ShortenDemangled(name.text);
   }
   return std::string(WithoutCompilerSuffix(symbol));
+}
+
+}  // namespace
+
+std::string ShortFunctionName(const char* symbol) {
+  std::string name = ShortNameOf(symbol);
+  if (StartsWith(name, "_Z")) return name;
+  // The functions on the host that start a kernel. nvcc puts the kernel's symbol behind the first prefix, without its
+  // underscore, and its name behind the second one; clang puts the name behind the first one.
+  for (const std::string_view stub : {"__device_stub__", "__wrapper__device_stub_"}) {
+    const size_t begin = name.find(stub);
+    const size_t end = begin + stub.size();
+    if (begin == std::string::npos || end == name.size()) continue;
+    const std::string kernel = "_" + name.substr(end);
+    std::string demangled = ShortNameOf(kernel.c_str());
+    if (demangled != kernel) return demangled;
+    return name.erase(begin, stub.size());
+  }
+  return name;
 }
 
 }  // namespace hbmprof::internal

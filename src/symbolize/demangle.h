@@ -13,6 +13,7 @@ namespace hbmprof::internal {
 //   "(anonymous namespace)::f", "f::{lambda#1}::operator()".
 // - Rust (v0 and legacy symbols): without the hash and the generic arguments of the path: "crate::module::f",
 //   "<crate::Pool<u8> as crate::Grow>::grow", "crate::f::{closure#0}".
+// - CUDA: the functions on the host that start a kernel ("__device_stub__Z6kernelPfi") have the name of the kernel.
 // - C: the symbol, without suffixes that the compiler appended.
 // A symbol whose demangled name has more than 64 KiB stays mangled.
 std::string ShortFunctionName(const char* symbol);

@@ -30,6 +30,7 @@ namespace {
 
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ViewProfile;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -337,6 +338,20 @@ TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
   EndCaptureRange(0);
   EXPECT_GE(NewProfiles().size(), 1u);
   for (const std::string& path : NewProfiles()) EXPECT_EQ(ViewProfile(path).Sum("inuse_space"), 4096);
+}
+
+// The last test: the messages of a process are counted.
+TEST_F(CaptureRangeStatesTest, OnlyTheFirstMessagesAboutRangesArePrinted) {
+  ASSERT_NE(BeginCaptureRange("a"), 0u);
+  std::thread ends = Held([] { EndCaptureRange(0); });
+  const std::string printed = Printed([] {
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(BeginCaptureRange("b"), 0u);
+  });
+  Release(ends);
+  EXPECT_LE(std::count(printed.begin(), printed.end(), '\n'), 11);
+  EXPECT_THAT(printed, HasSubstr("hbmprof: further messages about ranges are counted and not printed\n"));
+  EXPECT_THAT(Printed([] { EndCaptureRangeAtExit(); }),
+              ContainsRegex("hbmprof: 99[0-9] messages about ranges were not"));
 }
 
 }  // namespace

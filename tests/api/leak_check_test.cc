@@ -249,6 +249,30 @@ TEST_F(PeakCheckTest, CountsEachDeviceByItself) {
   ASSERT_TRUE(other.Free(page).ok());
 }
 
+TEST_F(PeakCheckTest, FailsIfItBeginsInsideAnother) {
+  const PeakCheck outer(1 << 20, profiler_);
+  EXPECT_NONFATAL_FAILURE({ const PeakCheck inner(1 << 20, profiler_); },
+                          "the peak could not be checked: its scope begins inside that of another PeakCheck\n");
+  Profiler other;
+  const PeakCheck of_another_profiler(1 << 20, other);
+}
+
+TEST_F(PeakCheckTest, WarnsIfNothingWasEverRecorded) {
+  const auto printed = [](Profiler& profiler) {
+    testing::internal::CaptureStderr();
+    { const PeakCheck peak(0, profiler); }
+    { const LeakCheck leaks(profiler); }
+    return testing::internal::GetCapturedStderr();
+  };
+  Profiler unused;
+  EXPECT_THAT(printed(unused), AllOf(HasSubstr("leak_check_test.cc:"),
+                                     HasSubstr(": warning: the peak: nothing was checked, because no device memory"),
+                                     HasSubstr(": warning: leaks: nothing was checked, because no device memory")));
+  void* page = AllocatePage(allocator_, 256);
+  EXPECT_EQ(printed(profiler_), "");
+  EXPECT_TRUE(allocator_.Free(page).ok());
+}
+
 TEST_F(PeakCheckTest, FailsIfRecordingIsOff) {
   EXPECT_NONFATAL_FAILURE(
       {

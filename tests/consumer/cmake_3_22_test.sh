@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures the repository with the oldest CMake that it supports: with a preset, so that all its parts are configured,
-# and with only the tests, which need other parts.
+# and with only the tests, which need other parts. Only with a preset does a warning stop the build.
 #
 # usage: cmake_3_22_test.sh CMAKE SOURCE WORK      exits 77, which skips the test, without CMAKE
 set -euo pipefail
@@ -16,4 +16,7 @@ for options in "--preset dev" "-G Ninja -DHBMPROF_BUILD_TESTS=ON" \
   read -ra options <<<"$options"
   "$cmake" -S . "${options[@]}" -B "$work" -Wdev -Werror=dev >"$work.log" 2>&1 ||
     { echo "cmake ${options[*]}"; cat "$work.log"; exit 1; }
+  count=$(grep -c -e -Werror "$work/build.ninja" || true)
+  [[ ${options[0]} == --preset && $count != 0 || ${options[0]} != --preset && $count == 0 ]] ||
+    { echo "cmake ${options[*]}: $count files are compiled with -Werror"; exit 1; }
 done

@@ -42,6 +42,53 @@ with hbmprof.leak_check(max_bytes=100):
     more = allocate(100)
 with hbmprof.tag("phase", "decode"):
     tagged = allocate(777)
+
+
+async def coroutine():
+    pass
+
+
+def generator():
+    yield
+
+
+class Class:
+    pass
+
+
+def fails(error, text, function, *arguments):
+    try:
+        function(*arguments)
+    except error as raised:
+        assert text in str(raised), raised
+    else:
+        raise SystemExit(f"no error: {text}")
+
+
+# A check that would check nothing is an error.
+for parts in (coroutine, generator):
+    fails(TypeError, "runs in parts", hbmprof.leak_check(), parts)
+    fails(TypeError, "runs in parts", hbmprof.peak_check(1), parts)
+fails(TypeError, "decorate its methods", hbmprof.leak_check(), Class)
+fails(ValueError, "hbmprof.leak_check: max_bytes is <function", hbmprof.leak_check, allocate)
+fails(ValueError, "max_bytes is '9999", hbmprof.leak_check, "9" * 400 + "TiB")
+fails(ValueError, ": no device has so many bytes", hbmprof.peak_check, 2**63)
+with hbmprof.peak_check("1GiB"):
+    fails(hbmprof.Error, "begins inside another one", hbmprof.peak_check(1).__enter__)
+
+
+@hbmprof.leak_check()
+def leaks(size, depth):
+    if depth > 0:
+        leaks(size, depth - 1)
+    elif size > 0:
+        kept_by_leaks.append(allocate(size))
+
+
+kept_by_leaks = []
+leaks(0, 3)
+fails(hbmprof.LeakError, "54321 bytes", leaks, 54321, 3)
+free(kept_by_leaks.pop())
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
 assert hbmprof.stats("GPU:0")["bytes_in_use"] == 1000 + 12345 + 100 + 777

@@ -15,6 +15,7 @@ def pytest_runtest_call(item):
 TESTS = '''
 import ctypes
 import inspect
+import unittest
 
 import pytest
 
@@ -98,6 +99,47 @@ def test_has_a_bad_limit():
 @pytest.mark.hbmprof("2GiB")
 def test_has_a_bad_mark():
     pass
+
+
+@pytest.mark.hbmprof_leak_check(most=1)
+def test_has_an_unknown_argument():
+    pass
+
+
+@pytest.mark.hbmprof(leak="0", peak="2GiB")
+class TestClass:
+    @pytest.mark.hbmprof(peak="1GiB")
+    def test_leaks_beyond_the_limit_of_its_class(self):
+        allocate(5555)
+
+    @pytest.mark.hbmprof(leak="1KiB")
+    def test_has_a_limit_of_its_own(self):
+        allocate(555)
+
+
+@pytest.mark.hbmprof(leak="0")
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.kept = allocate(100)
+
+    def tearDown(self):
+        assert cuda.cuMemFree_v2(self.kept) == 0
+
+    def test_case_frees(self):
+        pass
+
+    def test_case_leaks(self):
+        allocate(6666)
+
+    def test_case_fails_by_itself(self):
+        allocate(10)
+        self.fail("the failure of a case")
+
+
+class AsyncCase(unittest.IsolatedAsyncioTestCase):
+    @pytest.mark.hbmprof(peak="1KiB")
+    async def test_case_exceeds_the_peak(self):
+        work()
 '''
 
 
@@ -117,7 +159,7 @@ def main():
         junit = xml.etree.ElementTree.parse(pathlib.Path(folder, "junit.xml"))
     print(result.stdout, result.stderr)
     assert result.returncode == 1, result.returncode
-    assert "6 failed, 6 passed" in result.stdout
+    assert "11 failed, 8 passed" in result.stdout
     assert "FAILED test_cache.py::test_leaks" in result.stdout
     assert "\nLeakError: 4321 bytes of device memory" in result.stdout
 
@@ -135,6 +177,17 @@ def main():
     assert "its own failure" in failures["test_fails_by_itself"][0]
     assert 'ValueError: hbmprof.peak_check: max_bytes is \'much\'' in failures["test_has_a_bad_limit"][0]
     assert "write the mark as hbmprof(peak=" in failures["test_has_a_bad_mark"][0]
+    assert "unexpected keyword argument 'most'" in failures["test_has_an_unknown_argument"][0]
+    for test, start in {"test_leaks_beyond_the_limit_of_its_class": "LeakError: 5555 bytes", "test_case_leaks": "LeakError: 6666 bytes",
+                        "test_case_exceeds_the_peak": "PeakError: the block used 3145728 bytes"}.items():
+        assert failures[test][0].startswith("Failed: " + start), failures[test][0]
+    assert "the failure of a case" in failures["test_case_fails_by_itself"][0]
+
+    # Without a recording there is nothing to check.
+    for check in ("leak_check()", "peak_check(0)"):
+        alone = subprocess.run([sys.executable, "-c", f"import hbmprof\nwith hbmprof.{check}: pass"], capture_output=True,
+                               text=True, check=True)
+        assert "RuntimeWarning: hbmprof." in alone.stderr and ": nothing was checked, because" in alone.stderr, alone.stderr
     return 0
 
 

@@ -27,7 +27,7 @@ use() {
   grep -q allocate report.html
   "$hbmprof" run --record=serve.hbmrec --output profiles -- "$python" /files/serve.py
   "$hbmprof" timeline serve.hbmrec
-  "$hbmprof" at serve.hbmrec --peak -o peak.pb.gz
+  "$hbmprof" dump serve.hbmrec@peak -o peak.pb.gz
   "$hbmprof" top --exact --own peak.pb.gz | grep -Eq '^ *14942208 B +100\.00% .* allocate '
   # The packages are built without OpenSSL.
   "$hbmprof" top https://localhost/heap 2>https.txt || true

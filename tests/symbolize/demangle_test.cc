@@ -35,6 +35,13 @@ INSTANTIATE_TEST_SUITE_P(Symbols, ShortName,
                                          Case{"_ZZ4mainENUliE0_4_FUNEi", "main::{lambda#2}::_FUN"},             //
                                          Case{"_ZN3app3runEv.cold", "app::run"},                                //
                                          Case{"_ZN3app3runEv.constprop.0.isra.0", "app::run"},                  //
+                                         Case{"_Z26__device_stub__Z6kernelPfiPfi", "kernel"},                   //
+                                         Case{"_ZL36__device_stub__ZN3app7kernel2IiEEvT_i", "app::kernel2"},    //
+                                         Case{"_ZN3app21__device_stub__kernelEPf", "app::kernel"},              //
+                                         Case{"__device_stub__kernel", "kernel"},                               //
+                                         Case{"__device_stub__Z6kernelPfi", "kernel"},                          //
+                                         Case{"_Z29__wrapper__device_stub_kernelIiEvRT_", "kernel"},            //
+                                         Case{"__device_stub__", "__device_stub__"},                            //
                                          Case{"run.constprop.0", "run"},                                        //
                                          Case{"run.cold", "run"},                                               //
                                          Case{"main.main", "main.main"},                                        //

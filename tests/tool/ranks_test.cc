@@ -84,6 +84,26 @@ TEST(Ranks, FirstRowNamesTheOutlierOf1024) {
 #endif
 }
 
+TEST(Ranks, ComparesPeaksIfMostWasFreed) {
+  const std::string dir = ScratchDir();
+  const auto write = [&](int rank, int64_t in_use, int64_t peak) {
+    ProfileMaker maker({{"inuse_objects", "count"}, {"inuse_space", "bytes"}, {"peak_space", "bytes"}});
+    maker.Sample({maker.Frame("Cache"), maker.Frame("main")}, {1, in_use, peak});
+    maker.Comment("environment RANK=" + std::to_string(rank));
+    const std::string path = dir + "/" + std::to_string(rank) + ".pb.gz";
+    maker.Write(path);
+    return path;
+  };
+  const auto compare = [&](int64_t in_use) {
+    return Ranks({write(0, in_use, 100 * kMiB), write(1, in_use, 300 * kMiB), write(2, in_use, 100 * kMiB)});
+  };
+  const nlohmann::json freed = compare(2 * kMiB);
+  EXPECT_EQ(freed["type"], "peak_space");
+  EXPECT_EQ(freed["rows"][0]["outlier"]["rank"], "1");
+  EXPECT_EQ(compare(100 * kMiB)["type"], "inuse_space");
+  EXPECT_EQ(Ranks({write(0, 1, 10)}, {"--type", "inuse_space"})["type"], "inuse_space");
+}
+
 TEST(Ranks, FindsALargerAndASmallerRank) {
   const std::string dir = ScratchDir();
   std::vector<std::string> paths;

@@ -101,6 +101,32 @@ TEST(Diff, FailOverCountsBytesForEachUnitOfMemory) {
       HasSubstr("--fail-over 10B: the values of the sample type are not sizes; write a number in their unit, 'count'"));
 }
 
+TEST(Where, ADashSelectsSamplesWithoutTheLabel) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("f")}, {1, 100}, {{"phase", "load"}});
+  maker.Sample({maker.Frame("g")}, {1, 20});
+  maker.Sample({maker.Frame("h")}, {1, 3}, {{"phase", "-"}});
+  maker.Write(path);
+  EXPECT_THAT(RunTool({"top", path, "--by", "phase"}).out, HasSubstr("  -\n"));
+  EXPECT_EQ(Flat({"top", path, "-w", "phase=-"}), (std::map<std::string, int64_t>{{"g", 20}, {"h", 3}}));
+  EXPECT_EQ(RunTool({"top", path, "-w", "phasee=-"}).exit_code, 2);
+}
+
+TEST(Top, KernelCodeHasRowsOfItsOwn) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  const uint64_t main = maker.Frame("main");
+  maker.Sample({maker.Frame("step"), main}, {1, 100}, {{"kind", "device"}});
+  maker.Sample({maker.Frame("step"), main}, {1, 20}, {{"kind", "executable"}});
+  maker.Write(path);
+  const std::string text = RunTool({"top", path, "--exact"}).out;
+  EXPECT_THAT(text, testing::ContainsRegex("\n100 B +83.33% +100 B +83.33% +step\n"));
+  EXPECT_THAT(text, testing::ContainsRegex(" 20 B +16.67% +20 B +16.67% +step \\(kernel code\\)\n"));
+  EXPECT_THAT(text, testing::ContainsRegex(" 0 B +0.00% +120 B +100.00% +main\n"));
+  EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"step", 120}})) << "JSON has pprof's rows";
+}
+
 // --- Own code ----------------------------------------------------------------------------------------------------
 
 TEST(OwnCode, SkipsKnownLibraries) {
@@ -153,13 +179,54 @@ TEST(OwnCode, KeepsCodeThatOnlyLooksLikeALibrary) {
       {"/srv/app", "hbmprof_test::Load"},
       {"/srv/python_bindings.so", "Load"},
       {"/usr/bin/python3.11", "load", "/home/user/model.py"},
-      {"/usr/bin/python3.11", "load", "/x/lib/python3.11/site-packages/mypackage/model.py"},
       {"/srv/app", "app+0x1234"},
   };
   const std::string path = ScratchDir() + "/p.pb.gz";
   for (const std::vector<std::string>& frame : own) {
     WriteStacks(path, {{{frame, {"/srv/app", "main"}}, 100}});
     EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{frame[1], 100}}));
+  }
+}
+
+TEST(OwnCode, PackagesAreLibrariesIfThereIsOtherCode) {
+  const std::string packages = "/x/lib/python3.11/site-packages/";
+  const std::string python = "/usr/bin/python3.11";
+  const std::vector<std::string> in_packages[] = {
+      {python, "load", packages + "transformers/model.py"},
+      {packages + "cuda_helper/_bindings.so", "Load"},
+      {"/usr/lib/python3/dist-packages/numba/_core.so", "Load"},
+      {python, "__init__", "<string>"},
+  };
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  using Expected = std::map<std::string, int64_t>;
+  for (const std::vector<std::string>& frame : in_packages) {
+    const std::vector<std::string> server = {python, "run", packages + "server/main.py"};
+    const std::vector<std::string> thread = {python, "Thread.run", "/usr/lib/python3.11/threading.py"};
+    WriteStacks(path,
+                {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, frame, server, {python, "train", "/srv/train.py"}}, 100}});
+    EXPECT_EQ(Flat({"top", path}), (Expected{{"train", 100}})) << frame[1];
+    WriteStacks(path, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, frame, server, thread}, 100}});
+    EXPECT_EQ(Flat({"top", path}), (Expected{{frame[1], 100}})) << "the packages are the program";
+  }
+}
+
+TEST(OwnCode, GeneratedCodeAndGgmlAreLibraries) {
+  const std::string python = "/usr/bin/python3.11";
+  const std::vector<std::string> libraries[] = {
+      {python, "call", "/tmp/torchinductor_root/ab/cabc.py"},
+      {python, "call", "/srv/inductor_cache/ab/cabc.py"},
+      {python, "call", "/root/.cache/vllm/torch_compile_cache/1234/rank_0_0/inductor_cache/ab/cabc.py"},
+      {python, "forward", "<eval_with_key>.12"},
+      {"/opt/llama/libggml-cuda.so", "f"},
+      {"/opt/llama/libggml-base.so.0", "f"},
+      {"/srv/llama", "ggml_backend_alloc_ctx_tensors_from_buft"},
+      {"/srv/llama", "ggml_cuda_pool_vmm::alloc"},
+      {python, "buffer_type_alloc", "/x/site-packages/cuda/bindings/driver.py"},
+  };
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  for (const std::vector<std::string>& frame : libraries) {
+    WriteStacks(path, {{{frame, {"/srv/app", "load_tensors"}, {"/srv/app", "main"}}, 100}});
+    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"load_tensors", 100}})) << frame.back();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <memory>
 #include <utility>
 
@@ -96,6 +97,17 @@ uint64_t NextNumber(uint64_t* last) {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
+// A program can begin thousands of ranges in a second, so only the first messages about ranges are printed.
+constexpr uint64_t kMostMessages = 10;
+std::atomic<uint64_t> messages{0};  // that there were to print, in this process and its parents
+
+void PrintAboutRange(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
+                     std::string_view end = {}) {
+  const uint64_t number = messages.fetch_add(1, std::memory_order_relaxed);
+  if (number < kMostMessages) PrintMessage(text, more, still_more, end);
+  if (number == kMostMessages) PrintMessage("hbmprof: further messages about ranges are counted and not printed");
+}
+
 bool Exists(const std::string& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0;
@@ -125,7 +137,7 @@ void StartFiles(const std::string& output, Range* range) {
     if (!absl::IsAlreadyExists(status)) break;
   }
   range->has_recording = status.ok();
-  if (!status.ok()) PrintMessage("hbmprof: no recording of the range ", range->name, ": ", Text(status));
+  if (!status.ok()) PrintAboutRange("hbmprof: no recording of the range ", range->name, ": ", Text(status));
   // Also ends the range, if it is still open then.
   EndFilesWithProcess();
 }
@@ -140,14 +152,14 @@ void WriteFiles(const Range& range, const Snapshot& snapshot) {
   if (range.has_recording) {
     const absl::Status status = StopRecorder();
     // The recorder itself has printed why a recording has ended.
-    if (absl::IsDeadlineExceeded(status)) PrintMessage("hbmprof: ", Text(status));
+    if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", Text(status));
   }
   FileRules rules;
   rules.mode.bits = static_cast<mode_t>(Profiler::OptionsOfDefault().output_mode);
   rules.must_be_new = true;
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? WriteFileAtomically(range.profile, *bytes, rules) : bytes.status();
-  if (!status.ok()) return PrintMessage("hbmprof: no profile of the range: ", Text(status));
+  if (!status.ok()) return PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
   RememberProfile(snapshot);
 }
 
@@ -171,13 +183,13 @@ void Close() {
     status = DoFileWork([range, snapshot] {
       if (Completes([&] { WriteFiles(*range, *snapshot); })) return;
       EndRecordingOf(*range);
-      PrintMessage("hbmprof: no profile of the range: the host has no memory for it");
+      PrintAboutRange("hbmprof: no profile of the range: the host has no memory for it");
     });
   };
   static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(close)); }));
   if (absl::IsResourceExhausted(status)) {
     EndRecordingOf(*range);
-    PrintMessage("hbmprof: no profile of the range: ", Text(status));
+    PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
   }
   SetClosed();
 }
@@ -193,7 +205,7 @@ uint64_t Begin(std::string_view name) {
   if (!Completes(prepare) || output.empty()) return 0;
   if (!Enter(Phase::kClosed, Phase::kOpening)) {
     if (PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
-      PrintMessage("hbmprof: the range ", name, " is not captured: another thread still ends the range before");
+      PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread still ends the range before");
     }
     return 0;
   }
@@ -202,7 +214,7 @@ uint64_t Begin(std::string_view name) {
     ResetPeaks();
     status = DoFileWork([shared = *range, output] {
       if (!Completes([&] { StartFiles(output, shared.get()); })) {
-        PrintMessage("hbmprof: no recording of the range: the host has no memory for it");
+        PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
       shared->is_started.store(true, std::memory_order_release);
       RecordBegin(shared.get());
@@ -210,7 +222,7 @@ uint64_t Begin(std::string_view name) {
   };
   static_cast<void>(Completes(start));
   if (absl::IsResourceExhausted(status)) {
-    PrintMessage("hbmprof: the range ", name, " is not captured: ", Text(status));
+    PrintAboutRange("hbmprof: the range ", name, " is not captured: ", Text(status));
     SetClosed();
     return 0;
   }
@@ -252,7 +264,7 @@ uint64_t BeginCaptureRange(std::string_view name) {
   if (SharesParentsMemory()) return 0;
   uint64_t number = 0;
   if (!WithEnoughStack([&] { number = Begin(name); })) {
-    PrintMessage("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");
+    PrintAboutRange("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");
   }
   return number;
 }
@@ -274,6 +286,11 @@ void EndCaptureRangeAtExit() {
     nanosleep(&millisecond, nullptr);
   }
   EndCaptureRange(0);
+  const uint64_t all = messages.load(std::memory_order_relaxed);
+  if (all <= kMostMessages) return;
+  char number[24] = {};
+  std::to_chars(number, number + sizeof(number) - 1, all - kMostMessages);
+  PrintMessage("hbmprof: ", number, " messages about ranges were not printed");
 }
 
 }  // namespace hbmprof::internal

@@ -233,7 +233,7 @@ Command AddCheckCommand(CLI::App& tool) {
               std::vector<std::string> gaps;
               const absl::StatusOr<RawProfile> profile = ReadProfile(file, &gaps);
               if (!profile.ok()) {
-                Print(Visible(MessageOf(profile.status())) + "\n  UNREADABLE\n");
+                PrintVisible(ErrorLine(MessageOf(profile.status())) + "\n  UNREADABLE\n");
                 code = kUnusable;
                 continue;
               }

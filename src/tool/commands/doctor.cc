@@ -42,7 +42,7 @@ class Findings {
  public:
   void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
   void Problem(const std::string& topic, const std::string& text) {
-    Line("! ", topic, text);
+    Line("! ", topic, ErrorLine(text));
     has_problem_ = true;
   }
   bool has_problem() const { return has_problem_; }

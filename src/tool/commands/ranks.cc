@@ -1,6 +1,7 @@
 // `hbmprof ranks`: compares the ranks of one run.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -46,6 +47,14 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
                [](const std::string& key) { return key != kByStack; });
   result.by_stack = options.by.empty() || result.by.size() < options.by.size();
   RankTable table(result.by, result.by_stack);
+  // Without --type, the ranks are compared by the bytes in use, but by their peaks if those are more than twice the
+  // bytes in use: then the profiles were made after the ranks had freed their memory. What only the driver knows, which
+  // --by library shows, has no peak.
+  constexpr char kPeak[] = "peak_space";
+  std::optional<RankTable> peaks;
+  if (options.type.empty() && std::count(result.by.begin(), result.by.end(), kLibraryLabel) == 0) {
+    peaks.emplace(result.by, result.by_stack);
+  }
   std::vector<std::string> missing = result.by;  // labels that no sample has so far
   absl::Status missing_status;
   Progress progress(options.files.size(), "files read");
@@ -67,9 +76,12 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
     missing_status = CheckLabels(profiles, missing);
     ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(end == 1 ? options.type : result.type.type));
     // Several profiles are compared by the bytes in use, as in ProfileSet::ReadEach.
-    if (end == 1 && options.type.empty() && options.files.size() > 1 && profiles.types()[type].type == "peak_space") {
+    if (end == 1 && options.type.empty() && options.files.size() > 1 && profiles.types()[type].type == kPeak) {
       type = profiles.FindType("inuse_space").value_or(type);
     }
+    const std::optional<size_t> peak = profiles.FindType(kPeak);
+    if (!peak.has_value() || profiles.types()[type].type != "inuse_space") peaks.reset();
+    if (peaks.has_value()) peaks->Add(profiles, *peak);
     const SampleType& found = profiles.types()[type];
     if (end == 1) result.type = found;
     if (found.unit != result.type.unit) {
@@ -81,6 +93,16 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   }
   if (!missing.empty()) return missing_status;
   result.table = table.Take();
+  if (!peaks.has_value()) return result;
+  RankTable::Result of_peaks = peaks->Take();
+  const auto total = [](const RankTable::Result& of) {
+    return std::accumulate(of.ranks.begin(), of.ranks.end(), 0.0, [](double sum, const RankTable::Rank& rank) {
+      return sum + static_cast<double>(rank.total);
+    });
+  };
+  if (total(of_peaks) <= 2 * total(result.table)) return result;
+  result.type.type = kPeak;
+  result.table = std::move(of_peaks);
   return result;
 }
 
@@ -211,7 +233,8 @@ Command AddRanksCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("ranks", "Compare the ranks of a run, the outlier first");
   auto options = std::make_shared<RanksOptions>();
   arguments->add_option("SOURCE", options->files, "The profiles of the ranks of one run")->required();
-  arguments->add_option("-t,--type", options->type, "Sample type, such as peak_space (default: the profile's own)");
+  arguments->add_option("-t,--type", options->type,
+                        "Sample type (default: bytes in use; peak_space after most was freed)");
   arguments
       ->add_option("-b,--by", options->by,
                    "Make rows by label keys instead of by call stack: library; stack,kind: both")

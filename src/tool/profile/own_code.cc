@@ -21,7 +21,9 @@ internal::FrameOwner KnownLibraries::OwnerOf(const ProfileSet& profiles, Profile
       if (text != 0 && library.pattern.Matches(profiles, text)) return {internal::CodeRole::kLibrary, *library.name};
     }
   }
-  return internal::OwnerOf(profiles.text(name), profiles.text(source), profiles.text(binary));
+  internal::FrameOwner owner = internal::OwnerOf(profiles.text(name), profiles.text(source), profiles.text(binary));
+  if (owner.role == internal::CodeRole::kPackage) owner.library = *packages_.insert(std::string(owner.library)).first;
+  return owner;
 }
 
 std::vector<internal::FrameOwner> KnownLibraries::OwnersOf(const ProfileSet& profiles, uint64_t number) {
@@ -41,32 +43,43 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     std::optional<size_t> frame;
     uint64_t location;
   };
-  std::vector<Own> own(profiles.locations().size());
+  const size_t count = profiles.locations().size();
+  std::vector<Own> own[2] = {std::vector<Own>(count), std::vector<Own>(count)};  // by whether the stack has own code
   bool is_all_own = true;
-  for (uint64_t l = 0; l < own.size(); ++l) {
+  for (uint64_t l = 0; l < count; ++l) {
     const std::vector<internal::FrameOwner> frames = libraries.OwnersOf(profiles, l);
-    own[l].location = l;
-    for (size_t i = 0; i < frames.size() && !own[l].frame.has_value(); ++i) {
-      if (frames[i].role == internal::CodeRole::kOwnCode) own[l].frame = i;
+    for (const bool has_own_code : {false, true}) {
+      Own& here = own[has_own_code][l];
+      here.location = l;
+      for (size_t i = 0; i < frames.size() && !here.frame.has_value(); ++i) {
+        if (internal::IsOwn(frames[i].role, has_own_code)) here.frame = i;
+      }
+      if (here.frame == 0) continue;
+      is_all_own = false;
+      if (!here.frame.has_value()) continue;
+      if (has_own_code && here.frame == own[false][l].frame) {
+        here.location = own[false][l].location;
+        continue;
+      }
+      ProfileSet::Location rest = profiles.locations()[l];
+      rest.frames.erase(rest.frames.begin(), rest.frames.begin() + static_cast<std::ptrdiff_t>(*here.frame));
+      here.location = profiles.AddLocation(std::move(rest));
     }
-    if (own[l].frame == 0) continue;
-    is_all_own = false;
-    if (!own[l].frame.has_value()) continue;
-    ProfileSet::Location rest = profiles.locations()[l];
-    rest.frames.erase(rest.frames.begin(), rest.frames.begin() + static_cast<std::ptrdiff_t>(*own[l].frame));
-    own[l].location = profiles.AddLocation(std::move(rest));
   }
   if (is_all_own) return false;
   bool changed = false;  // a leaf
   profiles.MapStacks([&](uint32_t stack) {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
+    const bool has_own_code =
+        absl::c_any_of(locations, [&](uint64_t location) { return own[true][location].frame.has_value(); });
+    const std::vector<Own>& owners = own[has_own_code];
     size_t first = 0;
-    while (first < locations.size() && !own[locations[first]].frame.has_value()) ++first;
+    while (first < locations.size() && !owners[locations[first]].frame.has_value()) ++first;
     if (first == locations.size()) return stack;
     const size_t all = locations.size();
-    while (!own[locations.back()].frame.has_value()) locations.pop_back();
+    while (!owners[locations.back()].frame.has_value()) locations.pop_back();
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));
-    const uint64_t leaf = std::exchange(locations[0], own[locations[0]].location);
+    const uint64_t leaf = std::exchange(locations[0], owners[locations[0]].location);
     changed = changed || first != 0 || locations[0] != leaf;
     return locations.size() == all && locations[0] == leaf ? stack : profiles.StackOf(locations);
   });

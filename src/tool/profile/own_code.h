@@ -5,6 +5,8 @@
 
 #include <re2/re2.h>
 
+#include <set>
+
 #include "src/export/known_code.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/util/text.h"
@@ -62,6 +64,7 @@ class KnownLibraries {
     NamePattern pattern;
   };
   std::vector<Library> more_;
+  std::set<std::string> packages_;  // their names
 };
 
 // Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Also removes the

@@ -270,6 +270,12 @@ absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
   return labels;
 }
 
+// Returns whether `wanted` selects `value`, the text of a label; "" if it is missing. Tables show a missing label as
+// "-".
+bool IsWanted(const std::string& wanted, std::string_view value) {
+  return wanted == value || (wanted == "-" && value.empty());
+}
+
 // Removes the samples that lack one of the labels. Sets `matches` to whether a set of labels has them all. Error:
 // kInvalidArgument for a label that no sample has, unless `is_part` (ViewOptions).
 absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& profiles, bool* matches) {
@@ -279,8 +285,8 @@ absl::Status ApplyWhere(const LabelTexts& labels, bool is_part, ProfileSet& prof
   if (labels.empty()) return absl::OkStatus();
   *matches = false;
   profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t set) {
-    const bool has_all =
-        absl::c_all_of(labels, [&](const auto& label) { return profiles.LabelText(set, label.first) == label.second; });
+    const bool has_all = absl::c_all_of(
+        labels, [&](const auto& label) { return IsWanted(label.second, profiles.LabelText(set, label.first)); });
     *matches = *matches || has_all;
     return has_all;
   });
@@ -350,8 +356,10 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
 
 bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
   const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
-  return where.ok() && std::all_of(where->begin(), where->end(),
-                                   [&](const auto& label) { return absl::c_linear_search(labels, label); });
+  return where.ok() && absl::c_all_of(*where, [&](const auto& wanted) {
+           const auto found = absl::c_find_if(labels, [&](const auto& label) { return label.first == wanted.first; });
+           return IsWanted(wanted.second, found == labels.end() ? std::string_view() : found->second);
+         });
 }
 
 absl::Status CheckView(const ViewOptions& options) {

@@ -58,18 +58,20 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
     std::vector<uint32_t>& stack = result.stacks_[number];
     stack.clear();
     std::optional<uint32_t> own;
+    std::optional<uint32_t> package;
     internal::MemoryHolder holders[] = {internal::MemoryHolder(false), internal::MemoryHolder(true)};
     for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
-        const bool is_own = locations[*l].owners[i].role == internal::CodeRole::kOwnCode;
-        if (own_code && is_own && !own.has_value()) own = frame;
+        const internal::CodeRole role = locations[*l].owners[i].role;
+        if (!own.has_value() && internal::IsOwn(role, true)) own = frame;
+        if (!package.has_value() && internal::IsOwn(role, false)) package = frame;
         for (internal::MemoryHolder& holder : holders) holder.Add(locations[*l].owners[i]);
         stack.push_back(frame);
       }
     }
     if (stack.empty()) stack.push_back(none);
-    result.own_frames_[number] = own.value_or(stack.front());
+    result.own_frames_[number] = own_code ? own.value_or(package.value_or(stack.front())) : stack.front();
     for (size_t i = 0; i < 2; ++i) result.libraries_[i][number] = holders[i].name();
   }
   return result;

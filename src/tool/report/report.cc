@@ -136,9 +136,15 @@ class StackTree {
     const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
     uint32_t node = 0;
+    bool has_own_code = false;
+    for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
+      for (const KnownFrame& frame : FramesOf(profiles, libraries, *l)) {
+        has_own_code = has_own_code || frame.role == internal::CodeRole::kOwnCode;
+      }
+    }
     for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
-        node = ChildOf(node, frame.name, frame.library);
+        node = ChildOf(node, frame.name, internal::IsOwn(frame.role, has_own_code) ? 0 : 1);
         // Stores one position more than the page shows, so that the page knows that there are more.
         std::vector<std::string>& positions = positions_of_[node];
         if (!frame.position.empty() && positions.size() <= kShownPositions &&
@@ -174,7 +180,7 @@ class StackTree {
   static constexpr size_t kShownPositions = 4;
   struct KnownFrame {
     uint32_t name;
-    uint32_t library;  // 1: of a known library, else 0
+    internal::CodeRole role;
     std::string position;
   };
 
@@ -185,8 +191,7 @@ class StackTree {
     const std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
     const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
     for (size_t f = frames.size(); f-- > 0;) {
-      const bool is_own = owners[f].role == internal::CodeRole::kOwnCode;
-      known->second.push_back({NumberOf(frames[f].name), is_own ? 0U : 1U, frames[f].Position()});
+      known->second.push_back({NumberOf(frames[f].name), owners[f].role, frames[f].Position()});
     }
     return known->second;
   }

@@ -113,7 +113,11 @@ class Sums::Builder {
         has_frames_(grouping.frames != Grouping::Frames::kNone),
         with_edges_(with_edges),
         sums_(sums),
-        groups_(profiles.GroupLabels(grouping.labels)) {}
+        groups_(profiles.GroupLabels(grouping.labels)) {
+    for (uint32_t set = 0; grouping.marks_code && set < groups_.of_set.size(); ++set) {
+      if (profiles.LabelText(set, "kind") == "executable") groups_.of_set[set] += kCode;
+    }
+  }
 
   void Build(const std::vector<Column>& columns, size_t type) {
     AddSamples(columns, type);
@@ -169,7 +173,8 @@ class Sums::Builder {
     if (is_new) {
       Row& row = rows.emplace_back();
       row.number = entry->second;
-      row.labels = groups_.values[group];
+      row.labels = groups_.values[group & ~kCode];
+      row.is_code = (group & kCode) != 0;
       row_nodes_.push_back(node);
     }
     return entry->second;
@@ -183,7 +188,7 @@ class Sums::Builder {
     for (size_t l = profiles_.stacks().length(stack); l-- > 0;) {
       const std::vector<Frames::Use>& uses = frames_.of(begin[l]);
       for (size_t i = uses.size(); i-- > 0;) {
-        const uint32_t row = RowOf(group, uses[i].node);
+        const uint32_t row = RowOf(l == 0 && i == 0 ? group : group & ~kCode, uses[i].node);
         seen_.resize(sums_.rows_.size(), 0);
         if (seen_[row] != stack_number_) {
           seen_[row] = stack_number_;
@@ -229,7 +234,7 @@ class Sums::Builder {
     }
     for (uint32_t i = 0; i < best.size(); ++i) {
       Row& row = sums_.rows_[i];
-      row.name = frames_.NameOf(row_nodes_[i]);
+      row.name = frames_.NameOf(row_nodes_[i]) + (row.is_code ? " (kernel code)" : "");
       if (best[i].position != 0) {
         row.position = frames_.PositionText(best[i].position);
       } else if (const std::string& object = frames_.ObjectOf(row_nodes_[i]); !object.empty()) {
@@ -243,7 +248,8 @@ class Sums::Builder {
   const bool has_frames_;
   const bool with_edges_;
   Sums& sums_;
-  const ProfileSet::LabelGroups groups_;
+  static constexpr uint32_t kCode = uint32_t{1} << 31;  // of the number of a group: of code of the device
+  ProfileSet::LabelGroups groups_;
   // By (stack, group), in the order of the samples: their stacks then lie one after the other in memory.
   std::vector<std::pair<std::pair<uint32_t, uint32_t>, Values>> weights_;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> weight_numbers_;     // index in `weights_`

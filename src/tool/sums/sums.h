@@ -14,6 +14,8 @@ struct Grouping {
   enum class Frames { kNone, kFunctions, kLines, kFiles };
   std::vector<std::string> labels;  // keys; their values are the first cells of a row
   Frames frames = Frames::kFunctions;
+  // Whether code of the device, of the kind "executable", has rows of its own: "f (kernel code)", where f is the leaf.
+  bool marks_code = false;
 
   // Parses names such as "device", "function". "function", "line" and "file" select frames; other names are label keys.
   // No names mean "function". Error: kInvalidArgument if more than one name selects frames.
@@ -38,6 +40,7 @@ class Sums {
     Values flat = {0, 0};
     Values cum = {0, 0};
     uint32_t number = 0;
+    bool is_code = false;  // Grouping::marks_code
 
     int64_t flat_change() const { return Minus(flat[1], flat[0]); }
     int64_t cum_change() const { return Minus(cum[1], cum[0]); }

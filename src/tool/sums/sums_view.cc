@@ -23,6 +23,7 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
 
 absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profiles, const SumsOptions& options) {
   ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
+  grouping.marks_code = options.by.empty() && !options.json;  // other rows are those of pprof
   bool trimmed = false;
   // The age of unaccounted memory is not known.
   const bool by_library = absl::c_linear_search(options.by, kLibraryLabel);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "absl/time/time.h"
+#include "src/base/cut_text.h"
 #include "src/export/utf8.h"
 
 namespace hbmprof::tool {
@@ -53,6 +54,20 @@ std::optional<double> TakeNumber(std::string_view* text) {
 
 // Maximum length: an error message can contain text from a file, such as the names of all its sample types.
 constexpr size_t kMaxErrorBytes = 4096;
+
+// Returns `text` with its words of more than 1 KiB shortened in their middle. A message begins with a path, which can
+// have any length, and its end says what is wrong.
+std::string WithShortWords(std::string_view text) {
+  constexpr size_t kMostBytes = 1024;
+  std::string out;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find_first_of(" \n"));
+    const auto [begin, end] = internal::CutMiddle(word, kMostBytes);
+    out += Cat(begin, end.empty() ? "" : "...", end, text.substr(word.size(), 1));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+  }
+  return out;
+}
 
 // The errno of the first failed write to standard output; 0 if there was none.
 int output_error = 0;
@@ -155,17 +170,17 @@ void PrintVisible(std::string_view text) {
 
 void PageOutput() { paging = CanPage(); }
 
-void PrintErrorText(std::string_view text) { std::fputs(Escaped(text, Escapes::kLines).c_str(), stderr); }
+void PrintErrorText(std::string_view text) {
+  std::fputs(WithShortWords(Escaped(text, Escapes::kLines)).c_str(), stderr);
+}
+
+std::string ErrorLine(std::string_view message) {
+  const std::string text = WithShortWords(Visible(message));
+  return text.size() <= kMaxErrorBytes ? text : Cat(internal::CutText(text, kMaxErrorBytes), "...");
+}
 
 void PrintError(std::string_view command, std::string_view message) {
-  std::string text = Visible(message);
-  if (text.size() > kMaxErrorBytes) {
-    size_t end = kMaxErrorBytes;
-    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-    text.resize(end);
-    text += "...";
-  }
-  text = Cat("hbmprof", command.empty() ? "" : " ", command, ": ", text, "\n");
+  const std::string text = Cat("hbmprof", command.empty() ? "" : " ", command, ": ", ErrorLine(message), "\n");
   std::fputs(text.c_str(), stderr);
 }
 

@@ -21,9 +21,12 @@ void Print(std::string_view text);
 void PrintVisible(std::string_view text);
 // Keeps the output in memory until CloseOutput, which shows it in a pager if it is longer than the terminal.
 void PageOutput();
-// Writes `text` to standard error, with line feeds unchanged and everything else as in Visible.
+// Writes `text` to standard error, with line feeds unchanged and everything else as in ErrorLine, but of any length.
 void PrintErrorText(std::string_view text);
-// Writes "hbmprof: " or "hbmprof COMMAND: " and `message` as one line to standard error. Cuts a very long message.
+// Returns an error's message as one line, as in Visible, with words of more than 1 KiB shortened in their middle, and
+// at most about 4 KiB.
+std::string ErrorLine(std::string_view message);
+// Writes "hbmprof: " or "hbmprof COMMAND: " and ErrorLine(message) to standard error.
 void PrintError(std::string_view command, std::string_view message);
 // Writes the rest of the output and closes standard output. Must be called once, at the end of the process. Error:
 // kUnavailable if any output was lost, with the reason.
