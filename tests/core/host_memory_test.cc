@@ -51,7 +51,7 @@ class ManyStacks {
       --stacks_left_;
       if (profiler_.RecordAlloc(At(1), 100)) {
         ++recorded_;
-        EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 100);
+        EXPECT_EQ(profiler_.RecordFree(At(1)), 100);
       } else {
         ++dropped_;
       }
@@ -171,7 +171,7 @@ TEST(HostMemory, NewThreadsRecordKnownSitesWhenFull) {
     threads.emplace_back([&, t] {
       for (uint64_t round = 0; round < 100; ++round) {
         if (!allocate(100 + t)) failures.fetch_add(1);
-        if (profiler.RecordFree(At(100 + t)).bytes() != 64) failures.fetch_add(1);
+        if (profiler.RecordFree(At(100 + t)) != 64) failures.fetch_add(1);
       }
     });
   }
