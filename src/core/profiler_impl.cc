@@ -279,7 +279,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
   const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
-  if (site == kNoSite || site == live.site) return true;
+  if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
 

@@ -445,23 +445,43 @@ TEST(ProfilerLimits, LimitCanBeOneLiveBuffer) {
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 3);
 }
 
-TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
+// A full table of sites must not make bytes disappear: neither of buffers nor of pools.
+TEST(ProfilerLimits, SitesBeyondTheLimitShareOne) {
   Options options;
   options.max_sites = 5;
   Profiler profiler(options);
-  const auto alloc = [&](uint64_t i, size_t bytes) { return profiler.RecordAlloc(At(i), bytes); };
-  const auto alloc_here = [&](uint64_t i, size_t bytes) {
-    bool recorded = alloc(i, bytes);  // one call site: its sites differ only in the size
-    return recorded;
-  };
-  std::vector<bool> recorded;
-  for (uint64_t i = 1; i <= 6; ++i) recorded.push_back(alloc_here(i, i * 10));
-  EXPECT_THAT(recorded, ElementsAre(true, true, true, true, true, false));
-  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
-  EXPECT_EQ(profiler.GetTrackerStats().dropped_bytes, 60);
-  EXPECT_EQ(profiler.GetTrackerStats().sites, 5);
-  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 150);
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+  EXPECT_THAT(profiler.TakeSnapshot().warnings, IsEmpty());
+  for (uint64_t i = 6; i <= 10; ++i) {
+    const ScopedTag tag("number", std::to_string(i));
+    EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+    EXPECT_TRUE(profiler.RecordResize(At(i), i * 100));
+  }
+  EXPECT_TRUE(profiler.RecordResize(At(1), 1000)) << "its new size has no place";
   ExpectSound(profiler.TakeSnapshot());
+  ASSERT_TRUE(profiler.RecordSegment(At(20), 1 << 20));
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(profiler.RecordBlock(BufferId(At(20).value() + i * 4096), 100 + i));
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+  EXPECT_EQ(profiler.GetTrackerStats().sites, 8) << "of buffers, segments and blocks";
+  const int64_t in_use = 1000 + 20 + 30 + 40 + 50 + 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, in_use);
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_bytes, [](const Snapshot::Sample&) { return true; }), in_use);
+  int64_t others = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const std::vector<uint64_t>& stack = snapshot.stacks[sample.stack].return_addresses;
+    if (stack.size() != 1 || (stack[0] & Snapshot::kNamedFrame) == 0) continue;
+    EXPECT_EQ(snapshot.named_frames.at(stack[0] & ~Snapshot::kNamedFrame).function, "[other call stacks]");
+    EXPECT_THAT(sample.tags, IsEmpty());
+    others += sample.inuse_bytes;
+  }
+  EXPECT_EQ(others, 1000 + 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20));
+  ASSERT_THAT(snapshot.warnings, SizeIs(1));
+  EXPECT_THAT(snapshot.warnings[0], HasSubstr("HBMPROF_MAX_SITES"));
+  for (uint64_t i = 1; i <= 10; ++i) EXPECT_TRUE(profiler.RecordFree(At(i)));
+  EXPECT_TRUE(profiler.RecordFree(At(20)));
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 0);
+  EXPECT_EQ(profiler.GetTrackerStats().live_records, 0);
 }
 
 TEST(ProfilerLimits, BlockOutsideAllSegmentsTakesOneSite) {

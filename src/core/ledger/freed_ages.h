@@ -40,7 +40,7 @@ class FreedAges {
   static_assert(sizeof(Counters) == 100);
 
   // A page more than the counters need, so that they are in small pages (see MapPages).
-  size_t BytesOfAll() const { return sites_.max_sites() * sizeof(Counters) + 4096; }
+  size_t BytesOfAll() const { return sites_.capacity() * sizeof(Counters) + 4096; }
   // Returns null if the site has no counters.
   Counters* Find(SiteId site) const;
   // Returns null if the host has no memory.

@@ -16,7 +16,7 @@ Ledger::Ledger(const SiteTable& sites, int flush_every)
 Ledger::~Ledger() {
   ForEachShard([&](Shard& shard) {
     UnmapRetiredPages(shard.cells, BytesOfCells());
-    for (SiteId site = 0; site < sites_.max_sites(); site += 1u << kChunkBits) {
+    for (SiteId site = 0; site < sites_.capacity(); site += 1u << kChunkBits) {
       if (HasCells(shard, site)) CountHostBytes(-kChunkBytes);
     }
   });

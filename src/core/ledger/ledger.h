@@ -480,7 +480,7 @@ class Ledger {
   }
   // Adds what the shard has not added to live_records_ yet, and looks at the clock.
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
+  size_t ChunkCount() const { return ((sites_.capacity() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
   size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
   // The functions from here to SumOf, except LockAll, need all locks.
