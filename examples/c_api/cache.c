@@ -22,9 +22,8 @@ static void* add_page(const hbmprof_attributes* attributes) {
 }
 
 static void remove_page(void* page) {
-  hbmprof_freed_record freed = {sizeof(freed), 0, 0, 0};
-  hbmprof_record_free_keep(page, &freed);
-  if (!device_free(page)) hbmprof_restore_record(&freed);
+  hbmprof_record_free(page);
+  if (!device_free(page)) hbmprof_record_refused_free();
 }
 
 int main(int argc, char** argv) {

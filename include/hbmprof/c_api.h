@@ -215,21 +215,9 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
  * 0; an unknown `ptr` is counted in foreign_frees of hbmprof_tracker_stats. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
-/* A removed record. The fields are for the library only. */
-typedef struct hbmprof_freed_record {
-  size_t struct_size; /* in: sizeof(hbmprof_freed_record) */
-  uint64_t private_id;
-  int64_t private_bytes;
-  uint64_t private_site;
-} hbmprof_freed_record;
-
-/* Like hbmprof_record_free(), and stores the record in `freed`, for hbmprof_restore_record(). Returns 0 and removes
- * nothing if `freed` is null or its struct_size is less than sizeof(hbmprof_freed_record). */
-int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) HBMPROF_NOT_READ_(1);
-
-/* Undoes the free that stored `freed`, because freeing the memory failed. The record keeps its original call stack. The
- * records of the blocks of a removed segment are not restored. Does nothing if `freed` is null or holds no record. */
-void hbmprof_restore_record(const hbmprof_freed_record* freed);
+/* Counts in refused_frees of hbmprof_tracker_stats that the memory of a removed record could not be freed. The record
+ * does not come back. */
+void hbmprof_record_refused_free(void);
 
 /* Gives the record of `ptr` another size, after the memory was resized at its address. The record keeps its call stack
  * and tags. (If the memory was moved, record a free and an allocation instead.) Returns 1 if the size was changed.
@@ -266,9 +254,6 @@ int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attrib
 
 /* Removes the record of the block at `address`, the innermost one if there are several. */
 int hbmprof_record_block_free(const void* address) HBMPROF_NOT_READ_(1);
-
-/* Like hbmprof_record_free_keep(), for a block. */
-int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) HBMPROF_NOT_READ_(1);
 
 /* Gives the block at `address` another size, like hbmprof_record_resize(). */
 int hbmprof_record_block_resize(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
@@ -373,6 +358,7 @@ typedef struct hbmprof_tracker_stats {
   int64_t sites;              /* different call sites so far */
   int64_t host_bytes;         /* bytes of host memory that the tables take */
   int64_t max_host_bytes;     /* bytes that they may take */
+  int64_t refused_frees;      /* hbmprof_record_refused_free(), and frees that a wrapped call refused */
 } hbmprof_tracker_stats;
 
 /* Fills `stats`. Errors: HBMPROF_INVALID_ARGUMENT if `stats` is null or its struct_size does not reach the end of

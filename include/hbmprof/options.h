@@ -35,7 +35,7 @@ struct Options {
   // counted in TrackerStats::dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
   // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes, tags and size. An
-  // allocation that would add one more is dropped.
+  // allocation that would add one more is recorded with the stack "[other call stacks]" and without tags.
   int64_t max_sites = int64_t{1} << 18;
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
   // profiler takes about 4 MiB. An allocation that would need more is dropped, and a new tag has no effect. The
@@ -163,7 +163,7 @@ struct DefaultOptions : Options {
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
 //   HBMPROF_UNWINDER=auto|fp|none
 //   HBMPROF_PYTHON=0|1                 python
-//   HBMPROF_MAX_LIVE=N                 max_live_buffers
+//   HBMPROF_MAX_LIVE=N, HBMPROF_MAX_SITES=N   max_live_buffers, max_sites
 //   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes
 //   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma
 DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems);

@@ -11,10 +11,8 @@
 //     return p;
 //   }
 //   bool MyFree(void* p) {
-//     const hbmprof::FreedRecord record = profiler.RecordFree(p);    // before the memory is freed
-//     if (device_free(p)) return true;
-//     profiler.RestoreRecord(record);                                // because it was not freed
-//     return false;
+//     profiler.RecordFree(p);                                        // before the memory is freed
+//     return device_free(p);
 //   }
 //
 // A pool reserves large segments and hands out blocks of them:
@@ -52,27 +50,6 @@ class ProfilerAccess;
 class ProfilerImpl;
 struct InjectedProfiler;
 }  // namespace internal
-
-// A record that RecordFree removed or PrepareRecordFrom made. It is not live; RestoreRecord makes it live. It can be
-// empty: it then has no record and converts to false.
-class FreedRecord {
- public:
-  explicit operator bool() const { return record_ != kNone; }
-  // The recorded size, in bytes. No value if there is no record.
-  std::optional<int64_t> bytes() const {
-    constexpr uint64_t kBytes = (uint64_t{1} << 40) - 1;
-    return *this ? std::optional<int64_t>(static_cast<int64_t>(record_ & kBytes)) : std::nullopt;
-  }
-
- private:
-  friend class internal::ProfilerAccess;
-  friend class internal::ProfilerImpl;
-  static constexpr uint64_t kNone = ~uint64_t{0};
-
-  // Two words, which a function returns in registers.
-  BufferId id_;
-  uint64_t record_ = kNone;  // 24 bits of site, 40 bits of bytes
-};
 
 // A device's own numbers, as its probe returns them, in bytes. A field without a value is not known. DeviceStats and
 // Snapshot::Device describe the fields.
@@ -216,25 +193,21 @@ class Profiler {
     return enabled() && AllocFrom(caller, id, bytes, internal::PackAttributes(attributes));
   }
 
-  // Removes the record of `id` and returns it. Returns an empty FreedRecord if recording is off, if `id` is null, or if
-  // `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Those that
+  // Removes the record of `id` and returns its size in bytes. Returns no value if recording is off, if `id` is null, or
+  // if `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Those that
   // are partly outside of it or count as allocations of their own stay; so do blocks of 0 bytes if there are no
-  // others.)
-  FreedRecord RecordFree(BufferId id) { return enabled() ? Free(id) : FreedRecord(); }
+  // others.) The record does not come back if the memory then cannot be freed.
+  std::optional<int64_t> RecordFree(BufferId id) { return enabled() ? Free(id) : std::nullopt; }
+  // Counts in refused_frees that the memory of a removed record could not be freed. Does nothing if recording is off.
+  void RecordRefusedFree();
 
-  // Makes a removed record live again, because the memory could not be freed. The record keeps its original stack, and
-  // all counters are as if it had not been removed. The blocks of a removed segment are not restored. If another
-  // buffer with the same id was recorded meanwhile, its record ends (replaced_records counts it). A block whose bytes
-  // other blocks have taken meanwhile is dropped (dropped_records counts it). In a forked child, the record of a buffer
-  // that the parent has freed counts as a new allocation. Does nothing for an empty record. While the record is live, a
-  // second call for it has no effect.
-  void RestoreRecord(const FreedRecord& record);
-  // Prepares the record of a buffer that will exist later, perhaps several times, such as the memory of a CUDA graph,
-  // which exists from a launch on. Counts one allocation and its free at once: nothing is in use, no peak rises, and a
-  // live record of `id` stays as it is. RestoreRecord makes the result live, with the stack at `caller` and the tags of
-  // this call; RecordFree ends it; then it can be restored again. Returns an empty record in the cases in which
-  // RecordAlloc returns false.
-  FreedRecord PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  // Keeps the stack at `caller` and the thread's tags for memory that will exist later, perhaps several times, such as
+  // the memory of a CUDA graph, which exists from a launch on. Returns a number for RecordAllocAt. Returns 0 in the
+  // cases in which RecordAlloc returns false.
+  uint32_t KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes);
+  // Like RecordAlloc, with the stack, the tags and the attributes that KeepSite has kept as `site`. `bytes`: those that
+  // KeepSite got. Returns false if `site` is 0.
+  bool RecordAllocAt(uint32_t site, BufferId id, size_t bytes);
 
   // Records that [address, address+bytes) is a segment: device memory that a pool has reserved, to hand out in blocks.
   // A segment counts as kind kPool. The bytes of its blocks are subtracted from it, so each reserved byte counts once.
@@ -268,7 +241,7 @@ class Profiler {
   bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
   bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   // Like RecordFree, for the innermost block at `address`.
-  FreedRecord RecordBlockFree(BufferId address);
+  std::optional<int64_t> RecordBlockFree(BufferId address);
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
@@ -341,7 +314,7 @@ class Profiler {
   // RecordAlloc, RecordAllocFrom and RecordFree while recording is on. `attributes`: from PackAttributes.
   bool Alloc(BufferId id, size_t bytes, uint64_t attributes);
   bool AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes);
-  FreedRecord Free(BufferId id);
+  std::optional<int64_t> Free(BufferId id);
 
   // Returns the only profiler that was made with IsOff. It needs no initialization and is never destroyed.
   static Profiler& Off();

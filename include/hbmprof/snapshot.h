@@ -56,6 +56,7 @@ struct DeviceProcess {
 // decrease.
 struct TrackerStats {
   int64_t foreign_frees = 0;       // frees of buffers that were not recorded, or were freed already
+  int64_t refused_frees = 0;       // frees that the device or the allocator refused; the records have ended
   int64_t replaced_records = 0;    // allocations at the id of a live buffer; its record ended, as its free was not seen
   int64_t dropped_records = 0;     // allocations not recorded because a limit was reached
   int64_t dropped_bytes = 0;       // their bytes; stays at the largest int64_t if it would overflow

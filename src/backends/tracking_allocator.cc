@@ -57,16 +57,16 @@ void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {
-  const FreedRecord record = profiler_.RecordFree(ptr);
+  const bool was_recorded = profiler_.RecordFree(ptr).has_value();
   absl::Status status = upstream_.Free(ptr);
-  if (!status.ok()) profiler_.RestoreRecord(record);
+  if (!status.ok() && was_recorded) profiler_.RecordRefusedFree();
   return status;
 }
 
 absl::Status TrackingAllocator::FreeAsync(void* ptr, StreamId stream) {
-  const FreedRecord record = profiler_.RecordFree(ptr);
+  const bool was_recorded = profiler_.RecordFree(ptr).has_value();
   absl::Status status = upstream_.FreeAsync(ptr, stream);
-  if (!status.ok()) profiler_.RestoreRecord(record);
+  if (!status.ok() && was_recorded) profiler_.RecordRefusedFree();
   return status;
 }
 

@@ -8,7 +8,8 @@
 //                 VALUE" for each entry of Snapshot::environment, "cgroup LINE" for each line of /proc/self/cgroup, and
 //                 one line for each memory space of each device in which memory was allocated: "memory SPACE IN_USE
 //                 PEAK LIMIT DEVICE" (IN_USE, PEAK and LIMIT are in bytes; LIMIT is -1 if it is unknown; DEVICE is the
-//                 device's name, up to the end of the line; a line feed in a name or value is sent as a space)
+//                 device's name, up to the end of the line; a line feed in a name or value is sent as a space), and
+//                 "warning TEXT" for each of Snapshot::warnings
 //                 In a process that hbmprof was attached to (attach.h), these lines follow:
 //                   attach STATE                   attached, detached, or changing from one to the other
 //                   functions N M                  N of the M wrapped functions that this driver has are recorded

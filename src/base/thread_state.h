@@ -21,10 +21,6 @@ struct ThreadState {
   uint16_t recorded;       // its number in recordings (core/ledger/event_log.h); 0: none yet
   uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
   uint32_t probes;         // the number of calls of device probes in progress
-  // Of the last buffer that the thread has freed by an uncommon event, for a caller that restores its record
-  // (ProfilerImpl::Freed).
-  uint64_t freed_id;
-  uint16_t freed_birth;  // a Generation
 
   // Returns !inside && !is_scoped && !has_traceback, by one comparison.
   bool is_common() const {

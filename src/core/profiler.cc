@@ -75,8 +75,9 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
                                                      BufferId id, size_t bytes, uint64_t attributes) {
   return joined.RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
 }
-[[gnu::noinline, gnu::cold]] static FreedRecord FreeJoined(const internal::InjectedProfiler& joined, BufferId id) {
-  return joined.RecordFree(id);
+[[gnu::noinline, gnu::cold]] static std::optional<int64_t> FreeJoined(const internal::InjectedProfiler& joined,
+                                                                      BufferId id) {
+  return Joined(joined).RecordFree(id);
 }
 
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. gnu::flatten
@@ -93,7 +94,7 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
-[[gnu::flatten]] FreedRecord Profiler::Free(BufferId id) {
+[[gnu::flatten]] std::optional<int64_t> Profiler::Free(BufferId id) {
   const GuardCheck check;
   if (impl_ == nullptr) return FreeJoined(*joined_, id);
   return impl_->RecordFree(id);
@@ -118,19 +119,14 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (!enabled()) return false;
   HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordBlock, false);
 }
-[[gnu::flatten]] FreedRecord Profiler::RecordBlockFree(BufferId address) {
+[[gnu::flatten]] std::optional<int64_t> Profiler::RecordBlockFree(BufferId address) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON(*joined_, (address), RecordBlockFree, FreedRecord());
+  HBMPROF_PASS_ON(Joined(*joined_), (address), RecordBlockFree, std::nullopt);
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
   if (!enabled()) return false;
   HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordSegment, false);
 }
-FreedRecord Profiler::PrepareRecordFrom(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  if (!enabled()) return {};
-  HBMPROF_PASS_ON(*joined_, (caller, id, bytes, attributes), PrepareRecord, FreedRecord());
-}
-void Profiler::RestoreRecord(const FreedRecord& record) { HBMPROF_PASS_ON(*joined_, (record), RestoreRecord, void()); }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
   HBMPROF_PASS_ON(Joined(*joined_), (id), FindBuffer, std::nullopt);
 }

@@ -105,21 +105,22 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
   return true;
 }
 
-[[gnu::flatten]] FreedRecord ProfilerImpl::RecordFree(BufferId id) noexcept {
+[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (!thread_state.inside && IsBuffer(id)) {
     TrackerSection section;
     uint64_t packed = 0;
     const Ledger::Entered entered = pools_.TryRemove(id.value(), &packed);
-    if (entered == Ledger::kEntered) return Freed(id, packed);
+    const int64_t bytes = LiveTable::Unpack(packed).bytes;
+    if (entered == Ledger::kEntered) return bytes;
     if (entered == Ledger::kEnteredAndCounted) {
       section.PassOn();
-      return FinishFree(id, packed);
+      return FinishFree(bytes);
     }
   }
   return RecordFreeUncommon(id, /*is_block=*/false);
 }
 
-[[gnu::noinline]] FreedRecord ProfilerImpl::RecordFreeUncommon(BufferId id, bool is_block) noexcept {
+[[gnu::noinline]] std::optional<int64_t> ProfilerImpl::RecordFreeUncommon(BufferId id, bool is_block) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return {};
   std::optional<Pools::Block> removed;
@@ -130,14 +131,14 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
     return {};
   }
   Resize();
-  return Freed(BufferId(removed->id), removed->record);
+  return removed->record.bytes;
 }
 
-[[gnu::noinline, gnu::flatten]] FreedRecord ProfilerImpl::FinishFree(BufferId id, uint64_t packed_record) noexcept {
+[[gnu::noinline, gnu::flatten]] std::optional<int64_t> ProfilerImpl::FinishFree(int64_t bytes) noexcept {
   const TrackerSection section(TrackerSection::kPassedOn);
   ledger_.CountRecords();
   Resize();
-  return Freed(id, packed_record);
+  return bytes;
 }
 
 void ProfilerImpl::RecordDropped(uint64_t bytes) {
@@ -148,38 +149,21 @@ void ProfilerImpl::RecordDropped(uint64_t bytes) {
   }
 }
 
-FreedRecord ProfilerImpl::PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
   const UncommonEvent event(*this);
-  if (!event.is_recorded() || id.is_null()) return {};
+  if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = IsBuffer(id) && HasCapacity(bytes) ? SiteOf(caller, size, Clamp(attributes), false) : kNoSite;
-  bool is_entered = false;
-  if (site != kNoSite) {
-    ledger_.InChange([&](Ledger::Change& change) {
-      is_entered = change.is_usable() && change.Prepare(site);
-      if (is_entered) change.Enter(Ledger::Event::kAllocAndFree, id.value(), site, size);
-      return is_entered;
-    });
-  }
-  if (is_entered) return Freed(id, LiveTable::Pack({site, 0, size}));
-  Drop(bytes);
-  return {};
+  const SiteId site =
+      HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), /*in_pool=*/false) : kNoSite;
+  if (site == kNoSite) Drop(bytes);
+  return site + 1;
 }
 
-void ProfilerImpl::RestoreRecord(const FreedRecord& freed) {
-  if (!freed) return;
+bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
   const UncommonEvent event(*this);
-  if (!event.is_recorded()) return;
-  TraceStep(EventStep::kRestoring);
-  LiveRecord live;
-  const uint64_t packed = freed.record_ & ~kHasBirth;
-  if (live_.Find(freed.id_.value(), &live) && LiveTable::Pack(live) == packed) return;  // a second call
-  const bool is_last = (freed.record_ & kHasBirth) != 0 && thread_state.freed_id == freed.id_.value();
-  const LiveRecord record = LiveTable::Unpack(packed, is_last ? thread_state.freed_birth : PresentGeneration());
-  bool replaced = false;
-  const Pools::Added added = pools_.Restore(freed.id_.value(), record, &replaced);
-  Complete(added, replaced, record.bytes);
+  if (!event.is_recorded() || id.is_null() || site == 0) return false;
+  if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
+  return Enter(id, site - 1, static_cast<int64_t>(bytes), Ledger::kNotEntered);
 }
 
 // --- Segments and blocks ---
@@ -220,23 +204,23 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool, is_uncached);
   TraceStep(EventStep::kBlockPlaced);
   bool replaced = false;
-  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, Ledger::Event::kAlloc, named};
+  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, named};
   const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.Add(block, &replaced);
   if (added == Pools::Added::kNoMemory) remove_stale();
   return Complete(added, replaced, size);
 }
 
-[[gnu::flatten]] FreedRecord ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
+[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   const uint64_t start = address.value();
   if (!thread_state.inside && Pools::IsBlockAddress(start)) {
     TrackerSection section;
-    uint64_t id = 0;
     uint64_t packed = 0;
-    const Ledger::Entered entered = pools_.TryRemoveBlock(start, &id, &packed);
-    if (entered == Ledger::kEntered) return Freed(BufferId(id), packed);
+    const Ledger::Entered entered = pools_.TryRemoveBlock(start, &packed);
+    const int64_t bytes = LiveTable::Unpack(packed).bytes;
+    if (entered == Ledger::kEntered) return bytes;
     if (entered == Ledger::kEnteredAndCounted) {
       section.PassOn();
-      return FinishFree(BufferId(id), packed);
+      return FinishFree(bytes);
     }
   }
   return RecordFreeUncommon(address, /*is_block=*/true);
@@ -295,7 +279,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
   const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
-  if (site == kNoSite || site == live.site) return true;
+  if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
 
@@ -361,6 +345,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
 TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
+  stats.refused_frees = refused_frees_.load(std::memory_order_relaxed);
   stats.replaced_records = replaced_records_.load(std::memory_order_relaxed);
   stats.dropped_records = dropped_records_.load(std::memory_order_relaxed);
   stats.dropped_bytes = dropped_bytes_.load(std::memory_order_relaxed);
@@ -403,7 +388,8 @@ void ProfilerImpl::StartInChild(bool is_usable) {
   Remake(live_);
   finder_.StartInChild();
   size_limit_.store(usual_size_limit(), std::memory_order_relaxed);
-  for (auto* counter : {&reentrant_events_, &foreign_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
+  for (auto* counter :
+       {&reentrant_events_, &foreign_frees_, &refused_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
     counter->store(0, std::memory_order_relaxed);
   }
 }

@@ -61,12 +61,13 @@ class ProfilerImpl {
 
   // `attributes`: from PackAttributes.
   bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept;
-  FreedRecord RecordFree(BufferId id) noexcept;
-  void RestoreRecord(const FreedRecord& record);
-  FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  std::optional<int64_t> RecordFree(BufferId id) noexcept;
+  void RecordRefusedFree() { refused_frees_.fetch_add(1, std::memory_order_relaxed); }
+  uint32_t KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes);
+  bool RecordAllocAt(uint32_t site, BufferId id, size_t bytes);
   bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
   bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  FreedRecord RecordBlockFree(BufferId address) noexcept;
+  std::optional<int64_t> RecordBlockFree(BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(BufferId address, size_t bytes);
   bool SplitSegment(BufferId address, size_t bytes);
@@ -131,33 +132,16 @@ class ProfilerImpl {
     ProfilerImpl& profiler_;
   };
 
-  // If it is restored, the buffer is born then. Most freed buffers were born in the present generation.
-  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
-    FreedRecord freed;
-    freed.id_ = id;
-    freed.record_ = packed_record;
-    return freed;
-  }
-  // If it is restored by this thread before another such record, the buffer keeps its birth.
-  static FreedRecord Freed(BufferId id, const LiveRecord& record) {
-    const FreedRecord freed = Freed(id, LiveTable::Pack(record) | kHasBirth);
-    thread_state.freed_id = id.value();
-    thread_state.freed_birth = record.birth;
-    return freed;
-  }
-  // The highest bit of the site in FreedRecord::record_.
-  static constexpr uint64_t kHasBirth = uint64_t{1} << 63;
-  static_assert(SiteTable::kMaxSites < SiteId{1} << 23);
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Record any event. An allocation without space first ends the old record of its id, to make it; so does a drop.
   bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
-  FreedRecord RecordFreeUncommon(BufferId id, bool is_block) noexcept;
+  std::optional<int64_t> RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,
                            bool is_uncached) noexcept;
   // Called with the TrackerSection of the fast path, which has returned `entered` (for FinishFree: kEnteredAndCounted).
   bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
-  FreedRecord FinishFree(BufferId id, uint64_t packed_record) noexcept;
+  std::optional<int64_t> FinishFree(int64_t bytes) noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
@@ -227,6 +211,7 @@ class ProfilerImpl {
   std::atomic<bool> has_given_up_{false};
   std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
+  std::atomic<int64_t> refused_frees_{0};
   std::atomic<int64_t> replaced_records_{0};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<int64_t> dropped_bytes_{0};

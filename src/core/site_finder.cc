@@ -109,11 +109,10 @@ SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWords words) {
   SiteId site = cache_.Find(key);
   if (site == kNoSite) {
     const StackRecord* record = sites_.InternStack(stack, hash);
-    if (record == nullptr) return kNoSite;
-    site = sites_.InternSite(words.WithStack(record));
+    site = record != nullptr ? sites_.InternSite(words.WithStack(record)) : sites_.OtherSite(words);
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
     // A site with a rounded size is not cached: the site table decides when to round.
-    if (!(sites_.At(site).words == words)) return site;
+    if (!(sites_.At(site).words == words) && !sites_.At(site).stack->is_other) return site;
     cache_.Store(key, site);
   }
   return site;

@@ -23,7 +23,8 @@ class SiteFinder {
   SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger);
 
   // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. The ledger
-  // has cells for it. Returns kNoSite if a limit was reached. `is_uncached`: from CachedSiteOf for this event.
+  // has cells for it. It is SiteTable::OtherSite if there is no place for another one. Returns kNoSite if the host has
+  // no memory. `is_uncached`: from CachedSiteOf for this event.
   SiteId SiteOf(const Caller& caller, SiteWords words, bool is_uncached = false);
   // The common case of SiteOf: returns the site if the process has no Python, the stack is not truncated, and its path
   // and its site are cached. Otherwise returns kNoSite. Sets `*is_uncached` if the process has no Python and the path

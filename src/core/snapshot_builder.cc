@@ -63,6 +63,7 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, Labels> tags;
   const Labels process_tags = profiler.names.tags.All();
+  int64_t others = 0;
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.
@@ -71,6 +72,7 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
       continue;
     }
     const SiteKey key = profiler.sites().Key(site);
+    if (key.stack->is_other) others += totals.alloc_objects;
     hbmprof::Snapshot::Sample sample;
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
     if (is_new) snapshot->stacks.push_back({profiler.sites().PcsOf(*key.stack), key.stack->truncated});
@@ -93,6 +95,10 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
     snapshot->samples.push_back(std::move(sample));
   }
+  if (others == 0) return;
+  snapshot->warnings.push_back("The table of call sites is full: " + std::to_string(others) +
+                               " allocations are shown as " + std::string(SiteTable::kOtherStacks) +
+                               ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
 }
 
 }  // namespace

@@ -6,8 +6,7 @@
 
 namespace hbmprof::internal {
 
-// Returns whether memory was ever recorded in the memory space. num_allocs can be 0 then: the restored record of a
-// forked child (Profiler::RestoreRecord) is not counted as an allocation of the child.
+// Returns whether memory was ever recorded in the memory space, or its numbers are those of a difference.
 inline bool IsUsed(const DeviceStats& stats) {
   return stats.num_allocs != 0 || stats.num_live != 0 || stats.bytes_in_use != 0 || stats.peak_bytes_in_use != 0;
 }

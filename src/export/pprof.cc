@@ -681,6 +681,7 @@ class ProfileWriter {
                      .Add("dropped_records", tracker.dropped_records)
                      .Add("dropped_bytes", tracker.dropped_bytes)
                      .Add("foreign_frees", tracker.foreign_frees)
+                     .Add("refused_frees", tracker.refused_frees)
                      .Add("replaced_records", tracker.replaced_records)
                      .Add("reentrant_events", tracker.reentrant_events)
                      .Add("truncated_stacks", tracker.truncated_stacks)

@@ -30,10 +30,8 @@ namespace hbmprof::internal {
 inline constexpr std::string_view kReportMark = "out of memory: ";
 inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
 
-// Whether a live buffer begins or ends with the event: not for kAllocAndFree, whose buffer is never live.
-inline bool Begins(RecordedKind kind) {
-  return kind == RecordedKind::kAlloc || kind == RecordedKind::kUndoFree || kind == RecordedKind::kMoveTo;
-}
+// Whether a live buffer begins or ends with the event.
+inline bool Begins(RecordedKind kind) { return kind == RecordedKind::kAlloc || kind == RecordedKind::kMoveTo; }
 inline bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }
 
 // The sites, stacks, names and other elements that the events refer to by number.
@@ -248,14 +246,8 @@ class RecordingState {
   // Removes the live buffer of the event. Returns the time of its allocation, as in Buffer; no value if it is not
   // known.
   std::optional<int64_t> Remove(const RecordedEvent& event);
-  // A freed buffer, by the times of its allocation and of its free.
-  struct Freed {
-    uint64_t id = 0;
-    std::optional<int64_t> birth;
-    int64_t time = 0;
-  };
-  // Adds `count` to the counter of the site for the age that the buffer reached, if that is known.
-  void CountFreed(uint32_t site, const Freed& freed, int64_t count);
+  // Counts a buffer of the site that was freed at the instant `time`, by the age that it has reached.
+  void CountFreed(uint32_t site, int64_t birth, int64_t time);
   int64_t SecondsAfterStart(int64_t time) const;
   // Returns for each site the live buffers by time of birth (Snapshot::Sample::born).
   std::vector<std::vector<Snapshot::Sample::Born>> Births(int64_t uptime_seconds) const;
@@ -269,7 +261,6 @@ class RecordingState {
   int64_t time_ = 0;
   size_t changed_account_ = SIZE_MAX;  // of the change so far
   Buffer moved_;                       // of the last kMoveFrom
-  std::vector<Freed> freed_;           // by thread: its last kFree, which may be undone
 };
 
 // A Symbolizer with the names in the recording's tables, which must outlive it.

@@ -81,8 +81,7 @@ RecordingState::RecordingState(const RecordingTables& tables)
     : tables_(tables),
       sites_(tables.sites.size()),
       accounts_(tables.names.devices.size() * kMemorySpaceCount),
-      time_(tables.start_time),
-      freed_(tables.threads.size()) {
+      time_(tables.start_time) {
   for (size_t account = 0; account < accounts_.size(); ++account) {
     const DeviceStats& stats = tables.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
     Account& totals = accounts_[account];
@@ -146,18 +145,17 @@ int64_t RecordingState::SecondsAfterStart(int64_t time) const {
   return std::max<int64_t>(time, 0) / kSecond;
 }
 
-void RecordingState::CountFreed(uint32_t site, const Freed& freed, int64_t count) {
-  if (!freed.birth.has_value()) return;
+void RecordingState::CountFreed(uint32_t site, int64_t birth, int64_t time) {
   // The age in whole seconds, which a buffer that was born in the middle of a second reaches in the middle of another.
-  int64_t since_birth = freed.time;
-  Subtract(&since_birth, std::max(*freed.birth, tables_.start_time));
+  int64_t since_birth = time;
+  Subtract(&since_birth, std::max(birth, tables_.start_time));
   Add(&since_birth, tables_.start_time);
   const int64_t seconds = SecondsAfterStart(since_birth);
   if (seconds == 0) return;
   const size_t octave = std::min(63 - __builtin_clzll(static_cast<uint64_t>(seconds)), kAgeOctaves - 1);
   std::vector<int64_t>& counts = sites_[site].freed_by_octave;
   if (counts.size() <= octave) counts.resize(octave + 1);
-  Add(&counts[octave], count);
+  Add(&counts[octave], 1);
 }
 
 std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t uptime_seconds) const {
@@ -228,24 +226,10 @@ void RecordingState::Apply(const RecordedEvent& event) {
       live_[event.id] = {event.site, bytes, event.time};
       break;
     }
-    case RecordedKind::kUndoFree: {
-      Add(&Change(event.site, {0, 0, 1, bytes}).num_live, 1);
-      const Freed undone = freed_[event.thread].id == event.id ? freed_[event.thread] : Freed();
-      CountFreed(event.site, undone, -1);
-      live_[event.id] = {event.site, bytes, undone.birth.value_or(event.time)};
-      break;
-    }
     case RecordedKind::kFree:
       Add(&Change(event.site, {0, 0, -1, -bytes}).num_live, -1);
-      freed_[event.thread] = {event.id, Remove(event), event.time};
-      CountFreed(event.site, freed_[event.thread], 1);
+      if (const std::optional<int64_t> birth = Remove(event)) CountFreed(event.site, *birth, event.time);
       break;
-    case RecordedKind::kAllocAndFree: {
-      Account& account = Change(event.site, {1, bytes, 0, 0});
-      Add(&account.num_allocs, 1);
-      account.largest_alloc = std::max(account.largest_alloc, bytes);
-      break;
-    }
     case RecordedKind::kCharge:
       Change(event.site, {0, 0, 0, -bytes});
       break;

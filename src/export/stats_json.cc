@@ -143,6 +143,7 @@ std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& total
 std::string TrackerJson(const TrackerStats& tracker) {
   return Object()
       .Add("foreign_frees", tracker.foreign_frees)
+      .Add("refused_frees", tracker.refused_frees)
       .Add("replaced_records", tracker.replaced_records)
       .Add("dropped_records", tracker.dropped_records)
       .Add("dropped_bytes", tracker.dropped_bytes)

@@ -33,11 +33,6 @@
 namespace hbmprof::internal {
 namespace {
 
-// The site of the FreedRecord that is returned when the program frees memory whose record belongs to the driver's
-// calls. Such a record is never restored.
-constexpr SiteId kDriverRecordSite = LiveTable::kMaxSites - 1;
-static_assert(kDriverRecordSite > SiteTable::kMaxSites);
-
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
   CudaDriverRanges::Range range;
@@ -168,22 +163,22 @@ bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const A
   return true;
 }
 
-FreedRecord RecordFree(BufferId id) noexcept {
+int64_t RecordFree(BufferId id) noexcept {
   Profiler& profiler = Profiler::Default();
   const std::optional<DriverMemory> memory = DriverMemoryAt(id);
-  if (!memory.has_value()) return profiler.RecordFree(id);
+  if (!memory.has_value()) return profiler.RecordFree(id).value_or(-1);
   const bool is_start = id.value() == memory->range.record.value();
   const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
-  if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id);
-  if (is_start) return ProfilerAccess::Freed(id, LiveTable::Pack({kDriverRecordSite, 0, memory->live.bytes}));
-  return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id) : FreedRecord();
+  if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id).value_or(-1);
+  if (is_start) return memory->live.bytes;
+  return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id).value_or(-1) : -1;
 }
 
-FreedRecord RecordBlockFree(BufferId address) noexcept {
+int64_t RecordBlockFree(BufferId address) noexcept {
   const std::optional<DriverMemory> memory = DriverMemoryAt(address);
   // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
-  if (memory.has_value() && !memory->is_plain()) return {};
-  return Profiler::Default().RecordBlockFree(address);
+  if (memory.has_value() && !memory->is_plain()) return -1;
+  return Profiler::Default().RecordBlockFree(address).value_or(-1);
 }
 
 // Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
@@ -207,16 +202,15 @@ bool MergeSegments(BufferId first, BufferId second) noexcept {
          Profiler::Default().MergeSegments(first, second);
 }
 
-void RestoreRecord(const FreedRecord& record) noexcept {
-  const bool is_drivers =
-      record && LiveTable::Unpack(ProfilerAccess::PackedRecordOf(record), 0).site == kDriverRecordSite;
-  if (!is_drivers) Profiler::Default().RestoreRecord(record);
+uint32_t KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) noexcept {
+  return Profiler::Default().KeepSite(caller, bytes, attributes);
 }
 
-FreedRecord PrepareRecord(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
-  return Profiler::Default().PrepareRecordFrom(caller, id, bytes, attributes);
+bool RecordAllocAt(uint32_t site, BufferId id, size_t bytes) noexcept {
+  return Profiler::Default().RecordAllocAt(site, id, bytes);
 }
 
+void RecordRefusedFree() noexcept { Profiler::Default().RecordRefusedFree(); }
 void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(bytes); }
 
 bool FindBuffer(BufferId id, LiveBuffer* buffer) noexcept {
@@ -389,13 +383,11 @@ constexpr InjectedProfiler MakeTable() {
   table.RecordAlloc = &Record<false>;
   table.RecordSegment = &RecordSegment;
   table.RecordBlock = &Record<true>;
-  table.RecordFree = &RecordFree;
-  table.RecordBlockFree = &RecordBlockFree;
+  table.record_free = &RecordFree;
+  table.record_block_free = &RecordBlockFree;
 #define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
   HBMPROF_FORWARDED(HBMPROF_SET)
 #undef HBMPROF_SET
-  table.RestoreRecord = &RestoreRecord;
-  table.PrepareRecord = &PrepareRecord;
   table.find_buffer = &FindBuffer;
   table.device = &Device;
   table.allocator = &Allocator;

@@ -148,14 +148,15 @@ TEST_F(CubTest, ErrorsPassUnchanged) {
   ASSERT_EQ(allocator.DeviceAllocate(&memory, 4096), cudaSuccess);
   fake_cuda_fail("cudaFree", cudaErrorIllegalAddress, 0);
   EXPECT_EQ(allocator.DeviceFree(memory), cudaErrorIllegalAddress);
-  EXPECT_EQ(InUse(profiler_, "GPU:0"), 4096) << "the memory is still allocated";
+  EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().refused_frees, 1);
   fake_cuda_fail("cudaEventCreateWithFlags", cudaErrorIllegalAddress, 0);
   void* other = nullptr;
   EXPECT_EQ(allocator.DeviceAllocate(&other, 4096), cudaErrorIllegalAddress);
-  EXPECT_EQ(InUse(profiler_, "GPU:0"), 4096);
+  EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);
 }
 
-TEST_F(CubTest, FailedFreeOfTheCacheKeepsRecords) {
+TEST_F(CubTest, BlockThatTheCacheKeepsIsRecordedWhenItIsUsed) {
   TrackingCachingAllocator allocator(profiler_);
   std::vector<void*> blocks(4);
   for (void*& block : blocks) ASSERT_EQ(allocator.DeviceAllocate(&block, 4096), cudaSuccess);
@@ -163,8 +164,12 @@ TEST_F(CubTest, FailedFreeOfTheCacheKeepsRecords) {
   fake_cuda_fail("cudaFree", cudaErrorIllegalAddress, 2);
   EXPECT_NE(allocator.cached_bytes[0].free, 0u);
   allocator.FreeAllCached();  // CUB returns the result of its last cudaSetDevice
+  EXPECT_EQ(profiler_.GetTrackerStats().refused_frees, 2);
+  EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);
+  for (size_t i = 0; i < 2; ++i) ASSERT_EQ(allocator.DeviceAllocate(&blocks[i], 4096), cudaSuccess);
   ExpectExact(allocator, 0);
   EXPECT_EQ(InUse(profiler_, "GPU:0"), 2 * 4096);
+  for (size_t i = 0; i < 2; ++i) ASSERT_EQ(allocator.DeviceFree(blocks[i]), cudaSuccess);
   EXPECT_EQ(allocator.FreeAllCached(), cudaSuccess);
   ExpectExact(allocator, 0);
   EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);

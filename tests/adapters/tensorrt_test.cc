@@ -149,19 +149,20 @@ TYPED_TEST(TensorRtTest, MovedBlockHasTheStackOfReallocate) {
   ExpectBeginsIn(StackOf(this->profiler_, 300), user);
 }
 
-TYPED_TEST(TensorRtTest, FailedReallocateKeepsTheRecord) {
+TYPED_TEST(TensorRtTest, FailedReallocateKeepsTheBytes) {
   void* const memory = this->allocator_.allocateAsync(100, 256, 0, nullptr);
   this->memory_.is_full = true;
   EXPECT_EQ(this->allocator_.reallocate(memory, 256, 300), nullptr);
   EXPECT_EQ(InUse(this->profiler_, "GPU:0"), 100);
 }
 
-TYPED_TEST(TensorRtTest, FailedFreeKeepsTheRecord) {
+TYPED_TEST(TensorRtTest, RefusedFreeIsCounted) {
   void* const memory = this->allocator_.allocateAsync(100, 256, 0, nullptr);
   this->memory_.frees = false;
   EXPECT_FALSE(this->allocator_.deallocateAsync(memory, nullptr));
   EXPECT_FALSE(this->allocator_.deallocate(memory));
-  EXPECT_EQ(InUse(this->profiler_, "GPU:0"), 100);
+  EXPECT_EQ(InUse(this->profiler_, "GPU:0"), 0);
+  EXPECT_EQ(this->profiler_.GetTrackerStats().refused_frees, 1);
 }
 
 TYPED_TEST(TensorRtTest, OutOfMemoryIsReported) {

@@ -106,12 +106,10 @@ __attribute__((noinline)) static void check(const char* path) {
 /* Segments and blocks of a pool, attributes and handles. Leaves nothing live on its device. */
 static void check_pool(void) {
   hbmprof_attributes attributes;
-  hbmprof_freed_record freed;
   hbmprof_stats stats;
   const char* slab = (const char*)0x7000000000;
   const int device = hbmprof_device("NPU:0");
   memset(&attributes, 0, sizeof(attributes));
-  memset(&freed, 0, sizeof(freed));
   memset(&stats, 0, sizeof(stats));
   attributes.struct_size = sizeof(attributes);
   attributes.device = device;
@@ -134,19 +132,8 @@ static void check_pool(void) {
   EXPECT(hbmprof_split_segment(slab + 1, 10) == 0);
   EXPECT(hbmprof_merge_segments(slab, slab + 2048) == 1);
   EXPECT(hbmprof_record_resize(slab, 3000) == 1);
-  EXPECT(hbmprof_record_block_free_keep(slab, NULL) == 0);
-  EXPECT(hbmprof_record_block_free_keep(slab, &freed) == 0); /* no struct_size */
-  freed.struct_size = sizeof(freed);
-  EXPECT(hbmprof_record_block_free_keep(slab, &freed) == 1);
-  hbmprof_restore_record(&freed);
   EXPECT(hbmprof_record_block_free(slab) == 1);
-  EXPECT(hbmprof_record_block_free_keep(slab, &freed) == 0);
-  hbmprof_restore_record(&freed); /* of nothing */
-  hbmprof_restore_record(NULL);
-  EXPECT(hbmprof_record_free_keep(slab, &freed) == 1);
-  EXPECT(hbmprof_get_stats(device, &stats) == 0);
-  EXPECT(stats.bytes_in_use == 0);
-  hbmprof_restore_record(&freed);
+  EXPECT(hbmprof_record_block_free(slab) == 0);
   EXPECT(hbmprof_get_stats(device, &stats) == 0);
   EXPECT(stats.bytes_in_use == 3000);
 

@@ -46,7 +46,7 @@ TEST(InitDefault, UsesTheOptionsAndNotTheEnvironment) {
 TEST(InitDefault, EachOptionOfTheProfilerTakesEffect) {
   EXPECT_THAT(Output({"enabled=0"}), HasSubstr("live 0 dropped 0"));
   EXPECT_THAT(Output({"max_live_buffers=2"}), HasSubstr("live 2 dropped 1"));
-  EXPECT_THAT(Output({"max_sites=1"}), HasSubstr("live 1 dropped 2 sites 1"));
+  EXPECT_THAT(Output({"max_sites=1"}), HasSubstr("live 3 dropped 0 sites 2"));
   EXPECT_THAT(Output({"max_host_bytes=100000000"}), HasSubstr("max_host_bytes 100000000"));
   EXPECT_THAT(Output({"max_stack_depth=2"}), HasSubstr("depth 2"));
   EXPECT_THAT(Output({"unwinder=1"}), HasSubstr("unwinder frame_pointer"));

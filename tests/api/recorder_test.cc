@@ -280,34 +280,6 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   EXPECT_EQ(own->tables().names.process_id, child);
 }
 
-TEST_F(RecordingTest, RestoredRecordInAForkedChildIsInUseOnItsDevice) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
-#endif
-  Profiler& profiler = Profiler::Default();
-  const BufferId id(uint64_t{9} << 40);
-  ASSERT_TRUE(profiler.RecordAlloc(id, kBytes, {profiler.Device("sim:0")}));
-  const FreedRecord freed = profiler.RecordFree(id);
-  const pid_t child = fork();
-  if (child == 0) {
-    profiler.RestoreRecord(freed);
-    if (hbmprof_devices(nullptr, 0) != 1) _exit(2);
-    if (internal::LiveStats(0).find("\"bytes_in_use\":4096") == std::string::npos) _exit(3);
-    _exit(StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok() ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/child.hbmrec");
-  ASSERT_NE(reader, nullptr);
-  ASSERT_EQ(reader->tables().live.size(), 1u);
-  int64_t in_use = 0;
-  for (const Snapshot::Device& device : reader->tables().names.devices) {
-    if (device.name == "sim:0") in_use += device.spaces[0].bytes_in_use;
-  }
-  EXPECT_EQ(in_use, kBytes);
-}
-
 // The flight recorder of Profiler::Default().
 class FlightTest : public RecordingTest {
  protected:

@@ -153,14 +153,13 @@ class CudaOrderTest : public ::testing::Test {
         });
   }
   Result Take(Result result, void* ptr) {
-    return RemoveAndFree(profiler_, resets_, ptr, Result::kGood, [&] {
+    return RemoveAndFree(profiler_, ptr, Result::kGood, [&] {
       log_.push_back("free with " + std::to_string(InUse()) + " in use");
       return result;
     });
   }
 
   Profiler profiler_;
-  CudaDeviceResets resets_;
   std::vector<std::string> log_;
   int place_ = 0;
 };
@@ -192,18 +191,14 @@ TEST_F(CudaOrderTest, RecordIsRemovedBeforeFree) {
   EXPECT_EQ(InUse(), 0);
 }
 
-TEST_F(CudaOrderTest, FailedFreePutsRecordBack) {
+TEST_F(CudaOrderTest, RefusedFreeEndsTheRecordAndIsCounted) {
   Make(Result::kGood, &place_, 100);
   EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
   EXPECT_EQ(log_.back(), "free with 0 in use");
-  EXPECT_EQ(InUse(), 100);
-  EXPECT_EQ(Take(Result::kGood, &place_), Result::kGood);
   EXPECT_EQ(InUse(), 0);
-}
-
-TEST_F(CudaOrderTest, FailedUnknownFreePutsNothingBack) {
-  EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad);
-  EXPECT_EQ(InUse(), 0);
+  EXPECT_EQ(profiler_.GetTrackerStats().refused_frees, 1);
+  EXPECT_EQ(Take(Result::kBad, &place_), Result::kBad) << "of memory that has no record";
+  EXPECT_EQ(profiler_.GetTrackerStats().refused_frees, 1);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
 }
 
@@ -216,7 +211,7 @@ class SharedOpeningsTest : public CudaOrderTest {
     openings_.Open(&place_, kDefaultDevice, [&] { profiler_.RecordAlloc(&place_, 64); });
   }
   Result Close(Result result) {
-    return openings_.Close(profiler_, resets_, &place_, Result::kGood, [&] { return result; });
+    return openings_.Close(profiler_, &place_, Result::kGood, [&] { return result; });
   }
 
   SharedOpenings openings_;
@@ -233,18 +228,6 @@ TEST_F(SharedOpeningsTest, CountsOnceUntilLastClose) {
   EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
   EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
-}
-
-TEST_F(SharedOpeningsTest, FailedCloseChangesNothing) {
-  Open();
-  EXPECT_EQ(Close(Result::kBad), Result::kBad);
-  EXPECT_EQ(InUse(), 64);
-  Open();
-  EXPECT_EQ(Close(Result::kBad), Result::kBad);
-  EXPECT_EQ(Close(Result::kGood), Result::kGood);
-  EXPECT_EQ(InUse(), 64);
-  EXPECT_EQ(Close(Result::kGood), Result::kGood);
-  EXPECT_EQ(InUse(), 0);
 }
 
 TEST_F(SharedOpeningsTest, UnknownCloseIsForwardedAndCounted) {
@@ -275,22 +258,14 @@ TEST_F(SharedOpeningsTest, RemovedDeviceStartsOver) {
 //                                          first opening: a new record
 //   the real close returns: CUDA still has B's
 TEST_F(SharedOpeningsTest, OpeningDuringLastCloseKeepsRecord) {
-  for (const Result result : {Result::kGood, Result::kBad}) {
+  Open();
+  openings_.Close(profiler_, &place_, Result::kGood, [&] {
     Open();
-    EXPECT_EQ(openings_.Close(profiler_, resets_, &place_, Result::kGood,
-                              [&] {
-                                Open();
-                                return result;
-                              }),
-              result);
-    EXPECT_EQ(InUse(), 64);
-    EXPECT_EQ(Close(Result::kGood), Result::kGood);
-    EXPECT_EQ(InUse(), result == Result::kGood ? 0 : 64);
-    if (result == Result::kBad) {
-      EXPECT_EQ(Close(Result::kGood), Result::kGood);
-    }
-    EXPECT_EQ(InUse(), 0);
-  }
+    return Result::kGood;
+  });
+  EXPECT_EQ(InUse(), 64);
+  EXPECT_EQ(Close(Result::kGood), Result::kGood);
+  EXPECT_EQ(InUse(), 0);
   EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
 }

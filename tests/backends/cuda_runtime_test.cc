@@ -393,23 +393,18 @@ TEST_P(EveryWrapper, ReturnsFailureAndRecordsNothing) {
   EXPECT_EQ(profiler().GetTrackerStats().live_records, 0);
 }
 
-TEST_P(EveryWrapper, FailedReleasePutsRecordBack) {
+TEST_P(EveryWrapper, RefusedReleaseEndsTheRecordAndIsCounted) {
   const Wrapper& wrapper = GetParam();
   const Made made = wrapper.make();
   ASSERT_EQ(made.error, cudaSuccess);
-  const Snapshot before = profiler().TakeSnapshot();
+  const int64_t refused = profiler().GetTrackerStats().refused_frees;
   fake_cuda_fail(wrapper.releases, cudaErrorIllegalAddress, 0);
   EXPECT_EQ(wrapper.release(made.handle), cudaErrorIllegalAddress);
   EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
-  const Snapshot after = profiler().TakeSnapshot();
-  const auto was = OnlyLiveSample(before);
-  const auto is = OnlyLiveSample(after);
-  ASSERT_TRUE(was && is);
-  EXPECT_EQ(after.stacks[is->stack].return_addresses, before.stacks[was->stack].return_addresses);
-  EXPECT_EQ(is->inuse_bytes, wrapper.bytes);
-  EXPECT_EQ(is->alloc_objects, was->alloc_objects);
-  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 0);
+  EXPECT_EQ(profiler().GetTrackerStats().refused_frees, refused + 1);
   EXPECT_EQ(NewForeignFrees(), 0);
+  EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
 }
 
 // In each iteration another allocation of host memory fails, until the two calls make no more.
@@ -712,9 +707,6 @@ TEST_F(CudaRuntimeTest, IpcHandleCountsOnceUntilLastClose) {
   ASSERT_EQ(second.handle, first.handle);
   EXPECT_EQ(TotalInUse(), 12288);
   EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 12288);
-  fake_cuda_fail("cudaIpcCloseMemHandle", cudaErrorNotSupported, 0);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaErrorNotSupported);
   EXPECT_EQ(TotalInUse(), 12288);
   EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
   EXPECT_EQ(TotalInUse(), 0);

@@ -452,14 +452,13 @@ TEST_F(PjrtOwnership, ExternalReferenceKeepsDeletedBuffer) {
   EXPECT_EQ(calls_.Destroy(buffer), 0);
 }
 
-TEST_F(PjrtOwnership, FailedDestructionKeepsTheBuffer) {
+TEST_F(PjrtOwnership, RefusedDeletionEndsTheRecordAndIsCounted) {
   abi::Buffer* const buffer = calls_.Uninitialized(client_, 1024);
+  const int64_t refused = hbmprof::Profiler::Default().GetTrackerStats().refused_frees;
   fake_pjrt_fail_next(abi::kBufferDelete, 13);
   EXPECT_EQ(calls_.OnBuffer(abi::kBufferDelete, buffer), 13);
-  ExpectAgreement();
-  fake_pjrt_fail_next(abi::kBufferDestroy, 13);
-  EXPECT_EQ(calls_.Destroy(buffer), 13);
-  ExpectAgreement();
+  EXPECT_EQ(StatsOf(0).bytes_in_use, 0);
+  EXPECT_EQ(hbmprof::Profiler::Default().GetTrackerStats().refused_frees, refused + 1);
   EXPECT_EQ(calls_.Destroy(buffer), 0);
   ExpectAgreement();
 }

@@ -279,8 +279,9 @@ void UsePools(Profiler& profiler) {
     profiler.MergeSegments(at(0), at(blocks));
     profiler.SplitSegment(at(0), bytes / 2);
     profiler.RecordResize(at(blocks / 2), bytes);
-    profiler.RestoreRecord(profiler.RecordBlockFree(at(2)));
-    profiler.RestoreRecord(profiler.RecordFree(at(0)));
+    profiler.RecordBlockFree(at(2));
+    profiler.RecordAllocAt(profiler.KeepSite(hbmprof::Caller::OfThisFunction(), 64, {}), at(4000), 64);
+    profiler.RecordFree(at(0));
     profiler.DropDevice(hbmprof::kDefaultDevice);
   }
 }

@@ -167,11 +167,6 @@ TEST_F(AgesTest, ABufferKeepsItsBirth) {
   ExpectBornAt(birth, profiler);
   EXPECT_TRUE(profiler.RecordResize(other, 1024));
   ExpectBornAt(birth, profiler);
-  Advance(600);
-  const FreedRecord segment = profiler.RecordFree(other);
-  Advance(600);
-  profiler.RestoreRecord(segment);
-  ExpectBornAt(birth, profiler);
 }
 
 TEST_F(AgesTest, BlocksAndSegmentsHaveTheirOwnBirths) {
@@ -187,10 +182,8 @@ TEST_F(AgesTest, BlocksAndSegmentsHaveTheirOwnBirths) {
   using ::testing::Pair;
   EXPECT_THAT(Births(snapshot), ElementsAre(Pair(ClassOf(of_segment, snapshot), Pair(1, (1 << 20) - 4096)),
                                             Pair(ClassOf(of_block, snapshot), Pair(1, 4096))));
-  // Both parts of a segment have its birth, and a block that is freed and restored has its own.
-  const FreedRecord block = profiler.RecordBlockFree(segment);
+  // Both parts of a segment have its birth.
   Advance(1000);
-  profiler.RestoreRecord(block);
   ASSERT_TRUE(profiler.SplitSegment(segment, 1 << 19));
   const Snapshot split = profiler.TakeSnapshot();
   EXPECT_THAT(Births(split), ElementsAre(Pair(ClassOf(of_segment, split), Pair(2, (1 << 20) - 4096)),
@@ -211,10 +204,7 @@ TEST_F(AgesTest, FreedBuffersAreCountedByOctave) {
   for (int i = 0; i < 70; ++i) profiler.RecordFree(buffers[static_cast<size_t>(i)]);
   EXPECT_EQ(HostBytes(), host_bytes + 100);
   Advance(1);
-  FreedRecord freed;
-  for (int i = 70; i < 80; ++i) freed = profiler.RecordFree(buffers[static_cast<size_t>(i)]);
-  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 80));
-  profiler.RestoreRecord(freed);
+  for (int i = 70; i < 79; ++i) profiler.RecordFree(buffers[static_cast<size_t>(i)]);
   EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 79));
   Advance(2);
   profiler.RecordFree(buffers[79]);
@@ -240,49 +230,6 @@ TEST_F(AgesTest, FreesOfBlocksAndDropsAreCounted) {
   EXPECT_THAT(freed[4096], ElementsAre(0, 10, 20));
   EXPECT_THAT(freed[1 << 20], ElementsAre(0, 0, 1));
   EXPECT_THAT(freed[512], ElementsAre(0, 0, 0, 0, 1));
-}
-
-TEST_F(AgesTest, PreparedRecordIsBornWhenItIsRestored) {
-  Profiler profiler;
-  const BufferId id(0x7f0000000000);
-  const FreedRecord prepared = profiler.PrepareRecordFrom(Caller::OfThisFunction(), id, 64, {});
-  for (int i = 0; i < 3; ++i) {
-    Advance(100);
-    profiler.RestoreRecord(prepared);
-    ExpectBornAt(Now(), profiler);
-    Advance(5);
-    profiler.RecordFree(id);
-  }
-  EXPECT_THAT(Freed(profiler), ElementsAre(0, 0, 1)) << "not more than the freed buffers";
-}
-
-TEST_F(AgesTest, RestoredRecordInAForkedChildKeepsItsBirth) {
-  Profiler profiler;
-  const int64_t birth = Now();
-  for (uint64_t i = 0; i < 10; ++i) Alloc(profiler, i);
-  Advance(7);
-  for (uint64_t i = 1; i < 10; ++i) profiler.RecordFree(BufferId(0x7f0000000000 + i * 0x10000));
-  Advance(100);
-  const FreedRecord freed = profiler.RecordFree(BufferId(0x7f0000000000));
-  const pid_t child = fork();
-  if (child == 0) {
-    Advance(200);
-    profiler.RestoreRecord(freed);
-    ExpectBornAt(birth, profiler);
-    EXPECT_THAT(Freed(profiler), IsEmpty());
-    profiler.RecordFree(Alloc(profiler, 1));
-    const BufferId other = Alloc(profiler, 2, 1024);
-    Advance(9);
-    profiler.RecordFree(other);
-    for (const Snapshot::Sample& sample : profiler.TakeSnapshot().samples) {
-      if (sample.block_bytes != 1024) continue;
-      EXPECT_THAT(sample.freed_by_octave, ElementsAre(0, 0, 0, 1));
-    }
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 // Nobody looks at the clock except the events themselves.

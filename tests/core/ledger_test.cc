@@ -54,13 +54,11 @@ Ledger::Entered TryEnter(Ledger& ledger, Event event, SiteId site, int64_t bytes
 // Enters an event of one site that is no segment and no block, in the way that takes it. Returns false if the host has
 // no memory.
 bool EnterEvent(Ledger& ledger, const SiteTable& sites, Event event, SiteId site, int64_t bytes) {
-  if (event == Event::kAlloc || event == Event::kFree) {
-    const Ledger::Entered entered = TryEnter(ledger, event, site, bytes);
-    if (entered == Ledger::kEnteredAndCounted) ledger.CountRecords();
-    if (entered != Ledger::kNotEntered) return true;
-  }
+  const Ledger::Entered entered = TryEnter(ledger, event, site, bytes);
+  if (entered == Ledger::kEnteredAndCounted) ledger.CountRecords();
+  if (entered != Ledger::kNotEntered) return true;
   const Site& record = sites.At(site);
-  const int64_t added = event == Event::kFree ? -bytes : event == Event::kAllocAndFree ? 0 : bytes;
+  const int64_t added = event == Event::kFree ? -bytes : bytes;
   bool is_entered = false;
   ledger.InChange([&](Ledger::Change& change) {
     is_entered = change.is_usable() && change.Admits(record.account, added) && change.Prepare(site);
@@ -161,15 +159,6 @@ class Model {
     accounts_[AccountOf(table_.Key(to).attributes)].pool_bytes += bytes;
   }
 
-  void EnterFreed(SiteId site, int64_t bytes) {
-    SiteTotals& totals = sites_[site];
-    ++totals.alloc_objects;
-    totals.alloc_bytes += bytes;
-    AccountTotals& account = accounts_[AccountOf(table_.Key(site).attributes)];
-    ++account.num_allocs;
-    account.largest_alloc = std::max(account.largest_alloc, bytes);
-  }
-
   void TakePeak(AccountId account) {
     accounts_[account].peak_bytes_in_use = accounts_[account].bytes_in_use;
     for (auto& [site, totals] : sites_) {
@@ -251,10 +240,6 @@ class LedgerTest : public ::testing::Test {
     }
     model_.MoveToPool(from, to, bytes);
   }
-  void EnterFreed(SiteId site, int64_t bytes) {
-    ASSERT_TRUE(EnterEvent(ledger_, sites_, Event::kAllocAndFree, site, bytes));
-    model_.EnterFreed(site, bytes);
-  }
   void ResetPeak(AccountId account) {
     ledger_.ResetPeak(account);
     model_.TakePeak(account);
@@ -311,42 +296,6 @@ TEST_F(LedgerTest, FreeByAnotherThreadLeavesTotalsAtZero) {
   workers.Run(0, [&] { Enter(Event::kAlloc, site, 1000); });
   ExpectSame();
   EXPECT_EQ(ledger_.Totals(kAccount0).peak_bytes_in_use, 2000);
-}
-
-TEST_F(LedgerTest, UndoneFreeKeepsCumulativeCounters) {
-  const SiteId site = NewSite(kDefaultDevice);
-  Enter(Event::kAlloc, site, 64);
-  Enter(Event::kFree, site, 64);
-  Enter(Event::kUndoFree, site, 64);
-  ExpectSame();
-  const AccountTotals totals = ledger_.Totals(kAccount0);
-  EXPECT_EQ(totals.num_allocs, 1);
-  EXPECT_EQ(totals.num_live, 1);
-  EXPECT_EQ(totals.bytes_in_use, 64);
-}
-
-TEST_F(LedgerTest, AllocAndFreeMakesNoPeakUntilUndone) {
-  const SiteId other = NewSite(kDefaultDevice);
-  const SiteId site = NewSite(kDefaultDevice);
-  Enter(Event::kAlloc, other, 10);
-  EnterFreed(site, 64);
-  ExpectSame();
-  AccountTotals totals = ledger_.Totals(kAccount0);
-  EXPECT_EQ(totals.peak_bytes_in_use, 10);
-  EXPECT_EQ(totals.bytes_in_use, 10);
-  EXPECT_EQ(totals.num_allocs, 2);
-  EXPECT_EQ(totals.num_live, 1);
-  EXPECT_EQ(totals.largest_alloc, 64);
-  EXPECT_EQ(ledger_.live_records(), 1);
-  for (int i = 0; i < 2; ++i) {
-    Enter(Event::kUndoFree, site, 64);
-    ExpectSame();
-    Enter(Event::kFree, site, 64);
-    ExpectSame();
-  }
-  totals = ledger_.Totals(kAccount0);
-  EXPECT_EQ(totals.peak_bytes_in_use, 74);
-  EXPECT_EQ(totals.num_allocs, 2);
 }
 
 TEST_F(LedgerTest, BlocksNeverChangeTheTotal) {
@@ -599,15 +548,8 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
     } else if (choice < 97) {
       const auto entry = AnyLive();
       if (entry->second.idle >= 0 && HasBlocks(entry->first)) return;
-      const Live removed = entry->second;
       Remove(entry);
-      if (Below(20) == 0) Add(Event::kUndoFree, removed);
-    } else if (choice == 97) {
-      const SiteId site = plain_[Below(plain_.size())];
-      const int64_t bytes = Bytes();
-      EnterFreed(site, bytes);
-      if (Below(2) == 0) Add(Event::kUndoFree, {site, bytes, -1, -1});
-    } else if (choice == 98) {
+    } else if (choice < 99) {
       ResetPeak(static_cast<AccountId>(Below(kAccounts)));
     } else {
       const auto entry = AnyLive();

@@ -87,7 +87,7 @@ TEST_F(PoolsTest, BlockAcrossAdjacentSegmentsCountsOnce) {
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(20), 20 * kMiB));
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(5), 30 * kMiB));
   ExpectInUse(40 * kMiB, 10 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(5)).bytes(), 30 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(5)), 30 * kMiB);
   ExpectInUse(40 * kMiB, 40 * kMiB);
 }
 
@@ -125,11 +125,11 @@ TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
   EXPECT_EQ((held[{MemoryKind::kPool, 40 * kMiB}]), 30 * kMiB);
   EXPECT_EQ(Stats().pool_bytes, 100 * kMiB);
   EXPECT_EQ(Stats().num_live, 5);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 8 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 40 * kMiB) << "with the block that is in it";
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 8 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 40 * kMiB) << "with the block that is in it";
   ExpectInUse(100 * kMiB, 95 * kMiB);
   EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(8)));
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), 100 * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), 100 * kMiB);
   ExpectInUse(0, 0);
   EXPECT_EQ(Stats().num_live, 0);
 }
@@ -154,7 +154,7 @@ TEST_F(PoolsTest, SegmentsNestNoDeeperFromInsideOut) {
   expect_same();
   ASSERT_TRUE(profiler_.RecordAlloc(At(800), Bytes(400)));
   EXPECT_FALSE(profiler_.RecordSegment(At(800), Bytes(400))) << "a live buffer around all of them";
-  EXPECT_EQ(profiler_.RecordFree(At(800)).bytes(), 400 * kUnit);
+  EXPECT_EQ(profiler_.RecordFree(At(800)), 400 * kUnit);
   ASSERT_TRUE(profiler_.RecordBlock(At(1000), Bytes(1)));
   ExpectInUse(2 * deepest * kUnit, (2 * deepest - 1) * kUnit);
   EXPECT_TRUE(profiler_.RecordBlockFree(At(1000)));
@@ -169,7 +169,7 @@ TEST_F(PoolsTest, FreedBytesServeBlocksOfOtherThreads) {
   std::thread([&] {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
-      ASSERT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 1 * kMiB);
+      ASSERT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 1 * kMiB);
     }
   }).join();
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 256 * kMiB));
@@ -189,19 +189,8 @@ TEST_F(PoolsTest, ResizeKeepsSiteAndCountsTheDifference) {
   int64_t allocated = 0;
   for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) allocated += sample.alloc_bytes;
   EXPECT_EQ(allocated, 15 * kMiB);
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), 5 * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), 5 * kMiB);
   EXPECT_EQ(Stats().bytes_in_use, 0);
-}
-
-TEST_F(PoolsTest, FailedFreeOfANestedSegmentIsUndone) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
-  profiler_.RestoreRecord(profiler_.RecordBlockFree(MiBAt(0)));
-  ExpectInUse(100 * kMiB, 100 * kMiB);
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), kMiB));
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 40 * kMiB);
-  EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(1))) << "it was the nested segment's";
 }
 
 TEST_F(PoolsTest, BlockOfKindPoolIsABlock) {
@@ -209,7 +198,7 @@ TEST_F(PoolsTest, BlockOfKindPoolIsABlock) {
   ExpectInUse(1 * kMiB, 0);
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
   ExpectInUse(10 * kMiB, 9 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)).bytes(), 1 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 1 * kMiB);
   ExpectInUse(10 * kMiB, 10 * kMiB);
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(20), 1 * kMiB, {kDefaultDevice, MemoryKind::kPool}));
   profiler_.DropDevice(kDefaultDevice);
@@ -234,8 +223,8 @@ TEST_F(PoolsTest, MergeBeyondTheLargestSizeIsRefused) {
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), static_cast<size_t>(size * kMiB)));
   ASSERT_TRUE(profiler_.RecordSegment(MiBAt(size), static_cast<size_t>(size * kMiB)));
   EXPECT_FALSE(profiler_.MergeSegments(MiBAt(0), MiBAt(size)));
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)).bytes(), size * kMiB);
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(size)).bytes(), size * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), size * kMiB);
+  EXPECT_EQ(profiler_.RecordFree(MiBAt(size)), size * kMiB);
   ExpectInUse(0, 0);
 }
 
@@ -279,36 +268,6 @@ TEST_F(PoolsTest, SegmentWithOverlappingBlocksCanShrink) {
   ExpectInUse(0, 0);
 }
 
-TEST_F(PoolsTest, SecondRestoreHasNoEffect) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
-  const FreedRecord segment = profiler_.RecordFree(MiBAt(0));
-  profiler_.RestoreRecord(segment);
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), 1 * kMiB));
-  profiler_.RestoreRecord(segment);
-  ExpectInUse(10 * kMiB, 9 * kMiB);
-  const FreedRecord block = profiler_.RecordBlockFree(MiBAt(1));
-  profiler_.RestoreRecord(block);
-  profiler_.RestoreRecord(block);
-  ExpectInUse(10 * kMiB, 9 * kMiB);
-  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(30), 1 * kMiB));
-  const FreedRecord buffer = profiler_.RecordFree(MiBAt(30));
-  profiler_.RestoreRecord(buffer);
-  profiler_.RestoreRecord(buffer);
-  ExpectInUse(11 * kMiB, 9 * kMiB);
-  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
-}
-
-TEST_F(PoolsTest, RestoredBlockWhoseBytesAreTakenIsDropped) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 10 * kMiB));
-  const FreedRecord block = profiler_.RecordBlockFree(MiBAt(0));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(5), 5 * kMiB));
-  profiler_.RestoreRecord(block);
-  ExpectInUse(10 * kMiB, 5 * kMiB);
-  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
-  EXPECT_EQ(profiler_.GetTrackerStats().dropped_bytes, 10 * kMiB);
-}
-
 // A block whose segments have too few idle bytes counts all of its bytes itself. It is found by its address also after
 // its inner segment has ended, or no longer reaches to it.
 class BlockThatCountsItselfTest : public PoolsTest {
@@ -324,7 +283,7 @@ class BlockThatCountsItselfTest : public PoolsTest {
   }
   void ExpectTaken() {
     ExpectInUse(20 * kMiB, 18 * kMiB);
-    EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)).bytes(), 2 * kMiB);
+    EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)), 2 * kMiB);
     ExpectInUse(20 * kMiB, 20 * kMiB);
     EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
   }
@@ -340,7 +299,7 @@ TEST_F(BlockThatCountsItselfTest, InnerSegmentShrinks) {
 TEST_F(BlockThatCountsItselfTest, AllSegmentsEnd) {
   ASSERT_TRUE(profiler_.RecordFree(MiBAt(0)));
   ExpectInUse(2 * kMiB, 0);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)).bytes(), 2 * kMiB);
+  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)), 2 * kMiB);
   ExpectInUse(0, 0);
 }
 
@@ -387,9 +346,9 @@ class RandomPools {
       changed.Remove(i);
       if (!changed.IsSound()) return;
       const bool as_block = !gone.is_segment || gone.has_block_id;
-      const FreedRecord freed =
+      const std::optional<int64_t> freed =
           as_block ? profiler_.RecordBlockFree(At(gone.start)) : profiler_.RecordFree(At(gone.start));
-      ASSERT_EQ(freed.bytes(), static_cast<int64_t>(Bytes(gone.end - gone.start)))
+      ASSERT_EQ(freed, static_cast<int64_t>(Bytes(gone.end - gone.start)))
           << "free of " << gone.start << " before: " << Describe(model_);
       recorded = true;
     } else if (kind < 88) {
@@ -595,7 +554,6 @@ TEST(RandomPoolsTest, EachRecordIsFoundByItsAddress) {
     Profiler profiler(WithoutStacks());
     std::mt19937_64 random(seed);
     const auto below = [&random](int limit) { return static_cast<int>(random() % static_cast<uint64_t>(limit)); };
-    FreedRecord freed;
     for (int i = 0; i < 60; ++i) {
       const BufferId address = At(below(kUnits));
       const size_t bytes = Bytes(1 + below(kUnits / 2));
@@ -604,7 +562,7 @@ TEST(RandomPoolsTest, EachRecordIsFoundByItsAddress) {
           profiler.RecordSegment(address, bytes);
           break;
         case 1:
-          freed = profiler.RecordFree(address);
+          profiler.RecordFree(address);
           break;
         case 2:
           profiler.RecordResize(address, bytes);
@@ -613,15 +571,12 @@ TEST(RandomPoolsTest, EachRecordIsFoundByItsAddress) {
           profiler.SplitSegment(address, bytes);
           break;
         case 4:
-          freed = profiler.RecordBlockFree(address);
+          profiler.RecordBlockFree(address);
           break;
         case 5:
           profiler.RecordBlockResize(address, bytes);
           break;
         case 6:
-          profiler.RestoreRecord(freed);
-          break;
-        case 7:
           profiler.MergeSegments(address, BufferId(address.value() + bytes));
           break;
         default:

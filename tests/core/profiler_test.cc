@@ -163,9 +163,7 @@ class ProfilerTest : public ::testing::Test {
 TEST_F(ProfilerTest, CountsAllocatedFreedAndPeak) {
   EXPECT_TRUE(profiler_.RecordAlloc(At(1), 1000));
   EXPECT_TRUE(profiler_.RecordAlloc(At(2), 500));
-  const FreedRecord freed = profiler_.RecordFree(At(1));
-  EXPECT_TRUE(freed);
-  EXPECT_EQ(freed.bytes(), 1000);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 1000);
   const DeviceStats stats = Stats();
   EXPECT_EQ(stats.bytes_in_use, 500);
   EXPECT_EQ(stats.peak_bytes_in_use, 1500);
@@ -304,9 +302,8 @@ TEST_F(ProfilerTest, IdWithTheHighestBitIsDropped) {
   const BufferId id(At(1).value() | uint64_t{1} << 63);
   EXPECT_FALSE(profiler_.RecordAlloc(id, 50));
   EXPECT_FALSE(profiler_.RecordSegment(id, 50));
-  EXPECT_FALSE(profiler_.PrepareRecordFrom(Caller::OfThisFunction(), id, 50, {}));
-  EXPECT_EQ(Tracker().dropped_records, 3);
-  EXPECT_EQ(Tracker().dropped_bytes, 150);
+  EXPECT_EQ(Tracker().dropped_records, 2);
+  EXPECT_EQ(Tracker().dropped_bytes, 100);
   ASSERT_TRUE(profiler_.RecordBlock(At(1), 4096));
   EXPECT_EQ(Stats().bytes_in_use, 4096);
   EXPECT_EQ(Tracker().replaced_records, 0);
@@ -324,7 +321,7 @@ TEST_F(ProfilerTest, HandlesNeverCollideWithAddresses) {
   for (const BufferId id : ids) EXPECT_TRUE(profiler_.RecordAlloc(id, static_cast<size_t>(bytes *= 10)));
   EXPECT_EQ(Tracker().replaced_records, 0);
   bytes = 1;
-  for (const BufferId id : ids) EXPECT_EQ(profiler_.RecordFree(id).bytes(), bytes *= 10);
+  for (const BufferId id : ids) EXPECT_EQ(profiler_.RecordFree(id), bytes *= 10);
 }
 
 TEST_F(ProfilerTest, ProfilersAreIndependent) {
@@ -351,9 +348,7 @@ TEST_F(ProfilerTest, UnknownFreesAreCountedAndNullFreesAreNot) {
   EXPECT_FALSE(profiler_.RecordFree(nullptr));
   EXPECT_FALSE(profiler_.RecordBlockFree(nullptr));
   EXPECT_EQ(Tracker().foreign_frees, 0);
-  const FreedRecord unknown = profiler_.RecordFree(At(1));
-  EXPECT_FALSE(unknown);
-  EXPECT_EQ(unknown.bytes(), std::nullopt);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), std::nullopt);
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
   EXPECT_FALSE(profiler_.RecordFree(BufferId(~uint64_t{0})));
   EXPECT_EQ(Tracker().foreign_frees, 3);
@@ -375,9 +370,7 @@ TEST_F(ProfilerTest, BufferOfZeroBytesIsAnObject) {
   const Snapshot snapshot = profiler_.TakeSnapshot();
   ASSERT_THAT(snapshot.samples, SizeIs(1));
   EXPECT_EQ(snapshot.samples[0].inuse_objects, 1);
-  const FreedRecord freed = profiler_.RecordFree(At(1));
-  EXPECT_TRUE(freed);
-  EXPECT_EQ(freed.bytes(), 0);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 0);
 }
 
 TEST_F(ProfilerTest, HugeSizesAreDroppedAndCounted) {
@@ -394,7 +387,7 @@ TEST_F(ProfilerTest, HugeSizesAreDroppedAndCounted) {
   EXPECT_EQ(Tracker().dropped_records, 5);
   EXPECT_EQ(Tracker().dropped_bytes, INT64_MAX);
   EXPECT_EQ(Stats().num_live, 1);
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kMost));
+  EXPECT_EQ(profiler_.RecordFree(At(1)), static_cast<int64_t>(kMost));
 }
 
 TEST_F(ProfilerTest, AttributesOutOfRangeAreClamped) {
@@ -452,23 +445,43 @@ TEST(ProfilerLimits, LimitCanBeOneLiveBuffer) {
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 3);
 }
 
-TEST(ProfilerLimits, SiteBeyondTheLimitIsDropped) {
+// A full table of sites must not make bytes disappear: neither of buffers nor of pools.
+TEST(ProfilerLimits, SitesBeyondTheLimitShareOne) {
   Options options;
   options.max_sites = 5;
   Profiler profiler(options);
-  const auto alloc = [&](uint64_t i, size_t bytes) { return profiler.RecordAlloc(At(i), bytes); };
-  const auto alloc_here = [&](uint64_t i, size_t bytes) {
-    bool recorded = alloc(i, bytes);  // one call site: its sites differ only in the size
-    return recorded;
-  };
-  std::vector<bool> recorded;
-  for (uint64_t i = 1; i <= 6; ++i) recorded.push_back(alloc_here(i, i * 10));
-  EXPECT_THAT(recorded, ElementsAre(true, true, true, true, true, false));
-  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 1);
-  EXPECT_EQ(profiler.GetTrackerStats().dropped_bytes, 60);
-  EXPECT_EQ(profiler.GetTrackerStats().sites, 5);
-  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 150);
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+  EXPECT_THAT(profiler.TakeSnapshot().warnings, IsEmpty());
+  for (uint64_t i = 6; i <= 10; ++i) {
+    const ScopedTag tag("number", std::to_string(i));
+    EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+    EXPECT_TRUE(profiler.RecordResize(At(i), i * 100));
+  }
+  EXPECT_TRUE(profiler.RecordResize(At(1), 1000)) << "its new size has no place";
   ExpectSound(profiler.TakeSnapshot());
+  ASSERT_TRUE(profiler.RecordSegment(At(20), 1 << 20));
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(profiler.RecordBlock(BufferId(At(20).value() + i * 4096), 100 + i));
+  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+  EXPECT_EQ(profiler.GetTrackerStats().sites, 8) << "of buffers, segments and blocks";
+  const int64_t in_use = 1000 + 20 + 30 + 40 + 50 + 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, in_use);
+  const Snapshot snapshot = profiler.TakeSnapshot();
+  EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_bytes, [](const Snapshot::Sample&) { return true; }), in_use);
+  int64_t others = 0;
+  for (const Snapshot::Sample& sample : snapshot.samples) {
+    const std::vector<uint64_t>& stack = snapshot.stacks[sample.stack].return_addresses;
+    if (stack.size() != 1 || (stack[0] & Snapshot::kNamedFrame) == 0) continue;
+    EXPECT_EQ(snapshot.named_frames.at(stack[0] & ~Snapshot::kNamedFrame).function, "[other call stacks]");
+    EXPECT_THAT(sample.tags, IsEmpty());
+    others += sample.inuse_bytes;
+  }
+  EXPECT_EQ(others, 1000 + 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20));
+  ASSERT_THAT(snapshot.warnings, SizeIs(1));
+  EXPECT_THAT(snapshot.warnings[0], HasSubstr("HBMPROF_MAX_SITES"));
+  for (uint64_t i = 1; i <= 10; ++i) EXPECT_TRUE(profiler.RecordFree(At(i)));
+  EXPECT_TRUE(profiler.RecordFree(At(20)));
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 0);
+  EXPECT_EQ(profiler.GetTrackerStats().live_records, 0);
 }
 
 TEST(ProfilerLimits, BlockOutsideAllSegmentsTakesOneSite) {
@@ -498,7 +511,7 @@ TEST_F(ProfilerTest, LiveIdIsFreedBeforeItIsRecordedAgain) {
   EXPECT_EQ(Stats().peak_bytes_in_use, 150) << "the two were never live together";
   EXPECT_EQ(Stats().num_live, 1);
   EXPECT_EQ(Stats().num_allocs, 2);
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 150);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 150);
   EXPECT_EQ(Stats().bytes_in_use, 0);
 }
 
@@ -526,7 +539,7 @@ TEST_F(ProfilerTest, AliasCountsAsAnObjectOfZeroBytes) {
   EXPECT_EQ(Stats().bytes_in_use, 0);
   EXPECT_EQ(Stats().peak_bytes_in_use, 0);
   EXPECT_EQ(Stats().num_live, 2);
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 0);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 0);
 }
 
 TEST_F(ProfilerTest, AliasOfAnySizeCanBeRecorded) {
@@ -639,78 +652,49 @@ TEST(ProcessTagsTest, LabelAllSamplesByTheRulesOfThreadsTags) {
   }
 }
 
-// --- Failed frees -----------------------------------------------------------------------------------------------
+// --- Refused frees, kept sites ----------------------------------------------------------------------------------
 
-TEST_F(ProfilerTest, RestoreUndoesTheFreeInEveryCounter) {
-  ScopedTag tag("phase", "decode");
-  profiler_.RecordAlloc(At(1), 100, {kDefaultDevice, MemoryKind::kArray, profiler_.Allocator("a")});
-  profiler_.RecordAlloc(At(2), 50);
-  const std::string before = Describe(profiler_.TakeSnapshot());
-  for (const uint64_t i : {1, 2}) {
-    const FreedRecord freed = profiler_.RecordFree(At(i));
-    EXPECT_NE(Describe(profiler_.TakeSnapshot()), before);
-    profiler_.RestoreRecord(freed);
-    EXPECT_EQ(Describe(profiler_.TakeSnapshot()), before);
-  }
-  EXPECT_TRUE(profiler_.RecordFree(At(1)));
-  EXPECT_TRUE(profiler_.RecordFree(At(2)));
-  EXPECT_EQ(Tracker().foreign_frees, 0);
-  EXPECT_EQ(Tracker().replaced_records, 0);
-}
-
-TEST_F(ProfilerTest, RestoringNothingDoesNothing) {
-  profiler_.RestoreRecord(FreedRecord());
-  profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
+TEST_F(ProfilerTest, RefusedFreeIsCountedAndItsRecordStaysEnded) {
+  profiler_.RecordAlloc(At(1), 100);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 100);
+  profiler_.RecordRefusedFree();
+  EXPECT_EQ(Tracker().refused_frees, 1);
   EXPECT_EQ(Tracker().live_records, 0);
-  EXPECT_THAT(profiler_.TakeSnapshot().samples, IsEmpty());
-}
-
-TEST_F(ProfilerTest, PreparedRecordIsInUseOnlyAfterRestore) {
-  const auto prepare = [&](BufferId id, size_t bytes) {
-    return profiler_.PrepareRecordFrom(Caller::OfThisFunction(), id, bytes, {kDefaultDevice, MemoryKind::kGraph, {}});
-  };
-  profiler_.RecordAlloc(At(1), 10);
-  const FreedRecord prepared = prepare(At(1), 100);
-  ASSERT_TRUE(prepared);
-  EXPECT_EQ(prepared.bytes(), 100);
-  EXPECT_EQ(profiler_.FindBuffer(At(1))->bytes, 10) << "the record that is live is another's";
-  profiler_.RecordFree(At(1));
-  DeviceStats stats = profiler_.Stats(kDefaultDevice);
-  EXPECT_EQ(stats.bytes_in_use, 0);
-  EXPECT_EQ(stats.peak_bytes_in_use, 10);
-  EXPECT_EQ(stats.num_allocs, 2);
-  for (int i = 0; i < 2; ++i) {
-    profiler_.RestoreRecord(prepared);
-    EXPECT_EQ(profiler_.FindBuffer(At(1))->attributes.kind, MemoryKind::kGraph);
-    EXPECT_EQ(profiler_.Stats(kDefaultDevice).bytes_in_use, 100);
-    EXPECT_TRUE(profiler_.RecordFree(At(1)));
-  }
-  stats = profiler_.Stats(kDefaultDevice);
-  EXPECT_EQ(stats.bytes_in_use, 0);
-  EXPECT_EQ(stats.peak_bytes_in_use, 100);
-  EXPECT_EQ(stats.num_allocs, 2) << "however often it was restored";
-  EXPECT_EQ(Tracker().foreign_frees, 0);
-  EXPECT_EQ(Tracker().replaced_records, 0);
-  EXPECT_EQ(Tracker().dropped_records, 0);
-
-  EXPECT_FALSE(prepare(BufferId(), 1)) << "a null id";
-  EXPECT_FALSE(prepare(At(2), size_t{1} << 40)) << "too large";
-  EXPECT_EQ(Tracker().dropped_records, 1);
+  EXPECT_EQ(Stats().bytes_in_use, 0);
   profiler_.SetEnabled(false);
-  EXPECT_FALSE(prepare(At(2), 1));
-  EXPECT_EQ(profiler_.Stats(kDefaultDevice).num_allocs, 2);
+  profiler_.RecordRefusedFree();
+  EXPECT_EQ(Tracker().refused_frees, 1);
 }
 
-TEST(ProfilerLimits, FullTableRestoresARecord) {
-  Options options;
-  options.max_live_buffers = 1;
-  Profiler profiler(options);
-  profiler.RecordAlloc(At(1), 10);
-  const FreedRecord freed = profiler.RecordFree(At(1));
-  profiler.RecordAlloc(At(2), 20);
-  profiler.RestoreRecord(freed);
-  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 30);
-  EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
+TEST_F(ProfilerTest, KeptSiteIsThatOfEachOfItsAllocations) {
+  uint32_t site = 0;
+  {
+    const ScopedTag tag("phase", "capture");
+    site = profiler_.KeepSite(Caller::OfThisFunction(), 100, {kDefaultDevice, MemoryKind::kGraph, {}});
+  }
+  ASSERT_NE(site, 0u);
+  EXPECT_EQ(Stats().num_allocs, 0);
+  for (int i = 1; i <= 3; ++i) {
+    const ScopedTag tag("phase", "launch");
+    EXPECT_TRUE(profiler_.RecordAllocAt(site, At(1), 100));
+    EXPECT_EQ(profiler_.FindBuffer(At(1))->attributes.kind, MemoryKind::kGraph);
+    EXPECT_EQ(Stats().num_allocs, i);
+    EXPECT_EQ(Stats().bytes_in_use, 100);
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    ASSERT_THAT(snapshot.samples, SizeIs(1));
+    EXPECT_THAT(snapshot.samples[0].tags, ElementsAre(Pair("phase", "capture")));
+    EXPECT_EQ(profiler_.RecordFree(At(1)), 100);
+  }
+  EXPECT_EQ(Stats().peak_bytes_in_use, 100);
+
+  EXPECT_FALSE(profiler_.RecordAllocAt(0, At(1), 100));
+  EXPECT_EQ(Tracker().dropped_records, 0);
+  EXPECT_EQ(profiler_.KeepSite(Caller::OfThisFunction(), size_t{1} << 40, {}), 0u) << "too large";
+  EXPECT_FALSE(profiler_.RecordAllocAt(site + 1000, At(1), 100)) << "no such site";
+  EXPECT_EQ(Tracker().dropped_records, 2);
+  profiler_.SetEnabled(false);
+  EXPECT_EQ(profiler_.KeepSite(Caller::OfThisFunction(), 1, {}), 0u);
+  EXPECT_FALSE(profiler_.RecordAllocAt(site, At(1), 100));
 }
 
 // --- Pools ------------------------------------------------------------------------------------------------------
@@ -736,11 +720,11 @@ TEST_F(ProfilerTest, EveryReservedByteIsCountedOnce) {
   EXPECT_EQ(SumOfKind(snapshot, &Snapshot::Sample::inuse_objects, MemoryKind::kDevice), 2);
   ExpectSound(snapshot);
 
-  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 0)).bytes(), 1000);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 0)), 1000);
   EXPECT_EQ(Stats().bytes_reserved, 9500);
   EXPECT_EQ(Stats().bytes_in_use, 10000);
-  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 1000)).bytes(), 500);
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), 10000);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, 1000)), 500);
+  EXPECT_EQ(profiler_.RecordFree(At(1)), 10000);
   stats = Stats();
   EXPECT_EQ(stats.bytes_in_use, 0);
   EXPECT_EQ(stats.pool_bytes, 0);
@@ -752,9 +736,9 @@ TEST_F(ProfilerTest, BlocksAndOtherBuffersDiffer) {
   profiler_.RecordSegment(At(1), kSegment);
   profiler_.RecordBlock(At(1), 100);
   EXPECT_EQ(profiler_.FindBuffer(At(1))->bytes, static_cast<int64_t>(kSegment));
-  EXPECT_EQ(profiler_.RecordBlockFree(At(1)).bytes(), 100);
+  EXPECT_EQ(profiler_.RecordBlockFree(At(1)), 100);
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.RecordFree(At(1)), static_cast<int64_t>(kSegment));
 }
 
 TEST_F(ProfilerTest, BlockIsOnItsSegmentsDevice) {
@@ -773,8 +757,8 @@ TEST_F(ProfilerTest, BlockOutsideSegmentsCountsItself) {
   EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, kSegment - 1), 2)) << "it begins inside and ends outside";
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 101) << "the byte outside counts itself";
   EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment) - 1);
-  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment)).bytes(), 100);
-  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment - 1)).bytes(), 2);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment)), 100);
+  EXPECT_EQ(profiler_.RecordBlockFree(InSegment(1, kSegment - 1)), 2);
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
 }
 
@@ -811,13 +795,13 @@ TEST_F(ProfilerTest, FreedSegmentRemovesItsBlocks) {
     profiler_.RecordBlock(InSegment(1, i * 100), 100);
     profiler_.RecordBlock(InSegment(2, i * 100), 100);
   }
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.RecordFree(At(1)), static_cast<int64_t>(kSegment));
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 7);
   EXPECT_EQ(Stats().num_live, 52);
   EXPECT_EQ(Stats().bytes_reserved, 5000);
   EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
   EXPECT_EQ(Tracker().foreign_frees, 1);
-  EXPECT_EQ(profiler_.RecordBlockFree(At(2)).bytes(), 100);
+  EXPECT_EQ(profiler_.RecordBlockFree(At(2)), 100);
   // The same memory again: nothing of the old blocks is left in it.
   ASSERT_TRUE(profiler_.RecordSegment(At(1), kSegment));
   EXPECT_TRUE(profiler_.RecordBlock(At(1), kSegment));
@@ -854,7 +838,7 @@ TEST_F(ProfilerTest, RecordBecomesSegmentWithItsStackAndSize) {
   ExpectSound(after);
   EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 9000), 1000)) << "the record's own size is the segment's";
   EXPECT_EQ(profiler_.Stats(device).bytes_reserved, 9000);
-  EXPECT_EQ(profiler_.RecordFree(At(1)).bytes(), static_cast<int64_t>(kSegment));
+  EXPECT_EQ(profiler_.RecordFree(At(1)), static_cast<int64_t>(kSegment));
   EXPECT_EQ(profiler_.Stats(device).bytes_in_use, 0);
   EXPECT_EQ(profiler_.Stats(device).num_live, 0);
   EXPECT_EQ(Tracker().replaced_records, 0);
@@ -878,7 +862,7 @@ TEST_F(ProfilerTest, RecordInsideASegmentBecomesAnInnerSegment) {
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment) + 50);
   EXPECT_TRUE(profiler_.RecordSegment(InSegment(1, 100), 50));
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
-  EXPECT_EQ(profiler_.RecordFree(InSegment(1, 100)).bytes(), 50);
+  EXPECT_EQ(profiler_.RecordFree(InSegment(1, 100)), 50);
   EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
   EXPECT_EQ(Stats().bytes_reserved, static_cast<int64_t>(kSegment));
 }
@@ -891,31 +875,6 @@ TEST_F(ProfilerTest, ManagedAndPinnedCannotBecomeSegments) {
     profiler_.RecordFree(At(1));
   }
   EXPECT_EQ(Stats().num_allocs, 0);
-}
-
-TEST_F(ProfilerTest, FailedFreeOfASegmentOrBlockIsUndone) {
-  profiler_.RecordSegment(At(1), kSegment);
-  const std::string without_block = Describe(profiler_.TakeSnapshot());
-  profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
-  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), without_block);
-  profiler_.RecordBlock(At(1), 100);
-  const std::string with_block = Describe(profiler_.TakeSnapshot());
-  profiler_.RestoreRecord(profiler_.RecordBlockFree(At(1)));
-  EXPECT_EQ(Describe(profiler_.TakeSnapshot()), with_block);
-  EXPECT_TRUE(profiler_.RecordBlock(InSegment(1, 100), kSegment - 100)) << "exactly the rest is idle";
-  EXPECT_EQ(Stats().bytes_reserved, 0);
-  EXPECT_EQ(Stats().bytes_in_use, static_cast<int64_t>(kSegment));
-}
-
-TEST_F(ProfilerTest, BlockOfARemovedSegmentIsNotRestored) {
-  profiler_.RecordSegment(At(1), kSegment);
-  profiler_.RecordBlock(At(1), 100);
-  const FreedRecord block = profiler_.RecordBlockFree(At(1));
-  profiler_.RecordFree(At(1));
-  profiler_.RestoreRecord(block);
-  EXPECT_EQ(Stats().num_live, 0);
-  EXPECT_EQ(Stats().bytes_in_use, 0);
-  EXPECT_FALSE(profiler_.RecordBlockFree(At(1)));
 }
 
 TEST_F(ProfilerTest, BlocksOfOneCallSiteAreOneSample) {
@@ -945,7 +904,7 @@ TEST_F(ProfilerTest, NameSpacesSeparatePoolsWithEqualAddresses) {
   EXPECT_EQ(Tracker().replaced_records, 0);
   for (const int device : {0, 1}) {
     EXPECT_EQ(profiler_.Stats(devices[device]).bytes_reserved, static_cast<int64_t>(kSegment) - 110);
-    EXPECT_EQ(profiler_.RecordBlockFree(at(device, 0x2000)).bytes(), 10);
+    EXPECT_EQ(profiler_.RecordBlockFree(at(device, 0x2000)), 10);
     EXPECT_EQ(profiler_.Stats(devices[device]).bytes_reserved, static_cast<int64_t>(kSegment) - 100);
   }
   ASSERT_TRUE(profiler_.RecordBlock(at(0, 0x2000), kSegment - 0x1000)) << "what was freed can be used again";
@@ -1205,7 +1164,7 @@ TEST(ProfilerStacks, CutStackOfABlockIsCountedOnce) {
   EXPECT_EQ(counts(profiler.RecordBlock(At(2), 0x1000)), 4) << "in no segment";
   EXPECT_EQ(counts(profiler.RecordBlock(At(1), 0xf000)), 5);
   EXPECT_EQ(counts(profiler.RecordBlock(BufferId(At(1).value() + 0x8000), 0x8000)), 6) << "too few idle bytes";
-  EXPECT_EQ(counts(profiler.RecordBlockFree(At(2)).bytes() == 0x1000), 6);
+  EXPECT_EQ(counts(profiler.RecordBlockFree(At(2)) == 0x1000), 6);
 }
 
 // The cached site of a repeated stack also depends on the profiler, the size and the tags.
@@ -1389,22 +1348,6 @@ TEST_F(ProfilerTest, LongReservedTagOfTheProcessKeepsItsName) {
   EXPECT_THAT(profiler_.TakeSnapshot().samples.at(0).tags, ElementsAre(Pair("b", "c")));
 }
 
-TEST_F(ProfilerTest, ForkedChildCanRestoreARecordOfItsParent) {
-  const FreedRecord prepared =
-      profiler_.PrepareRecordFrom(Caller::OfThisFunction(), At(1), 100, {kDefaultDevice, MemoryKind::kGraph, {}});
-  const pid_t child = fork();
-  if (child == 0) {
-    profiler_.RestoreRecord(prepared);
-    const Snapshot snapshot = profiler_.TakeSnapshot();
-    const bool right = snapshot.samples.size() == 1 && snapshot.samples[0].inuse_bytes == 100 &&
-                       snapshot.samples[0].device < snapshot.devices.size();
-    _exit(right ? 7 : 8);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 7);
-}
-
 // Returns what `is_right` returns in a forked child.
 template <typename IsRight>
 bool IsRightInChild(const IsRight& is_right) {
@@ -1440,47 +1383,13 @@ TEST_F(ProfilerTest, NumbersOfThreadsBeginAnewInAForkedChild) {
   log.Free();
 }
 
-// The free is that of the parent, so the child has none that it could undo.
-TEST_F(ProfilerTest, ForkedChildCountsARestoredRecordAsAnAllocation) {
-  ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
-  const FreedRecord freed = profiler_.RecordFree(At(1));
-  ASSERT_TRUE(profiler_.RecordSegment(At(2), 1000));
-  const FreedRecord segment = profiler_.RecordFree(At(2));
-  EXPECT_TRUE(IsRightInChild([&] {
-    profiler_.RestoreRecord(freed);
-    profiler_.RestoreRecord(segment);
-    bool right = Stats().num_allocs == 2 && Stats().num_live == 2 && profiler_.RecordResize(At(1), 200) &&
-                 profiler_.RecordResize(At(2), 2000);
-    profiler_.RestoreRecord(profiler_.RecordFree(At(1)));
-    right = right && Stats().num_allocs == 2 && Stats().num_live == 2;
-    profiler_.RecordFree(At(1));
-    profiler_.RecordFree(At(2));
-    profiler_.ResetPeak(kDefaultDevice);
-    const Snapshot snapshot = profiler_.TakeSnapshot();
-    for (const Snapshot::Sample& sample : snapshot.samples) right = right && sample.alloc_objects >= 0;
-    return right && SerializePprof(snapshot, nullptr).ok();
-  }));
-}
-
-TEST_F(ProfilerTest, ForkedChildWithoutMemoryDropsARestoredRecord) {
-  ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
-  const FreedRecord freed = profiler_.RecordFree(At(1));
-  EXPECT_TRUE(IsRightInChild([&] {
-    internal::SetMaxHostBytes(0);
-    profiler_.RestoreRecord(freed);
-    return !profiler_.FindBuffer(At(1)).has_value() && Tracker().dropped_records == 1 && Tracker().live_records == 0;
-  }));
-}
-
 TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
   ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
-  const FreedRecord freed = profiler_.RecordFree(At(1));
   std::optional<internal::ReentryGuard> guard(std::in_place);  // as in a signal handler that interrupted the tracker
   EXPECT_TRUE(IsRightInChild([&] {
     guard.reset();
     profiler_.SetEnabled(true);
-    profiler_.RestoreRecord(freed);
-    return !profiler_.RecordAlloc(At(2), 10) && !profiler_.FindBuffer(At(1)).has_value();
+    return !profiler_.RecordAlloc(At(2), 10) && !profiler_.enabled();
   }));
 }
 
@@ -1604,7 +1513,8 @@ TEST_F(ProfilerTest, BytesEverAllocatedStayAtTheLargestNumber) {
       {
         internal::Ledger::Change change(ledger, internal::Ledger::Change::Scope::kOwnShard);
         ASSERT_TRUE(change.is_usable() && change.Prepare(/*site=*/0));
-        change.Enter(internal::Ledger::Event::kAllocAndFree, 1, /*site=*/0, kHalf);
+        change.Enter(internal::Ledger::Event::kAlloc, 1, /*site=*/0, kHalf);
+        change.Enter(internal::Ledger::Event::kFree, 1, /*site=*/0, kHalf);
       }
       const Snapshot snapshot = profiler_.TakeSnapshot();
       EXPECT_EQ(snapshot.samples.at(0).inuse_bytes, 100);
@@ -1685,7 +1595,7 @@ TEST_F(ProfilerTest, BuffersOutliveTheirThreads) {
       profiler_.RecordAlloc(At(2 * i + 1), 10);
       profiler_.RecordAlloc(At(2 * i + 2), 20);
       if (i > 0) {
-        EXPECT_EQ(profiler_.RecordFree(At(2 * i)).bytes(), 20) << "of the thread before";
+        EXPECT_EQ(profiler_.RecordFree(At(2 * i)), 20) << "of the thread before";
       }
     }).join();
   }

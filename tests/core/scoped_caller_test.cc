@@ -196,9 +196,7 @@ TEST_F(ScopedCallerTest, InlinedWrapperBeginsOneFunctionFurtherOut) {
   EXPECT_TRUE(profiler.RecordAllocFrom(caller, BufferId(0x1000), 100, {}));
   EXPECT_TRUE(profiler.RecordSegmentFrom(caller, BufferId(0x100000), 4096, {}));
   EXPECT_TRUE(profiler.RecordBlockFrom(caller, BufferId(0x100000), 200, {}));
-  const FreedRecord prepared = profiler.PrepareRecordFrom(caller, BufferId(0x2000), 300, {});
-  EXPECT_TRUE(prepared);
-  profiler.RestoreRecord(prepared);
+  EXPECT_TRUE(profiler.RecordAllocAt(profiler.KeepSite(caller, 300, {}), BufferId(0x2000), 300));
 }
 [[gnu::noinline]] void WrapperOfRecords(Profiler& profiler) {
   const ScopedCaller scope;

@@ -102,13 +102,42 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   }
 }
 
-TEST(SiteTable, AtItsLimitFindsKnownSitesOnly) {
+TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
   for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, false}), bytes);
-  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, false}), kNoSite);
-  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, false}), 1u);
-  EXPECT_EQ(table.size(), 3u);
+  EXPECT_EQ(Intern(table, {2}), nullptr) << "a stack without a site";
+  EXPECT_EQ(Intern(table, {1}), stack);
+  EXPECT_EQ(table.InternSite({stack, 3, {}, 7, false}), 3u);
+  EXPECT_EQ(table.InternSite({stack, 4, {}, 8, false}), 3u);
+  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, false}), 1u) << "a known one";
+  EXPECT_TRUE(table.Key(3).stack->is_other);
+  EXPECT_EQ(table.Key(3).block_bytes, 0u);
+  EXPECT_EQ(table.Key(3).tags, 0u);
+  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, true}), 4u) << "of another kind, which the pools distinguish";
+  const Attributes managed = {DeviceId{1}, MemoryKind::kManaged, AllocatorId{2}};
+  const SiteId other = table.OtherSite(SiteWords(0, PackAttributes(managed), 9, false));
+  EXPECT_EQ(other, 5u);
+  EXPECT_EQ(table.Key(other).attributes.device, DeviceId{1});
+  EXPECT_EQ(table.Key(other).attributes.kind, MemoryKind::kManaged);
+  EXPECT_EQ(table.Key(other).attributes.allocator, AllocatorId{2});
+  SiteKey resized = table.Key(other);
+  resized.block_bytes = 100;
+  EXPECT_EQ(table.InternSite(resized), other);
+  EXPECT_EQ(table.size(), 6u);
+  EXPECT_EQ(SiteTable::PcsOf(*table.Key(other).stack).size(), 1u);
+}
+
+TEST(SiteTable, SharedSitesAreLimited) {
+  SiteTable table(1);
+  ASSERT_EQ(table.InternSite({Intern(table, {1}), 0, {}, 0, false}), 0u);
+  SiteId made = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Attributes attributes = {DeviceId(i % 50), MemoryKind::kDevice, AllocatorId(i / 50)};
+    if (table.OtherSite(SiteWords(0, PackAttributes(attributes), 0, false)) != kNoSite) ++made;
+  }
+  EXPECT_EQ(made + 1, table.capacity());
+  EXPECT_EQ(table.size(), table.capacity());
 }
 
 TEST(SiteTable, LimitsOutOfRangeAreClamped) {

@@ -73,23 +73,6 @@ Snapshot WithTags(const std::vector<std::pair<std::string, int64_t>>& values) {
   return s;
 }
 
-// A forked child has such a device, if it restored a record and its driver reports no limit.
-TEST(PrometheusTextTest, HasADeviceWithOnlyARestoredRecord) {
-  Snapshot s = WithTags({{"", 300}});
-  hbmprof::DeviceStats stats;
-  stats.bytes_in_use = stats.peak_bytes_in_use = 300;
-  stats.num_live = 1;
-  s.devices[0].spaces[0] = stats;
-  for (const int64_t live_bytes : {300, 0}) {
-    s.devices[0].spaces[0].bytes_in_use = live_bytes;
-    const auto samples = Samples(PrometheusText(s, {}, true));
-    const std::string space = "{device=\"GPU:0\",gpu_uuid=\"GPU-1234\",space=\"device\"}";
-    ASSERT_EQ(samples.count("hbmprof_device_memory_in_use_bytes" + space), 1u);
-    EXPECT_EQ(samples.at("hbmprof_device_memory_in_use_bytes" + space), live_bytes);
-    EXPECT_EQ(samples.at("hbmprof_device_frees_total" + space), 0);
-  }
-}
-
 TEST(PrometheusTextTest, HasEachFigureOfADevice) {
   const auto samples = Samples(PrometheusText(WithTags({{"", 300}}), {}, true));
   const std::string device = "{device=\"GPU:0\",gpu_uuid=\"GPU-1234\"";

@@ -124,6 +124,7 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   managed.num_allocs = managed.num_live = 1;
 
   s.tracker.foreign_frees = 1;
+  s.tracker.refused_frees = 7;
   s.tracker.replaced_records = 2;
   s.tracker.dropped_records = 3;
   s.tracker.dropped_bytes = 12288;

@@ -33,7 +33,7 @@ void OnSignal(int) {
   hbmprof::ScopedTag tag("handler", text);
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   CHECK_THAT(profiler.RecordAlloc(Buffer(kHandler, number), 16));
-  CHECK_THAT(profiler.RecordFree(Buffer(kHandler, number)).bytes() == 16);
+  CHECK_THAT(profiler.RecordFree(Buffer(kHandler, number)) == 16);
 }
 
 std::string NameOf(int i) { return "device " + std::to_string(i); }
@@ -49,7 +49,7 @@ void Define() {
     hbmprof::ScopedTag outer("outer", std::to_string(forked.load() % 900));
     hbmprof::ScopedTag inner("inner", std::to_string(i % 4));
     CHECK_THAT(profiler.RecordAlloc(Buffer(kHandler + 1, 0), 8));
-    CHECK_THAT(profiler.RecordFree(Buffer(kHandler + 1, 0)).bytes() == 8);
+    CHECK_THAT(profiler.RecordFree(Buffer(kHandler + 1, 0)) == 8);
   }
 }
 
@@ -82,7 +82,7 @@ void UseMalloc() {
     hbmprof::ScopedTag tag("child", text);
     for (uint64_t i = 0; i < 20; ++i) CHECK_THAT(profiler.RecordAlloc(Buffer(kChild, i), 10));
   }
-  for (uint64_t i = 0; i < 10; ++i) CHECK_THAT(profiler.RecordFree(Buffer(kChild, i)).bytes() == 10);
+  for (uint64_t i = 0; i < 10; ++i) CHECK_THAT(profiler.RecordFree(Buffer(kChild, i)) == 10);
   const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
   CHECK_THAT(snapshot.samples.size() == 1);
   CHECK_THAT(snapshot.samples[0].inuse_bytes == 100);

@@ -25,7 +25,7 @@ void OnTimer(int) {
     LimitTime();
     hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
     const bool is_recorded = profiler.RecordAlloc(Buffer(1, 1), 16);
-    if (is_recorded) CHECK_THAT(profiler.RecordFree(Buffer(1, 1)).bytes() == 16);
+    if (is_recorded) CHECK_THAT(profiler.RecordFree(Buffer(1, 1)) == 16);
     CHECK_THAT(is_recorded == profiler.enabled());
     // Queries still work.
     profiler.Device("child");
@@ -53,7 +53,7 @@ int main() {
     const ProfilingTimer timer(OnTimer, 1000);
     while (forked.load() < 200 || forked_inside.load() < kWantedInside) {
       CHECK_THAT(profiler.RecordAlloc(Buffer(2, allocations % 100), 10));
-      CHECK_THAT(profiler.RecordFree(Buffer(2, allocations % 100)).bytes() == 10);
+      CHECK_THAT(profiler.RecordFree(Buffer(2, allocations % 100)) == 10);
       ++allocations;
     }
   }

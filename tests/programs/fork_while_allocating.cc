@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     CHECK_THAT(WEXITSTATUS(status) == 0);
   }
   // The parent has lost nothing.
-  CHECK_THAT(profiler.RecordFree(Buffer(kChild, 0)).bytes() == 12345);
+  CHECK_THAT(profiler.RecordFree(Buffer(kChild, 0)) == 12345);
   std::puts("done");
   std::fflush(stdout);
   std::_Exit(0);

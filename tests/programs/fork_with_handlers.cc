@@ -48,7 +48,7 @@ void OnPrepare() {
 template <Mode kRegistered>
 void OnParent() {
   if (!IsMode(kRegistered)) return;
-  CHECK_THAT(hbmprof::Profiler::Default().RecordFree(Buffer(kHandlers, prepared)).bytes() == 100);
+  CHECK_THAT(hbmprof::Profiler::Default().RecordFree(Buffer(kHandlers, prepared)) == 100);
   if (mode == Mode::kStats) UseEverything(prepared);
 }
 template <Mode kRegistered>
@@ -58,7 +58,7 @@ void OnChild() {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   CHECK_THAT(profiler.Stats(hbmprof::kDefaultDevice).num_allocs == 0);
   CHECK_THAT(profiler.RecordAlloc(Buffer(kHandlers, 0), 7));
-  CHECK_THAT(profiler.RecordFree(Buffer(kHandlers, 0)).bytes() == 7);
+  CHECK_THAT(profiler.RecordFree(Buffer(kHandlers, 0)) == 7);
 }
 
 // An ordinary object of the program's.
@@ -73,7 +73,7 @@ void OnTimer(int) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   if (profiler.RecordAlloc(Buffer(kSignals, 1), 16)) {
     recorded.fetch_add(1);
-    CHECK_THAT(profiler.RecordFree(Buffer(kSignals, 1)).bytes() == 16);
+    CHECK_THAT(profiler.RecordFree(Buffer(kSignals, 1)) == 16);
   } else {
     passed.fetch_add(1);
   }

@@ -203,24 +203,24 @@ TEST_F(DropRaceTest, WhileMergedOrSplitSegmentIsFreed) {
 
 TEST_F(DropRaceTest, WhileResizedSegmentIsFreed) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
-  FreedRecord freed;
+  std::optional<int64_t> freed;
   Force(
       internal::EventStep::kSegmentFreed, [&] { freed = profiler_.RecordFree(kAddress); },
       [&] { EXPECT_TRUE(profiler_.RecordResize(kAddress, 2 * kSegment)); });
-  EXPECT_EQ(freed.bytes(), 2 * kSegment) << "the record at the time of the free";
+  EXPECT_EQ(freed, 2 * kSegment) << "the record at the time of the free";
   EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
   ExpectSound();
 }
 
 TEST_F(DropRaceTest, OneOfTwoFreesOfASegmentGetsItsRecord) {
   profiler_.RecordSegment(kAddress, kSegment, {device_});
-  FreedRecord first;
-  FreedRecord second;
+  std::optional<int64_t> first;
+  std::optional<int64_t> second;
   Force(
       internal::EventStep::kSegmentFreed, [&] { first = profiler_.RecordFree(kAddress); },
       [&] { second = profiler_.RecordFree(kAddress); });
   EXPECT_FALSE(first);
-  EXPECT_EQ(second.bytes(), kSegment);
+  EXPECT_EQ(second, kSegment);
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
   ExpectSound();
 }
@@ -264,22 +264,6 @@ TEST_F(DropRaceTest, WhileBlockIsRecordedInSegmentDeclaredAgain) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileAFreedSegmentOrBlockIsRestored) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  const FreedRecord segment = profiler_.RecordFree(kAddress);
-  Force(
-      internal::EventStep::kRestoring, [&] { profiler_.RestoreRecord(segment); },
-      [&] { profiler_.DropDevice(device_); });
-  ExpectSound();
-
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  profiler_.RecordBlock(kBlockAddress, kBlock, {device_});
-  const FreedRecord block = profiler_.RecordBlockFree(kBlockAddress);
-  Force(
-      internal::EventStep::kRestoring, [&] { profiler_.RestoreRecord(block); }, [&] { profiler_.DropDevice(device_); });
-  ExpectSound();
-}
-
 TEST_F(DropRaceTest, AtRandom) {
   constexpr int kRounds = 5000;
   std::atomic<bool> stop{false};
@@ -304,8 +288,7 @@ TEST_F(DropRaceTest, AtRandom) {
         if (round % 4 == 1) profiler_.SplitSegment(BufferId(address), 16384);
         profiler_.RecordBlockResize(BufferId(address + 8192), 2 * kBlock);
         if (round % 8 == 1) profiler_.MergeSegments(BufferId(address), BufferId(address + 16384));
-        profiler_.RestoreRecord(profiler_.RecordBlockFree(BufferId(address + 4096)));
-        profiler_.RestoreRecord(profiler_.RecordFree(BufferId(address)));
+        profiler_.RecordBlockFree(BufferId(address + 4096));
         if (round % 3 == 0) profiler_.RecordFree(BufferId(address));
         if (round % 4 == 1) profiler_.RecordFree(BufferId(address + 16384));
       }

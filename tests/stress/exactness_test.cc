@@ -47,7 +47,7 @@ constexpr std::array<const char*, 4> kPhases = {"", "prefill", "decode", "other_
 
 // One call that a thread made to the profiler.
 struct Operation {
-  enum Kind : uint8_t { kAlloc, kSegment, kBlock, kFree, kBlockFree, kUndoFree, kResetPeak, kSnapshot };
+  enum Kind : uint8_t { kAlloc, kSegment, kBlock, kFree, kBlockFree, kResetPeak, kSnapshot };
   Kind kind;
   uint8_t call_site = 0;
   uint8_t phase = 0;
@@ -126,10 +126,7 @@ class NaiveModel {
       case Operation::kAlloc:
       case Operation::kSegment:
       case Operation::kBlock:
-        Enter(operation, true);
-        break;
-      case Operation::kUndoFree:
-        Enter(operation, false);
+        Enter(operation);
         break;
       case Operation::kFree:
       case Operation::kBlockFree:
@@ -176,7 +173,7 @@ class NaiveModel {
     return operation.kind == Operation::kBlock || operation.kind == Operation::kBlockFree;
   }
 
-  void Enter(const Operation& operation, bool is_new) {
+  void Enter(const Operation& operation) {
     const Key key(operation.call_site, kPhases[operation.phase], operation.device, operation.memory, operation.bytes);
     Buffer buffer{key, operation.bytes, 0};
     if (IsBlock(operation)) {
@@ -189,12 +186,10 @@ class NaiveModel {
     if (operation.kind == Operation::kSegment) segments_[operation.address] = key;
     Site& site = sites_[key];
     Account& account = accounts_[{operation.device, SpaceOf(operation.memory)}];
-    if (is_new) {
-      ++site.alloc_objects;
-      site.alloc_bytes += operation.bytes;
-      ++account.num_allocs;
-      account.largest = std::max(account.largest, operation.bytes);
-    }
+    ++site.alloc_objects;
+    site.alloc_bytes += operation.bytes;
+    ++account.num_allocs;
+    account.largest = std::max(account.largest, operation.bytes);
     Add(buffer, account, 1);
     if (account.in_use > account.peak) {
       account.peak = account.in_use;
@@ -375,13 +370,7 @@ class Exactness : public ::testing::Test {
                               buffer.memory,    reinterpret_cast<uint64_t>(buffer.address),
                               buffer.bytes};
     Begin(of_buffer);
-    const FreedRecord freed = profiler_.RecordFree(buffer.address);
-    EXPECT_EQ(freed.bytes(), buffer.bytes);
-    if (random() % 16 == 0) {  // the real free fails
-      Begin(of_buffer).kind = Operation::kUndoFree;
-      profiler_.RestoreRecord(freed);
-      return;
-    }
+    EXPECT_EQ(profiler_.RecordFree(buffer.address), buffer.bytes);
     own->pop_back();
     SimulatedDevice& device = *devices_[buffer.device];
     const absl::Status status =
@@ -409,7 +398,7 @@ class Exactness : public ::testing::Test {
     const uint64_t block = blocks->back();
     blocks->pop_back();
     Begin({Operation::kBlockFree, kBlockSite, 0, 0, MemoryKind::kDevice, block, kBlockBytes});
-    EXPECT_EQ(profiler_.RecordBlockFree(BufferId(block)).bytes(), kBlockBytes);
+    EXPECT_EQ(profiler_.RecordBlockFree(BufferId(block)), kBlockBytes);
     for (Pool& pool : pools_) {
       if (block - pool.start >= kBlocksPerSegment * kBlockBytes) continue;
       std::lock_guard<std::mutex> hold(pool.mutex);

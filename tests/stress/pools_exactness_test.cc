@@ -89,7 +89,7 @@ class PoolsExactness : public ::testing::Test {
   }
   void BlockFree(int start, int end, bool is_segment = false) {
     Begin({Operation::kFree, start, end, 0, is_segment, true});
-    EXPECT_EQ(profiler_.RecordBlockFree(At(start)).bytes(), static_cast<int64_t>(Bytes(end - start)));
+    EXPECT_EQ(profiler_.RecordBlockFree(At(start)), static_cast<int64_t>(Bytes(end - start)));
   }
   void Segment(int start, int end, int tag) {
     ScopedTag scope("t", std::to_string(tag));
@@ -165,7 +165,7 @@ class PoolsExactness : public ::testing::Test {
       if (random() % 2 == 0) set_end(base + 8 + static_cast<int>(random() % 8));
       if (random() % 2 == 0) Segment(base + 2, base + 7, 5);  // late, around the first block
       Begin({Operation::kFree, base, 0, 0, true, false});
-      EXPECT_GT(profiler_.RecordFree(At(base)).bytes(), 0);
+      EXPECT_GT(profiler_.RecordFree(At(base)), 0);
     }
   }
 

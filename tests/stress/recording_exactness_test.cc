@@ -188,10 +188,9 @@ class Load {
     switch (slot.state) {
       case Slot::kFree:
         if (random() % 8 == 0) {
-          const FreedRecord prepared =
-              profiler_.PrepareRecordFrom(Caller::OfThisFunction(), BufferId(address), bytes, attributes);
+          const uint32_t site = profiler_.KeepSite(Caller::OfThisFunction(), bytes, attributes);
           if (random() % 2 == 0) return;
-          profiler_.RestoreRecord(prepared);
+          profiler_.RecordAllocAt(site, BufferId(address), bytes);
         } else if (random() % 6 == 0) {
           profiler_.RecordSegment(BufferId(address), kSlotBytes, attributes);
           slot.state = Slot::kSegment;
@@ -207,8 +206,7 @@ class Load {
         } else if (random() % 16 == 0) {  // its free was not seen
           AllocateB(profiler_, BufferId(address), bytes, attributes);
         } else {
-          const FreedRecord record = profiler_.RecordFree(BufferId(address));
-          if (random() % 6 == 0) return profiler_.RestoreRecord(record);
+          profiler_.RecordFree(BufferId(address));
           slot.state = Slot::kFree;
         }
         return;
@@ -230,8 +228,7 @@ class Load {
     } else if (slot.blocks.insert(block).second) {
       profiler_.RecordBlock(BufferId(block), kSlotBytes / 32);
     } else {
-      const FreedRecord record = profiler_.RecordBlockFree(BufferId(block));
-      if (choice == 3 && slot.inner != block) return profiler_.RestoreRecord(record);
+      profiler_.RecordBlockFree(BufferId(block));
       if (slot.inner == block) slot.inner = 0;
       slot.blocks.erase(block);
     }

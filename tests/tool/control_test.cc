@@ -134,6 +134,20 @@ TEST_F(ControlTest, PsListsProcessesWithTheirMemory) {
   }
 }
 
+TEST_F(ControlTest, PsSaysThatTheTableOfCallSitesIsFull) {
+  RunningProgram program(sockets_, {"samples", "100"}, "export HBMPROF_MAX_SITES=10; ");
+  const CommandResult ps = Hbmprof({"ps"});
+  EXPECT_EQ(ps.exit_code, 0);
+  EXPECT_THAT(ps.err, MatchesRegex("hbmprof ps: " + program.name() +
+                                   " control_program: The table of call sites is full: "
+                                   "[0-9]+ allocations are shown as .other call stacks.\\. HBMPROF_MAX_SITES .*\n"));
+  const CommandResult dump = Hbmprof({"dump", program.name(), "-o", "full.pb.gz"});
+  ASSERT_EQ(dump.exit_code, 0) << dump.err;
+  const auto view = ViewProfile(directory_ + "/full.pb.gz");
+  EXPECT_EQ(std::to_string(view.Sum("inuse_space")), view.Comment("device sim:0", "in_use"));
+  EXPECT_GT(view.SumUnder("inuse_space", "[other call stacks]"), 0);
+}
+
 TEST_F(ControlTest, DumpWritesACompleteProfileUnderLoad) {
   RunningProgram program(sockets_, {"hold", "8"});
   for (int i = 0; i < 20; ++i) {

@@ -10,10 +10,9 @@ import struct
 import sys
 import zlib
 
-KINDS = ("alloc", "free", "undo_free", "alloc_and_free", "charge", "move_from", "move_to", "failed", "tags",
-         "reset_peak", "mark")
-FREE, CHARGE, FAILED = 1, 4, 7
-WITH_BUFFER = {0, 1, 2, 3, 5, 6}
+KINDS = ("alloc", "free", "charge", "move_from", "move_to", "failed", "tags", "reset_peak", "mark")
+FREE, CHARGE, FAILED = 1, 2, 5
+WITH_BUFFER = {0, 1, 3, 4}
 
 
 class Bytes:

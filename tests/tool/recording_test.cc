@@ -137,8 +137,6 @@ TEST(Moment, HasTheAgesOfBuffers) {
   recording.Alloc(at(19), 0x2000, 10, site)
       .Free(at(25), 0x1000)
       .Alloc(at(41), 0x3000, 100, site)
-      .Free(at(60), 0x3000)
-      .Add({MadeRecording::kStart + at(62), 0x3000, 100, site, 0, MadeRecording::RecordedKind::kUndoFree})
       .Alloc(at(1299), 0x4000, 1000, site)
       .Free(at(1305), 0x4000)
       .Free(at(1306), 0x2000);
@@ -147,7 +145,6 @@ TEST(Moment, HasTheAgesOfBuffers) {
   ASSERT_TRUE(writer.ok() && recording.WriteTo(**writer).ok());
   EXPECT_EQ(AgesAt(file, "2.0s"), "2^0 s, 0: 1 1: 10, freed");
   EXPECT_EQ(AgesAt(file, "4.5s"), "2^0 s, 1: 10 4: 100, freed 0 1");
-  EXPECT_EQ(AgesAt(file, "6.1s"), "2^0 s, 1: 10, freed 1 1") << "the free that is undone later";
   EXPECT_EQ(AgesAt(file, "7s"), "2^0 s, 1: 10 4: 100, freed 0 1");
   EXPECT_EQ(AgesAt(file, "130s"), "2^2 s, 0: 10 1: 100 32: 1000, freed 0 1");
   EXPECT_EQ(AgesAt(file, "end"), "2^2 s, 1: 100, freed 0 1 0 0 0 0 0 1");
@@ -306,19 +303,6 @@ TEST(Who, ShowsNeighboursAndTimes) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
-}
-
-TEST(Who, FindsThePreparedMemoryOfAGraph) {
-  MadeRecording recording;
-  const uint32_t site = recording.Site({{"llm::Graph"}, {"main"}});
-  const auto at = [](int64_t seconds) { return MadeRecording::kStart + seconds * 1'000'000'000; };
-  recording.Add({at(1), 0x7F0000000000, 4096, site, 0, MadeRecording::RecordedKind::kAllocAndFree});
-  recording.Add({at(2), 0x7F0000000000, 4096, site, 0, MadeRecording::RecordedKind::kUndoFree});
-  const std::string file = ScratchDir() + "/graph.hbmrec";
-  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
-  const CommandResult result = RunTool({"who", file, "0x7f0000000010"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("offset    16 of 4096 bytes\n  allocated 2.000000 s after the start"));
 }
 
 TEST(Who, CountsSuccessiveBuffersAtAnAddress) {
@@ -524,7 +508,7 @@ TEST(Tables, AnswerTheDocumentedQueries) {
 }
 
 // The third query counts each buffer that begins or ends.
-TEST(Tables, QueryOfBuffersInUseKnowsUndoneFreesAndMoves) {
+TEST(Tables, QueryOfBuffersInUseKnowsMoves) {
   if (RunCommand({"python3", "-c", "import duckdb"}, {kPythonPath}).exit_code != 0) {
     GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
   }
@@ -536,8 +520,7 @@ TEST(Tables, QueryOfBuffersInUseKnowsUndoneFreesAndMoves) {
   const uint32_t left = recording.Site({{"Left"}});
   const uint32_t arrived = recording.Site({{"Arrived"}});
   recording.Live(0x1000, 1, before).Free(5, 0x1000);
-  recording.Alloc(10, 0x2000, 100, kept).Free(20, 0x2000);
-  recording.Add({MadeRecording::kStart + 30, 0x2000, 100, kept, 0, MadeRecording::RecordedKind::kUndoFree});
+  recording.Alloc(10, 0x2000, 100, kept);
   recording.Alloc(40, 0x3000, 10, left).Move(50, 0x3000, 20, arrived);
   const std::string file = dir + "/made.hbmrec";
   ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());

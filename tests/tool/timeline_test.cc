@@ -535,8 +535,7 @@ TEST(MemoryViz, ShowsBuffersThatAreHandles) {
   const uint32_t site = recording.Site({{"Load"}, {"main"}});
   const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
   recording.Alloc(1000, handle, 1000, site);
-  recording.Add(
-      {MadeRecording::kStart + 2000, handle + 1, 77, site, 0, RecordedKind::kAllocAndFree, /*is_continued=*/false});
+  recording.Alloc(2000, handle + 1, 77, site).Free(3000, handle + 1);
   EXPECT_EQ(MemoryVizOf(recording)["end"], Json({1000, 1000}));
 }
 

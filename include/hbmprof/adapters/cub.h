@@ -62,46 +62,16 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     return Allocate(Caller::OfThisFunction(), INVALID_DEVICE_ORDINAL, memory, bytes, stream);
   }
 
-  cudaError_t DeviceFree(int device, void* memory) {
-    const Key key(Resolve(device), memory);
-    size_t bytes = 0;
-    FreedRecord segment;
-    const FreedRecord block = profiler_.RecordBlockFree(memory);
-    {
-      // The record of memory that goes back to CUDA is removed before that. CUB decides by the size of its cache, which
-      // other threads change, so the decision is checked afterwards.
-      const std::lock_guard<std::mutex> lock(mutex);
-      const auto live = live_blocks.find(BlockDescriptor(memory, key.first));
-      if (live != live_blocks.end()) {
-        bytes = live->bytes;
-        const bool stays = live->bin != INVALID_BIN && cached_bytes[key.first].free + bytes <= max_cached_bytes;
-        if (!stays) segment = TakeSegment(key);
-      }
-    }
-    const cudaError_t error = Base::DeviceFree(device, memory);
-    const std::lock_guard<std::mutex> lock(mutex);
-    const State state = StateOf(key, bytes);
-    if (state == State::kGone) {
-      // After an error of cudaFree the memory is still allocated, but CUB no longer lists it. The error
-      // cudaErrorInvalidResourceHandle is that of an event: another thread has freed the cached block in the meantime.
-      const bool is_freed = error == cudaSuccess || error == cudaErrorInvalidResourceHandle;
-      if (is_freed) {
-        TakeSegment(key);
-      } else {
-        profiler_.RestoreRecord(segment);
-      }
-    } else if (segment) {
-      RestoreSegment(key, bytes, segment);
-    }
-    if (error != cudaSuccess && state == State::kLive) profiler_.RestoreRecord(block);
-    return error;
+  [[gnu::noinline]] cudaError_t DeviceFree(int device, void* memory) {
+    return Free(Caller::OfThisFunction(), device, memory);
   }
-  cudaError_t DeviceFree(void* memory) { return DeviceFree(INVALID_DEVICE_ORDINAL, memory); }
+  [[gnu::noinline]] cudaError_t DeviceFree(void* memory) {
+    return Free(Caller::OfThisFunction(), INVALID_DEVICE_ORDINAL, memory);
+  }
 
   cudaError_t FreeAllCached() {
     // The cache moves to another allocator, which frees it. So no thread can take memory whose record is removed.
     std::optional<Base> idle;
-    std::map<Key, Segment> idle_segments;
     try {
       idle.emplace(bin_growth, min_bin, max_bin, max_cached_bytes, /*skip_cleanup=*/true);
       const std::lock_guard<std::mutex> lock(mutex);
@@ -109,10 +79,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
       idle->cached_blocks.swap(cached_blocks);
       for (const BlockDescriptor& block : idle->cached_blocks) {
         MoveBytes(block, cached_bytes, idle->cached_bytes);
-        auto segment = segments_.extract(Key(block.device, block.d_ptr));
-        if (segment.empty()) continue;
-        segment.mapped().removed = profiler_.RecordFree(block.d_ptr);
-        idle_segments.insert(std::move(segment));
+        TakeSegment(Key(block.device, block.d_ptr));
       }
     } catch (const std::bad_alloc&) {
       const cudaError_t error = Base::FreeAllCached();
@@ -122,13 +89,10 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     }
     const cudaError_t error = idle->FreeAllCached();
     const std::lock_guard<std::mutex> lock(mutex);
-    // The blocks that could not be freed.
+    // The blocks that could not be freed. When CUB hands one out again, it is recorded as a new segment.
     for (const BlockDescriptor& block : idle->cached_blocks) {
       MoveBytes(block, idle->cached_bytes, cached_bytes);
-      auto segment = idle_segments.extract(Key(block.device, block.d_ptr));
-      if (segment.empty()) continue;
-      profiler_.RestoreRecord(segment.mapped().removed);
-      segments_.insert(std::move(segment));
+      profiler_.RecordRefusedFree();
     }
     cached_blocks.merge(idle->cached_blocks);
     return error;
@@ -137,11 +101,6 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
  private:
   // A device and an address on it.
   using Key = std::pair<int, void*>;
-  // Memory that CUB has from CUDA, and that is recorded as a segment.
-  struct Segment {
-    size_t bytes;
-    FreedRecord removed;  // its record, while FreeAllCached frees the memory
-  };
   enum class State { kGone, kCached, kLive };
 
   static int Resolve(int device) {
@@ -175,6 +134,36 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     return error;
   }
 
+  cudaError_t Free(const Caller& caller, int device, void* memory) {
+    const Key key(Resolve(device), memory);
+    size_t bytes = 0;
+    bool has_ended = false;  // the record of the segment
+    const bool was_block = profiler_.RecordBlockFree(memory).has_value();
+    {
+      // The record of memory that goes back to CUDA is removed before that. CUB decides by the size of its cache, which
+      // other threads change, so the decision is checked afterwards.
+      const std::lock_guard<std::mutex> lock(mutex);
+      const auto live = live_blocks.find(BlockDescriptor(memory, key.first));
+      if (live != live_blocks.end()) {
+        bytes = live->bytes;
+        const bool stays = live->bin != INVALID_BIN && cached_bytes[key.first].free + bytes <= max_cached_bytes;
+        if (!stays) has_ended = TakeSegment(key);
+      }
+    }
+    const cudaError_t error = Base::DeviceFree(device, memory);
+    // The error cudaErrorInvalidResourceHandle is that of an event: another thread has freed the cached block.
+    if (error != cudaSuccess && error != cudaErrorInvalidResourceHandle && (was_block || has_ended)) {
+      profiler_.RecordRefusedFree();
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (StateOf(key, bytes) == State::kGone) {
+      TakeSegment(key);
+    } else if (has_ended) {
+      AddSegment(caller, key, bytes);
+    }
+    return error;
+  }
+
   // Records an allocation, which no other thread can free yet.
   void Record(const Caller& caller, const Key& key) {
     if (key.second == nullptr) return;
@@ -186,9 +175,9 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
       if (block == live_blocks.end()) return;
       bytes = block->bytes;
       attributes = {DeviceOf(key.first), MemoryKind::kDevice, allocator_};
-      const auto [segment, is_new] = segments_.try_emplace(key, Segment{bytes, {}});
-      if (is_new || segment->second.bytes != bytes) {
-        segment->second.bytes = bytes;
+      const auto [segment, is_new] = segments_.try_emplace(key, bytes);
+      if (is_new || segment->second != bytes) {
+        segment->second = bytes;
         if (!profiler_.RecordSegmentFrom(caller, key.second, bytes, attributes)) {
           profiler_.RecordResize(key.second, bytes);
         }
@@ -217,16 +206,13 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     return is_cached ? State::kCached : State::kGone;
   }
 
-  // Removes the segment, if there is one.
-  FreedRecord TakeSegment(const Key& key) {
-    return segments_.erase(key) != 0 ? profiler_.RecordFree(key.second) : FreedRecord();
-  }
-  void RestoreSegment(const Key& key, size_t bytes, const FreedRecord& record) {
-    profiler_.RestoreRecord(record);
+  // Removes the segment. Returns whether there was one.
+  bool TakeSegment(const Key& key) { return segments_.erase(key) != 0 && profiler_.RecordFree(key.second).has_value(); }
+  void AddSegment(const Caller& caller, const Key& key, size_t bytes) {
     try {
-      segments_.try_emplace(key, Segment{bytes, {}});
+      segments_.try_emplace(key, bytes);
+      profiler_.RecordSegmentFrom(caller, key.second, bytes, {DeviceOf(key.first), MemoryKind::kDevice, allocator_});
     } catch (const std::bad_alloc&) {
-      profiler_.RecordFree(key.second);  // nothing would remove it later
       profiler_.RecordDropped(bytes);
     }
   }
@@ -235,7 +221,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   void RemoveFreedSegments() {
     for (auto segment = segments_.begin(); segment != segments_.end();) {
       const auto& [key, known] = *segment;
-      if (StateOf(key, known.bytes) != State::kGone) {
+      if (StateOf(key, known) != State::kGone) {
         ++segment;
         continue;
       }
@@ -248,7 +234,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
 
   Profiler& profiler_;
   const AllocatorId allocator_;
-  std::map<Key, Segment> segments_;
+  std::map<Key, size_t> segments_;  // the bytes of memory that CUB has from CUDA, and that is recorded as a segment
   std::map<int, DeviceId> devices_;
 };
 

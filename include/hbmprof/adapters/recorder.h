@@ -13,6 +13,8 @@
 #define HBMPROF_ADAPTERS_RECORDER_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -67,19 +69,11 @@ class AdapterRecorder {
     }
   }
   // Removes the record of memory before it is freed.
-  FreedRecord BeforeFree(void* memory) const noexcept {
+  std::optional<int64_t> BeforeFree(void* memory) const noexcept {
     return record_as_ == RecordAs::kBlocks ? profiler_->RecordBlockFree(memory) : profiler_->RecordFree(memory);
   }
-  // Makes a removed record live again, because the memory could not be freed.
-  void NotFreed(const FreedRecord& record) const noexcept { profiler_->RestoreRecord(record); }
-  // Records that memory was resized at its address.
-  void Resized(void* memory, size_t bytes) const noexcept {
-    if (record_as_ == RecordAs::kBlocks) {
-      profiler_->RecordBlockResize(memory, bytes);
-    } else {
-      profiler_->RecordResize(memory, bytes);
-    }
-  }
+  // Counts that the memory of a removed record could not be freed.
+  void NotFreed() const noexcept { profiler_->RecordRefusedFree(); }
   // Reports that the call `call` found no memory (ReportOutOfMemory). A pool can continue without another segment, so
   // for RecordAs::kSegments this does nothing.
   void OutOfMemory(std::string_view call, size_t bytes) const noexcept {
@@ -97,26 +91,22 @@ class AdapterRecorder {
   Attributes attributes_;
 };
 
-// Removes the record of memory that is about to be freed. If neither Done nor Undo was called, the destructor makes it
-// live again: the free has failed.
+// Removes the record of memory that is about to be freed. If Done was not called, the destructor counts a refused free.
 class FreeInProgress {
  public:
   FreeInProgress(const AdapterRecorder& recorder, void* memory)
-      : recorder_(recorder), record_(recorder.BeforeFree(memory)) {}
-  ~FreeInProgress() { Undo(); }
+      : recorder_(recorder), is_done_(!recorder.BeforeFree(memory).has_value()) {}
+  ~FreeInProgress() {
+    if (!is_done_) recorder_.NotFreed();
+  }
   FreeInProgress(const FreeInProgress&) = delete;
   FreeInProgress& operator=(const FreeInProgress&) = delete;
 
   void Done() { is_done_ = true; }  // the memory is freed
-  void Undo() {
-    if (!is_done_) recorder_.NotFreed(record_);
-    is_done_ = true;
-  }
 
  private:
   const AdapterRecorder& recorder_;
-  const FreedRecord record_;
-  bool is_done_ = false;
+  bool is_done_;
 };
 
 }  // namespace hbmprof::adapters

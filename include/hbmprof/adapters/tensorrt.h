@@ -47,15 +47,12 @@ class TrackingGpuAllocatorOf : public Interface {
   [[gnu::noinline]] void* reallocate(void* memory, uint64_t alignment, uint64_t bytes) noexcept override {
     const Caller caller = Caller::OfThisFunction();
     const ScopedCaller scope(caller);
-    FreeInProgress free(recorder_, memory);
+    const std::optional<int64_t> old_bytes = recorder_.BeforeFree(memory);
     void* const moved = upstream_.reallocate(memory, alignment, bytes);
-    if (moved == nullptr) return nullptr;  // the memory stays as it is
-    if (moved == memory) {
-      free.Undo();
-      recorder_.Resized(memory, bytes);
-    } else {
-      free.Done();
+    if (moved != nullptr) {
       recorder_.Allocated(caller, moved, bytes);
+    } else if (old_bytes.has_value()) {  // the memory stays as it is
+      recorder_.Allocated(caller, memory, static_cast<size_t>(*old_bytes));
     }
     return moved;
   }

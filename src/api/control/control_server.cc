@@ -159,6 +159,7 @@ std::string Info(const Server& server) {
                       stats.peak_bytes_in_use, " ", stats.bytes_limit.value_or(-1), " ", InLine(device.name), "\n");
     }
   }
+  for (const std::string& warning : snapshot.warnings) absl::StrAppend(&text, "warning ", InLine(warning), "\n");
   if (const AttachRequests* const requests = attach_requests.load(std::memory_order_acquire)) {
     text += requests->describe();
   }

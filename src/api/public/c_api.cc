@@ -209,14 +209,6 @@ int WithAttributes(const hbmprof_attributes* given, const Use& use) {
   });
 }
 
-int Keep(const hbmprof::FreedRecord& record, hbmprof_freed_record* freed) {
-  hbmprof_freed_record all = {};
-  all.private_id = hbmprof::internal::ProfilerAccess::IdOf(record).value();
-  all.private_site = hbmprof::internal::ProfilerAccess::PackedRecordOf(record);
-  Fill(freed, all);
-  return record ? 1 : 0;
-}
-
 // Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
 // if the host has no memory.
 template <typename Find>
@@ -392,28 +384,16 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
 }
 
 int hbmprof_record_free(const void* ptr) {
-  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordFree(ptr)); });
-}
-
-int hbmprof_record_free_keep(const void* ptr, hbmprof_freed_record* freed) {
-  if (!HasBytes(freed, sizeof(*freed))) return 0;
-  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordFree(ptr), freed); });
+  return WithDefault([&](hbmprof::Profiler& profiler) { return profiler.RecordFree(ptr).has_value(); });
 }
 
 int hbmprof_record_block_free(const void* address) {
-  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockFree(address)); });
+  return WithDefault([&](hbmprof::Profiler& profiler) { return profiler.RecordBlockFree(address).has_value(); });
 }
 
-int hbmprof_record_block_free_keep(const void* address, hbmprof_freed_record* freed) {
-  if (!HasBytes(freed, sizeof(*freed))) return 0;
-  return WithDefault([&](hbmprof::Profiler& profiler) { return Keep(profiler.RecordBlockFree(address), freed); });
-}
-
-void hbmprof_restore_record(const hbmprof_freed_record* freed) {
-  if (!HasBytes(freed, sizeof(*freed))) return;
-  WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.RestoreRecord(
-        hbmprof::internal::ProfilerAccess::Freed(hbmprof::BufferId(freed->private_id), freed->private_site));
+void hbmprof_record_refused_free(void) {
+  WithDefault([](hbmprof::Profiler& profiler) {
+    profiler.RecordRefusedFree();
     return true;
   });
 }
@@ -528,6 +508,7 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
   all.sites = of_tracker.sites;
   all.host_bytes = of_tracker.host_bytes;
   all.max_host_bytes = of_tracker.max_host_bytes;
+  all.refused_frees = of_tracker.refused_frees;
   Fill(stats, all);
   return HBMPROF_OK;
 } catch (const std::bad_alloc&) {

@@ -184,6 +184,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   environment.ReadSignal("HBMPROF_DUMP_SIGNAL", &options.dump_signal);
   environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
+  environment.ReadNumber<int64_t>("HBMPROF_MAX_SITES", 1, int64_t{internal::SiteTable::kMaxSites}, &options.max_sites);
   environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
   environment.ReadTags("HBMPROF_TAGS", &options.tags);
   environment.ReadSwitch("HBMPROF_PYTHON", &options.python);

@@ -211,7 +211,6 @@ void LiveResolver::AddEvent(const RecordedEvent& event) {
   switch (event.kind) {
     case RecordedKind::kAlloc:
     case RecordedKind::kFree:
-    case RecordedKind::kUndoFree:
     case RecordedKind::kMoveFrom:
     case RecordedKind::kMoveTo:
       break;
@@ -256,12 +255,6 @@ void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const Recorde
     case RecordedKind::kFree:
       ++account.num_live;
       return change(0, 0, -1, -bytes);
-    case RecordedKind::kUndoFree:
-      --account.num_live;
-      return change(0, 0, 1, bytes);
-    case RecordedKind::kAllocAndFree:
-      --account.num_allocs;
-      return change(1, bytes, 0, 0);
     case RecordedKind::kCharge:
       return change(0, 0, 0, -bytes);
     case RecordedKind::kMoveFrom: {

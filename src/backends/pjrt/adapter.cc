@@ -49,7 +49,6 @@ std::vector<BufferId> PjrtRecords::RecordAll(const Caller& caller, absl::Span<co
 }
 
 void PjrtRecords::Insert(PjrtHandle handle, const Buffer& buffer) {
-  Removed stale;
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
@@ -66,29 +65,26 @@ void PjrtRecords::Insert(PjrtHandle handle, const Buffer& buffer) {
       return;
     }
     // The table has an older handle with this value, because its destruction was not seen.
-    if (entry->second.holds_memory() && DropHolder(entry->second.memory, &stale)) ended.push_back(entry->second.memory);
+    if (entry->second.holds_memory() && DropHolder(entry->second.memory)) ended.push_back(entry->second.memory);
     if (!entry->second.alias.is_null()) ended.push_back(entry->second.alias);
     entry->second = buffer;
   }
-  Free(ended, &stale);
+  Free(ended);
 }
 
-bool PjrtRecords::DropHolder(BufferId memory, Removed* removed) {
+bool PjrtRecords::DropHolder(BufferId memory) {
   const auto more = more_holders_.find(memory.value());
   if (more == more_holders_.end()) return true;
-  removed->references_.push_back(memory);
   if (--more->second == 0) more_holders_.erase(more);
   return false;
 }
 
-void PjrtRecords::Free(absl::Span<const BufferId> ids, Removed* removed) {
+int PjrtRecords::Free(absl::Span<const BufferId> ids) {
+  int ended = 0;
   for (const BufferId id : ids) {
-    if (id.is_null()) continue;
-    const FreedRecord record = profiler_.RecordFree(id);
-    // If the host has no memory to add the record to `removed`, the record has still ended. It is then missing if the
-    // plugin refuses the call, because it cannot be restored.
-    static_cast<void>(Completes([&] { removed->records_.push_back(record); }));
+    if (!id.is_null() && profiler_.RecordFree(id).has_value()) ++ended;
   }
+  return ended;
 }
 
 void PjrtRecords::RecordForeignFree(PjrtHandle handle) {
@@ -181,8 +177,7 @@ void PjrtRecords::TransferCreated(const Caller& caller, PjrtHandle client, PjrtH
     std::swap(transfers_[manager], transfer);
   });
   // The memory of an older transfer with this handle, whose destruction was not seen.
-  Removed stale;
-  Free(transfer.memory, &stale);
+  Free(transfer.memory);
 }
 
 bool PjrtRecords::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) {
@@ -201,33 +196,29 @@ bool PjrtRecords::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle bu
   return true;
 }
 
-PjrtRecords::Removed PjrtRecords::TransferDestroyed(PjrtHandle manager) {
-  Removed removed;
+int PjrtRecords::TransferDestroyed(PjrtHandle manager) {
+  std::vector<BufferId> memory;
   {
     MutexLock lock(mutex_);
     const auto found = transfers_.find(manager);
-    if (found == transfers_.end()) return removed;
-    removed.transfers_.emplace_back(manager, std::move(found->second));
+    if (found == transfers_.end()) return 0;
+    memory = std::move(found->second.memory);
     transfers_.erase(found);
   }
-  Free(removed.transfers_.front().second.memory, &removed);
-  return removed;
+  return Free(memory);
 }
 
-PjrtRecords::Removed PjrtRecords::Deleted(PjrtHandle buffer) {
-  Removed removed;
+int PjrtRecords::Deleted(PjrtHandle buffer) {
   BufferId ended;
   {
     MutexLock lock(mutex_);
     const auto found = buffers_.find(buffer);
-    if (found == buffers_.end() || found->second.deleted) return removed;
-    removed.buffers_.emplace_back(buffer, found->second);
+    if (found == buffers_.end() || found->second.deleted) return 0;
     found->second.deleted = true;
-    if (found->second.memory.is_null() || found->second.holds_memory()) return removed;
-    if (DropHolder(found->second.memory, &removed)) ended = found->second.memory;
+    if (found->second.memory.is_null() || found->second.holds_memory()) return 0;
+    if (DropHolder(found->second.memory)) ended = found->second.memory;
   }
-  if (!ended.is_null()) Free({ended}, &removed);
-  return removed;
+  return Free({ended});
 }
 
 bool PjrtRecords::IsHolder(PjrtHandle buffer) const {
@@ -247,10 +238,9 @@ void PjrtRecords::KeepHolders(Handles& buffers) {
                 buffers.end());
 }
 
-PjrtRecords::Removed PjrtRecords::Destroyed(PjrtHandle buffer, bool* known) {
-  Removed removed;
+int PjrtRecords::Destroyed(PjrtHandle buffer, bool* known) {
   *known = true;
-  if (buffer == nullptr) return removed;
+  if (buffer == nullptr) return 0;
   absl::InlinedVector<BufferId, 2> ended;
   {
     MutexLock lock(mutex_);
@@ -259,16 +249,14 @@ PjrtRecords::Removed PjrtRecords::Destroyed(PjrtHandle buffer, bool* known) {
       *known = false;
     } else {
       const Buffer& entry = found->second;
-      removed.buffers_.emplace_back(buffer, entry);
-      if (entry.holds_memory() && DropHolder(entry.memory, &removed)) ended.push_back(entry.memory);
+      if (entry.holds_memory() && DropHolder(entry.memory)) ended.push_back(entry.memory);
       if (!entry.alias.is_null()) ended.push_back(entry.alias);
       Buffers::node_type node = buffers_.extract(found);
       if (spare_.size() < kMaxSpareNodes) spare_.push_back(std::move(node));
     }
   }
   if (!*known) RecordForeignFree(buffer);
-  Free(ended, &removed);
-  return removed;
+  return Free(ended);
 }
 
 void PjrtRecords::ReferenceAdded(PjrtHandle buffer) {
@@ -279,16 +267,15 @@ void PjrtRecords::ReferenceAdded(PjrtHandle buffer) {
 
 void PjrtRecords::ReferenceDropped(PjrtHandle buffer) {
   BufferId ended;
-  Removed removed;
   {
     MutexLock lock(mutex_);
     const auto found = buffers_.find(buffer);
     if (found == buffers_.end() || found->second.external_references == 0) return;
     Buffer& entry = found->second;
     if (--entry.external_references > 0 || !entry.deleted || entry.memory.is_null()) return;
-    if (DropHolder(entry.memory, &removed)) ended = entry.memory;
+    if (DropHolder(entry.memory)) ended = entry.memory;
   }
-  if (!ended.is_null()) Free({ended}, &removed);
+  Free({ended});
 }
 
 void PjrtRecords::Loaded(const Caller& caller, PjrtHandle executable, std::shared_ptr<const PjrtProgram> program) {
@@ -316,8 +303,7 @@ void PjrtRecords::Loaded(const Caller& caller, PjrtHandle executable, std::share
     MutexLock lock(mutex_);
     std::swap(executables_[executable], loaded);
   });
-  Removed stale;
-  Free(loaded.code, &stale);
+  Free(loaded.code);
 }
 
 std::shared_ptr<const PjrtProgram> PjrtRecords::FindProgram(PjrtHandle executable) {
@@ -332,40 +318,32 @@ PjrtHandle PjrtRecords::ClientOf(PjrtHandle buffer) {
   return found == buffers_.end() ? nullptr : found->second.client;
 }
 
-PjrtRecords::Removed PjrtRecords::ExecutableDeleted(PjrtHandle executable) {
-  Removed removed;
+int PjrtRecords::ExecutableDeleted(PjrtHandle executable) {
   std::vector<BufferId> code;
   {
     MutexLock lock(mutex_);
     const auto found = executables_.find(executable);
-    if (found == executables_.end()) return removed;
-    removed.executables_.emplace_back(executable, found->second);
+    if (found == executables_.end()) return 0;
     code = std::exchange(found->second.code, {});
   }
-  Free(code, &removed);
-  return removed;
+  return Free(code);
 }
 
-PjrtRecords::Removed PjrtRecords::ExecutableDestroyed(PjrtHandle executable, bool* known) {
-  Removed removed;
+int PjrtRecords::ExecutableDestroyed(PjrtHandle executable, bool* known) {
+  std::vector<BufferId> code;
   *known = true;
-  if (executable == nullptr) return removed;
+  if (executable == nullptr) return 0;
   {
     MutexLock lock(mutex_);
     const auto found = executables_.find(executable);
-    if (found == executables_.end()) {
-      *known = false;
-    } else {
-      removed.executables_.emplace_back(executable, std::move(found->second));
+    *known = found != executables_.end();
+    if (*known) {
+      code = std::move(found->second.code);
       executables_.erase(found);
     }
   }
-  if (!*known) {
-    RecordForeignFree(executable);
-    return removed;
-  }
-  Free(removed.executables_.front().second.code, &removed);
-  return removed;
+  if (!*known) RecordForeignFree(executable);
+  return Free(code);
 }
 
 void PjrtRecords::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) {
@@ -378,41 +356,38 @@ void PjrtRecords::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMe
   if (!stale.is_null()) profiler_.RecordFree(stale);
 }
 
-PjrtRecords::Removed PjrtRecords::HostUnmapped(PjrtHandle data) {
-  Removed removed;
+int PjrtRecords::HostUnmapped(PjrtHandle data) {
   BufferId ended;
   {
     MutexLock lock(mutex_);
     const auto found = mapped_.find(data);
-    if (found == mapped_.end()) return removed;
+    if (found == mapped_.end()) return 0;
     ended = found->second;
-    removed.mapped_.emplace_back(data, ended);
     mapped_.erase(found);
   }
-  if (!ended.is_null()) Free({ended}, &removed);
-  return removed;
+  return Free({ended});
 }
 
-PjrtRecords::Removed PjrtRecords::ClientDestroyed(PjrtHandle client) {
-  Removed removed;
-  MutexLock lock(mutex_);
-  const auto take = [client](auto& from, auto& to) {
-    for (auto entry = from.begin(); entry != from.end();) {
-      if (entry->second.client != client) {
-        ++entry;
-        continue;
+std::vector<PjrtRecords::Leak> PjrtRecords::ClientDestroyed(PjrtHandle client) {
+  std::vector<Buffer> buffers;
+  std::vector<Executable> executables;
+  std::vector<Transfer> transfers;
+  {
+    MutexLock lock(mutex_);
+    const auto take = [client](auto& from, auto& to) {
+      for (auto entry = from.begin(); entry != from.end();) {
+        if (entry->second.client != client) {
+          ++entry;
+          continue;
+        }
+        to.push_back(std::move(entry->second));
+        entry = from.erase(entry);
       }
-      to.emplace_back(entry->first, std::move(entry->second));
-      entry = from.erase(entry);
-    }
-  };
-  take(buffers_, removed.buffers_);
-  take(executables_, removed.executables_);
-  take(transfers_, removed.transfers_);
-  return removed;
-}
-
-std::vector<PjrtRecords::Leak> PjrtRecords::LeaksIn(const Removed& removed) const {
+    };
+    take(buffers_, buffers);
+    take(executables_, executables);
+    take(transfers_, transfers);
+  }
   std::map<std::tuple<DeviceId, MemoryKind, int64_t, uintptr_t>, Leak> rows;
   const auto add = [&](BufferId id, uintptr_t made_by) {
     const std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
@@ -426,16 +401,16 @@ std::vector<PjrtRecords::Leak> PjrtRecords::LeaksIn(const Removed& removed) cons
   // Memory that several buffers share is listed once: by the buffer that it was created for, if that buffer is among
   // them.
   std::map<uint64_t, uintptr_t> memory;
-  for (const auto& [handle, buffer] : removed.buffers_) {
+  for (const Buffer& buffer : buffers) {
     if (!buffer.holds_memory()) continue;
     const auto [entry, is_new] = memory.emplace(buffer.memory.value(), buffer.made_by);
     if (buffer.alias.is_null()) entry->second = buffer.made_by;
   }
   for (const auto& [id, made_by] : memory) add(BufferId(id), made_by);
-  for (const auto& [handle, executable] : removed.executables_) {
+  for (const Executable& executable : executables) {
     for (const BufferId id : executable.code) add(id, executable.made_by);
   }
-  for (const auto& [handle, transfer] : removed.transfers_) {
+  for (const Transfer& transfer : transfers) {
     for (const BufferId id : transfer.memory) add(id, transfer.made_by);
   }
   std::vector<Leak> sorted;
@@ -444,19 +419,6 @@ std::vector<PjrtRecords::Leak> PjrtRecords::LeaksIn(const Removed& removed) cons
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Leak& a, const Leak& b) { return a.count * a.bytes > b.count * b.bytes; });
   return sorted;
-}
-
-void PjrtRecords::PutBack(const Removed& removed) {
-  // The handles are restored before the records, because a record without a handle would never end.
-  {
-    MutexLock lock(mutex_);
-    for (const auto& [handle, buffer] : removed.buffers_) buffers_[handle] = buffer;
-    for (const auto& [handle, executable] : removed.executables_) executables_[handle] = executable;
-    for (const auto& [handle, transfer] : removed.transfers_) transfers_[handle] = transfer;
-    for (const auto& [data, memory] : removed.mapped_) mapped_[data] = memory;
-    for (const BufferId memory : removed.references_) AddHolder(memory);
-  }
-  for (const FreedRecord& record : removed.records_) profiler_.RestoreRecord(record);
 }
 
 }  // namespace hbmprof::internal

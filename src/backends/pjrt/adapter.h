@@ -61,8 +61,8 @@ struct PjrtProgram {
 // Thread-safe. A handle must not be used in two threads between its creation and the return of the call that made it,
 // nor after the call that destroys it has begun.
 //
-// The plugin may refuse a call that ends memory or a handle. Such a call is recorded in two steps: before the real
-// call, a function that returns Removed; after the real call, PutBack() if it failed.
+// A function that removes memory or a handle is called before the real call. It returns the number of records that have
+// ended. They do not come back if the plugin refuses the call.
 //
 // Each function that adds something throws std::bad_alloc if the host has no memory for it; then nothing is recorded.
 class PjrtRecords {
@@ -95,18 +95,6 @@ class PjrtRecords {
   };
 
  public:
-  // Handles and records that a function removed; see PutBack.
-  class Removed {
-    friend class PjrtRecords;
-    // Removal of one handle takes no host memory.
-    absl::InlinedVector<std::pair<PjrtHandle, Buffer>, 1> buffers_;
-    absl::InlinedVector<FreedRecord, 2> records_;
-    absl::InlinedVector<std::pair<PjrtHandle, Executable>, 1> executables_;
-    absl::InlinedVector<std::pair<PjrtHandle, Transfer>, 1> transfers_;
-    absl::InlinedVector<std::pair<PjrtHandle, BufferId>, 1> mapped_;
-    // Memory that has lost one holder and still has others.
-    absl::InlinedVector<BufferId, 1> references_;
-  };
   // Buffers and executables that a client did not destroy: one row for each group of equal ones.
   struct Leak {
     int64_t count = 0;
@@ -142,11 +130,11 @@ class PjrtRecords {
   // `buffer` is the handle of the transfer's buffer `index`. Returns false if that is unknown.
   bool TransferRetrieved(PjrtHandle manager, int index, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the transfer and the memory whose handle was not retrieved.
-  Removed TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
+  int TransferDestroyed(PjrtHandle manager) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call when the handle no longer holds its memory: it was deleted, or donated to an execution. Has no effect
   // if the handle holds no memory or is unknown.
-  Removed Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  int Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns whether the handle is known and holds memory.
   bool Holds(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the handles from `buffers` that are unknown or hold no memory.
@@ -154,7 +142,7 @@ class PjrtRecords {
   void KeepHolders(Handles& buffers) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before the handle is destroyed. Sets `*known` to whether it is known; an unknown handle is counted as a
   // foreign free. A null handle is ignored, and counts as known.
-  Removed Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  int Destroyed(PjrtHandle buffer, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the client that made a buffer, null if that is unknown.
   PjrtHandle ClientOf(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // External references: the memory of a deleted buffer stays live until the last one is dropped.
@@ -167,21 +155,16 @@ class PjrtRecords {
   // Returns null if the executable is unknown.
   std::shared_ptr<const PjrtProgram> FindProgram(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before the executable is deleted: its code is freed, but the handle stays valid.
-  Removed ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  Removed ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
+  int ExecutableDeleted(PjrtHandle executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  int ExecutableDestroyed(PjrtHandle executable, bool* known) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Host memory that a client pins and unpins.
   void HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  Removed HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
+  int HostUnmapped(PjrtHandle data) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Call before the client is destroyed. Removes its handles. The records of the memory that they hold stay, because it
-  // is a leak.
-  Removed ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the recorded memory of the handles that ClientDestroyed removed, the largest rows first.
-  std::vector<Leak> LeaksIn(const Removed& removed) const;
-
-  // Restores the state before the function that returned `removed`, because the real call failed.
-  void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before the client is destroyed. Removes its handles, and returns the recorded memory that they hold, the
+  // largest rows first. Its records stay, because it is a leak.
+  std::vector<Leak> ClientDestroyed(PjrtHandle client) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Buffers = std::unordered_map<PjrtHandle, Buffer>;
@@ -195,10 +178,11 @@ class PjrtRecords {
   template <typename Enter>
   void InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter);
   void Insert(PjrtHandle handle, const Buffer& buffer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Removes one holder of `memory`. Returns true if it was the last one; otherwise adds `memory` to `removed`.
-  bool DropHolder(BufferId memory, Removed* removed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes one holder of `memory`. Returns true if it was the last one.
+  bool DropHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddHolder(BufferId memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++more_holders_[memory.value()]; }
-  void Free(absl::Span<const BufferId> ids, Removed* removed);
+  // Returns the number of records that have ended.
+  int Free(absl::Span<const BufferId> ids);
   void RecordForeignFree(PjrtHandle handle);
 
   Profiler& profiler_;

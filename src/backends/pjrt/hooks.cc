@@ -26,7 +26,6 @@ namespace hbmprof::internal {
 namespace {
 
 using namespace pjrt;  // NOLINT: most names in this file are from there
-using Removed = PjrtRecords::Removed;
 
 // Whether the struct of the caller has this field. It may not have the field, because the caller may have been built
 // with an older header.
@@ -130,17 +129,14 @@ Error* CallThenFollow(TrackedPlugin& tracked, int slot, Args* args, const Follow
   return Finish(tracked, slot, error, &NothingKnown);
 }
 
-// Calls remove() also while recording is off.
+// Calls remove(), which returns the number of records that have ended, also while recording is off.
 template <typename Args, typename Remove>
 Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove& remove) {
-  std::optional<Removed> removed;
+  int ended = 0;
   RecordOrDrop(
-      tracked, [&] { removed.emplace(remove()); }, &ZeroBytes);
+      tracked, [&] { ended = remove(); }, &ZeroBytes);
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error != nullptr && removed.has_value()) {
-    RecordOrDrop(
-        tracked, [&] { tracked.records.PutBack(*removed); }, &ZeroBytes);
-  }
+  if (error != nullptr && ended > 0) tracked.profiler.RecordRefusedFree();
   return Finish(tracked, slot, error, &NothingKnown);
 }
 
@@ -175,8 +171,7 @@ std::vector<Symbolizer::Name> NamesOf(const Profiler& profiler, const std::vecto
   return names;
 }
 
-void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
-  const std::vector<PjrtRecords::Leak> rows = tracked.records.LeaksIn(removed);
+void ReportLeaks(TrackedPlugin& tracked, const std::vector<PjrtRecords::Leak>& rows) {
   if (rows.empty()) return;
   constexpr size_t kMaxRows = 10;
   const size_t listed = std::min(rows.size(), kMaxRows);
@@ -207,17 +202,12 @@ void ReportLeaks(TrackedPlugin& tracked, const Removed& removed) {
 Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* args) {
   // The client's devices end with it, so their probes must no longer run, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
-  Error* const error = RemoveThenCall(tracked, kClientDestroy, args, [&] {
-    Removed removed = tracked.records.ClientDestroyed(args->client);
-    if (!Completes([&] { ReportLeaks(tracked, removed); })) {
+  return RemoveThenCall(tracked, kClientDestroy, args, [&] {
+    if (!Completes([&] { ReportLeaks(tracked, tracked.records.ClientDestroyed(args->client)); })) {
       PrintMessage("hbmprof: the host has no memory to list the buffers that a destroyed PJRT client did not free");
     }
-    return removed;
+    return 0;
   });
-  if (error != nullptr)
-    RecordOrDrop(
-        tracked, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
-  return error;
 }
 
 Error* MapHostMemory(TrackedPlugin& tracked, const Caller& caller, DmaMapArgs* args) {
@@ -271,9 +261,9 @@ Error* DeleteExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableA
 Error* DestroyExecutable(TrackedPlugin& tracked, const Caller&, LoadedExecutableArgs* args) {
   return RemoveThenCall(tracked, kLoadedExecutableDestroy, args, [&] {
     bool known = false;
-    Removed removed = tracked.records.ExecutableDestroyed(args->executable, &known);
+    const int ended = tracked.records.ExecutableDestroyed(args->executable, &known);
     if (!known) WarnOnceOfForeign(tracked, "executable");
-    return removed;
+    return ended;
   });
 }
 
@@ -499,9 +489,9 @@ Error* DeleteBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
 Error* DestroyBuffer(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {
   return RemoveThenCall(tracked, kBufferDestroy, args, [&] {
     bool known = false;
-    Removed removed = tracked.records.Destroyed(args->buffer, &known);
+    const int ended = tracked.records.Destroyed(args->buffer, &known);
     if (!known) WarnOnceOfForeign(tracked, "buffer");
-    return removed;
+    return ended;
   });
 }
 Error* IncreaseReferences(TrackedPlugin& tracked, const Caller&, BufferArgs* args) {

@@ -33,12 +33,16 @@ enum InjectedPart : uint32_t {
 
 // The functions of Profiler that a joined profiler only passes on while it is enabled: F(Result, Name, parameters,
 // arguments). Each of them is a function of the table, of ProfilerImpl and of src/inject/injected_profiler.cc.
-#define HBMPROF_FORWARDED(F)                                                     \
-  F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                \
-  F(bool, RecordBlockResize, (BufferId address, size_t bytes), (address, bytes)) \
-  F(bool, SplitSegment, (BufferId address, size_t bytes), (address, bytes))      \
-  F(bool, MergeSegments, (BufferId first, BufferId second), (first, second))     \
-  F(void, RecordDropped, (size_t bytes), (bytes))
+#define HBMPROF_FORWARDED(F)                                                                \
+  F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                           \
+  F(bool, RecordBlockResize, (BufferId address, size_t bytes), (address, bytes))            \
+  F(bool, SplitSegment, (BufferId address, size_t bytes), (address, bytes))                 \
+  F(bool, MergeSegments, (BufferId first, BufferId second), (first, second))                \
+  F(void, RecordDropped, (size_t bytes), (bytes))                                           \
+  F(void, RecordRefusedFree, (), ())                                                        \
+  F(uint32_t, KeepSite, (const Caller& caller, size_t bytes, const Attributes& attributes), \
+    (caller, bytes, attributes))                                                            \
+  F(bool, RecordAllocAt, (uint32_t site, BufferId id, size_t bytes), (site, id, bytes))
 
 // No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
 // Devices, allocators and kinds are the injected profiler's numbers. Texts need no terminating zero. Each function has
@@ -60,13 +64,11 @@ struct InjectedProfiler {
   Record* RecordAlloc;
   Record* RecordSegment;
   Record* RecordBlock;
-  FreedRecord (*RecordFree)(BufferId id);
-  FreedRecord (*RecordBlockFree)(BufferId address);
+  int64_t (*record_free)(BufferId id);  // -1: no record
+  int64_t (*record_block_free)(BufferId address);
 #define HBMPROF_DECLARE(Result, Name, parameters, arguments) Result(*Name) parameters;
   HBMPROF_FORWARDED(HBMPROF_DECLARE)
 #undef HBMPROF_DECLARE
-  void (*RestoreRecord)(const FreedRecord& record);
-  FreedRecord (*PrepareRecord)(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
   bool (*find_buffer)(BufferId id, LiveBuffer* buffer);
 
   int (*device)(const char* name, size_t size, uint32_t* number);
@@ -107,7 +109,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 6;
+inline constexpr uint32_t kInjectedVersion = 7;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";
@@ -132,18 +134,9 @@ inline const InjectedProfiler* JoinedProfiler() {
 // Makes this copy use its own profiler. Must be called before any other function of the library.
 void StaySeparate();
 
-// Access to the private members of Profiler and FreedRecord, for the code on both sides of the table.
+// Access to the private members of Profiler, for the code on both sides of the table.
 class ProfilerAccess {
  public:
-  // The words of a FreedRecord. The second is that of LiveTable::Pack if the record is not empty.
-  static BufferId IdOf(const FreedRecord& record) { return record.id_; }
-  static uint64_t PackedRecordOf(const FreedRecord& record) { return record.record_; }
-  static FreedRecord Freed(BufferId id, uint64_t packed_record) {
-    FreedRecord freed;
-    freed.id_ = id;
-    freed.record_ = packed_record;
-    return freed;
-  }
   union OffProfiler;  // holds that of Profiler::Off(): see profiler.cc
   // Returns a profiler that records into `injected`.
   static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }

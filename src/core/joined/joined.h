@@ -22,6 +22,8 @@ class Joined {
  public:
   explicit Joined(const InjectedProfiler& injected) : injected_(injected) {}
 
+  std::optional<int64_t> RecordFree(BufferId id) const { return Freed(injected_.record_free(id)); }
+  std::optional<int64_t> RecordBlockFree(BufferId address) const { return Freed(injected_.record_block_free(address)); }
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
@@ -45,6 +47,7 @@ class Joined {
   void EndMark() const { injected_.end_mark(); }
 
  private:
+  static std::optional<int64_t> Freed(int64_t bytes) { return bytes < 0 ? std::nullopt : std::optional(bytes); }
   static uint32_t NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name);
   template <typename T>
   T Read(InjectedPart part, DeviceId device = kDefaultDevice, MemorySpace space = MemorySpace::kDevice) const;

@@ -77,7 +77,7 @@ class Stream {
          value.processes);
   }
   void PassOne(TrackerStats& value) {
-    Pass(value.foreign_frees, value.replaced_records, value.dropped_records, value.dropped_bytes,
+    Pass(value.foreign_frees, value.refused_frees, value.replaced_records, value.dropped_records, value.dropped_bytes,
          value.reentrant_events, value.truncated_stacks, value.dropped_tag_values, value.live_records, value.sites,
          value.host_bytes, value.max_host_bytes, value.unwinder);
   }
@@ -129,7 +129,7 @@ class Stream {
 };
 
 // A field that is added to one of these must be added to its list above.
-static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 11 + sizeof(std::string));
+static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 12 + sizeof(std::string));
 static_assert(sizeof(DeviceProbe) == 8 * 15 + sizeof(std::string) + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));

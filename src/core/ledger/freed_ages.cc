@@ -40,15 +40,6 @@ void FreedAges::Add(SiteId site, int octave) {
   if (freed.load(std::memory_order_relaxed) < UINT32_MAX - 1024) freed.fetch_add(1, std::memory_order_relaxed);
 }
 
-void FreedAges::Subtract(SiteId site, int octave) {
-  Counters* const counters = Find(site);
-  if (counters == nullptr) return;
-  std::atomic<uint32_t>& freed = counters->freed[octave];
-  uint32_t count = freed.load(std::memory_order_relaxed);
-  while (count != 0 && !freed.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
-  }
-}
-
 std::vector<int64_t> FreedAges::Of(SiteId site, int64_t freed) const {
   std::vector<int64_t> counts;
   const Counters* const counters = Find(site);

@@ -25,13 +25,11 @@ class FreedAges {
   // In a forked child it may be called at any instant of the parent's other threads (fork.h).
   ~FreedAges();
 
-  // Counts a freed buffer whose age is in this octave, or undoes that. A counter stays at its largest value. If the
+  // Counts a freed buffer whose age is in this octave. A counter stays at its largest value. If the
   // host has no memory for the counters, the buffer counts as a young one.
   void Add(SiteId site, int octave);
-  void Subtract(SiteId site, int octave);
   // Returns the counters, by octave, without zeros at the end. `freed`: the number of the site's freed buffers; the sum
-  // of the counters is at most that. (The sum of all counters can be larger: buffers may be freed meanwhile, and a free
-  // is undone with the age at that time, or without one if the birth is not known any more.)
+  // of the counters is at most that. (Buffers may be freed meanwhile.)
   std::vector<int64_t> Of(SiteId site, int64_t freed) const;
 
  private:
@@ -42,7 +40,7 @@ class FreedAges {
   static_assert(sizeof(Counters) == 100);
 
   // A page more than the counters need, so that they are in small pages (see MapPages).
-  size_t BytesOfAll() const { return sites_.max_sites() * sizeof(Counters) + 4096; }
+  size_t BytesOfAll() const { return sites_.capacity() * sizeof(Counters) + 4096; }
   // Returns null if the site has no counters.
   Counters* Find(SiteId site) const;
   // Returns null if the host has no memory.

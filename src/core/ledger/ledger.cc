@@ -16,7 +16,7 @@ Ledger::Ledger(const SiteTable& sites, int flush_every)
 Ledger::~Ledger() {
   ForEachShard([&](Shard& shard) {
     UnmapRetiredPages(shard.cells, BytesOfCells());
-    for (SiteId site = 0; site < sites_.max_sites(); site += 1u << kChunkBits) {
+    for (SiteId site = 0; site < sites_.capacity(); site += 1u << kChunkBits) {
       if (HasCells(shard, site)) CountHostBytes(-kChunkBytes);
     }
   });
@@ -182,10 +182,8 @@ void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_
 }
 
 void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
-  if (event == Event::kUndoFree && ledger_.FreesOf(record.site) <= 0) event = Event::kAlloc;
   const int octave = OctaveNow(record.birth);
   if (octave >= 0 && event == Event::kFree) ledger_.freed_ages_.Add(record.site, octave);
-  if (octave >= 0 && event == Event::kUndoFree) ledger_.freed_ages_.Subtract(record.site, octave);
   Enter(event, id, record.site, record.bytes);
 }
 
@@ -272,14 +270,6 @@ AccountTotals Ledger::Totals(AccountId account) const {
   const AccountTotals totals = SumOf(account);
   UnlockAll();
   return totals;
-}
-
-int64_t Ledger::FreesOf(SiteId site) const {
-  int64_t frees = 0;
-  ForEachShard([&](const Shard& shard) {
-    if (HasCells(shard, site)) frees += shard.cells[site].freed_objects;
-  });
-  return frees;
 }
 
 int64_t Ledger::CountLive() const {

@@ -116,10 +116,7 @@ class Ledger {
   enum class Event : uint8_t {
     kAlloc,
     kFree,
-    kUndoFree,      // undoes a kFree: the buffer was not freed
-    kAllocAndFree,  // both in one event: the buffer is never in use and makes no peak
   };
-  static_assert(static_cast<int>(RecordedKind::kAllocAndFree) == static_cast<int>(Event::kAllocAndFree));
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
   bool MakeCells(SiteId site) {
@@ -246,9 +243,7 @@ class Ledger {
 
     // Enters the allocation or the free of an object of `bytes` bytes.
     void Enter(Event event, uint64_t id, SiteId site, int64_t bytes);
-    // The same for a record of the live table. Also counts the age of a buffer that is freed, or undoes that. A
-    // kUndoFree needs all shards. It is entered as a kAlloc if the site has no free to undo: the record is that of the
-    // process that has forked this one.
+    // The same for a record of the live table. Also counts the age of a buffer that is freed.
     void Enter(Event event, uint64_t id, const LiveRecord& record);
     // `site` is the site of a segment. Removes `bytes` bytes from those in use at this site, because they are counted
     // in another site from now on. If `bytes` is negative, adds -`bytes` bytes, which become idle.
@@ -472,9 +467,7 @@ class Ledger {
   // Counts an event in its account and in a cell that is in the account's present epoch. The headroom stays.
   static void Count(Event event, Account& account, int64_t bytes, Cell* cell);
   // Returns by how much an event raises the bytes in use.
-  static int64_t AddedBytes(Event event, int64_t bytes) {
-    return event == Event::kFree ? -bytes : event == Event::kAllocAndFree ? 0 : bytes;
-  }
+  static int64_t AddedBytes(Event event, int64_t bytes) { return event == Event::kFree ? -bytes : bytes; }
   // Returns by how much an event raises the number of live records.
   static int RecordsOf(Event event) { return static_cast<int>(AddedBytes(event, 1)); }
   // Must be called before a cell of `account` in `shard` changes.
@@ -487,7 +480,7 @@ class Ledger {
   }
   // Adds what the shard has not added to live_records_ yet, and looks at the clock.
   void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  size_t ChunkCount() const { return ((sites_.max_sites() - 1) >> kChunkBits) + 1; }
+  size_t ChunkCount() const { return ((sites_.capacity() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
   size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
   // The functions from here to SumOf, except LockAll, need all locks.
@@ -502,7 +495,6 @@ class Ledger {
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
-  int64_t FreesOf(SiteId site) const;
   // Calls `visit(shard)` for the shards with these bits.
   template <typename Visit>
   void ForEachShardOf(uint32_t shards, const Visit& visit) const;
@@ -531,21 +523,15 @@ class Ledger {
 };
 
 inline void Ledger::Count(Event event, Account& account, int64_t bytes, Cell* cell) {
-  if (event == Event::kAlloc || event == Event::kAllocAndFree) {
+  if (event == Event::kAlloc) {
     ++cell->alloc_objects;
     cell->AddAllocBytes(bytes);
     ++account.num_allocs;
     if (bytes > account.largest_alloc) account.largest_alloc = bytes;
-  }
-  if (event == Event::kFree || event == Event::kAllocAndFree) {
+  } else {
     ++cell->freed_objects;
     cell->freed_bytes += bytes;
     ++account.num_frees;
-  }
-  if (event == Event::kUndoFree) {
-    --cell->freed_objects;
-    cell->freed_bytes -= bytes;
-    --account.num_frees;
   }
 }
 

@@ -10,10 +10,8 @@
 namespace hbmprof::internal {
 
 enum class RecordedKind : uint8_t {
-  kAlloc,         // a buffer of `bytes` bytes was allocated at `site`
-  kFree,          // that buffer was freed
-  kUndoFree,      // the free before did not happen: the buffer is live
-  kAllocAndFree,  // an allocation that ended before it was in use: counts as allocated, was never live
+  kAlloc,  // a buffer of `bytes` bytes was allocated at `site`
+  kFree,   // that buffer was freed
   // `bytes` bytes of the segment at `site` are counted in blocks from now on, not at `site`. Negative: they become idle
   // bytes of the segment again. No buffer is allocated or freed.
   kCharge,
@@ -26,7 +24,7 @@ enum class RecordedKind : uint8_t {
   kResetPeak,  // the peak of the account with number `id` (device * kMemorySpaceCount + space) is reset; no site
   kMark,       // such as a snapshot for a profile at this instant; `id` is the number of the mark; no site
 };
-inline constexpr int kRecordedKinds = 11;
+inline constexpr int kRecordedKinds = 9;
 inline constexpr uint32_t kNoRecordedSite = UINT32_MAX;
 
 struct RecordedEvent {

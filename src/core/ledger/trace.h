@@ -13,7 +13,6 @@ enum class EventStep : uint8_t {
   kSegmentPlaced,  // the segment's site is known, and nothing is recorded
   kBlockPlaced,    // the block's probable site is known, and nothing is recorded
   kSegmentFreed,   // the free of a segment, or another that needs all shards, has changed nothing yet
-  kRestoring,      // a free is to be undone, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per

@@ -141,13 +141,11 @@ SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) 
 std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
   constexpr std::optional<Added> kNeedsAll = std::nullopt;
   if (!change.is_usable()) return Added::kNoMemory;
-  if (addition.event == Event::kUndoFree && !change.holds_all()) return kNeedsAll;
   uint64_t id = addition.id;
   LiveRecord record = addition.record;
   Attributes attributes;  // of a block
   if (IsBlockId(id)) {
     const Position position = PositionIn(AddressOf(id), record.bytes);
-    if (addition.keeps_id && (position.id != id || !position.in_pool)) return Added::kAdded;
     id = position.id;
     attributes = position.AttributesOf(addition.named);
     record.site = SiteWith(record.site, attributes, position.in_pool);
@@ -162,7 +160,6 @@ std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& additio
     // The block may fit after the removal of a block whose free was not recorded.
     LiveRecord other;
     if (live_.Find(id, &other)) return Added::kReplaces;
-    if (addition.keeps_id) return Added::kRefused;
     taken = 0;
     record.site = SiteWith(record.site, attributes, /*in_pool=*/false);
     if (record.site == kNoSite || !change.Prepare(record.site)) return Added::kNoMemory;
@@ -175,7 +172,7 @@ std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& additio
     if (!is_admitted) return kNeedsAll;
     return inserted == LiveTable::Inserted::kTaken ? Added::kReplaces : Added::kNoMemory;
   }
-  change.Enter(addition.event, id, record);
+  change.Enter(Event::kAlloc, id, record);
   if (site.kind == SiteKind::kPool) change.AddPoolBytes(record.bytes);
   Keep(change, id, record);
   return Added::kAdded;
@@ -257,27 +254,6 @@ std::optional<Pools::Block> Pools::FindBlock(uint64_t address) const {
     if (live_.Find(found.id, &found.record)) return found;
   }
   return std::nullopt;
-}
-
-Pools::Added Pools::Restore(uint64_t id, LiveRecord record, bool* replaced) {
-  const SiteKind kind = sites_.At(record.site).kind;
-  if (kind == SiteKind::kSegment) {
-    const auto restore = [&] {
-      Change change(ledger_, Change::Scope::kAllShards);
-      return change.is_usable() ? AddSegment(change, id, record, Event::kUndoFree) : Added::kNoMemory;
-    };
-    Added added = restore();
-    if (added == Added::kRefused && Remove(id).has_value()) {
-      *replaced = true;
-      added = restore();
-    }
-    if (added != Added::kRefused || IsBlockId(id)) return added;
-    // Another segment has its addresses now. The record is counted, but not as a segment.
-    record.site = SiteWith(record.site, sites_.Key(record.site).attributes, /*in_pool=*/false);
-    if (record.site == kNoSite) return Added::kNoMemory;
-  }
-  const Attributes attributes = sites_.Key(record.site).attributes;
-  return Add({id, record, Event::kUndoFree, attributes, /*keeps_id=*/kind == SiteKind::kBlock}, replaced);
 }
 
 bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
@@ -461,14 +437,14 @@ void Pools::SetLevels(Change& change, uint64_t start, uint64_t end, int around) 
   }
 }
 
-Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event) {
+Pools::Added Pools::AddSegment(Change& change, uint64_t id, const LiveRecord& record) {
   const LiveTable::Inserted inserted = live_.Insert(id, record);
   if (inserted == LiveTable::Inserted::kTaken) return Added::kRefused;
   if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
   const Added added = InsertSegment(change, id, record.site, record.bytes, /*was_block=*/false);
   LiveRecord erased;
   if (added == Added::kAdded) {
-    change.Enter(event, id, record);
+    change.Enter(Event::kAlloc, id, record);
   } else {
     live_.Erase(id, &erased);
   }
@@ -493,7 +469,7 @@ Pools::Added Pools::AddSegment(uint64_t address, SiteId site, int64_t bytes) {
   const bool is_taken = live_.Find(address, &other);
   if (is_taken && !IsBlockAddress(address)) return Added::kRefused;
   const uint64_t id = is_taken ? IdOf(address, outer == nullptr ? 1 : outer->depth + 1) : address;
-  return AddSegment(change, id, {site, PresentGeneration(), bytes}, Event::kAlloc);
+  return AddSegment(change, id, {site, PresentGeneration(), bytes});
 }
 
 std::optional<bool> Pools::MakeSegment(uint64_t address, int64_t bytes, AllocatorId allocator) {

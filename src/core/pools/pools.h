@@ -89,7 +89,7 @@ class Pools {
 
   enum class Added : uint8_t {
     kAdded,
-    kRefused,   // not added: for a block that keeps its id, the segments have too few idle bytes; or see AddSegment
+    kRefused,   // not added: see AddSegment
     kNoMemory,  // not added: the host has no memory, or a table is full
     kReplaces,  // not added: there is a record of that id, or it has the bytes; only AddBy returns it
   };
@@ -97,10 +97,7 @@ class Pools {
   struct Addition {
     uint64_t id;  // of a block: with any level
     LiveRecord record;
-    Event event = Event::kAlloc;  // or kUndoFree
-    Attributes named{};           // of a block: the attributes that its caller names
-    // The block is not added (the result is kAdded nevertheless) unless it gets this very id and lies in a segment.
-    bool keeps_id = false;
+    Attributes named{};  // of a block: the attributes that its caller names
   };
   // Adds a buffer or a block. A block gets the site that differs from the record's in what depends on its position: if
   // some byte lies in a segment, a site of SiteKind::kBlock. But it counts all of its bytes itself, at a site of
@@ -120,10 +117,6 @@ class Pools {
   std::optional<Block> RemoveBlock(uint64_t address);
   // Returns the innermost block at `address`.
   std::optional<Block> LookUpBlock(uint64_t address);
-  // Adds the record of `id` again, because its free is undone. `replaced`: see Add. A segment whose
-  // addresses another segment has now becomes a buffer. A block whose segment has gone is not added; the result is
-  // kAdded nevertheless, since the block would have been removed with the segment.
-  Added Restore(uint64_t id, LiveRecord record, bool* replaced);
 
   // The common cases of Add and of Remove. In any other case they do nothing and return kNotEntered. The cell of the
   // site has changed in the present epoch, and the needed locks are free (of a bucket: see below). A removed record was
@@ -137,8 +130,8 @@ class Pools {
   // A block that lies in one segment of its account and in no segment inside that one. `site` is a site of blocks.
   // If the block's bucket is full or locked, waits for its lock.
   Ledger::Entered TryAddBlock(const LiveTable::Position& position, uint64_t address, SiteId site, int64_t bytes);
-  // Sets `*id` and `*packed`.
-  Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed);
+  // Sets `*packed`.
+  Ledger::Entered TryRemoveBlock(uint64_t address, uint64_t* packed);
   // Starts loading the live table's bucket for a block whose segment lies in no other segment.
   LiveTable::Position PrefetchBlock(uint64_t address) const { return live_.Prefetch(IdOf(address, 1)); }
 
@@ -284,7 +277,7 @@ class Pools {
   // Adds the segment to the map. The blocks and segments at its addresses then lie in it. The caller enters the segment
   // itself into the ledger. `was_block`: the segment was a block, so no other block has taken its bytes.
   Added InsertSegment(Change& change, uint64_t id, SiteId site, int64_t bytes, bool was_block);
-  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record, Event event);
+  Added AddSegment(Change& change, uint64_t id, const LiveRecord& record);
   // Gives each segment in [start, end) that is deeper than `around` and also a block the id of its present depth.
   void SetLevels(Change& change, uint64_t start, uint64_t end, int around);
   // Removes a segment with all blocks and segments in it. Returns its record.
@@ -373,16 +366,15 @@ inline Ledger::Entered Pools::TryAddBlock(const LiveTable::Position& position, u
   return own.EnterBlock(Event::kAlloc, cell, bytes);
 }
 
-inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* id, uint64_t* packed) {
+inline Ledger::Entered Pools::TryRemoveBlock(uint64_t address, uint64_t* packed) {
   Ledger::OwnShard own(ledger_);
   if (!own.is_usable()) return Ledger::kNotEntered;
   Ledger::SegmentView& view = own.view();
   if (!IsInView(view, address) && !LoadView(own, address)) return Ledger::kNotEntered;
   if (!own.HasCellOfSegment()) return Ledger::kNotEntered;
-  *id = address ^ view.id_bits;
   Ledger::OwnShard::CellRef cell = nullptr;
   int64_t bytes = 0;
-  const bool is_erased = live_.TryErase(*id, packed, [&] {
+  const bool is_erased = live_.TryErase(address ^ view.id_bits, packed, [&] {
     const LiveRecord record = LiveTable::Unpack(*packed);
     bytes = record.bytes;
     cell = own.CellOfBlock(record.site);

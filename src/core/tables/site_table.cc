@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "src/capture/python/named_frames.h"
+
 namespace hbmprof::internal {
 namespace {
 
@@ -20,7 +22,9 @@ StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(p
 
 SiteTable::SiteTable(int64_t max_sites)
     : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))),
-      records_(static_cast<Site*>(ReservePages(BytesOfRecords()))) {}
+      records_(static_cast<Site*>(ReservePages(BytesOfRecords()))) {
+  other_stack_.is_other = true;
+}
 
 SiteTable::~SiteTable() {
   if (records_ != nullptr) UnmapRetiredPages(records_, BytesOfRecords());
@@ -37,12 +41,13 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   };
   const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uintptr_t {
     // A new stack is needed only for a new site.
-    if (size() >= max_sites_) return 0;
+    if (size() - other_sites_.load(std::memory_order_relaxed) >= max_sites_) return 0;
     auto* stack = static_cast<StackRecord*>(stack_arena_.Allocate(sizeof(StackRecord) + depth * sizeof(uintptr_t)));
     if (stack == nullptr) return 0;
     stack->hash = hash;
     stack->depth = static_cast<uint16_t>(depth);
     stack->truncated = captured.truncated;
+    stack->is_other = false;
     std::copy_n(captured.pcs, depth, reinterpret_cast<uintptr_t*>(stack + 1));
     return reinterpret_cast<uintptr_t>(stack);
   };
@@ -50,7 +55,25 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
   return StackOf(stacks_.Intern(hash, equal, hash_of, make));
 }
 
+std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) {
+  if (!stack.is_other) return {stack.pcs(), stack.pcs() + stack.depth};
+  const uint64_t word = InternNamedFrame(kOtherStacks, "", 0, 0);
+  return word != 0 ? std::vector<uint64_t>{word} : std::vector<uint64_t>{};
+}
+
 SiteId SiteTable::InternSite(const SiteKey& key) {
+  const SiteId site = key.stack->is_other ? kNoSite : FindOrMake(key);
+  return site != kNoSite ? site : OtherSite(SiteWords(key));
+}
+
+SiteId SiteTable::OtherSite(const SiteWords& words) {
+  SiteKey key = words.WithStack(&other_stack_);
+  key.block_bytes = 0;
+  key.tags = 0;
+  return FindOrMake(key);
+}
+
+SiteId SiteTable::FindOrMake(const SiteKey& key) {
   const SiteWords words(key);
   const uint64_t hash = HashSite(*key.stack, words);
   const auto site_of = [this](uint64_t payload) -> const Site& { return At(static_cast<SiteId>(payload - 1)); };
@@ -61,13 +84,21 @@ SiteId SiteTable::InternSite(const SiteKey& key) {
   if (key.stack->sites.load(std::memory_order_relaxed) >= kExactSites) {
     SiteKey rounded = key;
     rounded.block_bytes = RoundUpToPowerOfTwo(key.block_bytes);
-    if (rounded.block_bytes != key.block_bytes && sites_.Find(hash, equal) == 0) return InternSite(rounded);
+    if (rounded.block_bytes != key.block_bytes && sites_.Find(hash, equal) == 0) return FindOrMake(rounded);
   }
   const auto make = [&]() -> uint64_t {
     const SiteId site = size_.load(std::memory_order_relaxed);
-    if (site >= max_sites_ || records_ == nullptr || !TakeHostBytes(sizeof(Site))) return 0;
+    const SiteId others = other_sites_.load(std::memory_order_relaxed);
+    if (records_ == nullptr) return 0;
+    if (key.stack->is_other) {
+      if (others >= kOtherSites) return 0;
+      CountHostBytes(sizeof(Site));  // beyond the limit, because a byte must not disappear
+      other_sites_.store(others + 1, std::memory_order_relaxed);
+    } else {
+      if (site - others >= max_sites_ || !TakeHostBytes(sizeof(Site))) return 0;
+      const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
+    }
     new (records_ + site) Site(key);
-    const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
     size_.store(site + 1, std::memory_order_release);
     return uint64_t{site} + 1;
   };

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "hbmprof/allocation.h"
@@ -38,7 +39,8 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first.
+// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first; that of
+// SiteTable::OtherSite has none.
 struct StackRecord {
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
 
@@ -46,6 +48,7 @@ struct StackRecord {
   std::atomic<uint32_t> sites;  // number of sites with this stack
   uint16_t depth;
   bool truncated;
+  bool is_other;  // of OtherSite
 };
 
 // Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Sizes are at most 2^40,
@@ -121,7 +124,10 @@ class SiteTable {
  public:
   static constexpr SiteId kMaxSites = SiteId{1} << 22;
 
-  // Holds at most `max_sites` sites, and at most kMaxSites.
+  // The frame of the stack of OtherSite.
+  static constexpr std::string_view kOtherStacks = "[other call stacks]";
+
+  // Holds at most `max_sites` sites, and at most kMaxSites, besides those of OtherSite.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
@@ -131,12 +137,15 @@ class SiteTable {
   // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
   // and there is no memory for it or max_sites is reached.
   StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
-  // Returns the return addresses of a stack, innermost first.
-  static std::vector<uint64_t> PcsOf(const StackRecord& stack) { return {stack.pcs(), stack.pcs() + stack.depth}; }
+  // Returns the words of a stack, innermost first. May allocate: not for events.
+  static std::vector<uint64_t> PcsOf(const StackRecord& stack);
 
-  // Returns the site of `key`, whose stack comes from InternStack of the same table. Returns kNoSite if max_sites is
-  // reached or there is no memory.
+  // Returns the site of `key`, whose stack comes from InternStack or from a site of the same table. If max_sites is
+  // reached or there is no memory, returns OtherSite.
   SiteId InternSite(const SiteKey& key);
+  // Returns the site for the events whose own site has no place: one without tags and without a size, for all stacks.
+  // It has the device, the kind, the allocator and in_pool of `words`. Returns kNoSite if there are too many of these.
+  SiteId OtherSite(const SiteWords& words);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const { return records_[site]; }
@@ -145,14 +154,21 @@ class SiteTable {
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
   SiteId max_sites() const { return max_sites_; }
+  // Sites have smaller numbers than this.
+  SiteId capacity() const { return max_sites_ + kOtherSites; }
 
  private:
   static constexpr uint32_t kExactSites = 256;
+  static constexpr SiteId kOtherSites = 1024;  // the most sites of OtherSite
 
   // A page more than the records need, so that they are in small pages (see MapPages).
-  size_t BytesOfRecords() const { return max_sites_ * sizeof(Site) + 4096; }
+  size_t BytesOfRecords() const { return capacity() * sizeof(Site) + 4096; }
+  // Returns kNoSite if there is no site of the key, and no place for it.
+  SiteId FindOrMake(const SiteKey& key);
 
   const SiteId max_sites_;
+  StackRecord other_stack_ = {};
+  std::atomic<SiteId> other_sites_{0};  // their number
   InternTable stacks_;
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;

@@ -95,7 +95,7 @@ void HandedOut(const Caller& caller, uint64_t address, int64_t bytes) {
 void TakenBack(uint64_t address, int64_t bytes) {
   if (!IsDriverSegment(address)) return;
   KeepStateAtPythonEnd();
-  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address));
   if (freed.has_value() && *freed != bytes) return Refuse(State::kOtherSize, bytes, *freed);
   if (!freed.has_value() && !has_dropped.load(std::memory_order_relaxed)) Refuse(State::kUnknownFree, bytes);
 }

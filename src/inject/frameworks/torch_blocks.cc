@@ -133,7 +133,7 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
 // `live_before`: the bytes of the live blocks, as PyTorch has reported them before this free.
 void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_before) {
   KeepStateAtPythonEnd();
-  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address)).bytes();
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address));
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
   // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
   // have ended then, and PyTorch frees the blocks later.

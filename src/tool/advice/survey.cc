@@ -92,11 +92,6 @@ void Analysis::Survey() {
       live, [this](const Buffer& buffer, const RecordedEvent& event) { SurveyBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { SurveyEnd(buffer, event); },
       [this, &totals](const RecordedEvent& event) {
-        if (event.kind == RecordedKind::kAllocAndFree && !IsBlock(event.site) && event.bytes > 0) {
-          GroupOf(event.site).calls += 1;
-          AccountOf(event.site).calls += 2;
-          CountLifetime(GroupOf(event.site), event.bytes, 0);
-        }
         ReadFreeBytes(event.time, totals);
         if (event.kind == RecordedKind::kFailed) CountFailure(event, totals);
         totals.Apply(event);

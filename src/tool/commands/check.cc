@@ -153,6 +153,7 @@ class Examiner {
                       " stacks lost their outermost frames: they are deeper than HBMPROF_STACK_DEPTH, or end at code "
                       "without unwind information"),
             std::pair("replaced_records", " buffers were freed by a call that was not recorded"),
+            std::pair("refused_frees", " frees were refused: the memory may still be in use, and is not shown"),
             std::pair("foreign_frees", " frees were of buffers whose allocation was not recorded")}) {
         if (value(key) != 0) Note(Cat(value(key), text));
       }

@@ -27,6 +27,10 @@ absl::StatusOr<int> RunPs(bool exact) {
     }
   }
   Print(table.Text());
+  for (const LiveProcess& process : *processes) {
+    for (const std::string& warning : process.warnings)
+      PrintError("ps", Cat(process.id, " ", process.name, ": ", warning));
+  }
   for (const std::string& problem : silent) PrintError("ps", problem);
   return kSuccess;
 }

@@ -74,10 +74,7 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
     if (!begins && latest != shown.rend()) {
       latest->freed = event.time;
       latest->freeing_thread = event.thread;
-    } else if (event.kind == RecordedKind::kUndoFree && latest != shown.rend()) {
-      latest->freed.reset();
     } else if (begins) {
-      // Also the undone free of no buffer: a prepared record, such as the memory of a CUDA graph, becomes live so.
       begin({event.id, event.site, event.bytes, event.time, event.thread, {}, 0});
     }
   }

@@ -200,7 +200,7 @@ class MemoryVizWriter : RecordingConverter {
       if (event.site >= tables_.sites.size()) continue;
       if (internal::Ends(event.kind) && IsSegment(event.site)) {
         segments[AccountOf(tables_.sites[event.site])].erase(internal::AddressOfBuffer(event.id).value_or(0));
-      } else if (internal::Begins(event.kind) || event.kind == RecordedKind::kAllocAndFree) {
+      } else if (internal::Begins(event.kind)) {
         begin(event.id, event.bytes, event.site);
       }
     }
@@ -265,10 +265,7 @@ class MemoryVizWriter : RecordingConverter {
     }
     for (const RecordedEvent& event : change) {
       if (event.site < tables_.sites.size()) AddTo(trace_.in_use, SiteTotals::ChangeOf(event));
-      if (event.kind == RecordedKind::kAllocAndFree && !IsSegment(event.site)) {
-        Begin(event.id, event.bytes, event.site, true);
-        End(event);
-      } else if (event.kind == RecordedKind::kFailed) {
+      if (event.kind == RecordedKind::kFailed) {
         WriteFailed(event);
       } else if (event.kind == RecordedKind::kMark) {
         WriteEntry("snapshot", 0, 0, std::nullopt);

@@ -92,8 +92,8 @@ class TableRow {
 };
 
 const char* NameOf(RecordedKind kind) {
-  constexpr const char* kNames[] = {"alloc",   "free",   "undo_free", "alloc_and_free", "charge", "move_from",
-                                    "move_to", "failed", "tags",      "reset_peak",     "mark"};
+  constexpr const char* kNames[] = {"alloc",  "free", "charge",     "move_from", "move_to",
+                                    "failed", "tags", "reset_peak", "mark"};
   static_assert(std::size(kNames) == internal::kRecordedKinds);
   return kNames[static_cast<size_t>(kind)];
 }

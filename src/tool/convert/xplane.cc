@@ -241,8 +241,8 @@ class XplaneWriter : RecordingConverter {
       const size_t account = totals_.account_of(event.site);
       const int64_t in_use = totals_.account(account).in_use;
       const bool is_segment = tables_.site_kinds[event.site] == SiteKind::kSegment;
-      const bool begins = internal::Begins(event.kind) || event.kind == RecordedKind::kAllocAndFree;
-      const bool ends = !begins || is_segment || event.kind == RecordedKind::kAllocAndFree;
+      const bool begins = internal::Begins(event.kind);
+      const bool ends = !begins || is_segment;
       // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.
       if (begins) RETURN_IF_ERROR(Append(kAllocation, event, in_use, is_segment));
       if (ends) RETURN_IF_ERROR(Append(kDeallocation, event, in_use, is_segment));

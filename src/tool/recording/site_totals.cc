@@ -47,14 +47,12 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
 int64_t SiteTotals::ChangeOf(const RecordedEvent& event) {
   switch (event.kind) {
     case RecordedKind::kAlloc:
-    case RecordedKind::kUndoFree:
     case RecordedKind::kMoveTo:
       return event.bytes;
     case RecordedKind::kFree:
     case RecordedKind::kCharge:
     case RecordedKind::kMoveFrom:
       return Minus(0, event.bytes);
-    case RecordedKind::kAllocAndFree:
     case RecordedKind::kFailed:
     case RecordedKind::kTags:
     case RecordedKind::kResetPeak:
@@ -69,7 +67,6 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
   if (is_new_change_) changed_.clear();
   is_new_change_ = !event.is_continued;
   const int64_t change = ChangeOf(event);
-  const bool allocates_and_frees = event.kind == RecordedKind::kAllocAndFree;
   // A buffer of 0 bytes counts as an object.
   const bool has_site = event.site < sites_.size() && event.kind != RecordedKind::kFailed;
   if (has_site) {
@@ -85,15 +82,9 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
     AddTo(site.now.bytes, change);
     if (change > 0) AddTo(site.now.allocated_bytes, change);
     if (change < 0) site.now.freed_bytes = Minus(site.now.freed_bytes, change);
-    if (allocates_and_frees) {
-      AddTo(site.now.allocated_bytes, event.bytes);
-      AddTo(site.now.freed_bytes, event.bytes);
-    }
     if (!is_charge) {
-      if (begins) AddTo(site.now.objects, 1);
-      if (!begins && !allocates_and_frees) AddTo(site.now.objects, -1);
-      if (begins || allocates_and_frees) AddTo(site.now.allocated_objects, 1);
-      if (!begins) AddTo(site.now.freed_objects, 1);
+      AddTo(begins ? site.now.allocated_objects : site.now.freed_objects, 1);
+      AddTo(site.now.objects, begins ? 1 : -1);
     }
     AddTo(account.now.in_use, change);
     if (site.is_segment) AddTo(account.now.idle, change);

@@ -148,6 +148,8 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
     process->environment[name] = rest();
   } else if (key == "cgroup") {
     process->control_group += rest() + "\n";
+  } else if (key == "warning") {
+    process->warnings.push_back(rest());
   } else if (key == "memory") {
     LiveMemory memory;
     if (!(words >> memory.space >> memory.in_use >> memory.peak >> memory.limit)) return;

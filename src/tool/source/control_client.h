@@ -31,6 +31,7 @@ struct LiveProcess {
   std::map<std::string, std::string> environment;  // Snapshot::environment of the process
   std::string control_group;                       // what it reads in /proc/self/cgroup
   std::vector<LiveMemory> memory;
+  std::vector<std::string> warnings;  // Snapshot::warnings
 };
 
 // Returns the directory of the sockets, if the user does not name another one: $HBMPROF_SOCKET_DIR, else

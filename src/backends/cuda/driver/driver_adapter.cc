@@ -44,11 +44,12 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const Attributes attributes = OnCurrentDevice(buffer.kind);
   // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
   if (owner == nullptr) contexts_.Forget(buffer.id);
-  const uint64_t resets_before = resets_.count();
+  const uint64_t resets_before = resets_.load(std::memory_order_acquire);
   const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
   if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
     // If the device was reset before the context owned the record, the reset has ended the record. It is made again.
-    if (resets_.count() != resets_before && !profiler_.FindBuffer(buffer.id).has_value()) record();
+    if (resets_.load(std::memory_order_acquire) != resets_before && !profiler_.FindBuffer(buffer.id).has_value())
+      record();
   }
   queries_.Recorded(attributes.device);
 }
@@ -124,29 +125,24 @@ void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, con
   });
 }
 
-CudaDriverAdapter::Removed CudaDriverAdapter::Remove(BufferId id) {
-  Removed removed;
-  if (id.is_null()) return removed;
-  removed.resets_before = resets_.count();
-  removed.range = CudaDriverRanges::Instance().Remove(id.value());
-  removed.owned = contexts_.Remove(id);
-  if (removed.owned) return removed;
-  removed.id = id;
-  removed.record = profiler_.RecordFree(id);
-  if (!removed.record && from_before_.is_expected()) removed.from_before = RemoveFromBefore(id.value(), 0);
-  return removed;
+bool CudaDriverAdapter::Remove(BufferId id) {
+  if (id.is_null()) return false;
+  CudaDriverRanges::Instance().Remove(id.value());
+  contexts_.Forget(id);
+  const bool has_ended = profiler_.RecordFree(id).has_value();
+  if (!has_ended) RemoveFromBefore(id.value(), 0);
+  return has_ended;
 }
 
-CudaDriverAdapter::FromBefore CudaDriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
-  if (!from_before_.is_expected() || address >> 57 != 0) return {};  // a handle has no address
+void CudaDriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
+  if (!from_before_.is_expected() || address >> 57 != 0) return;  // a handle has no address
   const auto* const pointer = reinterpret_cast<const void*>(address);
   const CudaDriverQueries::Pointer described = queries_.DescribePointer(pointer);
-  if (described.device < 0 || described.kind != MemoryKind::kDevice) return {};
+  if (described.device < 0 || described.kind != MemoryKind::kDevice) return;
   if (bytes == 0) bytes = queries_.AddressRangeBytes(pointer);
-  const FromBefore removed = {queries_.Device(described.device), static_cast<int64_t>(bytes)};
-  from_before_.Measure(removed.device, kMeasureAttempts);
-  from_before_.Remove(removed.device, removed.bytes);
-  return removed;
+  const DeviceId device = queries_.Device(described.device);
+  from_before_.Measure(device, kMeasureAttempts);
+  from_before_.Remove(device, static_cast<int64_t>(bytes));
 }
 
 bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
@@ -160,30 +156,13 @@ bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
   return true;
 }
 
-void CudaDriverAdapter::PutBack(Removed removed) {
-  if (removed.owned) {
-    contexts_.PutBack(std::move(removed.owned));
-  } else if (removed.record) {
-    resets_.PutBack(profiler_, removed.id, removed.record, removed.resets_before);
-  }
-  from_before_.Remove(removed.from_before.device, -removed.from_before.bytes);
-  CudaDriverRanges::Instance().PutBack(removed.range);
-}
-
-CudaDriverAdapter::EndedContext CudaDriverAdapter::EndContext(const void* context) {
-  EndedContext ended;
-  ended.context = contexts_.End(context);
-  ended.context.ForEachBuffer([&](BufferId id) { physical_.UnmapArray(id, ended.unmapped); });
-  if (ended.context) ended.closed = shared_.TakeContext(profiler_, context);
+bool CudaDriverAdapter::EndContext(const void* context) {
+  const std::optional<std::vector<BufferId>> ended = contexts_.End(context);
+  if (!ended.has_value()) return false;
+  for (const BufferId id : *ended) physical_.UnmapArray(id);
+  shared_.RemoveContext(profiler_, context);
   CudaDriverRanges::Changed();
-  return ended;
-}
-
-void CudaDriverAdapter::PutBackContext(EndedContext ended) {
-  contexts_.PutBack(std::move(ended.context));
-  physical_.PutBack(std::move(ended.unmapped));
-  shared_.PutBack(profiler_, std::move(ended.closed));
-  CudaDriverRanges::Changed();
+  return true;
 }
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
@@ -194,16 +173,16 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   };
   std::vector<BufferId> arrays = physical_.ArraysWithTiles();
   arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
-  // The memory of other contexts keeps its records. They are not removed and restored, because another thread can free
-  // that memory at the same time.
+  // The memory of other contexts keeps its records. They are not removed and recorded again, because another thread can
+  // free that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
   for (const std::vector<BufferId>& owned : {contexts_.AllBuffers(), shared_.OfContexts()}) {
     kept.insert(kept.end(), owned.begin(), owned.end());
   }
-  resets_.Reset(profiler_, id, queries_.StreamOrderedAllocator(), std::move(kept));
-  CudaPhysicalMemory::Taken unmapped;
+  resets_.fetch_add(1, std::memory_order_acq_rel);
+  profiler_.DropDevice(id, queries_.StreamOrderedAllocator(), std::move(kept));
   for (const BufferId array : arrays) {
-    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array, unmapped);
+    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array);
   }
   shared_.RemoveDevice(id);
   CudaDriverRanges::Changed();

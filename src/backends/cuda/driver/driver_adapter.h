@@ -139,9 +139,8 @@ class CudaDriverAdapter {
   template <typename Real>
   int Free(BufferId id, const Real& real) {
     // The address can be used again after recording was turned on.
-    if (!profiler_.enabled()) contexts_.Remove(id);
-    return ThenCall(
-        real, [&] { return Remove(id); }, [&](Removed removed) { PutBack(std::move(removed)); });
+    if (!profiler_.enabled()) contexts_.Forget(id);
+    return ThenCall(real, [&] { return Remove(id); });
   }
   // On a stream that is being captured, this adds a node to the graph that frees the memory.
   template <typename Real>
@@ -185,10 +184,8 @@ class CudaDriverAdapter {
   template <typename Real>
   int DestroyPool(const Real& real, void* pool) {
     // A destroyed pool must not be queried.
-    CudaPools::Removed removed = pools_.Remove(pool);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) pools_.PutBack(std::move(removed));
-    return result;
+    pools_.Remove(pool);
+    return real();
   }
   // Calls `visit` for every pool that was created on this device and not destroyed. The pool is not destroyed during
   // the call.
@@ -229,9 +226,7 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int ReleasePhysical(const Real& real, cuda_driver::CUmemGenericAllocationHandle handle) {
-    return ThenCall(
-        real, [&] { return physical_.Release(handle); },
-        [&](CudaPhysicalMemory::Taken taken) { physical_.PutBack(std::move(taken)); });
+    return ThenCall(real, [&] { return physical_.Release(handle); });
   }
   template <typename Real>
   int Map(const Caller& caller, const Real& real, cuda_driver::CUdeviceptr address, size_t bytes,
@@ -241,17 +236,11 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
-    return ThenCall(
-        real,
-        [&] {
-          Unmapped unmapped{physical_.Unmap(address, bytes), {}};
-          if (!unmapped.taken.has_mappings()) unmapped.from_before = RemoveFromBefore(address, bytes);
-          return unmapped;
-        },
-        [&](Unmapped unmapped) {
-          physical_.PutBack(std::move(unmapped.taken));
-          from_before_.Remove(unmapped.from_before.device, -unmapped.from_before.bytes);
-        });
+    return ThenCall(real, [&] {
+      bool has_ended = false;
+      if (physical_.Unmap(address, bytes, &has_ended) == 0) RemoveFromBefore(address, bytes);
+      return has_ended;
+    });
   }
 
   bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
@@ -266,18 +255,10 @@ class CudaDriverAdapter {
   }
   template <typename Real>
   int DestroyArray(BufferId id, const Real& real) {
-    return ThenCall(
-        real,
-        [&] {
-          RemovedArray removed;
-          physical_.UnmapArray(id, removed.tiles);
-          removed.array = Remove(id);
-          return removed;
-        },
-        [&](RemovedArray removed) {
-          PutBack(std::move(removed.array));
-          physical_.PutBack(std::move(removed.tiles));
-        });
+    return ThenCall(real, [&] {
+      physical_.UnmapArray(id);
+      return Remove(id);
+    });
   }
 
   // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is
@@ -294,7 +275,7 @@ class CudaDriverAdapter {
   template <typename Real>
   int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
     const int result =
-        shared_.Close(profiler_, resets_, reinterpret_cast<const void*>(address), cuda_driver::kSuccess, real);
+        shared_.Close(profiler_, reinterpret_cast<const void*>(address), int{cuda_driver::kSuccess}, real);
     CudaDriverRanges::Changed();
     return result;
   }
@@ -350,31 +331,26 @@ class CudaDriverAdapter {
   int Launch(const Real& real, const void* executable) {
     if (!graphs_.used()) return real();
     CudaGraphMemory::Launched launched;
-    const int result = ThenCall(
-        real,
-        [&] {
-          launched = graphs_.Launch(executable);
-          CudaDriverRanges::Changed();
-          return true;
-        },
-        [&](bool) {
-          graphs_.UndoLaunch(launched);
-          CudaDriverRanges::Changed();
-        });
-    if (Succeeded(result)) {
-      RecordOrDrop(profiler_, 0, [&] {
+    const int result = ThenCall(real, [&] {
+      launched = graphs_.Launch(executable);
+      CudaDriverRanges::Changed();
+      return launched.has_freed;
+    });
+    RecordOrDrop(profiler_, 0, [&] {
+      if (result == cuda_driver::kSuccess) {
         for (const DeviceId device : launched.devices) queries_.Recorded(device);
-      });
-    }
+      } else if (!launched.allocated.empty()) {
+        graphs_.UndoLaunch(launched);
+        CudaDriverRanges::Changed();
+      }
+    });
     return result;
   }
   // `graph` is a graph or an executable graph.
   template <typename Real>
   int DestroyGraph(const Real& real, const void* graph) {
-    CudaGraphMemory::Removed removed = graphs_.Remove(graph);
-    const int result = real();
-    if (result != cuda_driver::kSuccess) graphs_.PutBack(std::move(removed));
-    return result;
+    graphs_.Remove(graph);
+    return real();
   }
   // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
   int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
@@ -389,16 +365,7 @@ class CudaDriverAdapter {
   // that was opened in it is closed.
   template <typename Real>
   int DestroyContext(const Real& real, const void* context) {
-    EndedContext ended;
-    const int result = TakeThenCall(
-        profiler_, int{cuda_driver::kSuccess}, real,
-        [&] {
-          ended = EndContext(context);
-          return true;
-        },
-        [&](bool) { PutBackContext(std::move(ended)); });
-    if (result == cuda_driver::kSuccess) contexts_.HasEnded(std::move(ended.context));
-    return result;
+    return TakeThenCall(profiler_, int{cuda_driver::kSuccess}, real, [&] { return EndContext(context); });
   }
   // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
   template <typename Real>
@@ -435,33 +402,6 @@ class CudaDriverAdapter {
   }
 
  private:
-  // A part of from_before() that a free removed. bytes is 0 if nothing was removed.
-  struct FromBefore {
-    DeviceId device = kDefaultDevice;
-    int64_t bytes = 0;
-  };
-  // A record that a free removed: of a buffer of a created context, or of another buffer.
-  struct Removed {
-    CudaDriverRanges::Removed range;
-    CudaContexts::Removed owned;
-    BufferId id;
-    FreedRecord record;
-    uint64_t resets_before = 0;
-    FromBefore from_before;
-  };
-  struct Unmapped {
-    CudaPhysicalMemory::Taken taken;
-    FromBefore from_before;
-  };
-  struct RemovedArray {
-    Removed array;
-    CudaPhysicalMemory::Taken tiles;
-  };
-  struct EndedContext {
-    CudaContexts::Ended context;
-    CudaPhysicalMemory::Taken unmapped;  // tiles of its arrays
-    SharedOpenings::Taken closed;
-  };
   struct Measurement {
     std::optional<int64_t> free_bytes;  // nullopt: not known
     uint64_t calls = 0;
@@ -479,9 +419,9 @@ class CudaDriverAdapter {
     if (result == cuda_driver::kSuccess) RecordOrDrop(profiler_, 0, change);
     return result;
   }
-  template <typename Real, typename Take, typename PutBack>
-  int ThenCall(const Real& real, const Take& take, const PutBack& put_back) {
-    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take, put_back);
+  template <typename Real, typename Take>
+  int ThenCall(const Real& real, const Take& take) {
+    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take);
   }
   Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
@@ -504,12 +444,12 @@ class CudaDriverAdapter {
   void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
   void RecordShared(const Caller& caller, uint64_t address, const void* context);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
-  Removed Remove(BufferId id);
+  // Returns whether a record ended.
+  bool Remove(BufferId id);
   // The memory at `address` has no record and is to be freed. `bytes`: its size; 0: the driver is asked for it.
-  FromBefore RemoveFromBefore(uint64_t address, size_t bytes);
-  void PutBack(Removed removed);
-  EndedContext EndContext(const void* context);
-  void PutBackContext(EndedContext ended);
+  void RemoveFromBefore(uint64_t address, size_t bytes);
+  // Returns whether the creation of the context was recorded.
+  bool EndContext(const void* context);
   void DropPrimaryContext(int device);
   Measurement Measure();
   // Returns by how many bytes the device's free memory has decreased; 0 if that cannot be determined.
@@ -522,7 +462,7 @@ class CudaDriverAdapter {
   SharedOpenings shared_;
   CudaContexts contexts_;
   CudaPools pools_;
-  CudaDeviceResets resets_;
+  std::atomic<uint64_t> resets_{0};  // the number of resets of devices
   CudaMemoryFromBefore from_before_;
 };
 

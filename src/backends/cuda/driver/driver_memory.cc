@@ -69,61 +69,36 @@ void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t b
   profiler_.RecordAllocFrom(caller, first_mapped, bytes, attributes);
 }
 
-void CudaPhysicalMemory::EndIfUnused(Physical& memory) {
-  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return;
-  memory.ended = profiler_.RecordFree(memory.id);
+bool CudaPhysicalMemory::EndIfUnused(Physical& memory) {
+  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return false;
+  return profiler_.RecordFree(memory.id).has_value();
 }
 
-void CudaPhysicalMemory::RestoreRecordOf(Physical& memory) { profiler_.RestoreRecord(std::exchange(memory.ended, {})); }
-
-CudaPhysicalMemory::Taken CudaPhysicalMemory::Release(DriverHandle handle) {
+bool CudaPhysicalMemory::Release(DriverHandle handle) {
   MutexLock lock(mutex_);
-  Taken taken;
   const auto found = handles_.find(handle);
   if (found == handles_.end()) {
     profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id, so this counts a foreign free
-    return taken;
+    return false;
   }
-  taken.released = found->second;
-  if (--taken.released->references == 0) taken.handle = handles_.extract(found);
-  EndIfUnused(*taken.released);
-  return taken;
+  const std::shared_ptr<Physical> released = found->second;
+  if (--released->references == 0) handles_.erase(found);
+  return EndIfUnused(*released);
 }
 
-CudaPhysicalMemory::Taken CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes) {
+int CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended) {
   MutexLock lock(mutex_);
-  Taken taken;
+  int count = 0;
   for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes &&
                                                       mapping->second.first <= bytes - (mapping->first - address);) {
     Physical& memory = *mapping->second.second;
     --memory.mappings;
     CudaDriverRanges::Instance().Remove(mapping->first);
-    EndIfUnused(memory);
-    taken.unmapped.insert(taken.unmapped.end(), mappings_.extract(mapping++));
+    *has_ended = EndIfUnused(memory) || *has_ended;
+    mapping = mappings_.erase(mapping);
+    ++count;
   }
-  return taken;
-}
-
-void CudaPhysicalMemory::PutBack(Taken taken) {
-  MutexLock lock(mutex_);
-  if (taken.released != nullptr) {
-    ++taken.released->references;
-    RestoreRecordOf(*taken.released);
-    if (!taken.handle.empty()) handles_.insert(std::move(taken.handle));
-  }
-  for (const auto& [address, mapping] : taken.unmapped) {
-    ++mapping.second->mappings;
-    CudaDriverRanges::Instance().AddMapped(address, mapping.first, mapping.second->id);
-    RestoreRecordOf(*mapping.second);
-  }
-  mappings_.merge(taken.unmapped);
-  for (const auto& [array, mappings] : taken.tiles) {
-    for (const TileMapping& mapping : mappings) {
-      ++mapping.memory->mappings;
-      RestoreRecordOf(*mapping.memory);
-    }
-  }
-  tiles_.merge(taken.tiles);
+  return count;
 }
 
 bool CudaPhysicalMemory::NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
@@ -206,7 +181,7 @@ std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
   return arrays;
 }
 
-void CudaPhysicalMemory::UnmapArray(BufferId array, Taken& taken) {
+void CudaPhysicalMemory::UnmapArray(BufferId array) {
   if (!has_tiles_.load(std::memory_order_relaxed)) return;
   MutexLock lock(mutex_);
   const auto found = tiles_.find(array.value());
@@ -215,7 +190,7 @@ void CudaPhysicalMemory::UnmapArray(BufferId array, Taken& taken) {
     --mapping.memory->mappings;
     EndIfUnused(*mapping.memory);
   }
-  taken.tiles.insert(tiles_.extract(found));
+  tiles_.erase(found);
 }
 
 std::vector<BufferId> CudaPhysicalMemory::Live() const {
@@ -248,9 +223,9 @@ std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
 void CudaGraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
                                     const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
-  const FreedRecord record = profiler_.PrepareRecordFrom(caller, id, bytes, attributes);
+  const uint32_t site = profiler_.KeepSite(caller, bytes, attributes);
   MutexLock lock(mutex_);
-  graphs_[graph].allocated.push_back({id, record});
+  graphs_[graph].allocated.push_back({id, site, bytes, attributes.device});
 }
 
 void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
@@ -299,24 +274,21 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
   const auto found = graphs_.find(executable);
   if (found == graphs_.end()) return launched;
   const Nodes& nodes = found->second;
-  launched.freed.reserve(nodes.freed.size());
   launched.allocated.reserve(nodes.allocated.size());
   launched.devices.reserve(nodes.allocated.size());
   for (const Node& node : nodes.allocated) launched_.insert(node.id.value());
   // From here on nothing can fail.
   for (const BufferId id : nodes.freed) {
-    if (Find(id).has_value()) launched.freed.push_back(profiler_.RecordFree(id));
+    if (Find(id).has_value()) launched.has_freed = profiler_.RecordFree(id).has_value() || launched.has_freed;
   }
   for (const Node& node : nodes.allocated) {
     // The memory is still live since an earlier launch. A graph that was instantiated to free its memory at each launch
     // allocates it again.
     if (Find(node.id).has_value()) continue;
-    profiler_.RestoreRecord(node.record);
-    const std::optional<LiveBuffer> live = Find(node.id);
-    if (!live.has_value()) continue;
-    CudaDriverRanges::Instance().Add(node.id, static_cast<size_t>(live->bytes), true);
+    if (!profiler_.RecordAllocAt(node.site, node.id, node.bytes)) continue;
+    CudaDriverRanges::Instance().Add(node.id, node.bytes, true);
     launched.allocated.push_back(node.id);
-    launched.devices.push_back(live->attributes.device);
+    launched.devices.push_back(node.device);
   }
   return launched;
 }
@@ -326,19 +298,12 @@ void CudaGraphMemory::UndoLaunch(const Launched& launched) {
   for (const BufferId id : launched.allocated) {
     if (Find(id).has_value()) profiler_.RecordFree(id);
   }
-  for (const FreedRecord& record : launched.freed) profiler_.RestoreRecord(record);
 }
 
-CudaGraphMemory::Removed CudaGraphMemory::Remove(Graph graph) {
-  if (!used()) return {};
+void CudaGraphMemory::Remove(Graph graph) {
+  if (!used()) return;
   MutexLock lock(mutex_);
-  return graphs_.extract(graph);
-}
-
-void CudaGraphMemory::PutBack(Removed removed) {
-  if (removed.empty()) return;
-  MutexLock lock(mutex_);
-  graphs_.insert(std::move(removed));
+  graphs_.erase(graph);
 }
 
 void CudaGraphMemory::Clear() {
@@ -373,49 +338,13 @@ CudaContexts::Owner CudaContexts::Find(const void* handle) {
 
 bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
   MutexLock lock(mutex_);
-  Buffers::node_type node;
-  bool tied = false;
-  const bool completed = Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    const auto entry = buffers_.insert_or_assign(id.value(), Owned{owner, {}}).first;
-    tied = owner->state == Context::State::kAlive;
-    if (!tied) node = buffers_.extract(entry);
-  });
-  if (tied) return true;
+  const bool completed =
+      owner->is_alive && Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { buffers_[id.value()] = owner; });
+  if (completed) return true;
   // A record that is not added to its context must not live longer than the context.
-  const FreedRecord record = profiler_.RecordFree(id);
-  if (!completed) {
-    profiler_.RecordDropped(static_cast<size_t>(record.bytes().value_or(0)));
-  } else {
-    node.mapped().record = record;
-    PutBackNode(std::move(node));
-  }
+  const std::optional<int64_t> bytes = profiler_.RecordFree(id);
+  if (owner->is_alive) profiler_.RecordDropped(static_cast<size_t>(bytes.value_or(0)));
   return false;
-}
-
-CudaContexts::Removed CudaContexts::Remove(BufferId id) {
-  Removed removed;
-  if (!used()) return removed;
-  MutexLock lock(mutex_);
-  const auto found = buffers_.find(id.value());
-  if (found == buffers_.end()) return removed;
-  removed.node_ = buffers_.extract(found);
-  removed.node_.mapped().record = profiler_.RecordFree(id);
-  return removed;
-}
-
-void CudaContexts::PutBack(Removed removed) {
-  MutexLock lock(mutex_);
-  if (!removed.node_.empty()) PutBackNode(std::move(removed.node_));
-}
-
-void CudaContexts::PutBackNode(Buffers::node_type node) {
-  Context& context = *node.mapped().owner;
-  if (context.state == Context::State::kEnding) {
-    context.late.insert(std::move(node));
-  } else if (context.state == Context::State::kAlive && node.mapped().record) {
-    profiler_.RestoreRecord(node.mapped().record);
-    buffers_.insert(std::move(node));
-  }
 }
 
 void CudaContexts::Forget(BufferId id) {
@@ -430,44 +359,26 @@ void CudaContexts::Clear() {
   buffers_.clear();
 }
 
-CudaContexts::Ended CudaContexts::End(const void* handle) {
-  Ended ended;
-  if (!used()) return ended;
+std::optional<std::vector<BufferId>> CudaContexts::End(const void* handle) {
+  if (!used()) return std::nullopt;
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
-  if (found == handles_.end()) return ended;
+  if (found == handles_.end()) return std::nullopt;
+  std::vector<BufferId> ended;
+  ended.reserve(buffers_.size());
+  // From here on nothing can fail.
   const Owner owner = found->second;
-  owner->state = Context::State::kEnding;
-  ended.handle_ = handles_.extract(found);
+  owner->is_alive = false;
+  handles_.erase(found);
   for (auto buffer = buffers_.begin(); buffer != buffers_.end();) {
-    const auto next = std::next(buffer);
-    if (buffer->second.owner == owner) {
-      buffer->second.record = profiler_.RecordFree(BufferId(buffer->first));
-      ended.buffers_.insert(ended.buffers_.end(), buffers_.extract(buffer));
+    const bool ends = buffer->second == owner;
+    if (ends) {
+      profiler_.RecordFree(BufferId(buffer->first));
+      ended.push_back(BufferId(buffer->first));
     }
-    buffer = next;
+    buffer = ends ? buffers_.erase(buffer) : std::next(buffer);
   }
   return ended;
-}
-
-void CudaContexts::HasEnded(Ended ended) {
-  if (!ended) return;
-  Buffers late;
-  MutexLock lock(mutex_);
-  Context& context = *ended.handle_.mapped();
-  context.state = Context::State::kEnded;
-  late.swap(context.late);  // the buffers own the context: this ends the cycle
-}
-
-void CudaContexts::PutBack(Ended ended) {
-  if (!ended) return;
-  MutexLock lock(mutex_);
-  Context& context = *ended.handle_.mapped();
-  context.state = Context::State::kAlive;
-  for (Buffers* buffers : {&ended.buffers_, &context.late}) {
-    while (!buffers->empty()) PutBackNode(buffers->extract(buffers->begin()));
-  }
-  handles_.insert(std::move(ended.handle_));
 }
 
 std::vector<BufferId> CudaContexts::AllBuffers() const {
@@ -496,22 +407,16 @@ void CudaPools::Created(const void* handle, const CudaPool& pool) {
   if (is_followed_) pools_.try_emplace(handle, pool);
 }
 
-CudaPools::Removed CudaPools::Remove(const void* pool) {
-  Removed removed;
+void CudaPools::Remove(const void* pool) {
+  Pools::node_type removed;
   {
     MutexLock lock(mutex_);
     removed = pools_.extract(pool);
   }
-  if (removed.empty()) return removed;
+  if (removed.empty()) return;
   const Pool& destroyed = removed.mapped();
   Backoff backoff;
   while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) backoff.Wait();
-  return removed;
-}
-
-void CudaPools::PutBack(Removed removed) {
-  MutexLock lock(mutex_);
-  if (!removed.empty() && is_followed_) pools_.insert(std::move(removed));
 }
 
 void CudaPools::AddReader(Pool& pool) {

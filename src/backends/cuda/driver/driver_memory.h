@@ -1,10 +1,6 @@
 // Tables for memory of the driver that is not simply one address range with one owner: physical memory with its handles
 // and mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
 //
-// Functions that change a table before a real call return what they removed, and a function PutBack() restores that if
-// the real call fails. The removed object keeps the nodes of the tables, so neither step allocates host memory.
-// CudaGraphMemory::Launch is an exception: it allocates before it changes a record.
-//
 // Not in this file: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
@@ -42,9 +38,6 @@ class CudaPhysicalMemory {
     uint64_t end[3] = {};
   };
 
-  // Handles and mappings that a function removed.
-  class Taken;
-
   explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
 
   // Call after `handle` was created.
@@ -59,19 +52,19 @@ class CudaPhysicalMemory {
   void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Call before `handle` is released. An unknown handle counts as a foreign free.
-  Taken Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before the range is unmapped. Removes every mapping that lies inside the range.
-  Taken Unmap(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before `handle` is released. An unknown handle counts as a foreign free. Returns whether a record ended.
+  bool Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before the range is unmapped. Removes every mapping that lies inside the range, and returns their number. Sets
+  // `*has_ended` to whether a record ended.
+  int Unmap(uint64_t address, size_t bytes, bool* has_ended) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call after tiles of the sparse array `array` were mapped to `handle`'s memory. Earlier mappings of them end.
   void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call after tiles were unmapped.
   void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before an array is destroyed. Moves all its mappings to `taken`.
-  void UnmapArray(BufferId array, Taken& taken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before an array is destroyed. Removes all its mappings.
+  void UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Finds the record of the physical memory that is mapped at exactly `address`, and changes its id to `address` for
   // the rest of its life, so that the memory can become a segment. `rename` changes the id of a live record, and
@@ -90,7 +83,6 @@ class CudaPhysicalMemory {
     int64_t references = 0;  // handles that are not released
     int64_t mappings = 0;
     bool recorded = false;
-    FreedRecord ended;  // its record, after the last reference and mapping has ended
   };
   struct TileMapping {
     Tiles tiles;
@@ -100,27 +92,13 @@ class CudaPhysicalMemory {
   using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
   using TilesOfArrays = std::map<uint64_t, std::vector<TileMapping>>;
 
- public:
-  class Taken {
-   public:
-    bool has_mappings() const { return !unmapped.empty(); }
-
-   private:
-    friend class CudaPhysicalMemory;
-    std::shared_ptr<Physical> released;
-    Handles::node_type handle;  // if the release was the last one
-    Mappings unmapped;
-    TilesOfArrays tiles;
-  };
-
- private:
   // Maps the tiles `tiles` of the array to `memory`; null: unmaps them. An older box that overlaps `tiles` is cut into
   // up to six boxes.
   void SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RestoreRecordOf(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns whether the record ended.
+  bool EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Profiler& profiler_;
   // Not held while a call stack is captured.
@@ -139,7 +117,9 @@ class CudaPhysicalMemory {
 class CudaGraphMemory {
   struct Node {
     BufferId id;
-    FreedRecord record;  // made with the node, restored at each launch
+    uint32_t site;  // from Profiler::KeepSite, when the node was made
+    size_t bytes;
+    DeviceId device;
   };
   struct Nodes {
     std::vector<Node> allocated;
@@ -148,11 +128,9 @@ class CudaGraphMemory {
 
  public:
   using Graph = const void*;  // a graph or an executable graph
-  using Graphs = std::map<Graph, Nodes>;
-  using Removed = Graphs::node_type;
   // The changes that a launch made to the records.
   struct Launched {
-    std::vector<FreedRecord> freed;  // memory of other graphs
+    bool has_freed = false;  // memory of other graphs
     std::vector<BufferId> allocated;
     std::vector<DeviceId> devices;  // the devices of `allocated`
   };
@@ -162,7 +140,7 @@ class CudaGraphMemory {
   // Returns whether any node was recorded so far.
   bool used() const { return used_.load(std::memory_order_relaxed); }
 
-  // Call after a node of `graph` that allocates `id` was created. It counts as an allocation with no bytes in use.
+  // Call after a node of `graph` that allocates `id` was created. Records nothing yet.
   void AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes, const Attributes& attributes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Call after a node of `graph` that frees `id` was created.
@@ -173,13 +151,13 @@ class CudaGraphMemory {
   void Instantiated(Graph graph, Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call before a launch, because another thread can free the memory before the launch call returns, for example if a
-  // host function of the graph notifies it. Call UndoLaunch if the launch fails.
+  // host function of the graph notifies it. Allocates host memory before it changes a record. Call UndoLaunch if the
+  // launch fails: it ends the new records.
   Launched Launch(Graph executable) ABSL_LOCKS_EXCLUDED(mutex_);
   void UndoLaunch(const Launched& launched) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call before `graph` is destroyed.
-  Removed Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(Graph graph) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Forgets all graphs. Does not change records.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -196,7 +174,7 @@ class CudaGraphMemory {
   Profiler& profiler_;
   std::atomic<bool> used_{false};
   Mutex mutex_;
-  Graphs graphs_ ABSL_GUARDED_BY(mutex_);
+  std::map<Graph, Nodes> graphs_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids in use, and some that have ended
 };
 
@@ -204,41 +182,10 @@ class CudaGraphMemory {
 // device's primary context or to no context. While no context was created, each function costs one relaxed load.
 class CudaContexts {
  public:
-  struct Context;
+  struct Context {
+    bool is_alive = true;  // guarded by CudaContexts::mutex_
+  };
   using Owner = std::shared_ptr<Context>;
-
- private:
-  struct Owned {
-    Owner owner;
-    FreedRecord record;  // while the buffer is removed
-  };
-  using Buffers = std::map<uint64_t, Owned>;  // by BufferId
-  using Handles = std::map<const void*, Owner>;
-
- public:
-  // A removed buffer; false if no created context owned it.
-  class Removed {
-   public:
-    explicit operator bool() const { return !node_.empty(); }
-
-   private:
-    friend class CudaContexts;
-    Buffers::node_type node_;
-  };
-  // A context that is about to be destroyed, with all its buffers; false if its creation was not recorded.
-  class Ended {
-   public:
-    explicit operator bool() const { return !handle_.empty(); }
-    template <typename Visit>
-    void ForEachBuffer(const Visit& visit) const {
-      for (const auto& [id, owned] : buffers_) visit(BufferId(id));
-    }
-
-   private:
-    friend class CudaContexts;
-    Handles::node_type handle_;
-    Buffers buffers_;
-  };
 
   explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
 
@@ -246,46 +193,27 @@ class CudaContexts {
   bool used() const { return used_.load(std::memory_order_relaxed); }
   // Call after `handle` was created.
   void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the context of this handle; null if its creation was not recorded, or if it is ending.
+  // Returns the context of this handle; null if its creation was not recorded, or if it has ended.
   Owner Find(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after a record of `id` was made in the context `owner`. Ends the record if the context is ending or has ended,
-  // or if the host has no memory. Returns whether the record is live.
+  // Call after a record of `id` was made in the context `owner`. Ends the record if the context has ended, or if the
+  // host has no memory. Returns whether the record is live.
   bool Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Call before a buffer is freed. Removes the buffer and its record if a context owns it.
-  Removed Remove(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after the free failed. A buffer of a context that has ended meanwhile is not restored.
-  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Call before a buffer is recorded that no created context owns. Changes no record.
+  // Call before a buffer is freed, and before one is recorded that no created context owns. Changes no record.
   void Forget(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all contexts and buffers. Does not change records.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Call before a context is destroyed. Removes all its buffers and their records.
-  Ended End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call HasEnded after the context was destroyed, PutBack if that failed.
-  void HasEnded(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Ended ended) ABSL_LOCKS_EXCLUDED(mutex_);
-
+  // Call before a context is destroyed. Removes all its buffers and their records, and returns the buffers. Returns
+  // nullopt if the creation of the context was not recorded.
+  std::optional<std::vector<BufferId>> End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the buffers of all contexts.
   std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void PutBackNode(Buffers::node_type node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   Profiler& profiler_;
   std::atomic<bool> used_{false};
   mutable Mutex mutex_;
-  Handles handles_ ABSL_GUARDED_BY(mutex_);
-  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
-};
-
-struct CudaContexts::Context {
-  enum class State { kAlive, kEnding, kEnded };
-  // Guarded by CudaContexts::mutex_.
-  State state = State::kAlive;
-  Buffers late;  // put back while the context was ending
+  std::map<const void*, Owner> handles_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Owner> buffers_ ABSL_GUARDED_BY(mutex_);  // by BufferId
 };
 
 // A pool that the program has created.
@@ -320,15 +248,11 @@ class CudaPools {
   };
 
  public:
-  using Removed = Pools::node_type;
-
   // Removes all pools, as Remove does. After Follow(false), Created has no effect until Follow(true).
   void Follow(bool follow) ABSL_LOCKS_EXCLUDED(mutex_);
   void Created(const void* handle, const CudaPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it. Is no cancellation point.
-  Removed Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call if the pool could not be destroyed.
-  void PutBack(Removed removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
   template <typename Visit>
   void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {

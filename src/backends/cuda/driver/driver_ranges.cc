@@ -71,20 +71,12 @@ void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physic
   Insert(address, {bytes, {physical, true, false, false}});
 }
 
-CudaDriverRanges::Removed CudaDriverRanges::Remove(uint64_t start) {
+void CudaDriverRanges::Remove(uint64_t start) {
   const ReentryGuard guard;
-  Removed removed;
-  if (!guard.entered()) return removed;
+  if (!guard.entered()) return;
   MutexLock hold(mutex_);
-  const auto found = entries_.find(start);
-  if (found == entries_.end()) return removed;
-  removed = {start, found->second};
-  entries_.erase(found);
-  Changed();
-  return removed;
+  if (entries_.erase(start) != 0) Changed();
 }
-
-void CudaDriverRanges::PutBack(const Removed& removed) { Insert(removed.start, removed.entry); }
 
 CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
   const ReentryGuard guard;

@@ -58,11 +58,6 @@ class CudaDriverRanges {
   using Entries = std::map<uint64_t, Entry, std::less<uint64_t>, NodeAllocator<std::pair<const uint64_t, Entry>>>;
 
  public:
-  // A removed range, for PutBack. entry.bytes is 0 if nothing was removed.
-  struct Removed {
-    uint64_t start = 0;
-    Entry entry = {};
-  };
   struct Found {
     Range range;
     uint64_t first = 0;  // `range` is valid for all ids from `first` to `last`, while changes() is `changes`
@@ -74,8 +69,7 @@ class CudaDriverRanges {
   // addresses are removed. If the host has no memory, nothing is added.
   void Add(BufferId id, size_t bytes, bool has_allocator) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddMapped(uint64_t address, size_t bytes, BufferId physical) ABSL_LOCKS_EXCLUDED(mutex_);
-  Removed Remove(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(const Removed& removed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the range that contains `id`; a handle has a range of its own.
   Found Find(BufferId id) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Marks the range at `start` as a segment that the program has declared.

@@ -30,7 +30,7 @@ class CudaMemoryFromBefore {
   // such instant, the result can differ by the bytes of calls that were in progress.
   void Measure(DeviceId device, int attempts);
 
-  // `bytes` of this memory were freed or got a record; if less than 0, that was undone.
+  // `bytes` of this memory were freed or got a record.
   void Remove(DeviceId device, int64_t bytes);
   // The same, for bytes that got a record as segments with the same stack.
   void BecomeSegment(DeviceId device, int64_t bytes);

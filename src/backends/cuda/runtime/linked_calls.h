@@ -14,7 +14,6 @@ namespace hbmprof::internal {
 struct CudaLinkedCalls {
   Profiler& profiler = Profiler::Default();
   SharedOpenings ipc_openings;
-  CudaDeviceResets resets;
 
   // Returns the one instance, which is made at the first use. Returns null if the host has no memory for it; see
   // MadeTracker.

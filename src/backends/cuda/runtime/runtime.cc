@@ -78,7 +78,7 @@ cudaError_t AllocateArray(const Caller& caller, const char* name, const Bytes& b
 template <typename Call>
 cudaError_t Release(BufferId id, const Call& call) {
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
-  return calls == nullptr ? call() : RemoveAndFree(calls->profiler, calls->resets, id, cudaSuccess, call);
+  return calls == nullptr ? call() : RemoveAndFree(calls->profiler, id, cudaSuccess, call);
 }
 
 }  // namespace
@@ -203,7 +203,7 @@ cudaError_t IpcCloseMemHandle(void* ptr) {
   const auto close = [&] { return cudaIpcCloseMemHandle(ptr); };
   CudaLinkedCalls* const calls = CudaLinkedCalls::Instance();
   if (calls == nullptr) return close();
-  return calls->ipc_openings.Close(calls->profiler, calls->resets, ptr, cudaSuccess, close);
+  return calls->ipc_openings.Close(calls->profiler, ptr, cudaSuccess, close);
 }
 
 cudaError_t ImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
@@ -248,7 +248,7 @@ cudaError_t DeviceReset() {
     const int ordinal = CurrentCudaDevice();
     if (ordinal < 0) return;
     const DeviceId device = calls->profiler.Device(internal::CudaDeviceName(ordinal));
-    calls->resets.Reset(calls->profiler, device, internal::CudaStreamOrderedAllocator());
+    calls->profiler.DropDevice(device, internal::CudaStreamOrderedAllocator());
     calls->ipc_openings.RemoveDevice(device);
   });
   return result;

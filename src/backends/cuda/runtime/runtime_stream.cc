@@ -87,7 +87,7 @@ cudaError_t MallocFromPoolAsync(void** ptr, size_t bytes, cudaMemPool_t pool, cu
 cudaError_t FreeAsync(void* ptr, cudaStream_t stream) {
   const auto free = [&] { return cudaFreeAsync(ptr, stream); };
   internal::CudaLinkedCalls* const calls = internal::CudaLinkedCalls::Instance();
-  return calls == nullptr ? free() : internal::RemoveAndFree(calls->profiler, calls->resets, ptr, cudaSuccess, free);
+  return calls == nullptr ? free() : internal::RemoveAndFree(calls->profiler, ptr, cudaSuccess, free);
 }
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM

@@ -1,4 +1,4 @@
-// Sizes of pitched memory, arrays and mipmapped arrays; device resets; openings of shared memory.
+// Sizes of pitched memory, arrays and mipmapped arrays; openings of shared memory.
 #include "src/backends/cuda/shared/adapter.h"
 
 #include <algorithm>
@@ -135,34 +135,6 @@ size_t CudaMipmappedArrayBytes(const TexelBlock& block, const CudaArrayShape& sh
   return total;
 }
 
-void CudaDeviceResets::Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept) {
-  {
-    MutexLock lock(mutex_);
-    const uint64_t number = count_.load(std::memory_order_relaxed) + 1;
-    last_[static_cast<size_t>(device) % kMaxDevices] = number;
-    survivor_ = survivor;
-    count_.store(number, std::memory_order_release);
-  }
-  // This also drops a record that PutBack has restored before. After this, PutBack does not restore records that were
-  // removed before the reset.
-  profiler.DropDevice(device, survivor, std::move(kept));
-}
-
-bool CudaDeviceResets::WasReset(DeviceId device, uint64_t before) {
-  MutexLock lock(mutex_);
-  return last_[static_cast<size_t>(device) % kMaxDevices] > before;
-}
-
-void CudaDeviceResets::PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) {
-  MutexLock lock(mutex_);
-  profiler.RestoreRecord(record);
-  if (count() == before) return;
-  // The device of a record can be read only while the record is live.
-  const std::optional<LiveBuffer> live = profiler.FindBuffer(id);
-  if (!live.has_value() || live->attributes.allocator == survivor_) return;
-  if (last_[static_cast<size_t>(live->attributes.device) % kMaxDevices] > before) profiler.RecordFree(id);
-}
-
 bool SharedOpenings::IsFirst(const void* address, DeviceId device, const void* context) {
   MutexLock lock(mutex_);
   Opening& opening = openings_[address];
@@ -178,31 +150,14 @@ void SharedOpenings::OpenUnrecorded(const void* address, const void* context) {
   ++opening.count;
 }
 
-SharedOpenings::Closed SharedOpenings::Remove(Profiler& profiler, const void* address) {
+bool SharedOpenings::Remove(Profiler& profiler, const void* address) {
   MutexLock lock(mutex_);
-  Closed closed;
   const auto found = openings_.find(address);
-  closed.was_open = found != openings_.end();
-  if (closed.was_open) {
-    closed.opening = found->second;
-    if (--found->second.count > 0) return closed;
+  if (found != openings_.end()) {
+    if (--found->second.count > 0) return false;
     openings_.erase(found);
   }
-  closed.record = profiler.RecordFree(address);
-  return closed;
-}
-
-void SharedOpenings::PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed,
-                             uint64_t before) {
-  MutexLock lock(mutex_);
-  if (closed.was_open) {
-    if (resets.WasReset(closed.opening.device, before)) return;
-    Opening& opening = openings_[address];
-    opening.device = closed.opening.device;
-    opening.context = closed.opening.context;
-    if (++opening.count > 1) return;
-  }
-  resets.PutBack(profiler, address, closed.record, before);
+  return profiler.RecordFree(address).has_value();
 }
 
 void SharedOpenings::RemoveDevice(DeviceId device) {
@@ -213,24 +168,13 @@ void SharedOpenings::RemoveDevice(DeviceId device) {
   }
 }
 
-SharedOpenings::Taken SharedOpenings::TakeContext(Profiler& profiler, const void* context) {
-  Taken taken;
+void SharedOpenings::RemoveContext(Profiler& profiler, const void* context) {
   MutexLock lock(mutex_);
   for (auto one = openings_.begin(); one != openings_.end();) {
-    const auto next = std::next(one);
-    if (one->second.context == context) {
-      one->second.record = profiler.RecordFree(one->first);
-      taken.openings_.insert(openings_.extract(one));
-    }
-    one = next;
+    const bool ends = one->second.context == context;
+    if (ends) profiler.RecordFree(one->first);
+    one = ends ? openings_.erase(one) : std::next(one);
   }
-  return taken;
-}
-
-void SharedOpenings::PutBack(Profiler& profiler, Taken taken) {
-  MutexLock lock(mutex_);
-  for (auto& [address, opening] : taken.openings_) profiler.RestoreRecord(std::exchange(opening.record, {}));
-  openings_.merge(taken.openings_);
 }
 
 std::vector<BufferId> SharedOpenings::OfContexts() const {

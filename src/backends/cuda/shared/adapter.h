@@ -108,43 +108,22 @@ Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size
   return result;
 }
 
-// Calls `take`, which removes entries of tables and records. Then calls `call`. If that does not return `success`,
-// calls `put_back` with the result of `take`.
-template <typename Result, typename Call, typename Take, typename PutBack>
-Result TakeThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
-  std::optional<decltype(take())> taken;
-  RecordOrDrop(profiler, 0, [&] { taken.emplace(take()); });
+// Calls `take`, which removes entries of tables and records, and returns whether it has removed a record. Then calls
+// `call`. If that does not return `success`, a removed record counts as a refused free.
+template <typename Result, typename Call, typename Take>
+Result TakeThenCall(Profiler& profiler, Result success, const Call& call, const Take& take) {
+  bool has_taken = false;
+  RecordOrDrop(profiler, 0, [&] { has_taken = take(); });
   const Result result = call();
-  if (result != success && taken.has_value()) RecordOrDrop(profiler, 0, [&] { put_back(std::move(*taken)); });
+  if (result != success && has_taken) profiler.RecordRefusedFree();
   return result;
 }
 
 // As TakeThenCall if recording is on. Otherwise only calls `call`.
-template <typename Result, typename Call, typename Take, typename PutBack>
-Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take, const PutBack& put_back) {
-  return profiler.enabled() ? TakeThenCall(profiler, success, call, take, put_back) : call();
+template <typename Result, typename Call, typename Take>
+Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, const Take& take) {
+  return profiler.enabled() ? TakeThenCall(profiler, success, call, take) : call();
 }
-
-// Counts the resets of devices, so that a free that fails after a reset of its device does not restore a record that
-// the reset ended. Thread-safe. Makes no call outside of hbmprof while it holds its lock.
-class CudaDeviceResets {
- public:
-  // The number of resets so far. Read it before a record is removed.
-  uint64_t count() const { return count_.load(std::memory_order_acquire); }
-  // After a reset of `device`: ends its records except those of the allocator `survivor` and those in `kept`.
-  void Reset(Profiler& profiler, DeviceId device, AllocatorId survivor, std::vector<BufferId> kept = {})
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns whether the device was reset after count() returned `before`.
-  bool WasReset(DeviceId device, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Restores the record of `id` that was removed after count() returned `before`, unless a reset has ended it since.
-  void PutBack(Profiler& profiler, BufferId id, const FreedRecord& record, uint64_t before) ABSL_LOCKS_EXCLUDED(mutex_);
-
- private:
-  std::atomic<uint64_t> count_{0};
-  Mutex mutex_;
-  uint64_t last_[kMaxDevices] ABSL_GUARDED_BY(mutex_) = {};  // by DeviceId: count_ at its last reset
-  AllocatorId survivor_ ABSL_GUARDED_BY(mutex_){};
-};
 
 // Calls `allocate`. If it returns `success` and recording is on, records the buffer that `describe()` returns, with the
 // attributes that `attributes(buffer)` returns and the stack of `caller`. Only `attributes` may query CUDA.
@@ -160,13 +139,10 @@ Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result succes
   return result;
 }
 
-// Removes the record of `id`, then calls `free`. Restores the record if that does not return `success`.
+// Removes the record of `id`, then calls `free`.
 template <typename Result, typename Free>
-Result RemoveAndFree(Profiler& profiler, CudaDeviceResets& resets, BufferId id, Result success, const Free& free) {
-  const uint64_t before = resets.count();
-  return RemoveThenCall(
-      profiler, success, free, [&] { return profiler.RecordFree(id); },
-      [&](const FreedRecord& record) { resets.PutBack(profiler, id, record, before); });
+Result RemoveAndFree(Profiler& profiler, BufferId id, Result success, const Free& free) {
+  return RemoveThenCall(profiler, success, free, [&] { return profiler.RecordFree(id).has_value(); });
 }
 
 // Memory that can be opened several times. CUDA returns the same address for the same shared handle and unmaps it at
@@ -177,17 +153,9 @@ class SharedOpenings {
     int64_t count = 0;
     DeviceId device = kDefaultDevice;
     const void* context = nullptr;
-    FreedRecord record;  // in Taken
   };
-  using Openings = std::map<const void*, Opening>;
 
  public:
-  // The openings that ended with a context.
-  class Taken {
-    friend class SharedOpenings;
-    Openings openings_;
-  };
-
   // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held during
   // `record()`. The last close cannot come earlier, because the program cannot close the memory before its opening call
   // has returned. `context`: the context that the opening ends with; null if it ends with a reset of the device.
@@ -203,39 +171,29 @@ class SharedOpenings {
   // Like RemoveAndFree, for one opening. Only the last close removes the record. The close of an unknown address counts
   // as a foreign free.
   template <typename Result, typename RealClose>
-  Result Close(Profiler& profiler, CudaDeviceResets& resets, const void* address, Result success,
-               const RealClose& close) ABSL_LOCKS_EXCLUDED(mutex_) {
-    const uint64_t before = resets.count();
-    return TakeThenCall(
-        profiler, success, close, [&] { return Remove(profiler, address); },
-        [&](const Closed& closed) { PutBack(profiler, resets, address, closed, before); });
+  Result Close(Profiler& profiler, const void* address, Result success, const RealClose& close)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    return TakeThenCall(profiler, success, close, [&] { return Remove(profiler, address); });
   }
 
   // Removes the openings on a device, except those of contexts. Does not change records.
   void RemoveDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before a context is destroyed: removes its openings and their records. Call PutBack if that fails.
-  Taken TakeContext(Profiler& profiler, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Profiler& profiler, Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a context is destroyed: removes its openings and their records.
+  void RemoveContext(Profiler& profiler, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the records of all openings of contexts.
   std::vector<BufferId> OfContexts() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes all openings. Does not change records.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Closed {
-    bool was_open = false;
-    Opening opening;
-    FreedRecord record;
-  };
   bool IsFirst(const void* address, DeviceId device, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
-  Closed Remove(Profiler& profiler, const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
-  void PutBack(Profiler& profiler, CudaDeviceResets& resets, const void* address, const Closed& closed, uint64_t before)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns whether a record ended.
+  bool Remove(Profiler& profiler, const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Also held while a record is removed or restored, so that the count of openings does not change meanwhile. Otherwise
-  // the record could be that of another thread's opening.
+  // Also held while a record is removed, so that the count of openings does not change meanwhile. Otherwise the record
+  // could be that of another thread's opening.
   mutable Mutex mutex_;
-  Openings openings_ ABSL_GUARDED_BY(mutex_);
+  std::map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hbmprof::internal
