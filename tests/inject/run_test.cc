@@ -317,6 +317,30 @@ TEST(RunTest, PercentInTheWorkingDirectoryOfARecordingIsLiteral) {
   EXPECT_TRUE(fs::exists(folder + "/x%.hbmrec")) << run.err;
 }
 
+TEST(RunTest, TheFileOfARecordingCanBeAWordOfItsOwn) {
+  const std::string folder = ScratchDir();
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"run", "--output", folder});
+    return Tool(arguments);
+  };
+  const std::string file = folder + "/out.hbmrec";
+  for (const bool has_dashes : {true, false}) {
+    std::vector<std::string> arguments = {"--record", file};
+    if (has_dashes) arguments.emplace_back("--");
+    arguments.insert(arguments.end(), {Program("inject_cases"), "plain"});
+    const CommandResult recorded = run(arguments);
+    EXPECT_EQ(recorded.exit_code, 0) << recorded.err;
+    EXPECT_TRUE(fs::remove(file)) << recorded.err;
+  }
+  // Arguments of the program stay its own.
+  EXPECT_EQ(run({"--", "echo", "--record", "x.hbmrec"}).out, "--record x.hbmrec\n");
+  EXPECT_EQ(run({"echo", "--record", "x.hbmrec"}).out, "--record x.hbmrec\n");
+  EXPECT_EQ(run({"--nvtx", "path", "echo", "--nvtx", "path"}).out, "--nvtx path\n");
+  const CommandResult other = run({"--record", folder + "/out.bin", "--", "true"});
+  EXPECT_EQ(other.exit_code, 127);
+  EXPECT_THAT(other.err, HasSubstr("out.bin: no such program; if this is the file of --record, write --record=FILE\n"));
+}
+
 TEST(RunTest, LeavesNoEmptyFolder) {
   const std::string folder = ScratchDir();
   EXPECT_EQ(Tool({"run", "--output", folder + "/a/b/", "--", "true"}).exit_code, 0);

@@ -87,6 +87,14 @@ TEST(Json, HasAVersionAndOnlyDocumentedFields) {
     files.push_back(dir + "/" + std::to_string(dump));
     maker.Write(files.back());
   }
+  ProfileMaker with_ages;
+  with_ages.Comment("hbmprof version=1 pid=7 uptime=63");
+  hbmprof::pprof::Ages& ages =
+      *with_ages.Sample({with_ages.Frame("f"), with_ages.Frame("main")}, {64, 64000}, {{"device", "GPU:0"}})
+           .mutable_ages();
+  ages.mutable_born_bytes()->Resize(64, 1000);
+  ages.mutable_born_counts()->Resize(64, 1);
+  with_ages.Write(dir + "/ages");
   std::ifstream page(HBMPROF_COMMAND_PAGE);
   const std::string text{std::istreambuf_iterator<char>(page), {}};
   const size_t begin = text.find("## JSON");
@@ -98,6 +106,9 @@ TEST(Json, HasAVersionAndOnlyDocumentedFields) {
       {"diff", "--tree", files[0], files[1]},
       {"diff", files[0], files[1]},
       {"peek", "f|main", files[0]},
+      {"top", dir + "/ages", "--by", "birth,function", "--older", "10s"},
+      {"leaks", dir + "/ages"},
+      {"ranks", files[0], dir + "/ages"},
       {"leaks", files[0], files[1], files[2], files[3], "--per", "requests", "--by", "device"}};
   for (const std::vector<std::string>& command : commands) {
     std::vector<std::string> arguments = command;
@@ -238,6 +249,25 @@ TEST(Usage, UnknownOptionSuggestsASimilarOne) {
   EXPECT_THAT(RunTool({"diff", "only_one"}).err, Not(HasSubstr("no option")));
 }
 
+TEST(Usage, LongPathsAreShortenedSoThatTheReasonIsShown) {
+  const std::string path(100'000, 'a');
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"top", path}, ": cannot be opened: File name too long\n"},
+      {{"check", path}, ": cannot be opened: File name too long\n  UNREADABLE\n"},
+      {{"run", "--", path}, ": no such program\n"},
+      {{"run", "-o", path, "true"}, "': not a writable folder\n"},
+      {{"doctor", "--", path}, ": no such program\n"},
+      {{"dump", path}, ": is not a running process: name a file with -o FILE\n"},
+      {{"serve", "--token-file", path}, ": cannot be opened: File name too long\n"},
+      {{"top", "--" + path}, "'\nRun hbmprof top --help for more information.\n"},
+      {{path}, " Run hbmprof --help for more information.\n"}};
+  for (const auto& [arguments, end] : cases) {
+    const CommandResult result = RunTool(arguments);
+    EXPECT_THAT(result.out + result.err, testing::EndsWith(end)) << arguments[0].substr(0, 20);
+    EXPECT_LT((result.out + result.err).size(), 3000) << arguments[0].substr(0, 20);
+  }
+}
+
 TEST(Usage, WrongMemoryLimitIsAnError) {
   const std::string file = ScratchDir() + "/a.pb.gz";
   ProfileMaker maker;
@@ -271,9 +301,10 @@ TEST(Usage, WrongValuesAreExplained) {
       {{"top", path, "--tagfocus", "bytes=99999999999999999999b:"}, "the number is too large"},
       {{"top", path, "--tagfocus", "99999999999999999999b:"}, "the number is too large"},
       {{"top", "http://127.0.0.1:1/debug/pprof/heap"}, "http://127.0.0.1:1/debug/pprof/heap: "},
-      {{"top", "http://127.0.0.1:99999/after.pb.gz"}, "after.pb.gz: '99999' is not a port from 1 to 65535"},
-      {{"top", "http://127.0.0.1:0/after.pb.gz"}, "after.pb.gz: '0' is not a port from 1 to 65535"},
-      {{"top", "http://[::1]:http/after.pb.gz"}, "after.pb.gz: 'http' is not a port from 1 to 65535"},
+      {{"top", "http://127.0.0.1:99999/after.pb.gz"},
+       "after.pb.gz: the port of the URL is not a number from 1 to 65535"},
+      {{"top", "http://127.0.0.1:0/after.pb.gz"}, "after.pb.gz: the port of the URL is not a number from 1 to 65535"},
+      {{"top", "http://[::1]:http/after.pb.gz"}, "after.pb.gz: the port of the URL is not a number from 1 to 65535"},
       {{"top", path, "--by", "line,function"}, "only one of function, line and file"},
       {{"top", path, "--where", "device"}, "KEY=VALUE"},
       {{}, "hbmprof: a command is missing\nThe commands are: run, "},

@@ -7,8 +7,10 @@
 #include <sstream>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/source/http_client.h"
 #include "src/tool/util/memory_limit.h"
 
 namespace hbmprof::tool {
@@ -129,17 +131,43 @@ std::string UnknownOptionProblem(const CLI::App& command, const std::vector<std:
   return "";
 }
 
+// Returns whether `word` after the flag `flag` is its value, and not the program.
+bool IsValueOf(const std::string& flag, const std::string& word) {
+  if (flag == "--record") return absl::EndsWith(word, ".hbmrec");
+  return flag == "--nvtx" && (word == "innermost" || word == "outermost" || word == "path");
+}
+
 // Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
-// program are passed to the program. `arguments` are the arguments of the subcommand.
-void SeparateProgram(const Command& command, std::vector<std::string>& arguments) {
-  if (command.arguments->get_option_no_throw("PROGRAM") == nullptr) return;
+// program are passed to the program. Joins a flag and its value to "FLAG=VALUE", from which CLI11 reads it. `arguments`
+// are the arguments of the subcommand.
+void SeparateWords(const CLI::App& command, std::vector<std::string>& arguments) {
+  const bool has_program = command.get_option_no_throw("PROGRAM") != nullptr;
   for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
     if (arguments[i].empty() || arguments[i][0] != '-') {
+      if (!has_program) continue;
       arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i), "--");
       return;
     }
-    const CLI::Option* const option = command.arguments->get_option_no_throw(arguments[i]);
-    if (option != nullptr && option->get_items_expected_min() > 0) ++i;  // the next argument is its value
+    const CLI::Option* const option = command.get_option_no_throw(arguments[i]);
+    if (option == nullptr) continue;
+    if (i + 1 < arguments.size() && IsValueOf(arguments[i], arguments[i + 1])) {
+      arguments[i] += "=" + arguments[i + 1];
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    } else if (option->get_items_expected_min() > 0) {
+      ++i;  // the next argument is its value
+    }
+  }
+}
+
+// Hides the credentials of the URLs in the arguments, so that no output can have them. The arguments of the program
+// that a subcommand takes are not changed.
+void HideAllCredentials(const CLI::App* command, std::vector<std::string>& arguments) {
+  const bool has_program = command != nullptr && command->get_option_no_throw("PROGRAM") != nullptr;
+  bool is_program = false;
+  for (auto word = arguments.begin(); word != arguments.end() && !is_program; ++word) {
+    is_program = has_program && word != arguments.begin() && *(word - 1) == "--";
+    const size_t value = word->rfind("--", 0) == 0 ? word->find('=') + 1 : 0;  // npos + 1 is 0
+    *word = word->substr(0, value) + HideCredentials(word->substr(value));
   }
 }
 
@@ -198,7 +226,10 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
   const auto named =
       absl::c_find_if(commands, [&first](const Command& command) { return command.arguments->get_name() == first; });
   if (named != commands.end()) {
-    SeparateProgram(*named, words);
+    SeparateWords(*named->arguments, words);
+  }
+  HideAllCredentials(named == commands.end() ? nullptr : named->arguments, words);
+  if (named != commands.end()) {
     const std::string problem = EmptyValueProblem(*named->arguments, words);
     if (!problem.empty()) {
       PrintWrongUsage(first, problem);
@@ -265,7 +296,7 @@ int Run(int argc, char** argv, std::string* command_name) {
         AddCompletionCommand}) {
     commands.push_back(add(tool));
   }
-  const std::string first = argc > 1 ? argv[1] : "";
+  const std::string first = argc > 1 ? HideCredentials(argv[1]) : "";
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
   if (PrintOldName(first, words)) return kUnusable;
   int code = kUnusable;

@@ -472,6 +472,9 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   RETURN_IF_ERROR(CheckOutputOptions(options));
   ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   const absl::StatusOr<std::string> program = FindProgram(options.command.front());
+  if (absl::IsNotFound(program.status()) && options.record == "true") {
+    return CannotStart(NotFound(MessageOf(program.status()), "; if this is the file of --record, write --record=FILE"));
+  }
   if (!program.ok()) return CannotStart(program.status());
 
   OutputFolder folder;

@@ -1,6 +1,8 @@
 // Uses Boost.Beast.
 #include "src/tool/source/http_client.h"
 
+#include <unistd.h>
+
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
@@ -12,6 +14,7 @@
 #include <chrono>
 
 #include "absl/strings/escaping.h"
+#include "src/base/http_query.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -25,6 +28,17 @@ using boost::system::error_code;
 
 constexpr size_t kMaxAnswerBytes = size_t{1} << 30;
 constexpr uint32_t kMaxHeadBytes = uint32_t{64} << 10;
+
+// The URLs of this command line by their names (HideCredentials).
+std::map<std::string, std::string>& NamedUrls() {
+  static std::map<std::string, std::string> urls;
+  return urls;
+}
+
+// Decodes "%2F" in a user or password. "+" is a plus there.
+std::string DecodeUser(const std::string& text) {
+  return internal::DecodeUrl(absl::StrReplaceAll(text, {{"+", "%2B"}}));
+}
 
 struct Url {
   bool is_https = false;
@@ -44,8 +58,8 @@ Url ParseUrl(const std::string& text) {
   url.authority = text.substr(begin, end - begin);
   if (const size_t at = url.authority.rfind('@'); at != std::string::npos) {
     const size_t colon = std::min(url.authority.find(':'), at);
-    url.user = url.authority.substr(0, colon);
-    if (colon < at) url.password = url.authority.substr(colon + 1, at - colon - 1);
+    url.user = DecodeUser(url.authority.substr(0, colon));
+    if (colon < at) url.password = DecodeUser(url.authority.substr(colon + 1, at - colon - 1));
     url.authority.erase(0, at + 1);
   }
   url.host = HostOf(url.authority);
@@ -116,13 +130,29 @@ std::string HostOf(const std::string& authority) {
   return authority.substr(0, authority.find(':'));
 }
 
+bool IsUrl(const std::string& source) {
+  return (source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0) && access(source.c_str(), F_OK) != 0;
+}
+
+std::string HideCredentials(const std::string& source) {
+  const size_t at = source.rfind('@');
+  if (at == std::string::npos || !IsUrl(source)) return source;
+  const size_t begin = source.find("://") + 3;
+  std::string name = Cat(source.substr(0, begin), "***", source.substr(at));
+  // Two URLs that differ in the password only are two sources.
+  while (NamedUrls().try_emplace(name, source).first->second != source) name.insert(begin, "*");
+  return name;
+}
+
 absl::StatusOr<std::string> HttpGet(const std::string& url) {
-  const Url parts = ParseUrl(url);
-  // Messages must not contain the password.
-  const std::string name = Cat(parts.is_https ? "https://" : "http://", parts.authority, parts.path);
-  if (parts.host.empty()) return InvalidArgument(url, ": the URL has no host");
+  const Url parts = ParseUrl(ValueOr(NamedUrls(), url, url));
+  const std::string& name = url;
+  // A slash in a password ends the part of the URL that has the host.
+  const char* const hint =
+      parts.path.find('@') == std::string::npos ? "" : "; in a user or password, write / as %2F, ? as %3F and # as %23";
+  if (parts.host.empty()) return InvalidArgument(name, ": the URL has no host", hint);
   if (int port = 0; !absl::SimpleAtoi(parts.port, &port) || port < 1 || port > 65535) {
-    return InvalidArgument(name, ": '", parts.port, "' is not a port from 1 to 65535");
+    return InvalidArgument(name, ": the port of the URL is not a number from 1 to 65535", hint);
   }
 #if !HBMPROF_HAS_OPENSSL
   if (parts.is_https) {
@@ -138,7 +168,7 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   const auto addresses = tcp::resolver(context).resolve(parts.host, parts.port, error);
   stream.expires_after(std::chrono::seconds(10));
   if (!error) error = Await(context, [&](auto done) { stream.async_connect(addresses, done); });
-  if (error) return Unavailable(name, ": cannot connect: ", error.message());
+  if (error) return Unavailable(name, ": cannot connect: ", error.message(), hint);
   http::request<http::empty_body> request(http::verb::get, parts.path, 11);
   request.set(http::field::host, parts.authority);
   request.keep_alive(false);

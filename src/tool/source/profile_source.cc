@@ -26,8 +26,6 @@
 namespace hbmprof::tool {
 namespace {
 
-bool IsUrl(const std::string& source) { return source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0; }
-
 // Returns whether there is a file `source` that can be a profile. An executable is no profile: the current folder often
 // contains the program of a running process, under the name of the process.
 bool MayBeFile(const std::string& source) {
@@ -214,7 +212,7 @@ bool IsRecordingFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps) {
-  if (IsUrl(source) && access(source.c_str(), F_OK) != 0) return HttpGet(source);
+  if (IsUrl(source)) return HttpGet(source);
   const SourceParts parts = PartsOf(source);
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts, gaps);
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
