@@ -173,7 +173,8 @@ TEST(AgesTest, SelectBuffersInTop) {
   }
   ProfileMaker named = Dump({{"birth", 100}});
   named.Write(file);
-  EXPECT_EQ(RunTool({"top", "--by", "birth", file}).exit_code, 2) << "the name of a function is not a label";
+  EXPECT_THAT(RunTool({"top", "--by", "birth", file}).err, HasSubstr("has no ages of buffers"))
+      << "the name of a function is not a label";
   ProfileMaker no_uptime = DumpWithAges(4, 0, {5}, {});
   no_uptime.message().clear_comment();
   no_uptime.Write(file);
