@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -243,7 +244,7 @@ std::string WholeAnswerTo(const Server& server, std::string_view request) {
 bool IsProfile(std::string_view request) { return TakeWord(&request) == "profile"; }
 bool IsLarge(std::string_view request) { return IsProfile(request) || TakeWord(&request) == "record"; }
 
-void BeginAnswer(std::string text, Client* client) {
+void BeginAnswer(std::string&& text, Client* client) {
   client->answer = std::move(text);
   client->waits = false;
   client->is_answering = true;
