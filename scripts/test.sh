@@ -5,13 +5,15 @@
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
-# usage: scripts/test.sh [PRESET...]
+# usage: scripts/test.sh [PRESET|frameworks...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the same under the thread sanitizer; of the command, only what has several threads
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
-# all      dev clang asan tsan
+# frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
+#             1.2 GB once, and skips if PyPI cannot be reached
+# all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
 set -euo pipefail
@@ -21,9 +23,9 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang) presets+=("$argument") ;;
-    all) presets+=(dev clang asan tsan) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang or all" ;;
+    dev | release | asan | tsan | clang | frameworks) presets+=("$argument") ;;
+    all) presets+=(dev clang asan tsan frameworks) ;;
+    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks or all" ;;
   esac
 done
 
@@ -66,6 +68,13 @@ check_with_clang() {
   scripts/lib/compile_check.py build/clang
 }
 
+# The frameworks run on the build of the preset dev.
+run_frameworks() {
+  hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda fake_nvml || return
+  tests/frameworks/run.py build/dev build/frameworks 2>&1 | tee build/frameworks/table.txt
+  return "${PIPESTATUS[0]}"
+}
+
 run_tests() {
   local preset=$1 log=build/$1/test.log status=0
   # One more than processors, because some tests wait.
@@ -84,6 +93,16 @@ for preset in "${presets[@]}"; do
       summary+=("clang: every source passed")
     else
       summary+=("clang: FAILED")
+      failed=1
+    fi
+  elif [[ $preset == frameworks ]]; then
+    hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
+    if [[ ! -e build/frameworks/torch/site-packages ]]; then
+      summary+=("frameworks: skipped, because PyPI gave no PyTorch")
+    elif hbmprof_step "frameworks: testing" run_frameworks; then
+      summary+=("frameworks: every cell of build/frameworks/table.txt is as expected")
+    else
+      summary+=("frameworks: FAILED")
       failed=1
     fi
   elif ! hbmprof_step "$preset: building" hbmprof_build "$preset"; then

@@ -208,6 +208,33 @@ hbmprof_pypi() {
   rm -rf build/pypi.new
 }
 
+# hbmprof_frameworks: installs whole PyTorch and JAX from PyPI into folders of build/frameworks, without NVIDIA's
+# libraries, which tests/frameworks/make_doubles.py replaces. If that is not possible, prints a note. Never fails.
+hbmprof_frameworks() {
+  # Without their dependencies first: those of torch and of the plugins are NVIDIA's.
+  hbmprof_packages torch "torch==2.15.0 torchvision==0.29.2 triton==3.9.0" \
+    filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy pillow transformers==5.24.0
+  hbmprof_packages jax "jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2" jax==0.10.2
+}
+
+# hbmprof_packages NAME ALONE REQUIREMENT...: unless it is there, makes the folder build/frameworks/NAME/site-packages with the
+# requirements and, without their dependencies, with the packages ALONE.
+hbmprof_packages() {
+  local folder=build/frameworks/$1/site-packages alone log=build/frameworks/$1.log
+  [[ ! -e $folder ]] || return 0
+  read -ra alone <<<"$2"
+  mkdir -p "${folder%/*}"
+  rm -rf "$folder.new"
+  export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
+  local pip=(python3 -m pip install --quiet --no-compile --no-cache-dir --target "$folder.new")
+  if "${pip[@]}" "${@:3}" >"$log" 2>&1 </dev/null && "${pip[@]}" --no-deps "${alone[@]}" >>"$log" 2>&1 </dev/null; then
+    mv "$folder.new" "$folder"
+  else
+    echo "note: PyPI gave no $2, so its programs are skipped: $(tail -n 1 "$log")"
+    rm -rf "$folder.new"
+  fi
+}
+
 # hbmprof_framework PACKAGE FOLDER RELEASE[+headers]...: reads the libraries of PyTorch or TensorFlow that the tests need
 # from PyPI into FOLDER (scripts/framework_libraries.py). FOLDER must not be build/pypi: PyTorch's libraries would find
 # CUDA's real runtime there before the tests' substitute. If a release cannot be read, prints a note, and the tests that

@@ -618,7 +618,7 @@ TEST(RunTest, ReportsErrorsBeforeStarting) {
 TEST(DoctorTest, ShowsDriverAndEntryPoints) {
   const CommandResult run = Tool({"doctor", "--entry-points", "--", Program("inject_matrix_static")});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-  EXPECT_THAT(run.out, HasSubstr(HBMPROF_DOUBLES "/libcuda.so.1, CUDA 13.0, 2 devices"));
+  EXPECT_THAT(run.out, HasSubstr(HBMPROF_DOUBLES "/libcuda.so.1, CUDA 13.2, 2 devices"));
   EXPECT_THAT(run.out, ContainsRegex("library +/.*libhbmprof_cuda.so can be preloaded"));
   EXPECT_THAT(run.out, HasSubstr("cuMemAlloc_v2: tracked"));
   EXPECT_THAT(run.out, HasSubstr("cuMemPoolTrimTo: passed through: "));
