@@ -5,7 +5,7 @@
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
-# usage: scripts/test.sh [PRESET|frameworks...]
+# usage: scripts/test.sh [PRESET|frameworks|frameworks-more...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
@@ -13,6 +13,7 @@
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
 # frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
 #             1.2 GB once, and skips if PyPI cannot be reached
+# frameworks-more  the same for PyTorch 2.5, which is not part of all (0.9 GB)
 # all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
@@ -23,9 +24,9 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang | frameworks) presets+=("$argument") ;;
+    dev | release | asan | tsan | clang | frameworks | frameworks-more) presets+=("$argument") ;;
     all) presets+=(dev clang asan tsan frameworks) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks or all" ;;
+    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more or all" ;;
   esac
 done
 
@@ -68,10 +69,10 @@ check_with_clang() {
   scripts/lib/compile_check.py build/clang
 }
 
-# The frameworks run on the build of the preset dev.
+# run_frameworks FOLDER [NAME...]: on the build of the preset dev.
 run_frameworks() {
   hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda fake_nvml || return
-  tests/frameworks/run.py build/dev build/frameworks 2>&1 | tee build/frameworks/table.txt
+  tests/frameworks/run.py build/dev "$@" 2>&1 | tee "$1/table.txt"
   return "${PIPESTATUS[0]}"
 }
 
@@ -95,14 +96,21 @@ for preset in "${presets[@]}"; do
       summary+=("clang: FAILED")
       failed=1
     fi
-  elif [[ $preset == frameworks ]]; then
-    hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
-    if [[ ! -e build/frameworks/torch/site-packages ]]; then
-      summary+=("frameworks: skipped, because PyPI gave no PyTorch")
-    elif hbmprof_step "frameworks: testing" run_frameworks; then
-      summary+=("frameworks: every cell of build/frameworks/table.txt is as expected")
+  elif [[ $preset == frameworks* ]]; then
+    names=()
+    if [[ $preset == frameworks ]]; then
+      hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
     else
-      summary+=("frameworks: FAILED")
+      hbmprof_step "PyTorch 2.5 from PyPI" hbmprof_more_frameworks
+      names=("MLP, Adam" transformer ResNet-18 "CUDA graph" streams "pinned memory" "DataLoader workers"
+        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks")
+    fi
+    if [[ ! -e build/$preset/torch/site-packages ]]; then
+      summary+=("$preset: skipped, because PyPI gave no PyTorch")
+    elif hbmprof_step "$preset: testing" run_frameworks "build/$preset" "${names[@]}"; then
+      summary+=("$preset: build/$preset/table.txt is as expected")
+    else
+      summary+=("$preset: FAILED")
       failed=1
     fi
   elif ! hbmprof_step "$preset: building" hbmprof_build "$preset"; then

@@ -23,7 +23,7 @@ import checks
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCES = HERE.parent.parent
-COLUMNS = ("bytes", "blocks", "reserved", "peak", "lines")
+COLUMNS = ("bytes", "blocks", "reserved", "allocated", "peak", "lines")
 # hbmprof's peak is that of the driver's memory, so a peak of the tensors inside PyTorch's cache is lost.
 KNOWN_TO_DIFFER = {"peak"}
 CAPACITY = 16 << 30
@@ -58,7 +58,7 @@ class Runner:
     def environment(self, framework, settings="", devices=1, folder=None):
         support = self.build / "tests/support/fake_cudart"
         paths = [self.frameworks / framework / "site-packages", HERE / "programs", SOURCES / "tests/consumer",
-                 SOURCES / "python", SOURCES / "build/pypi"]
+                 SOURCES / "python"]
         return {
             **os.environ,
             "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda'}:{support / 'nvml'}",
@@ -66,7 +66,7 @@ class Runner:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "PYTORCH_CUDA_ALLOC_CONF": settings,
-            "TORCHINDUCTOR_CACHE_DIR": str(self.results / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.results / "inductor_cache"),
             "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
             "HBMPROF_LIBRARY_DIR": str(self.build / "src/inject"),
             "HBMPROF_PJRT_PLUGIN": str(self.jax_plugin()),
@@ -92,6 +92,12 @@ class Runner:
             status = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output,
                                     timeout=900).returncode
         return status, (folder / "output").read_text(), sorted((folder / "profiles").glob("*.gz"))
+
+    def start(self, program):
+        """Starts a program of PyTorch's without hbmprof."""
+        environment = self.environment("torch", folder=self.results)
+        return subprocess.Popen([sys.executable, HERE / "programs" / program], env=environment, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run_for_table(self, program):
         """Returns the rows of a program's moments, its duration, and what is wrong or None."""
@@ -171,9 +177,9 @@ def print_table(runner, programs, pool):
 def print_checks(runner, functions, pool):
     """Prints the result of each check. Returns what is wrong."""
     failed = []
-    session = checks.Session(runner.run, runner.results, runner.command)
+    session = checks.Session(runner)
     for check, problem in zip(functions, pool.map(lambda function: function(session), functions)):
-        is_known = check in checks.KNOWN_TO_FAIL
+        is_known = check.__name__ in checks.KNOWN_TO_FAIL
         state = "known to fail" if problem and is_known else "FAILED" if problem else "passed"
         print(f"{state:14} {check.__doc__}", flush=True)
         if problem and not is_known:

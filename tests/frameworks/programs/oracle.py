@@ -36,7 +36,8 @@ def of_pytorch():
                     lines[own_line(frames)] += block["size"]
     # The backend cudaMallocAsync has no history, and counts no blocks.
     return {"bytes": torch.cuda.memory_allocated(), "blocks": stats["allocation.all.current"] if HAS_HISTORY else None,
-            "reserved": torch.cuda.memory_reserved(), "peak": torch.cuda.max_memory_allocated(), "lines": lines}
+            "reserved": torch.cuda.memory_reserved(), "allocated": stats["allocated_bytes.all.allocated"],
+            "peak": torch.cuda.max_memory_allocated(), "lines": lines}
 
 
 def of_hbmprof():
@@ -56,17 +57,22 @@ def of_hbmprof():
                 continue
         found["bytes"] += values["inuse_space"]
         found["blocks"] += values["inuse_objects"]
+        found["allocated"] += values["alloc_space"]
         found["peak"] += values["peak_space"]
         if values["inuse_space"] and HAS_HISTORY:
             python = [frame for frame in frames if frame[1].endswith(".py")]
             lines[own_line(python)] += values["inuse_space"]
-    return {**{key: found[key] for key in ("bytes", "blocks", "reserved", "peak")}, "lines": lines}
+    return {**{key: found[key] for key in ("bytes", "blocks", "reserved", "allocated", "peak")}, "lines": lines}
 
 
 def moment(name):
     torch.cuda.synchronize()
-    theirs = of_pytorch()
-    ours = of_hbmprof()
+    # Threads of the framework may free memory meanwhile.
+    for _ in range(5):
+        theirs = of_pytorch()
+        ours = of_hbmprof()
+        if theirs == of_pytorch():
+            break
     row = {"moment": name, "process": os.getpid(), "pytorch": theirs, "hbmprof": ours}
     with open(os.environ["FRAMEWORKS_RESULTS"], "a") as file:
         file.write(json.dumps(row) + "\n")
