@@ -116,7 +116,7 @@ def second_recording(session):
 def pytest_limits(session):
     """The limits of the pytest plugin count tensors."""
     program = str(pathlib.Path(__file__).parent / "programs" / "test_memory.py")
-    _, output, _ = session.run("-m", "pytest", "-p", "hbmprof.pytest_plugin", "-rA", "-q", "-p", "no:cacheprovider", program)
+    _, output, _ = session.run("-m", "pytest", "-p", "hbmprof.pytest_plugin", "-p", "no:cacheprovider", "-rA", program)
     results = {name: result for result, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", output, re.M)}
     wrong = [f"{name} {result}" for name, result in results.items() if ("good" in name) != (result == "PASSED")]
     return ", ".join(wrong) if len(results) == 5 else output[-2000:]

@@ -19,6 +19,16 @@ import sys
 # Libraries of NVIDIA's, without the driver's, and their functions.
 LIBRARY = re.compile(r"^lib(cu(?!da\.)|nccl|nvrtc|nvshmem|nvJitLink)")
 FUNCTION = re.compile(r"^(__cuda|cu|nccl|nvrtc|nvshmem|nvJitLink)")
+STUBS = """
+#include <stdio.h>
+#include <stdlib.h>
+#define STUB(name) \\
+  int name(void) { \\
+    static int said; \\
+    if (!said++ && getenv("HBMPROF_DOUBLES_TRACE")) fprintf(stderr, "stub " #name "\\n"); \\
+    return 0; \\
+  }
+"""
 # The libraries that XLA's plugin opens.
 OPENED = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
           "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
@@ -109,17 +119,14 @@ def main(out, driver, *folders):
             objects = [out / "cudart.o"]
         stubs = sorted(set(functions) - set().union(*map(defined, objects)))
         listing += [f"{library} {name}" for name in stubs]
-        code = ["#include <stdio.h>\n#include <stdlib.h>\n"
-                "#define STUB(name) int name(void) { static int said; if (!said++ && getenv(\"HBMPROF_DOUBLES_TRACE\")) "
-                "fprintf(stderr, \"stub \" #name \"\\n\"); return 0; }\n"]
-        code += [f"STUB({name})\n" for name in stubs]
-        base.with_suffix(".c").write_text("".join(code))
+        base.with_suffix(".c").write_text(STUBS + "".join(f"STUB({name})\n" for name in stubs))
         versions = {version for version in functions.values() if version}
         base.with_suffix(".map").write_text("".join(f"{version} {{ global: *; }};\n" for version in sorted(versions)))
         script = [f"-Wl,--version-script={base.with_suffix('.map')}"] if versions else []
-        subprocess.run(["gcc", "-O1", "-fPIC", "-w", "-c", base.with_suffix(".c"), "-o", base.with_suffix(".o")], check=True)
-        subprocess.run(["g++", "-shared", "-o", base, base.with_suffix(".o"), *objects, f"-Wl,-soname,{library}", *script,
-                        f"-L{driver}", "-l:libcuda.so.1", "-ldl"], check=True)
+        subprocess.run(["gcc", "-O1", "-fPIC", "-w", "-c", base.with_suffix(".c"), "-o", base.with_suffix(".o")],
+                       check=True)
+        subprocess.run(["g++", "-shared", "-o", base, base.with_suffix(".o"), *objects, f"-Wl,-soname,{library}",
+                        *script, f"-L{driver}", "-l:libcuda.so.1", "-ldl"], check=True)
         print(f"{library}: {len(functions)} functions, {len(stubs)} of them stubs")
     (out / "stubs.txt").write_text("\n".join(listing) + "\n")
 

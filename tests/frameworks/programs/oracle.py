@@ -34,9 +34,10 @@ def of_pytorch():
                 if block["state"] == "active_allocated":
                     frames = [(f["name"], f["filename"], f["line"]) for f in block.get("frames", ())]
                     lines[own_line(frames)] += block["size"]
-    # The backend cudaMallocAsync has no history, and counts no blocks.
+    # The backend cudaMallocAsync has no history, and counts neither blocks nor what was ever allocated.
     return {"bytes": torch.cuda.memory_allocated(), "blocks": stats["allocation.all.current"] if HAS_HISTORY else None,
-            "reserved": torch.cuda.memory_reserved(), "allocated": stats["allocated_bytes.all.allocated"],
+            "reserved": torch.cuda.memory_reserved(),
+            "allocated": stats["allocated_bytes.all.allocated"] if HAS_HISTORY else None,
             "peak": torch.cuda.max_memory_allocated(), "lines": lines}
 
 
