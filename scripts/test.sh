@@ -5,13 +5,16 @@
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
-# usage: scripts/test.sh [PRESET...]
+# usage: scripts/test.sh [PRESET|frameworks|frameworks-more...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the same under the thread sanitizer; of the command, only what has several threads
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
-# all      dev clang asan tsan
+# frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
+#             1.2 GB once, and skips if PyPI cannot be reached
+# frameworks-more  the same for PyTorch 2.5, which is not part of all (0.9 GB)
+# all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
 set -euo pipefail
@@ -21,9 +24,9 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang) presets+=("$argument") ;;
-    all) presets+=(dev clang asan tsan) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang or all" ;;
+    dev | release | asan | tsan | clang | frameworks | frameworks-more) presets+=("$argument") ;;
+    all) presets+=(dev clang asan tsan frameworks) ;;
+    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more or all" ;;
   esac
 done
 
@@ -66,6 +69,13 @@ check_with_clang() {
   scripts/lib/compile_check.py build/clang
 }
 
+# run_frameworks FOLDER [NAME...]: on the build of the preset dev.
+run_frameworks() {
+  hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda fake_nvml || return
+  tests/frameworks/run.py build/dev "$@" 2>&1 | tee "$1/table.txt"
+  return "${PIPESTATUS[0]}"
+}
+
 run_tests() {
   local preset=$1 log=build/$1/test.log status=0
   # One more than processors, because some tests wait.
@@ -84,6 +94,23 @@ for preset in "${presets[@]}"; do
       summary+=("clang: every source passed")
     else
       summary+=("clang: FAILED")
+      failed=1
+    fi
+  elif [[ $preset == frameworks* ]]; then
+    names=()
+    if [[ $preset == frameworks ]]; then
+      hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
+    else
+      hbmprof_step "PyTorch 2.5 from PyPI" hbmprof_more_frameworks
+      names=("MLP, Adam" transformer ResNet-18 "CUDA graph" streams "pinned memory" "DataLoader workers"
+        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks")
+    fi
+    if [[ ! -e build/$preset/torch/site-packages ]]; then
+      summary+=("$preset: skipped, because PyPI gave no PyTorch")
+    elif hbmprof_step "$preset: testing" run_frameworks "build/$preset" "${names[@]}"; then
+      summary+=("$preset: build/$preset/table.txt is as expected")
+    else
+      summary+=("$preset: FAILED")
       failed=1
     fi
   elif ! hbmprof_step "$preset: building" hbmprof_build "$preset"; then

@@ -22,6 +22,7 @@ import inspect
 import operator
 import os
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -488,23 +489,44 @@ def stop():
         _attached.hbmprof_detach()
 
 
+def _jax_plugin(platform):
+    """Returns the name of the module that is installed for JAX as the plugin of this name, as jax_plugins.xla_cuda13 is
+    for "cuda"; None if there is none."""
+    try:
+        import jax_plugins
+    except ImportError:
+        return None
+    names = (module.name for module in pkgutil.iter_modules(jax_plugins.__path__, "jax_plugins."))
+    return next((name for name in names if re.fullmatch(rf".*\.xla_{re.escape(platform)}\d*", name)), None)
+
+
 def use_with_jax(platform, plugin=None):
     """Makes JAX use hbmprof's plugin for the devices of another plugin. Call it before the first import of jax.
 
     `platform` is the name that JAX then uses for the platform. `plugin` is the path of the real plugin's library; None:
-    the environment variable HBMPROF_PJRT_PLUGIN names it. Sets environment variables of this process, as in
-    docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
+    the environment variable HBMPROF_PJRT_PLUGIN names it. If a plugin that is installed for JAX has the name `platform`
+    ("cuda"), hbmprof's takes its place, and `plugin` is by default its library. Sets environment variables of this
+    process, as in docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
     """
     global _library
     if "jax" in sys.modules:
         raise Error("hbmprof.use_with_jax: call it before jax is imported")
+    installed = _jax_plugin(platform)
     if plugin is not None:
         os.environ["HBMPROF_PJRT_PLUGIN"] = os.fspath(plugin)
-    if not os.environ.get("HBMPROF_PJRT_PLUGIN"):
+    if installed is None and not os.environ.get("HBMPROF_PJRT_PLUGIN"):
         raise Error("hbmprof.use_with_jax: name the real plugin's library by `plugin` or by HBMPROF_PJRT_PLUGIN")
-    names = [f"{platform}:{library_dir() / 'libhbmprof_pjrt.so'}"]
-    if os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS"):
-        names.insert(0, os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"])
-    os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"] = ",".join(names)
+    library = library_dir() / "libhbmprof_pjrt.so"
     os.environ["JAX_PLATFORMS"] = platform
+    if installed is None:
+        names = [f"{platform}:{library}"]
+        if os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS"):
+            names.insert(0, os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"])
+        os.environ["PJRT_NAMES_AND_LIBRARY_PATHS"] = ",".join(names)
+    else:
+        # JAX refuses a second plugin of this name. The installed one registers our library, with its own options. The
+        # import also imports jax, which reads JAX_PLATFORMS.
+        module = importlib.import_module(installed)
+        os.environ.setdefault("HBMPROF_PJRT_PLUGIN", os.fspath(module._get_library_path()))
+        module._get_library_path = lambda: library
     _library = None  # the next call loads the plugin, which has the records from now on

@@ -258,6 +258,38 @@ hbmprof_pypi() {
   rm -rf build/pypi.new
 }
 
+# hbmprof_frameworks: installs whole PyTorch and JAX from PyPI into folders of build/frameworks, without NVIDIA's
+# libraries, which tests/frameworks/make_doubles.py replaces. If that is not possible, prints a note. Never fails.
+hbmprof_frameworks() {
+  hbmprof_packages build/frameworks/torch "torch==2.15.0 torchvision==0.29.2 triton==3.9.0" \
+    filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy pillow transformers==5.24.0 pytest==8.3.4
+  hbmprof_packages build/frameworks/jax "jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2" jax==0.10.2
+}
+
+# hbmprof_more_frameworks: the same for an older PyTorch, into build/frameworks-more.
+hbmprof_more_frameworks() {
+  hbmprof_packages build/frameworks-more/torch "torch==2.5.1 torchvision==0.20.1" \
+    filelock typing-extensions 'setuptools<80' sympy==1.13.1 networkx jinja2 fsspec 'numpy<2.3' pillow
+}
+
+# hbmprof_packages FOLDER ALONE REQUIREMENT...: unless it is there, makes FOLDER/site-packages with the requirements and,
+# without their dependencies, which are NVIDIA's libraries, with the packages ALONE.
+hbmprof_packages() {
+  local folder=$1/site-packages log=$1.log alone
+  [[ ! -e $folder ]] || return 0
+  read -ra alone <<<"$2"
+  mkdir -p "$1"
+  rm -rf "$folder.new"
+  local pip=(env PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
+    python3 -m pip install --quiet --no-compile --no-cache-dir --target "$folder.new")
+  if "${pip[@]}" "${@:3}" >"$log" 2>&1 </dev/null && "${pip[@]}" --no-deps "${alone[@]}" >>"$log" 2>&1 </dev/null; then
+    mv "$folder.new" "$folder"
+  else
+    echo "note: PyPI gave no $2, so its programs are skipped: $(tail -n 1 "$log")"
+    rm -rf "$folder.new"
+  fi
+}
+
 # hbmprof_framework PACKAGE FOLDER RELEASE[+headers]...: reads the libraries of PyTorch or TensorFlow that the tests need
 # from PyPI into FOLDER (scripts/framework_libraries.py). FOLDER must not be build/pypi: PyTorch's libraries would find
 # CUDA's real runtime there before the tests' substitute. If a release cannot be read, prints a note, and the tests that

@@ -18,6 +18,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
+#include "src/inject/frameworks/frameworks.h"
 #include "src/inject/frameworks/python_end.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
@@ -39,6 +40,7 @@ void CudaTrackingStarts() {
   ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);
     AddTensorflowWarnings(snapshot);
+    AddXlaWarning(snapshot);
     AddAttachWarnings(snapshot);
   });
 }

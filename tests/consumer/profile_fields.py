@@ -41,7 +41,8 @@ def packed(data):
 
 
 class Profile:
-  """The parts of a profile that the tests use: total(type), labels() as a set of (key, value), functions() as a set of names."""
+  """The parts of a profile that the tests use: total(type), labels() as a set of (key, value),
+  functions() as a set of names, rows()."""
 
   def __init__(self, path):
     with gzip.open(path) as file:
@@ -60,3 +61,20 @@ class Profile:
 
   def functions(self):
     return {self.strings[dict(fields(value))[2]] for number, value in self.all if number == 5}
+
+  def rows(self):
+    """The samples: the frames (function, file, line) from the innermost, the values by type, and the labels."""
+    functions = {f[1]: (self.strings[f.get(2, 0)], self.strings[f.get(4, 0)])
+                 for f in (dict(fields(value)) for number, value in self.all if number == 5)}
+    frames = {}
+    for number, value in self.all:
+      if number == 4:
+        parts = list(fields(value))
+        lines = (dict(fields(part)) for field, part in parts if field == 4)
+        frames[dict(parts)[1]] = [(*functions[line[1]], line.get(2, 0)) for line in lines]
+    for sample in self.samples:
+      ids = [i for number, value in sample if number == 1 for i in packed(value)]
+      values = [n - (1 << 64) if n >> 63 else n for number, value in sample if number == 2 for n in packed(value)]
+      labels = (dict(fields(value)) for number, value in sample if number == 3)
+      yield ([frame for i in ids for frame in frames[i]], dict(zip(self.types, values)),
+             {self.strings[label[1]]: self.strings[label[2]] if 2 in label else label.get(3, 0) for label in labels})

@@ -269,6 +269,13 @@ int main(int argc, char** argv) {
   } else if (name == "untracked_memory") {
     user_allocates(kMiB);
     CHECK_THAT(fake_cuda_take(0, 64 * kMiB) == 0);
+  } else if (name == "physical_memory_before_the_context") {
+    const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+    CUmemGenericAllocationHandle handle = 0;
+    CHECK_THAT(cuCtxSetCurrent(nullptr) == kSuccess);
+    CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+    fake_cuda_use_device(0);
+    user_allocates(kMiB);
   } else if (name == "pools") {
     const MemPoolProps properties{1, 0, {kLocationDevice, 0}, nullptr, 0, {}};
     Handle pool = nullptr;

@@ -691,6 +691,13 @@ TEST(InjectTest, OwnQuestionsDoNotFail) {
   }
 }
 
+TEST(InjectTest, ContextIsMemoryFromTheStart) {
+  const ProfileView view = RunCase({}, {"physical_memory_before_the_context"});
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(3 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "baseline"), std::to_string(3 * kMiB)) << "the double's context";
+  EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
+}
+
 TEST(InjectTest, IdlePoolMemoryIsNotUnaccounted) {
   const ProfileView view = RunCase({}, {"pools"}, {"FAKE_CUDA_POOL_KEEPS=1"});
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), "0");

@@ -711,7 +711,7 @@ TEST(RunTest, ReportsErrorsBeforeStarting) {
 TEST(DoctorTest, ShowsDriverAndEntryPoints) {
   const CommandResult run = Tool({"doctor", "--entry-points", "--", Program("inject_matrix_static")});
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-  EXPECT_THAT(run.out, HasSubstr(HBMPROF_DOUBLES "/libcuda.so.1, CUDA 13.0, 2 devices"));
+  EXPECT_THAT(run.out, HasSubstr(HBMPROF_DOUBLES "/libcuda.so.1, CUDA 13.2, 2 devices"));
   EXPECT_THAT(run.out,
               HasSubstr("  attach           the driver's functions have a form that `hbmprof attach` knows\n"));
   EXPECT_THAT(RunTool({"doctor"}, {"LD_LIBRARY_PATH=" HBMPROF_LACKING_STUB}).out,

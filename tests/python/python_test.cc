@@ -190,6 +190,24 @@ deep(70000)
   for (size_t i = 1; i < functions.size(); ++i) EXPECT_EQ(functions[i], "deep");
 }
 
+// Each function is called by code of the interpreter, whose frames would fill the stack.
+TEST_P(PythonTest, DeepStackKeepsFunctionsRatherThanNativeFrames) {
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  std::vector<std::string> expected(50, "called");
+  expected.insert(expected.begin(), "allocate");
+  expected.push_back("<module>");
+  EXPECT_THAT(FunctionsOf(interpreters[0], R"(
+def called(n):
+    if n == 1:
+        allocate(100)
+    else:
+        list(map(called, [n - 1]))
+called(50)
+)"),
+              ElementsAreArray(expected));
+}
+
 // A greenlet runs on the native stack of the code that started it, but its functions do not have that code's functions
 // as callers. In its first run the native stack continues in the evaluation functions of that code.
 TEST_P(PythonTest, FunctionsOfAGreenletDoNotReachItsStarter) {

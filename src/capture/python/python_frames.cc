@@ -548,6 +548,14 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
     }
   }
   add(native.pcs + next, native.depth - next);
+  if (innermost >= 0 && (is_cut || (native.truncated && native.depth == max_depth))) {
+    // The functions of a stack that is too deep are kept, rather than the native frames between them.
+    depth = 0;
+    is_cut = false;
+    add(native.pcs, innermost);
+    add(work.python, begin);
+    return {work.merged, depth, is_cut || begin == max_depth};
+  }
   return {work.merged, depth, native.truncated || is_cut};
 }
 

@@ -49,4 +49,14 @@ bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot) {
   return false;
 }
 
+void AddXlaWarning(Snapshot* snapshot) {
+  for (const Snapshot::Module& module : snapshot->modules) {
+    if (FileName(module.path).rfind("libhbmprof_pjrt.so", 0) == 0) return;
+  }
+  if (!HasSegmentsFrom("xla_cuda_plugin", *snapshot)) return;
+  snapshot->warnings.push_back(
+      "XLA allocates device memory in advance, so the arrays of JAX are not shown; libhbmprof_pjrt.so shows them "
+      "(docs/pjrt.md)");
+}
+
 }  // namespace hbmprof::internal

@@ -36,6 +36,9 @@ CallFrom IsCallFrom(std::string_view library, std::string_view file);
 // the driver. Stream-ordered memory does not count, because it does not belong to the frameworks' own allocators.
 bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot);
 
+// Adds a warning if XLA has allocated memory with the driver, unless hbmprof's plugin records its arrays.
+void AddXlaWarning(Snapshot* snapshot);
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_

@@ -3,6 +3,7 @@
 #include "tests/support/fake_cudart/fake_cuda.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdio>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr size_t kAlignment = 512;
 constexpr size_t kContextBytes = size_t{3} << 20;
+constexpr size_t kMappedBytes = size_t{1} << 20;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
@@ -76,10 +78,31 @@ bool TakesDeviceMemory(fake_cuda_kind kind) { return kind == FAKE_CUDA_DEVICE ||
 
 bool IsBacked(fake_cuda_kind kind) { return kind != FAKE_CUDA_REGISTERED; }
 
+// Memory of a device is zero, which is what a program then reads as the result of a kernel. Large blocks take memory of
+// the host only where they are written.
+void* Back(size_t bytes) {
+  if (bytes >= kMappedBytes) {
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+  }
+  void* const memory = aligned_alloc(kAlignment, bytes);
+  if (memory != nullptr) memset(memory, 0, bytes);
+  return memory;
+}
+
+void Unback(void* memory, size_t bytes) {
+  if (bytes >= kMappedBytes) {
+    munmap(memory, bytes);
+  } else {
+    free(memory);
+  }
+}
+
 void Drop(Model& model, std::map<uintptr_t, fake_cuda_block>::iterator block) {
   const fake_cuda_block& b = block->second;
   if (TakesDeviceMemory(b.kind)) model.devices[static_cast<size_t>(b.device)].bytes_in_use -= RoundUp(b.bytes);
-  if (IsBacked(b.kind)) free(reinterpret_cast<void*>(b.base));
+  if (IsBacked(b.kind)) Unback(reinterpret_cast<void*>(b.base), RoundUp(b.bytes));
   model.blocks.erase(block);
 }
 
@@ -160,6 +183,12 @@ size_t fake_cuda_bytes_in_use(int device) {
   Model& model = TheModel();
   std::lock_guard<std::mutex> lock(model.mutex);
   return model.devices[static_cast<size_t>(device)].bytes_in_use;
+}
+
+size_t fake_cuda_capacity(int device) {
+  Model& model = TheModel();
+  std::lock_guard<std::mutex> lock(model.mutex);
+  return model.devices[static_cast<size_t>(device)].capacity;
 }
 
 size_t fake_cuda_context_bytes(void) { return kContextBytes; }
@@ -259,7 +288,7 @@ int fake_cuda_allocate(int device, size_t bytes, enum fake_cuda_kind kind, void*
   Device& d = model.devices[static_cast<size_t>(device)];
   if (bytes > d.capacity) return kOutOfMemory;
   if (TakesDeviceMemory(kind) && RoundUp(bytes) > d.capacity - d.bytes_in_use) return kOutOfMemory;
-  void* memory = aligned_alloc(kAlignment, RoundUp(bytes));
+  void* memory = Back(RoundUp(bytes));
   if (memory == nullptr) return kOutOfMemory;
   if (TakesDeviceMemory(kind)) d.bytes_in_use += RoundUp(bytes);
   const auto base = reinterpret_cast<uintptr_t>(memory);
@@ -327,9 +356,7 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
 int cuDeviceTotalMem_v2(size_t* total, int device) {
   if (const int error = fake_cuda_ready()) return error;
   if (device < 0 || device >= fake_cuda_device_count()) return kInvalidDevice;
-  Model& model = TheModel();
-  std::lock_guard<std::mutex> lock(model.mutex);
-  *total = model.devices[static_cast<size_t>(device)].capacity;
+  *total = fake_cuda_capacity(device);
   return 0;
 }
 
@@ -412,7 +439,7 @@ int cuInit(unsigned flags) {
 
 int cuDriverGetVersion(int* version) {
   if (version == nullptr) return kInvalidValue;
-  *version = 13000;
+  *version = 13020;
   return 0;
 }
 

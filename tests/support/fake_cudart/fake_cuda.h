@@ -1,7 +1,8 @@
 // A CUDA device model for tests without a GPU, in two shared libraries that a program uses instead of the real ones:
-// libcuda.so.1 holds the devices (fake_cuda.cc) and the driver's memory calls (fake_driver.cc), libcudart.so.<major>
-// the runtime's memory calls on top of the model. Memory is host memory. This header: the controls, and the model as
-// the calls use it. Not in this file: any imitation of how the real runtime checks the driver.
+// libcuda.so.1 holds the devices (fake_cuda.cc), the driver's memory calls (fake_driver.cc) and its work: streams,
+// copies and code (fake_work.cc); libcudart.so.<major> the runtime's memory calls on top of the model. Memory is host
+// memory. Copies and fills are real, kernels do nothing. This header: the controls, and the model as the calls use it.
+// Not in this file: any imitation of how the real runtime checks the driver.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_CUDART_FAKE_CUDA_H_
 
@@ -68,6 +69,7 @@ int fake_cuda_enter(const char* function);
 // with CUDA_LOG_FILE. The functions that hbmprof asks call it.
 int fake_cuda_result(const char* function, int result);
 int fake_cuda_device_count(void);
+size_t fake_cuda_capacity(int device);
 // Makes the device's primary context active and current on this thread.
 void fake_cuda_use_device(int device);
 // The device of this thread's current context, -1 if it has none.
@@ -80,6 +82,10 @@ int fake_cuda_adopt(int device, void* ptr, size_t bytes, enum fake_cuda_kind kin
 int fake_cuda_release(void* ptr, unsigned kinds);
 // Finds the block that contains `ptr`. Returns whether there is one.
 int fake_cuda_find(const void* ptr, struct fake_cuda_block* block);
+// Whether the stream captures into a graph; then copies and fills do nothing.
+int fake_cuda_is_capturing(void* stream);
+// Whether devices have pools of memory: 0 with FAKE_CUDA_POOLS=0.
+int fake_cuda_has_pools(void);
 // Frees the memory that cudaDeviceReset frees.
 void fake_cuda_reset_device(int device);
 }

@@ -30,12 +30,7 @@ int nvmlInit_v2() { return 0; }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, void** device) {
   unsigned bus = 0;
-  // PyTorch requests bus 0, because the double of its runtime does not report the bus of a device.
-  if (std::strcmp(bus_id, "00000000:00:00.0") == 0) {
-    bus = 1;
-  } else if (std::sscanf(bus_id, "0000:%X:00.0", &bus) != 1 || bus == 0) {
-    return 6;
-  }
+  if (std::sscanf(bus_id, "%*x:%X:", &bus) != 1 || bus == 0) return 6;
   *device = reinterpret_cast<void*>(static_cast<uintptr_t>(bus));
   return 0;
 }
@@ -44,7 +39,7 @@ int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   const char* known = std::getenv("FAKE_NVML_MEMORY");
   if (known != nullptr && std::strcmp(known, "0") == 0) return 3;  // not supported
   const int ordinal = static_cast<int>(reinterpret_cast<uintptr_t>(device)) - 1;
-  memory->total = 1ull << 30;
+  memory->total = fake_cuda_capacity(ordinal);
   memory->used = fake_cuda_bytes_in_use(ordinal);
   memory->free = memory->total - memory->used;
   return 0;
@@ -87,7 +82,7 @@ int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
   return 0;
 }
 int nvmlSystemGetCudaDriverVersion_v2(int* version) {
-  *version = 13000;
+  *version = 13020;
   return 0;
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return 3; }

@@ -127,7 +127,7 @@ int CurrentDevice() {
   return CurrentContext() != nullptr && query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
 }
 
-// The unaccounted bytes of each device after its first allocation was recorded. By DeviceId.
+// The unaccounted bytes of each device after its first allocation with a context was recorded. By DeviceId.
 struct Baseline {
   std::atomic<bool> taken{false};
   std::atomic<bool> known{false};
@@ -271,7 +271,10 @@ std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
 
 void CudaDriverInProcess::Recorded(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
-  if (baseline.taken.load(std::memory_order_relaxed) || baseline.taken.exchange(true)) return;
+  if (baseline.taken.load(std::memory_order_relaxed)) return;
+  // Physical memory can be created before the context, whose memory is a part of the baseline.
+  Handle context = nullptr;
+  if (query::cuCtxGetCurrent(&context) != kSuccess || context == nullptr || baseline.taken.exchange(true)) return;
   const NoCancellation no_cancellation;  // the probe loads NVML
   DeviceStats stats;
   if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;

@@ -1,0 +1,151 @@
+"""What users see of whole frameworks. Each check is a function that gets a Session and returns what is wrong, or None.
+
+KNOWN_TO_FAIL names those that are expected to fail.
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import time
+
+MIB = 1 << 20
+SECONDS_OF_THE_LEAK = 25
+KNOWN_TO_FAIL = {"first_command", "peak_of_tensors", "ranks_differ", "lines_of_the_program", "generated_code",
+                 "operators_of_the_backward_pass", "second_recording", "pytest_limits", "leak_after_attach"}
+
+
+class Session:
+    """Runs programs, and hbmprof's command on their profiles."""
+
+    def __init__(self, runner):
+        self._run = runner.run
+        self._start = runner.start
+        self._folder = runner.results
+        self._command = runner.command
+
+    def run(self, *arguments, settings="", options=(), devices=1):
+        """Runs a program of programs/ under hbmprof. Returns its status, its output, and the profiles of its end."""
+        name = re.sub(r"[^a-z0-9]+", "-", " ".join([*arguments, settings, *options]).lower()).strip("-")
+        return self._run(name, list(arguments), settings, devices, options)
+
+    def start(self, program):
+        """Starts a program of programs/ without hbmprof, and waits until it prints a line."""
+        process = self._start(program)
+        process.stdout.readline()
+        return process
+
+    def profiles(self, program):
+        """The profiles that a program of the table has written at its end, and at its last moment."""
+        folder = self._folder / program
+        moments = sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)
+        return sorted(folder.glob("profiles/*.gz")), moments[-1]
+
+    def output(self, program):
+        return (self._folder / program / "output").read_text()
+
+    def command(self, *arguments):
+        done = subprocess.run([self._command, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        return done.stdout + done.stderr
+
+    def top(self, *arguments):
+        return json.loads(self.command("top", "--json", *arguments))
+
+
+def first_command(session):
+    """The documented first command shows the tensors that the program holds to its end."""
+    _, _, profiles = session.run("holds.py")
+    selected = session.top("-w", "kind=device", *profiles)["selected"]
+    return None if selected == 100 * MIB else f"{selected} bytes, not 100 MiB"
+
+
+def peak_of_tensors(session):
+    """The peak is that of the tensors, also if the driver's memory had its own earlier."""
+    _, _, profiles = session.run("peaks.py")
+    selected = session.top("--type", "peak_space", "-w", "kind=device", *profiles)["selected"]
+    return None if selected == 250 * MIB else f"{selected} bytes, not 250 MiB"
+
+
+def context_with_expandable_segments(session):
+    """The CUDA context is memory from the start, not memory that was allocated since then."""
+    output = session.output("expandable_segments")
+    return None if "3.00 MiB of it from the start" in output else output
+
+
+def ranks_differ(session):
+    """Rank 1 of torchrun holds 16 MiB more at its end."""
+    profiles, _ = session.profiles("torchrun-2-ranks")
+    output = session.command("ranks", *profiles)
+    return output if "equal in all ranks" in output or "kept" not in output and "main" not in output else None
+
+
+def frames_of_a_deep_stack(session):
+    """No stack of GPT-2 is cut."""
+    _, moment = session.profiles("GPT-2-KV-cache")
+    return None if "[stack truncated]" not in session.command("top", "--no-own", "--tree", moment) else "a stack is cut"
+
+
+def lines_of_the_program(session):
+    """GPT-2's memory belongs to lines of the program, not to transformers, which is a package."""
+    _, moment = session.profiles("GPT-2-KV-cache")
+    others = [row["name"] for row in session.top(moment)["rows"] if row["flat"] and "/programs/" not in row["where"]]
+    return f"rows of others: {others}" if others else None
+
+
+def generated_code(session):
+    """Code that torch.compile has generated is a library."""
+    _, moment = session.profiles("torch.compile")
+    others = [row["where"] for row in session.top(moment)["rows"] if row["flat"] and "/inductor_cache/" in row["where"]]
+    return f"rows of generated code: {others}" if others else None
+
+
+def operators_of_the_backward_pass(session):
+    """Gradients have a row for each operator that made them."""
+    _, moment = session.profiles("MLP-Adam")
+    names = [row["name"] for row in session.top("-w", "kind=device", moment)["rows"]]
+    wanted = "backward: AddmmBackward0"
+    return None if any(name.startswith(wanted) for name in names) else f"no row {wanted}: {names}"
+
+
+def second_recording(session):
+    """With --record, hbmprof.stats() prints nothing."""
+    _, output, _ = session.run("stats.py", options=("--record",))
+    return output if "there is a recording already" in output else None
+
+
+def pytest_limits(session):
+    """The limits of the pytest plugin count tensors."""
+    program = str(pathlib.Path(__file__).parent / "programs" / "test_memory.py")
+    _, output, _ = session.run("-m", "pytest", "-p", "hbmprof.pytest_plugin", "-p", "no:cacheprovider", "-rA", program)
+    results = {name: result for result, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", output, re.M)}
+    wrong = [f"{name} {result}" for name, result in results.items() if ("good" in name) != (result == "PASSED")]
+    return ", ".join(wrong) if len(results) == 5 else output[-2000:]
+
+
+def leak_after_attach(session):
+    """After `hbmprof attach`, `hbmprof leaks` accuses the function that keeps tensors, and no other."""
+    with session.start("leak.py") as process:
+        output = session.command("attach", process.pid)
+        time.sleep(SECONDS_OF_THE_LEAK)
+        output += session.command("leaks", process.pid)
+        process.stdin.close()
+    accused = re.findall(r"LEAK .*\n(?:(?! *\d+\. ).*\n)*?  +(\w[\w.]*)  +/.*/programs/", output)
+    return None if accused and set(accused) == {"remember_activation"} else output
+
+
+def jax_under_run(session):
+    """XLA's preallocation is named, with what shows the arrays."""
+    _, output, profiles = session.run("jax_arrays.py")
+    text = output + session.command("top", *profiles)
+    return None if "XLA" in text and "pjrt" in text else text
+
+
+def use_with_jax_cuda(session):
+    """use_with_jax("cuda") replaces JAX's own plugin of that name."""
+    status, output, _ = session.run("jax_arrays.py", "use")
+    return None if status == 0 and "ALREADY_EXISTS" not in output else output[-1000:]
+
+
+CHECKS = [first_command, peak_of_tensors, context_with_expandable_segments, ranks_differ, frames_of_a_deep_stack,
+          lines_of_the_program, generated_code, operators_of_the_backward_pass, second_recording, pytest_limits,
+          leak_after_attach, jax_under_run, use_with_jax_cuda]

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Makes doubles of NVIDIA's libraries for a framework that is installed without them.
+
+usage: make_doubles.py OUT DRIVER FOLDER...
+
+FOLDER: with a framework's Python packages. OUT: gets one library for each that a library in a FOLDER needs and that is
+not there, with the functions that these libraries import, under the versions that they ask for, and with those that
+XLA's plugin looks up by name; nothing of NVIDIA's is read. Functions of libcudart come from tests/support/torch_cudart,
+a few of cuBLAS and cuDNN from libraries.cc; every other one returns 0, and with HBMPROF_DOUBLES_TRACE=1 prints its name
+once. DRIVER: the folder of the substitute libcuda.so.1. Prints the number of functions of each library; OUT/stubs.txt
+lists the stubs.
+"""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+# Libraries of NVIDIA's, without the driver's, and their functions.
+LIBRARY = re.compile(r"^lib(cu(?!da\.)|nccl|nvrtc|nvshmem|nvJitLink)")
+FUNCTION = re.compile(r"^(__cuda|cu|nccl|nvrtc|nvshmem|nvJitLink)")
+STUBS = """
+#include <stdio.h>
+#include <stdlib.h>
+#define STUB(name) \\
+  int name(void) { \\
+    static int said; \\
+    if (!said++ && getenv("HBMPROF_DOUBLES_TRACE")) fprintf(stderr, "stub " #name "\\n"); \\
+    return 0; \\
+  }
+"""
+# The libraries that XLA's plugin opens.
+OPENED = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
+          "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def owner_of(name, version, versions, missing):
+    """Returns the library of a function: the one with its version, else the one with the longest name that the function
+    begins with; None if it is of a library that is there."""
+    if version:
+        return versions.get(version)
+    names = {library[3:].split(".")[0].split("_")[0].removesuffix("rt").lower(): library for library in missing}
+    matching = [start for start in names if name.lower().startswith(start)]
+    return names[max(matching, key=len)] if matching else None
+
+
+def read_imports(library, present, functions):
+    """Adds the functions that a library imports from libraries that are not present."""
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "--dynamic", "--wide", library))
+    missing = [name for name in needed if LIBRARY.match(name) and name not in present]
+    for name in missing:
+        functions[name]  # also if nothing of it is imported
+    if not missing:
+        return
+    versions, owner = {}, None
+    for match in re.finditer(r"File: (\S+)|Name: (\S+)", output("readelf", "--version-info", "--wide", library)):
+        owner = match[1] or owner
+        if match[2]:
+            versions[match[2]] = owner
+    for line in output("nm", "--dynamic", "--undefined-only", library).splitlines():
+        name, _, version = line.split()[-1].partition("@")
+        owner = FUNCTION.match(name) and owner_of(name, version, versions, missing)
+        if owner in missing:
+            functions[owner][name] = version or None
+
+
+def read_names(library, functions):
+    """Adds the functions whose names are strings in a library."""
+    for name in set(re.findall(rb"\0((?:cu|nccl|nvrtc|nvJitLink)[a-zA-Z]\w+)(?=\0)", library.read_bytes())):
+        owner = owner_of(name.decode(), None, {}, OPENED)
+        if owner:
+            functions[owner].setdefault(name.decode(), None)
+
+
+def is_library(path):
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def wanted(folders):
+    """Returns the functions of each library that is missing in its package: {library: {name: version or None}}."""
+    functions = collections.defaultdict(dict)
+    for folder in folders:
+        packages = collections.defaultdict(list)
+        for path in folder.rglob("*.so*"):
+            if path.is_file() and is_library(path):
+                packages[path.relative_to(folder).parts[0].removesuffix(".libs")].append(path)
+        for libraries in packages.values():
+            for library in libraries:
+                read_imports(library, {path.name for path in libraries}, functions)
+                if library.name == "xla_cuda_plugin.so":
+                    read_names(library, functions)
+    return functions
+
+
+def defined(object_file):
+    return {line.split()[-1] for line in output("nm", "--defined-only", "--extern-only", object_file).splitlines()}
+
+
+def compile_object(source, path, *flags):
+    subprocess.run(["g++", "-std=c++17", "-O1", "-fPIC", *flags, "-c", source, "-o", path], check=True)
+
+
+def main(out, driver, *folders):
+    out.mkdir(parents=True, exist_ok=True)
+    here = pathlib.Path(__file__).resolve().parent
+    sources = here.parent.parent
+    listing = []
+    compile_object(here / "libraries.cc", out / "libraries.o")
+    for library, functions in sorted(wanted(folders).items()):
+        objects, base = [out / "libraries.o"], out / library
+        if library.startswith("libcudart"):
+            compile_object(sources / "tests/support/torch_cudart/torch_cudart.cc", out / "cudart.o", f"-I{sources}",
+                           f"-DCUDART_MAJOR={library.rsplit('.', 1)[1]}")
+            objects = [out / "cudart.o"]
+        stubs = sorted(set(functions) - set().union(*map(defined, objects)))
+        listing += [f"{library} {name}" for name in stubs]
+        base.with_suffix(".c").write_text(STUBS + "".join(f"STUB({name})\n" for name in stubs))
+        versions = {version for version in functions.values() if version}
+        base.with_suffix(".map").write_text("".join(f"{version} {{ global: *; }};\n" for version in sorted(versions)))
+        script = [f"-Wl,--version-script={base.with_suffix('.map')}"] if versions else []
+        subprocess.run(["gcc", "-O1", "-fPIC", "-w", "-c", base.with_suffix(".c"), "-o", base.with_suffix(".o")],
+                       check=True)
+        subprocess.run(["g++", "-shared", "-o", base, base.with_suffix(".o"), *objects, f"-Wl,-soname,{library}",
+                        *script, f"-L{driver}", "-l:libcuda.so.1", "-ldl"], check=True)
+        print(f"{library}: {len(functions)} functions, {len(stubs)} of them stubs")
+    (out / "stubs.txt").write_text("\n".join(listing) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    main(*map(pathlib.Path, sys.argv[1:]))

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Runs whole PyTorch and JAX under hbmprof on the tests' substitute for CUDA, compares each program's memory with what
+the framework itself says, and checks what users see (checks.py).
+
+usage: run.py BUILD FRAMEWORKS [NAME...]
+
+BUILD: a folder of a preset with the command, the injected library and the substitute. FRAMEWORKS: the folder with the
+installed packages, as scripts/test.sh frameworks leaves it; doubles and results go there too. NAME: of a program of the
+table, of a check, or "JAX". Prints a table with a row for each moment: hbmprof's number, and the framework's where it
+differs. Exits 1 if a cell differs or a check fails that is not known to, or if one that is known to does not.
+"""
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import checks
+
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCES = HERE.parent.parent
+COLUMNS = ("bytes", "blocks", "reserved", "allocated", "peak", "lines")
+# hbmprof's peak is that of the driver's memory, so a peak of the tensors inside PyTorch's cache is lost.
+KNOWN_TO_DIFFER = {"peak"}
+CAPACITY = 16 << 30
+
+Program = collections.namedtuple("Program", "name arguments settings devices", defaults=("", 1))
+PROGRAMS = [
+    Program("MLP, Adam", ["train.py", "mlp"]),
+    Program("transformer", ["train.py", "transformer"]),
+    Program("ResNet-18", ["train.py", "resnet"]),
+    Program("GPT-2, KV cache", ["gpt2.py"]),
+    Program("CUDA graph", ["features.py", "graph"]),
+    Program("streams", ["features.py", "streams"]),
+    Program("pinned memory", ["features.py", "pinned"]),
+    Program("DataLoader workers", ["features.py", "loader"]),
+    Program("torch.compile", ["features.py", "compiled"]),
+    Program("expandable_segments", ["features.py", "plain"], "expandable_segments:True"),
+    Program("cudaMallocAsync", ["features.py", "plain"], "backend:cudaMallocAsync"),
+    Program("spawn", ["spawn.py"]),
+    Program("torchrun, 2 ranks", ["-m", "torch.distributed.run", "--nproc-per-node=2", "ddp.py"], "", 2),
+]
+
+
+class Runner:
+    """Runs programs under hbmprof; each has a folder of its own in FRAMEWORKS/results."""
+
+    def __init__(self, build, frameworks):
+        self.build = build
+        self.frameworks = frameworks
+        self.results = frameworks / "results"
+        self.command = str(build / "src/tool/hbmprof")
+
+    def environment(self, framework, settings="", devices=1, folder=None):
+        support = self.build / "tests/support/fake_cudart"
+        paths = [self.frameworks / framework / "site-packages", HERE / "programs", SOURCES / "tests/consumer",
+                 SOURCES / "python"]
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda'}:{support / 'nvml'}",
+            "PYTHONPATH": ":".join(map(str, paths)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTORCH_CUDA_ALLOC_CONF": settings,
+            "TORCHINDUCTOR_CACHE_DIR": str(self.results / "inductor_cache"),
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+            "HBMPROF_LIBRARY_DIR": str(self.build / "src/inject"),
+            "HBMPROF_PJRT_PLUGIN": str(self.jax_plugin()),
+            "FAKE_CUDA_DEVICES": str(devices),
+            "FAKE_CUDA_CAPACITY": str(CAPACITY),
+            "FRAMEWORKS_COMMAND": self.command,
+            "FRAMEWORKS_RESULTS": str(folder / "rows"),
+        }
+
+    def jax_plugin(self):
+        return self.frameworks / "jax/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so"
+
+    def run(self, name, arguments, settings="", devices=1, options=()):
+        """Returns the exit status, the output, and the profiles that the processes have written at their ends."""
+        folder = self.results / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        arguments = [str(HERE / "programs" / a) if (HERE / "programs" / a).is_file() else a for a in arguments]
+        framework = "jax" if any("jax" in pathlib.Path(a).name for a in arguments) else "torch"
+        environment = self.environment(framework, settings, devices, folder)
+        command = [self.command, "run", "-o", str(folder / "profiles"), *options, "--", sys.executable, *arguments]
+        with open(folder / "output", "w") as output:
+            status = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output,
+                                    timeout=900).returncode
+        return status, (folder / "output").read_text(), sorted((folder / "profiles").glob("*.gz"))
+
+    def start(self, program):
+        """Starts a program of PyTorch's without hbmprof."""
+        environment = self.environment("torch", folder=self.results)
+        return subprocess.Popen([sys.executable, HERE / "programs" / program], env=environment, text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def run_for_table(self, program):
+        """Returns the rows of a program's moments, its duration, and what is wrong or None."""
+        start = time.monotonic()
+        name = program.name.replace(", ", "-").replace(" ", "-")
+        status, _, _ = self.run(name, program.arguments, program.settings, program.devices)
+        seconds = time.monotonic() - start
+        results = self.results / name / "rows"
+        rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+        problem = None
+        if status != 0 or len(rows) < 3:
+            problem = f"exit status {status}, {len(rows)} moments; see {results.parent / 'output'}"
+        return sorted(rows, key=lambda row: row["process"]), seconds, problem
+
+    def run_jax(self):
+        """The programs of JAX's manual on XLA's CUDA plugin, compared with JAX's own profiles. Returns the output, and
+        what is wrong or None."""
+        folder = self.results / "JAX"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        shim = self.build / "src/inject/libhbmprof_pjrt.so"
+        command = [sys.executable, SOURCES / "tests/jax/manual.py", shim, self.jax_plugin(),
+                   self.frameworks / "jax/site-packages", self.command]
+        done = subprocess.run(command, env=self.environment("jax", folder=folder), capture_output=True, text=True)
+        return done.stdout, None if done.returncode == 0 else f"exit status {done.returncode}: {done.stderr[-2000:]}"
+
+
+def cells(row):
+    """Returns hbmprof's and PyTorch's value for each column; of lines, how many are equal and how many there are."""
+    ours, theirs = row["hbmprof"], row["pytorch"]
+    lines = set(ours["lines"]) | set(theirs["lines"])
+    equal = sum(ours["lines"].get(line) == theirs["lines"].get(line) for line in lines)
+    return [(ours[key], theirs[key]) for key in COLUMNS[:-1]] + [(equal, len(lines))]
+
+
+def make_doubles(build, frameworks):
+    """Makes the doubles, unless they are newer than what they are made from."""
+    doubles = frameworks / "doubles"
+    folders = sorted(frameworks.glob("*/site-packages"))
+    sources = [*folders, HERE / "make_doubles.py", HERE / "libraries.cc",
+               SOURCES / "tests/support/torch_cudart/torch_cudart.cc"]
+    made = doubles / "stubs.txt"
+    if made.exists() and all(source.stat().st_mtime < made.stat().st_mtime for source in sources):
+        return
+    shutil.rmtree(doubles, ignore_errors=True)
+    driver = build / "tests/support/fake_cudart/cuda"
+    subprocess.run([sys.executable, HERE / "make_doubles.py", doubles, driver, *folders], check=True)
+
+
+def print_table(runner, programs, pool):
+    """Prints the rows of the programs. Returns what is wrong, and how many cells of each column differ."""
+    failed, differs = [], collections.Counter()
+    print(f"{'program':20} {'moment':24} " + " ".join(f"{column:>24}" for column in COLUMNS))
+    for program, (rows, seconds, problem) in zip(programs, pool.map(runner.run_for_table, programs)):
+        if problem:
+            failed.append(f"{program.name}: {problem}")
+        for row in rows:
+            texts = []
+            for column, (ours, theirs) in zip(COLUMNS, cells(row)):
+                if theirs in (ours, None):
+                    texts.append(f"{ours}")
+                    continue
+                texts.append(f"{ours} of {theirs}" if column == "lines" else f"{ours} != {theirs}")
+                differs[column] += 1
+                if column not in KNOWN_TO_DIFFER:
+                    failed.append(f"{program.name}, {row['moment']}: {column}")
+            print(f"{program.name:20} {row['moment']:24} " + " ".join(f"{text:>24}" for text in texts))
+            for line in sorted(set(row["hbmprof"]["lines"]) | set(row["pytorch"]["lines"])):
+                ours, theirs = (row[who]["lines"].get(line, 0) for who in ("hbmprof", "pytorch"))
+                if ours != theirs:
+                    print(f"  {line}: hbmprof {ours}, PyTorch {theirs}")
+        print(f"{program.name:20} {seconds:.0f} s", flush=True)
+    print(f"A cell with != has hbmprof's number and PyTorch's. Known to differ: {', '.join(sorted(KNOWN_TO_DIFFER))}\n")
+    return failed, differs
+
+
+def print_checks(runner, functions, pool):
+    """Prints the result of each check. Returns what is wrong."""
+    failed = []
+    session = checks.Session(runner)
+    for check, problem in zip(functions, pool.map(lambda function: function(session), functions)):
+        is_known = check.__name__ in checks.KNOWN_TO_FAIL
+        state = "known to fail" if problem and is_known else "FAILED" if problem else "passed"
+        print(f"{state:14} {check.__doc__}", flush=True)
+        if problem and not is_known:
+            failed.append(f"{check.__name__}: {problem}")
+        if not problem and is_known:
+            failed.append(f"{check.__name__} is known to fail, and does not")
+    return failed
+
+
+def main(build, frameworks, *names):
+    make_doubles(build, frameworks)
+    runner = Runner(build, frameworks)
+    has_jax = (frameworks / "jax").exists()
+    programs = [program for program in PROGRAMS if not names or program.name in names]
+    functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
+    functions = [check for check in functions if has_jax or "jax" not in check.__name__]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        failed, differs = print_table(runner, programs, pool) if programs else ([], {})
+        if has_jax and (not names or "JAX" in names):
+            output, problem = runner.run_jax()
+            print(output)
+            failed += [f"JAX: {problem}"] if problem else []
+        failed += print_checks(runner, functions, pool)
+    if not names:
+        failed += [f"{column} is known to differ, and does not" for column in KNOWN_TO_DIFFER if not differs[column]]
+    for message in failed:
+        print(f"FAILED: {message}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    sys.exit(main(*(pathlib.Path(folder).resolve() for folder in sys.argv[1:3]), *sys.argv[3:]))
