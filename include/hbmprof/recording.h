@@ -79,8 +79,8 @@ absl::Status SaveFlightRecording(std::string_view path);
 // Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The
 // line contains `label`, the bytes of device memory in use, their change since the last line for this device (if there
 // was one), and the peak. It contains the limit and the largest free block only if the probe of the device reports
-// them. If the log cannot be written, prints one message on standard error. Costs one atomic load if there is no log.
-// Any thread may call it.
+// them. If the log cannot be written, prints one message on standard error. Waits for the disk for a quarter of a
+// second at most. Costs one atomic load if there is no log. Any thread may call it.
 //
 //   hbmprof: after decode: sim:0 in use 11.26 MiB (+4.88 MiB), peak 16.41 MiB, limit 1.00 GiB, largest free 1007.59 MiB
 void LogMemory(std::string_view label);
