@@ -29,9 +29,12 @@ STUBS = """
     return 0; \\
   }
 """
-# The libraries that XLA's plugin opens.
-OPENED = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
-          "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
+# The libraries that XLA's plugin and TensorFlow open.
+CUDA_12 = ["libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11", "libcupti.so.12",
+           "libcusolver.so.11", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.12", "libnvrtc.so.12"]
+CUDA_13 = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
+           "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
+OPENED = {"xla_cuda_plugin.so": CUDA_13, "libtensorflow_cc.so.2": CUDA_12, "libtensorflow_framework.so.2": CUDA_12}
 
 
 def output(*command):
@@ -71,7 +74,7 @@ def read_imports(library, present, functions):
 def read_names(library, functions):
     """Adds the functions whose names are strings in a library."""
     for name in set(re.findall(rb"\0((?:cu|nccl|nvrtc|nvJitLink)[a-zA-Z]\w+)(?=\0)", library.read_bytes())):
-        owner = owner_of(name.decode(), None, {}, OPENED)
+        owner = owner_of(name.decode(), None, {}, OPENED[library.name])
         if owner:
             functions[owner].setdefault(name.decode(), None)
 
@@ -92,7 +95,7 @@ def wanted(folders):
         for libraries in packages.values():
             for library in libraries:
                 read_imports(library, {path.name for path in libraries}, functions)
-                if library.name == "xla_cuda_plugin.so":
+                if library.name in OPENED:
                     read_names(library, functions)
     return functions
 

@@ -42,8 +42,15 @@ PROGRAMS = [
     Program("expandable_segments", ["features.py", "plain"], "expandable_segments:True"),
     Program("cudaMallocAsync", ["features.py", "plain"], "backend:cudaMallocAsync"),
     Program("spawn", ["spawn.py"]),
+    Program("TensorFlow", ["tensorflow_arrays.py"]),
     Program("torchrun, 2 ranks", ["-m", "torch.distributed.run", "--nproc-per-node=2", "ddp.py"], "", 2),
 ]
+
+
+def framework_of(arguments):
+    """Returns the folder of the framework that a program needs."""
+    names = " ".join(pathlib.Path(argument).name for argument in arguments)
+    return next((name for name in ("jax", "tensorflow") if name in names), "torch")
 
 
 class Runner:
@@ -85,8 +92,7 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         arguments = [str(HERE / "programs" / a) if (HERE / "programs" / a).is_file() else a for a in arguments]
-        framework = "jax" if any("jax" in pathlib.Path(a).name for a in arguments) else "torch"
-        environment = self.environment(framework, settings, devices, folder)
+        environment = self.environment(framework_of(arguments), settings, devices, folder)
         command = [self.command, "run", "-o", str(folder / "profiles"), *options, "--", sys.executable, *arguments]
         with open(folder / "output", "w") as output:
             status = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output,
@@ -125,12 +131,19 @@ class Runner:
         return done.stdout, None if done.returncode == 0 else f"exit status {done.returncode}: {done.stderr[-2000:]}"
 
 
+def lines_of(row):
+    """Returns {line: (hbmprof's bytes, the framework's)}; the second is None if the framework knows no lines."""
+    ours, theirs = row["hbmprof"]["lines"], row["framework"].get("lines")
+    return {line: (ours.get(line, 0), None if theirs is None else theirs.get(line, 0))
+            for line in sorted({*ours, *(theirs or ())})}
+
+
 def cells(row):
-    """Returns hbmprof's and PyTorch's value for each column; of lines, how many are equal and how many there are."""
-    ours, theirs = row["hbmprof"], row["pytorch"]
-    lines = set(ours["lines"]) | set(theirs["lines"])
-    equal = sum(ours["lines"].get(line) == theirs["lines"].get(line) for line in lines)
-    return [(ours[key], theirs[key]) for key in COLUMNS[:-1]] + [(equal, len(lines))]
+    """Returns hbmprof's value and the framework's for each column, None if it has none; of lines, how many are equal and
+    how many there are."""
+    ours, theirs, lines = row["hbmprof"], row["framework"], lines_of(row)
+    equal = sum(mine in (yours, None) for yours, mine in lines.values())
+    return [(ours[key], theirs.get(key)) for key in COLUMNS[:-1]] + [(equal, len(lines))]
 
 
 def make_doubles(build, frameworks):
@@ -165,12 +178,11 @@ def print_table(runner, programs, pool):
                 if column not in KNOWN_TO_DIFFER:
                     failed.append(f"{program.name}, {row['moment']}: {column}")
             print(f"{program.name:20} {row['moment']:24} " + " ".join(f"{text:>24}" for text in texts))
-            for line in sorted(set(row["hbmprof"]["lines"]) | set(row["pytorch"]["lines"])):
-                ours, theirs = (row[who]["lines"].get(line, 0) for who in ("hbmprof", "pytorch"))
-                if ours != theirs:
-                    print(f"  {line}: hbmprof {ours}, PyTorch {theirs}")
+            for line, (ours, theirs) in lines_of(row).items():
+                if theirs not in (ours, None):
+                    print(f"  {line}: hbmprof {ours}, the framework {theirs}")
         print(f"{program.name:20} {seconds:.0f} s", flush=True)
-    print(f"A cell with != has hbmprof's number and PyTorch's. Known to differ: {', '.join(sorted(KNOWN_TO_DIFFER))}\n")
+    print(f"A cell with != has hbmprof's number and the framework's. Known to differ: {', '.join(sorted(KNOWN_TO_DIFFER))}\n")
     return failed, differs
 
 
@@ -193,7 +205,8 @@ def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
     has_jax = (frameworks / "jax").exists()
-    programs = [program for program in PROGRAMS if not names or program.name in names]
+    programs = [program for program in PROGRAMS if program.name in names or
+                not names and (frameworks / framework_of(program.arguments)).exists()]
     functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
     functions = [check for check in functions if has_jax or "jax" not in check.__name__]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -88,4 +88,26 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
 int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return 3; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) { return 3; }
 int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
+
+// The functions that XLA and TensorFlow call.
+int nvmlInit() { return 0; }
+int nvmlShutdown() { return 0; }
+const char* nvmlErrorString(int) { return "an error of the fake NVML"; }
+int nvmlSystemGetDriverVersion(char* text, unsigned size) {
+  std::snprintf(text, size, "590.44.01");
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned* generation) {
+  *generation = 5;
+  return 0;
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* width) {
+  *width = 16;
+  return 0;
+}
+int nvmlDeviceGetNvLinkState(void*, unsigned, unsigned* is_active) {
+  *is_active = 0;
+  return 0;
+}
+int nvmlDeviceGetFieldValues(void*, int, void*) { return 3; }
 }
