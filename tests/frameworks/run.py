@@ -204,9 +204,9 @@ def print_checks(runner, functions, pool):
 def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
-    has_jax = (frameworks / "jax").exists()
+    has_jax = (frameworks / "jax/site-packages").exists()
     programs = [program for program in PROGRAMS if program.name in names or
-                not names and (frameworks / framework_of(program.arguments)).exists()]
+                not names and (frameworks / framework_of(program.arguments) / "site-packages").exists()]
     functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
     functions = [check for check in functions if has_jax or "jax" not in check.__name__]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
