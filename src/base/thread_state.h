@@ -90,23 +90,12 @@ class ReentryGuard {
 };
 
 // The same as ReentryGuard, for a thread that is not inside the tracker.
-//
-// A function can pass its section on to another function that it calls last: it calls PassOn, and the other function
-// begins with a TrackerSection(kPassedOn). So that call is a jump, for which the caller saves no registers.
 class TrackerSection {
  public:
-  enum PassedOn : uint8_t { kPassedOn };
   TrackerSection() { ReentryGuard::Enter(); }
-  explicit TrackerSection(PassedOn) {}
-  ~TrackerSection() {
-    if (is_here_) ReentryGuard::Leave();
-  }
+  ~TrackerSection() { ReentryGuard::Leave(); }
   TrackerSection(const TrackerSection&) = delete;
   TrackerSection& operator=(const TrackerSection&) = delete;
-  void PassOn() { is_here_ = false; }
-
- private:
-  bool is_here_ = true;
 };
 
 }  // namespace hbmprof::internal

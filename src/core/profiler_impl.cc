@@ -50,8 +50,8 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 // --- Buffers ---
 
-[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes,
-                                                                       uint64_t attributes, bool is_uncached) noexcept {
+[[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes,
+                                                         bool is_uncached, SiteId known) noexcept {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null()) return false;
   if (!IsBuffer(id)) return Drop(bytes);
@@ -63,29 +63,20 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id.value()).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = SiteOf(caller, size, attributes, /*in_pool=*/false, is_uncached);
-  if (site != kNoSite) {
-    const LiveTable::Position position = live_.Prefetch(id.value());
-    return Enter(id, site, size, pools_.TryAdd(&position, id.value(), site, size));
-  }
+  const SiteId site = known != kNoSite ? known : SiteOf(caller, size, attributes, /*in_pool=*/false, is_uncached);
+  if (site != kNoSite) return Enter(id, site, size);
   remove_stale();
   return Drop(bytes);
 }
 
-// Flattened, because an event whose bucket of the live table is full takes this way, and every event while the event
-// log is on.
-[[gnu::noinline, gnu::flatten]] bool ProfilerImpl::FinishAlloc(BufferId id, SiteId site, int64_t bytes,
-                                                               Ledger::Entered entered) noexcept {
-  const TrackerSection section(TrackerSection::kPassedOn);
-  return Enter(id, site, bytes, entered);
+void ProfilerImpl::Flush() noexcept {
+  ledger_.CountRecords();
+  Resize();
 }
 
-bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) {
-  if (entered == Ledger::kNotEntered) entered = pools_.TryAdd(nullptr, id.value(), site, bytes);
-  if (entered == Ledger::kEnteredAndCounted) {
-    ledger_.CountRecords();
-    Resize();
-  }
+bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
+  const Ledger::Entered entered = pools_.TryAdd(live_.Prefetch(id.value()), id.value(), site, bytes);
+  if (entered == Ledger::kEnteredAndCounted) Flush();
   if (entered != Ledger::kNotEntered) return true;
   bool replaced = false;
   const Pools::Added added = pools_.Add({id.value(), {site, PresentGeneration(), bytes}}, &replaced);
@@ -107,15 +98,11 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
 
 [[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
   if (!thread_state.inside && IsBuffer(id)) {
-    TrackerSection section;
+    const TrackerSection section;
     uint64_t packed = 0;
     const Ledger::Entered entered = pools_.TryRemove(id.value(), &packed);
-    const int64_t bytes = LiveTable::Unpack(packed).bytes;
-    if (entered == Ledger::kEntered) return bytes;
-    if (entered == Ledger::kEnteredAndCounted) {
-      section.PassOn();
-      return FinishFree(bytes);
-    }
+    if (entered == Ledger::kEnteredAndCounted) Flush();
+    if (entered != Ledger::kNotEntered) return LiveTable::Unpack(packed).bytes;
   }
   return RecordFreeUncommon(id, /*is_block=*/false);
 }
@@ -132,13 +119,6 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
   }
   Resize();
   return removed->record.bytes;
-}
-
-[[gnu::noinline, gnu::flatten]] std::optional<int64_t> ProfilerImpl::FinishFree(int64_t bytes) noexcept {
-  const TrackerSection section(TrackerSection::kPassedOn);
-  ledger_.CountRecords();
-  Resize();
-  return bytes;
 }
 
 void ProfilerImpl::RecordDropped(uint64_t bytes) {
@@ -163,7 +143,7 @@ bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
   const UncommonEvent event(*this);
   if (!event.is_recorded() || id.is_null() || site == 0) return false;
   if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
-  return Enter(id, site - 1, static_cast<int64_t>(bytes), Ledger::kNotEntered);
+  return Enter(id, site - 1, static_cast<int64_t>(bytes));
 }
 
 // --- Segments and blocks ---
@@ -213,15 +193,11 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 [[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   const uint64_t start = address.value();
   if (!thread_state.inside && Pools::IsBlockAddress(start)) {
-    TrackerSection section;
+    const TrackerSection section;
     uint64_t packed = 0;
     const Ledger::Entered entered = pools_.TryRemoveBlock(start, &packed);
-    const int64_t bytes = LiveTable::Unpack(packed).bytes;
-    if (entered == Ledger::kEntered) return bytes;
-    if (entered == Ledger::kEnteredAndCounted) {
-      section.PassOn();
-      return FinishFree(bytes);
-    }
+    if (entered == Ledger::kEnteredAndCounted) Flush();
+    if (entered != Ledger::kNotEntered) return LiveTable::Unpack(packed).bytes;
   }
   return RecordFreeUncommon(address, /*is_block=*/true);
 }

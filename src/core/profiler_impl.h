@@ -4,9 +4,8 @@
 // Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
 // enters the event if everything about it is common: no other thread holds the lock of its shard, the site is cached,
 // and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
-// RecordFreeUncommon, which record any event, or, if it has found the site of a plain allocation, with FinishAlloc.
-// FinishAlloc (also for blocks) and FinishFree also do a Flush of the ledger that is due after the event. After a Flush
-// and after most uncommon events, the live table is resized by a limited step. Its buckets overflow until it fits.
+// RecordFreeUncommon, which record any event. After a Flush of the ledger and after most uncommon events, the live
+// table is resized by a limited step. Its buckets overflow until it fits.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -135,21 +134,21 @@ class ProfilerImpl {
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Record any event. An allocation without space first ends the old record of its id, to make it; so does a drop.
-  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached) noexcept;
+  // `known`: the site, if the fast path has found it; else kNoSite.
+  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached,
+                           SiteId known) noexcept;
   std::optional<int64_t> RecordFreeUncommon(BufferId id, bool is_block) noexcept;
   bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,
                            bool is_uncached) noexcept;
-  // Called with the TrackerSection of the fast path, which has returned `entered` (for FinishFree: kEnteredAndCounted).
-  bool FinishAlloc(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered) noexcept;
-  std::optional<int64_t> FinishFree(int64_t bytes) noexcept;
+  // Does what is due after kEnteredAndCounted.
+  [[gnu::noinline]] void Flush() noexcept;
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
     return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, in_pool}, is_uncached);
   }
-  // Enters a buffer that is recorded now, unless `entered` says that this was done. Returns false if the record was
-  // dropped.
-  bool Enter(BufferId id, SiteId site, int64_t bytes, Ledger::Entered entered);
+  // Enters a buffer that is recorded now. Returns false if the record was dropped.
+  bool Enter(BufferId id, SiteId site, int64_t bytes);
   // Completes an addition, of which Pools has returned `added` and `replaced`. Returns false if the record was dropped.
   bool Complete(Pools::Added added, bool replaced, int64_t bytes);
   // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
@@ -219,40 +218,35 @@ class ProfilerImpl {
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
   bool is_uncached = false;
+  SiteId site = kNoSite;
   if (thread_state.is_common() && IsBuffer(id)) {
-    TrackerSection section;
+    const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
-      const SiteId site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, false}, &is_uncached);
+      site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, false}, &is_uncached);
       if (site != kNoSite) {
-        const auto size = static_cast<int64_t>(bytes);
-        const Ledger::Entered entered = pools_.TryAdd(&position, id.value(), site, size);
-        if (entered == Ledger::kEntered) return true;
-        section.PassOn();
-        return FinishAlloc(id, site, size, entered);
+        const Ledger::Entered entered = pools_.TryAdd(position, id.value(), site, static_cast<int64_t>(bytes));
+        if (entered == Ledger::kEnteredAndCounted) Flush();
+        if (entered != Ledger::kNotEntered) return true;
       }
     }
   }
-  return RecordAllocUncommon(caller, id, bytes, attributes, is_uncached);
+  return RecordAllocUncommon(caller, id, bytes, attributes, is_uncached, site);
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
                                       const Attributes& attributes) noexcept {
   bool is_uncached = false;
   if (thread_state.is_common()) {
-    TrackerSection section;
+    const TrackerSection section;
     const uint64_t start = address.value();
     const LiveTable::Position position = pools_.PrefetchBlock(start);
     if (MayBeCommonBlock(start, bytes, attributes)) {
       const SiteId site = finder_.CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &is_uncached);
       if (site != kNoSite) {
-        const auto size = static_cast<int64_t>(bytes);
-        const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, size);
-        if (entered == Ledger::kEntered) return true;
-        if (entered == Ledger::kEnteredAndCounted) {
-          section.PassOn();
-          return FinishAlloc(address, site, size, entered);
-        }
+        const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, static_cast<int64_t>(bytes));
+        if (entered == Ledger::kEnteredAndCounted) Flush();
+        if (entered != Ledger::kNotEntered) return true;
       }
     }
   }

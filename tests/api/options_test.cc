@@ -151,9 +151,12 @@ TEST_F(OptionsTest, StackDepthIsANumberFrom1To512) {
   }
 }
 
-TEST_F(OptionsTest, MaxLiveIsANumber) {
+TEST_F(OptionsTest, MaxSitesIsANumber) {
   EXPECT_EQ(Good("HBMPROF_MAX_SITES", "4194304").max_sites, 4194304);
   EXPECT_EQ(Bad("HBMPROF_MAX_SITES", "0", "1 to 4194304", "262144").max_sites, 262144);
+}
+
+TEST_F(OptionsTest, MaxLiveIsANumber) {
   EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "1").max_live_buffers, 1);
   EXPECT_EQ(Good("HBMPROF_MAX_LIVE", "4294967296").max_live_buffers, int64_t{1} << 32);
   for (const char* value : {"0", "-1", "many", "4294967297", "1e6", "99999999999999999999999"}) {

@@ -123,8 +123,8 @@ class Pools {
   // born in the present generation, so that its age is not counted. `position` comes from LiveTable::Prefetch or
   // PrefetchBlock. They call only LoadViewOutOfLine and, to wait for a bucket as stated below, LiveTable::Insert.
   //
-  // A buffer whose site is plain. If `position` is null, waits for the lock of the bucket, which may be full.
-  Ledger::Entered TryAdd(const LiveTable::Position* position, uint64_t id, SiteId site, int64_t bytes);
+  // A buffer whose site is plain.
+  Ledger::Entered TryAdd(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
   // Sets `*packed` (LiveTable::Pack).
   Ledger::Entered TryRemove(uint64_t id, uint64_t* packed);
   // A block that lies in one segment of its account and in no segment inside that one. `site` is a site of blocks.
@@ -308,14 +308,12 @@ class Pools {
   std::atomic<int64_t> blocks_outside_{0};
 };
 
-inline Ledger::Entered Pools::TryAdd(const LiveTable::Position* position, uint64_t id, SiteId site, int64_t bytes) {
+inline Ledger::Entered Pools::TryAdd(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
   Ledger::OwnShard own(ledger_, site);
   if (!own.is_usable()) return Ledger::kNotEntered;
   const auto cell = own.CellOfPlain(site);
   if (cell == nullptr || !own.Admits(bytes)) return Ledger::kNotEntered;
-  const LiveRecord record = {site, PresentGeneration(), bytes};
-  const bool is_inserted = position != nullptr ? live_.TryInsert(*position, id, record)
-                                               : live_.Insert(id, record) == LiveTable::Inserted::kNew;
+  const bool is_inserted = live_.TryInsert(position, id, {site, PresentGeneration(), bytes});
   return is_inserted ? own.Enter(Ledger::Event::kAlloc, cell, bytes) : Ledger::kNotEntered;
 }
 
