@@ -152,11 +152,11 @@ TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
     SCOPED_TRACE(moment);
     const ProfileView view = RunCase({}, {"graphs", moment});
     EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
-    EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph"), 5 * kMiB);
     // The other memory that graphs have reserved is idle, and only the context is unaccounted.
     EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), view.Comment("device GPU:0", "baseline"));
     const bool launched = std::string(moment) != "made";
     const int64_t bytes = view.SumWhere("inuse_space", "kind", "graph");
+    EXPECT_EQ(view.SumWhere("alloc_space", "kind", "graph") > 0, launched) << "each launch allocates";
     EXPECT_EQ(view.Comment("device GPU:0", "driver_cache"), std::to_string(launched ? 5 * kMiB - bytes : 0));
     return bytes;
   };

@@ -157,9 +157,9 @@ bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
 }
 
 bool CudaDriverAdapter::EndContext(const void* context) {
-  const std::optional<std::vector<BufferId>> ended = contexts_.End(context);
+  const std::optional<CudaContexts::Buffers> ended = contexts_.End(context);
   if (!ended.has_value()) return false;
-  for (const BufferId id : *ended) physical_.UnmapArray(id);
+  for (const auto& [id, owner] : *ended) physical_.UnmapArray(BufferId(id));
   shared_.RemoveContext(profiler_, context);
   CudaDriverRanges::Changed();
   return true;

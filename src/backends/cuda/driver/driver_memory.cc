@@ -359,24 +359,22 @@ void CudaContexts::Clear() {
   buffers_.clear();
 }
 
-std::optional<std::vector<BufferId>> CudaContexts::End(const void* handle) {
+std::optional<CudaContexts::Buffers> CudaContexts::End(const void* handle) {
   if (!used()) return std::nullopt;
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return std::nullopt;
-  std::vector<BufferId> ended;
-  ended.reserve(buffers_.size());
-  // From here on nothing can fail.
   const Owner owner = found->second;
   owner->is_alive = false;
   handles_.erase(found);
+  Buffers ended;
   for (auto buffer = buffers_.begin(); buffer != buffers_.end();) {
-    const bool ends = buffer->second == owner;
-    if (ends) {
+    const auto next = std::next(buffer);
+    if (buffer->second == owner) {
       profiler_.RecordFree(BufferId(buffer->first));
-      ended.push_back(BufferId(buffer->first));
+      ended.insert(ended.end(), buffers_.extract(buffer));
     }
-    buffer = ends ? buffers_.erase(buffer) : std::next(buffer);
+    buffer = next;
   }
   return ended;
 }

@@ -186,6 +186,7 @@ class CudaContexts {
     bool is_alive = true;  // guarded by CudaContexts::mutex_
   };
   using Owner = std::shared_ptr<Context>;
+  using Buffers = std::map<uint64_t, Owner>;  // by BufferId
 
   explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
 
@@ -202,9 +203,9 @@ class CudaContexts {
   void Forget(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all contexts and buffers. Does not change records.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before a context is destroyed. Removes all its buffers and their records, and returns the buffers. Returns
-  // nullopt if the creation of the context was not recorded.
-  std::optional<std::vector<BufferId>> End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a context is destroyed. Removes all its buffers and their records, and returns the buffers. Allocates
+  // no host memory. Returns nullopt if the creation of the context was not recorded.
+  std::optional<Buffers> End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the buffers of all contexts.
   std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -213,7 +214,7 @@ class CudaContexts {
   std::atomic<bool> used_{false};
   mutable Mutex mutex_;
   std::map<const void*, Owner> handles_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, Owner> buffers_ ABSL_GUARDED_BY(mutex_);  // by BufferId
+  Buffers buffers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A pool that the program has created.
