@@ -159,7 +159,8 @@ class MemoryCheck {
 // Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
 // size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
 // of the same call site was freed meanwhile. A buffer that was resized meanwhile can count as a new one if other
-// buffers with its stack and labels were allocated meanwhile. Idle memory of pools is not a leak.
+// buffers with its stack and labels were allocated meanwhile. Idle memory of pools and code that a driver has loaded
+// (kind kExecutable) are no leaks.
 //
 // The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
@@ -213,7 +214,7 @@ class LeakCheck : public internal::MemoryCheck {
   static Sites SitesOf(const Snapshot& snapshot) {
     Sites sites;
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      if (sample.kind == MemoryKind::kPool) continue;
+      if (sample.kind == MemoryKind::kPool || sample.kind == MemoryKind::kExecutable) continue;
       Held& held = sites[{OriginOf(snapshot, sample), sample.block_bytes}];
       held.bytes += sample.inuse_bytes;
       held.objects += sample.inuse_objects;

@@ -84,6 +84,11 @@ class _TrackerStats(ctypes.Structure):
     ]
 
 
+class _HttpAnswer(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("status", ctypes.c_int), ("content_type", ctypes.c_char_p),
+                ("body", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+
+
 def library_dir():
     """Returns the folder of libhbmprof_c.so and libhbmprof_pjrt.so, as a pathlib.Path.
 
@@ -148,6 +153,7 @@ def _load():
         library.hbmprof_set_counter.argtypes = [ctypes.c_char_p, ctypes.c_int64]
         library.hbmprof_device_name.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         library.hbmprof_get_stats.argtypes = [ctypes.c_int, ctypes.POINTER(_Stats)]
+        library.hbmprof_answer_http_get.argtypes = [ctypes.c_char_p, ctypes.POINTER(_HttpAnswer)]
         _library = library
         return library
 
@@ -275,10 +281,60 @@ def _all_stats():
     return result
 
 
-def _in_use():
+_OTHER_SPACES = ("managed", "pinned_host")  # not memory of the device
+
+
+def _bytes_by_kind():
+    """Returns {device's name: {kind of memory: bytes in use}}."""
+    library = _load()
+    answer = _HttpAnswer(struct_size=ctypes.sizeof(_HttpAnswer))
+    _check(library.hbmprof_answer_http_get(b"/metrics", ctypes.byref(answer)))
+    text = ctypes.string_at(answer.body, answer.size).decode(errors="replace")
+    library.hbmprof_free_http_answer(ctypes.byref(answer))
+    result = {}
+    for labels, number in re.findall(r"^hbmprof_device_memory_bytes\{(.*)\} (\d+)$", text, re.M):
+        values = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+        name = re.sub(r"\\(.)", lambda escape: escape[1].replace("n", "\n"), values["device"])
+        result.setdefault(name, {})[values["kind"]] = int(number)
+    return result
+
+
+def _allocated():
+    """Returns {device's name: bytes of live buffers, and of live blocks of pools}, and the bytes of kernel code."""
+    kinds = _bytes_by_kind()
+    not_counted = ("pool", "executable", *_OTHER_SPACES)
+    allocated = {name: sum(size for kind, size in of_device.items() if kind not in not_counted)
+                 for name, of_device in kinds.items()}
+    return allocated, sum(of_device.get("executable", 0) for of_device in kinds.values())
+
+
+def _torch_cuda():
+    """Returns the module torch.cuda if the program uses it, else None."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda if cuda is not None and cuda.is_initialized() else None
+
+
+def _free_what_is_left():
+    """Frees what the program no longer needs: cycles of objects, and the workspaces that PyTorch keeps for cuBLAS."""
     gc.collect()
-    # Idle memory of pools is not a leak.
-    return {device: one.bytes_in_use - max(one.bytes_reserved, 0) for device, one in _all_stats()}
+    if _torch_cuda() is not None:
+        _torch_cuda().synchronize()
+        getattr(sys.modules["torch"]._C, "_cuda_clearCublasWorkspaces", lambda: None)()
+
+
+def _torch_statistics(reset_peaks=False):
+    """Returns {device's name: PyTorch's statistics of its memory}; {} if PyTorch uses no device, or counts nothing."""
+    cuda = _torch_cuda()
+    if cuda is None:
+        return {}
+    try:
+        devices = range(cuda.device_count())
+        if reset_peaks:
+            for device in devices:
+                cuda.reset_peak_memory_stats(device)
+        return {f"GPU:{device}": cuda.memory_stats(device) for device in devices}
+    except RuntimeError:  # of an allocator of the program's own (CUDAPluggableAllocator)
+        return {}
 
 
 def _dropped_records(function, what):
@@ -357,8 +413,9 @@ def _growth(before_file, after_file, *options):
 def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
-    `max_bytes` is a number or a size such as "64KiB". The growth of all devices is summed up. Idle memory of pools does
-    not count. The message shows the functions that hold the memory, if the command `hbmprof` is found. If the block
+    `max_bytes` is a number or a size such as "64KiB". The growth of all devices is summed up. What counts are buffers,
+    and blocks of pools such as tensors of PyTorch. Idle memory of pools, kernel code that CUDA loads at the first launch,
+    and the workspaces of cuBLAS that PyTorch keeps do not count. The message shows the functions that hold the memory, if the command `hbmprof` is found. If the block
     itself raises an exception, nothing is checked. Other threads must not allocate meanwhile. Raises Error if recording
     is off at the start or at the end, or if an allocation in the block was not recorded because a limit was reached.
     Warns if the process has recorded no device memory at all. Can decorate a function that runs in one part.
@@ -376,25 +433,33 @@ def _leak_check(limit):
     with tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         dropped = _dropped_records("leak_check", "leak")
-        before = _in_use()
+        _free_what_is_left()
+        before, code_before = _allocated()
         save(before_file)
         yield
         _check_recorded("leak_check", "leak", dropped)
-        after = _in_use()
+        _free_what_is_left()
+        after, code = _allocated()
         growth = sum(max(0, after.get(device, 0) - before.get(device, 0)) for device in after)
         if growth <= limit:
             return
         save(after_file)
-        raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use\n" +
-                        _growth(before_file, after_file))
+        raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use (not counted: "
+                        f"{_not_counted(code - code_before)})\n" +
+                        _growth(before_file, after_file, "--tagignore", "kind=^(pool|executable)$"))
+
+
+def _not_counted(code):
+    return f"idle memory of pools, {max(0, code)} bytes of kernel code"
 
 
 def peak_check(max_bytes):
     """Raises PeakError if the block has at some time used more than `max_bytes` bytes of a device, beyond the bytes that
     were in use at its start.
 
-    `max_bytes` is a number or a size such as "2GiB". Idle memory of pools counts, because the driver has given it away.
-    The message shows the functions that held the memory at the peak, if the command `hbmprof` is found. If the block
+    `max_bytes` is a number or a size such as "2GiB". Kernel code that CUDA loads at the first launch does not count. Of
+    PyTorch, the peak of its tensors counts, as PyTorch knows it (torch.cuda.max_memory_allocated, whose peak the block
+    resets), and not the idle memory of its cache; idle memory of other pools counts. The message shows the functions that held the memory at the peak, if the command `hbmprof` is found. If the block
     itself raises an exception, nothing is checked. The block begins a new peak of each device, so other threads must
     not allocate meanwhile. Raises Error in the same cases as leak_check and if another such block has not ended, and
     warns as leak_check does.
@@ -426,26 +491,43 @@ def _peak_check(limit):
     with _only_peak_check(), tempfile.TemporaryDirectory() as folder:
         before_file, after_file = os.path.join(folder, "before.pb.gz"), os.path.join(folder, "after.pb.gz")
         dropped = _dropped_records("peak_check", "peak")
-        gc.collect()
+        _free_what_is_left()
         for device in _devices():
             _load().hbmprof_reset_peak(device)
         before = {device: one.bytes_in_use for device, one in _all_stats()}
+        kinds_before = _bytes_by_kind()
+        torch_before = _torch_statistics(reset_peaks=True)
         save(before_file)
         yield
         _check_recorded("peak_check", "peak", dropped)
-        peaks = {device: one.peak_bytes_in_use for device, one in _all_stats()}
-        over = {device: peak for device, peak in peaks.items() if peak - before.get(device, 0) > limit}
+        kinds = _bytes_by_kind()
+        torch_after = _torch_statistics()
+        over = []
+        for device, one in _all_stats():
+            name = _device_name(device)
+            start, peak = before.get(device, 0), one.peak_bytes_in_use
+            code = max(0, _executable(kinds, name) - _executable(kinds_before, name))
+            used = max(0, peak - start - code)
+            text = f"in use {start} at the start, {peak} at the peak; not counted: {code} bytes of kernel code"
+            if torch_after.get(name):
+                of_start = torch_before.get(name, {})
+                tensors, reserved = (max(0, torch_after[name].get(f"{what}_bytes.all.peak", 0) -
+                                         of_start.get(f"{what}_bytes.all.current", 0)) for what in ("allocated", "reserved"))
+                others = max(0, used - reserved)
+                used = tensors + others
+                text = f"PyTorch's tensors {tensors}, other memory {others}; not counted: {_not_counted(code)}"
+            if used > limit:
+                over.append((name, f"the block used {used} bytes of {name} at its peak, more than {limit} ({text})\n"))
         if not over:
             return
         save(after_file)
-        parts = []
-        for device, peak in over.items():
-            name = _device_name(device)
-            start = before.get(device, 0)
-            parts.append(f"the block used {peak - start} bytes of {name} at its peak, more than {limit} (in use {start} "
-                         f"at the start, {peak} at the peak)\n" +
-                         _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}"))
-        raise PeakError("\n".join(parts))
+        raise PeakError("\n".join(
+            text + _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}", "--tagignore",
+                           "kind=^executable$") for name, text in over))
+
+
+def _executable(kinds, name):
+    return kinds.get(name, {}).get("executable", 0)
 
 
 _attached = None  # libhbmprof_cuda.so, after start()

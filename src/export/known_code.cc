@@ -84,6 +84,13 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "vdso%|[vdso%|linux-vdso%|[linux-vdso%"},
 };
 
+// Functions of frameworks with the roles kAllocator and kOperator. The second list has the nodes of PyTorch's graph of
+// operators, and the function that calls them and sums up their results.
+constexpr char kAllocators[] =
+    "%Allocator::%|at::detail::empty_%|at::detail::_empty_%|at::(anonymous namespace)::create_out";
+constexpr char kNodes[] = "torch::autograd::*::apply|torch::autograd::generated::*::apply";
+constexpr char kEngine[] = "torch::autograd::Engine::evaluate_function";
+
 // The source files of Python's standard library.
 constexpr char kPythonLibrary[] = "<frozen %|%/lib/python#.#/%|%/lib64/python#.#/%";
 
@@ -161,6 +168,15 @@ struct Binary {
   std::string_view name_without_hash;
 };
 
+// Returns the owner of a frame of `library`. `name`: of its function.
+FrameOwner OwnerIn(const KnownLibrary& library, std::string_view name) {
+  CodeRole role = library.role;
+  if (role == CodeRole::kFramework && MatchesAny(kAllocators, name)) role = CodeRole::kAllocator;
+  if (role == CodeRole::kFramework && (MatchesAny(kNodes, name) || MatchesAny(kEngine, name)))
+    role = CodeRole::kOperator;
+  return {role, library.name};
+}
+
 // Returns the owner of a frame of a Python function. The binary is that of the interpreter, so only the source file
 // counts.
 FrameOwner OwnerOfPython(std::string_view source) {
@@ -189,14 +205,27 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   const Binary parts(binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
     for (const KnownLibrary& library : kKnownLibraries) {
-      if (library.role == role && parts.IsOf(library)) return {role, library.name};
+      if (library.role == role && parts.IsOf(library)) return OwnerIn(library, name);
     }
     for (const KnownLibrary& library : kKnownLibraries) {
-      if (library.role == role && MatchesAny(library.functions, name)) return {role, library.name};
+      if (library.role == role && MatchesAny(library.functions, name)) return OwnerIn(library, name);
     }
   }
   if (!parts.package.empty()) return {CodeRole::kPackage, parts.package};
   return {CodeRole::kOwnCode, ""};
+}
+
+std::string OwnName(const FrameOwner& owner, std::string_view name) {
+  if (owner.role != CodeRole::kOperator) return std::string(name);
+  std::string text = "backward";
+  if (MatchesAny(kNodes, name)) {
+    name.remove_suffix(std::string_view("::apply").size());
+    for (const std::string_view space : {"torch::autograd::", "generated::"}) {
+      if (name.substr(0, space.size()) == space) name.remove_prefix(space.size());
+    }
+    text.append(": ").append(name);
+  }
+  return text.append(" [").append(owner.library).append("]");
 }
 
 void MemoryHolder::Add(const FrameOwner& frame) {
@@ -208,6 +237,8 @@ void MemoryHolder::Add(const FrameOwner& frame) {
       if (runtime_.empty()) runtime_ = frame.library;
       break;
     case CodeRole::kFramework:
+    case CodeRole::kAllocator:
+    case CodeRole::kOperator:
       if (framework_.empty()) framework_ = frame.library;
       is_complete_ = is_idle_memory_;
       break;

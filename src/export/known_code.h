@@ -3,6 +3,7 @@
 #ifndef HBMPROF_SRC_EXPORT_KNOWN_CODE_H_
 #define HBMPROF_SRC_EXPORT_KNOWN_CODE_H_
 
+#include <string>
 #include <string_view>
 
 namespace hbmprof::internal {
@@ -12,15 +13,29 @@ enum class CodeRole {
   kNone,       // no code: the frame has no name and no binary, or is a mark that the writer of a profile adds
   kRuntime,    // allocates only for its callers: libc, CUDA's runtime and driver, the interpreter
   kFramework,  // also allocates for the code and for the libraries that call it: PyTorch
+  kAllocator,  // a function of a framework that hands out memory, whatever that is for
+  kOperator,   // the same, that runs in a thread of the framework's: a part of PyTorch's backward pass
   kLibrary,    // allocates for itself: NCCL, cuBLAS
   kPackage,  // a Python package that is not in the table, or generated code: a library of the own code, if there is any
   kOwnCode,  // the program's own code: it has a name or a binary, and is none of the above
 };
 
-// Returns whether a frame counts as own code. `has_own_code`: whether its stack has a frame of kOwnCode. Without one, a
-// package is the program itself, as that of a server.
-inline bool IsOwn(CodeRole role, bool has_own_code) {
-  return role == CodeRole::kOwnCode || (role == CodeRole::kPackage && !has_own_code);
+// Ranks roles. The frames of a stack that count as own code are those with the lowest rank in it: without a frame of
+// kOwnCode, a package is the program itself, as that of a server, and an operator names the memory of its thread;
+// without one of these, all frames count but those of allocators.
+inline constexpr int kOwnRanks = 4;
+inline int OwnRank(CodeRole role) {
+  switch (role) {
+    case CodeRole::kOwnCode:
+      return 0;
+    case CodeRole::kPackage:
+    case CodeRole::kOperator:
+      return 1;
+    case CodeRole::kAllocator:
+      return 3;
+    default:
+      return 2;
+  }
 }
 
 struct FrameOwner {
@@ -33,6 +48,10 @@ struct FrameOwner {
 // Returns what a frame belongs to. `source` is the function's source file, `binary` the path of the binary. Texts that
 // are not known are empty. Only the first 4096 bytes of a text count.
 FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_view binary);
+
+// Returns the name under which a frame is shown if it counts as own code: "backward: AddmmBackward0 [PyTorch]" for an
+// operator, else `name`, the name that OwnerOf got.
+std::string OwnName(const FrameOwner& owner, std::string_view name);
 
 // Finds the holder of the memory of a call stack. The holder is the innermost known library that is called by the
 // program's own code, directly or through other known libraries. A framework is the holder only if no other library is

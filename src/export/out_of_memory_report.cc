@@ -221,7 +221,7 @@ ShownFrame Shown(uint64_t address, const Symbolizer::Name& known, const Snapshot
   const std::string_view name = known.name.empty() ? known.system_name : known.name;
   ShownFrame frame;
   frame.owner = OwnerOf(name, "", module == nullptr ? std::string_view() : module->path);
-  frame.text = !name.empty()       ? std::string(name)
+  frame.text = !name.empty()       ? OwnName(frame.owner, name)
                : module != nullptr ? NameInModule(*module, address)
                                    : HexNumber(address);
   return frame;
@@ -251,23 +251,20 @@ ShownFrames FramesOf(const Snapshot& snapshot, const std::vector<Holder>& holder
   return frames;
 }
 
-// Returns the innermost frames of the program's own code, as in "f < g < h"; those of all code if there are none.
+// Returns the innermost frames that count as own code (OwnRank), as in "f < g < h".
 // Frames that do not fit are left out.
 std::string StackText(const std::vector<uint64_t>& stack, const ShownFrames& frames) {
-  const bool has_own_code = std::any_of(
-      stack.begin(), stack.end(), [&](uint64_t word) { return frames.at(word).owner.role == CodeRole::kOwnCode; });
-  for (const bool only_own : {true, false}) {
-    std::string text;
-    size_t count = 0;
-    for (const uint64_t word : stack) {
-      const ShownFrame& frame = frames.at(word);
-      if (only_own && !IsOwn(frame.owner.role, has_own_code)) continue;
-      if (count++ == kFramesShown || (count > 1 && text.size() + frame.text.size() > kStackLineBytes)) break;
-      text.append(count == 1 ? "" : " < ").append(Printable(frame.text.substr(0, kStackLineBytes)));
-    }
-    if (count > 0) return text;
+  int rank = kOwnRanks;
+  for (const uint64_t word : stack) rank = std::min(rank, OwnRank(frames.at(word).owner.role));
+  std::string text;
+  size_t count = 0;
+  for (const uint64_t word : stack) {
+    const ShownFrame& frame = frames.at(word);
+    if (OwnRank(frame.owner.role) != rank) continue;
+    if (count++ == kFramesShown || (count > 1 && text.size() + frame.text.size() > kStackLineBytes)) break;
+    text.append(count == 1 ? "" : " < ").append(Printable(frame.text.substr(0, kStackLineBytes)));
   }
-  return "(no call stack)";
+  return count > 0 ? text : "(no call stack)";
 }
 
 // Returns the columns of a line: the bytes, and their share of `whole`.

@@ -153,6 +153,14 @@ TEST_F(LeakCheckTest, FailsIfAllocationsWereDropped) {
       "1 allocations in this scope were not recorded");
 }
 
+TEST_F(LeakCheckTest, IgnoresLoadedCode) {
+  hbmprof::Attributes attributes;
+  attributes.kind = hbmprof::MemoryKind::kExecutable;
+  const LeakCheck check(profiler_);
+  profiler_.RecordAlloc(&attributes, 256, attributes);
+  EXPECT_EQ(check.LeakedBytes(), 0);
+}
+
 TEST_F(LeakCheckTest, IgnoresIdleMemoryOfPools) {
   const LeakCheck leaks(profiler_);
   static char segment[4096];

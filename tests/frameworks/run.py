@@ -68,6 +68,7 @@ class Runner:
                  SOURCES / "python"]
         return {
             **os.environ,
+            "PATH": f"{pathlib.Path(self.command).parent}:{os.environ['PATH']}",
             "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda'}:{support / 'nvml'}",
             "PYTHONPATH": ":".join(map(str, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",

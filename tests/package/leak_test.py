@@ -40,6 +40,13 @@ else:
     raise SystemExit("leak_check found no leak")
 with hbmprof.leak_check(max_bytes=100):
     more = allocate(100)
+# Kernel code that is loaded at the first launch is not counted.
+module = ctypes.c_void_p()
+before = hbmprof.stats()["bytes_in_use"]
+with hbmprof.leak_check(), hbmprof.peak_check(0):
+    assert cuda.cuModuleLoadData(ctypes.byref(module), b"code") == 0
+assert hbmprof.stats()["bytes_in_use"] > before
+assert cuda.cuModuleUnload(module) == 0
 with hbmprof.tag("phase", "decode"):
     tagged = allocate(777)
 

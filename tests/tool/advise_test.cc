@@ -91,6 +91,21 @@ TEST(AdviseTest, GivesNoAdviceOnACleanLoad) {
   EXPECT_THAT(RunTool({"advise", Write(load)}).out, HasSubstr("No advice"));
 }
 
+TEST(AdviseTest, NamesTheOperatorOfTheBackwardPass) {
+  Load load(32 * kMiB);
+  const uint32_t scratch =
+      load.Site({{"c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block"},
+                 {"at::detail::empty_cuda"},
+                 {"torch::autograd::generated::AddmmBackward0::apply"},
+                 {"torch::autograd::Engine::evaluate_function"}});
+  for (int64_t i = 0; i < 5000; ++i) {
+    load.Alloc(i * 2 * kMilli + 1, 0x10000, kMiB, scratch).Free(i * 2 * kMilli + 1000, 0x10000);
+  }
+  load.End();
+  const json report = AdviseOn(load);
+  EXPECT_EQ(Find(report, "churn")["sites"][0]["function"], "backward: AddmmBackward0 [PyTorch]") << report.dump(1);
+}
+
 TEST(AdviseTest, FindsChurn) {
   Load load(32 * kMiB);
   const uint32_t scratch = load.Of("app::Scratch");

@@ -201,6 +201,60 @@ TEST(Leaks, LeaveOutMemoryFromBeforeTheAttach) {
   EXPECT_EQ(json["sites"][0]["stack"][0]["name"], "Grows");
 }
 
+// Its stack is that of the call that made the pool grow, which keeps nothing.
+TEST(Leaks, LeaveOutIdleMemoryOfPools) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int dump = 0; dump < 9; ++dump) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(int64_t{1700000000 + dump} * 1000000000);
+    maker.Sample({maker.Frame("LoadBatch")}, {1, 1000000 * (dump + 1)}, {{"kind", "pool"}});
+    maker.Sample({maker.Frame("LoadBatch")}, {1, 5000}, {{"kind", "device"}});
+    maker.Sample({maker.Frame("Keep")}, {1, 1000 * (dump + 1)}, {{"kind", "device"}});
+    dumps.push_back(dir + "/" + std::to_string(dump) + ".pb.gz");
+    maker.Write(dumps.back());
+  }
+  const nlohmann::json json = ToolJson(With({"leaks"}, dumps));
+  ASSERT_EQ(json["sites"].size(), 2u) << json.dump();
+  EXPECT_EQ(json["sites"][0]["stack"][0]["name"], "Keep");
+  EXPECT_EQ(json["sites"][0]["verdict"], "leak");
+  EXPECT_EQ(json["sites"][1]["verdict"], "flat");
+  EXPECT_EQ(json["rest"]["verdict"], "flat");
+  const std::string page = dir + "/page.html";
+  ASSERT_EQ(RunTool(With({"report", "-o", page}, dumps)).exit_code, 0);
+  std::ifstream file(page);
+  const std::string html{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  EXPECT_THAT(ReportData(html)["verdict"].dump(), AllOf(HasSubstr("Keep leaks"), Not(HasSubstr("LoadBatch"))));
+}
+
+// A site that keeps 1000 bytes each second, and has a large buffer in the first dump that it frees.
+TEST(Leaks, ALeakHasGrown) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> dumps;
+  for (int64_t dump = 0; dump < 3; ++dump) {
+    const int64_t seconds = 40 + 10 * dump;
+    const int64_t other = dump == 0 ? 400000 : 0;
+    ProfileMaker maker(
+        {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+    maker.message().set_time_nanos((1700000000 + seconds) * 1000000000);
+    maker.Comment("hbmprof version=1 pid=7 uptime=" + std::to_string(seconds));
+    hbmprof::pprof::Ages& ages = *maker
+                                      .Sample({maker.Frame("Keep"), maker.Frame("main")},
+                                              {seconds + 1, 1000 * seconds + 400000, seconds, 1000 * seconds + other})
+                                      .mutable_ages();
+    ages.mutable_born_bytes()->Resize(static_cast<int>(seconds), 1000);
+    ages.set_born_bytes(0, 1000 + other);
+    ages.mutable_born_counts()->Resize(static_cast<int>(seconds), 1);
+    dumps.push_back(dir + "/" + std::to_string(dump));
+    maker.Write(dumps.back());
+  }
+  const nlohmann::json site = ToolJson(With({"leaks", "--type", "inuse_space"}, dumps))["sites"][0];
+  EXPECT_EQ(site["verdict"], "leak");
+  EXPECT_NEAR(site["per_second"].get<double>(), 1000, 50);
+  EXPECT_NEAR(site["growth"].get<double>(), 20000, 1000) << "in 20 s";
+  EXPECT_NEAR(site["per_interval"].get<double>(), 10000, 500);
+}
+
 TEST(Leaks, OrdersDumpsByTime) {
   const std::vector<std::string> dumps = ServerDumps(ScratchDir());
   const std::vector<std::string> shuffled = {dumps[3], dumps[0], dumps[4], dumps[2], dumps[1]};

@@ -241,6 +241,48 @@ TEST(OwnCode, AttributesStacksWithoutOwnCodeToTheirLeaf) {
   EXPECT_EQ(Flat({"top", "--own", path}), (std::map<std::string, int64_t>{{"cuMemAlloc_v2", 100}}));
 }
 
+// PyTorch runs the backward pass in threads of its own, where no code of the program is.
+TEST(OwnCode, OperatorsNameTheBackwardPass) {
+  const std::string torch = "/x/site-packages/torch/lib/libtorch_cpu.so";
+  const std::vector<std::string> allocator = {
+      "/x/libc10_cuda.so", "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block"};
+  const std::vector<std::string> empty = {torch, "at::detail::empty_cuda"};
+  const std::vector<std::string> mm = {torch, "at::_ops::mm::call"};
+  const std::vector<std::string> node = {torch, "torch::autograd::generated::AddmmBackward0::apply"};
+  const std::vector<std::string> engine = {torch, "torch::autograd::Engine::evaluate_function"};
+  const std::vector<std::string> start = {"/lib/libc.so.6", "start_thread"};
+  const std::vector<std::string> hook = {"/usr/bin/python3.11", "hook", "/srv/train.py"};
+  const std::vector<std::string> package = {"/usr/bin/python3.11", "bwd", "/x/site-packages/flash/attention.py"};
+  const struct {
+    std::vector<std::vector<std::string>> frames;
+    const char* name;
+  } cases[] = {
+      {{allocator, empty, mm, node, engine, start}, "backward: AddmmBackward0 [PyTorch]"},
+      {{allocator, {torch, "torch::autograd::AccumulateGrad::apply"}, node, engine},
+       "backward: AccumulateGrad [PyTorch]"},
+      {{allocator, {torch, "torch::autograd::CppNode<app::Scale>::apply"}, engine}, "backward: CppNode [PyTorch]"},
+      {{allocator, empty, {torch, "torch::autograd::validate_outputs_impl"}, engine, start}, "backward [PyTorch]"},
+      {{allocator, empty, node, hook, engine, start}, "hook"},
+      {{allocator, empty, package, {torch, "torch::autograd::PyNode::apply"}, engine, start}, "bwd"},
+      {{allocator, empty, node, engine, {"/srv/app", "app::Train"}}, "app::Train"},
+      {{allocator, empty, mm, start}, "at::_ops::mm::call"},
+      {{allocator, allocator}, allocator[1].c_str()},
+      {{{"/x/libtensorflow_framework.so.2", "tsl::BFCAllocator::AllocateRaw"},
+        {"/x/libtensorflow_framework.so.2", "tensorflow::Tensor::Tensor"},
+        start},
+       "tensorflow::Tensor::Tensor"},
+  };
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  for (const auto& [frames, name] : cases) {
+    WriteStacks(path, {{frames, 100}});
+    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{name, 100}}));
+    EXPECT_EQ(Flat({"top", "--no-own", path}), (std::map<std::string, int64_t>{{frames[0][1], 100}}));
+  }
+  // Two nodes with one name are one row, also if their code is at different addresses.
+  WriteStacks(path, {{{allocator, mm, node, engine}, 100}, {{allocator, node, engine, start}, 20}});
+  EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"backward: AddmmBackward0 [PyTorch]", 120}}));
+}
+
 TEST(OwnCode, SkipsInlinedLibraryFunctionsOfALocation) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;

@@ -63,15 +63,7 @@ class SiteJudge {
       site.sure = judgement.sure;
       Explain(judgement, site);
     }
-    site.growth = Minus(site.values[last], site.values[first]);
-    const auto growth = static_cast<double>(site.growth);
-    if (last > first) site.per_interval = growth / static_cast<double>(last - first);
-    const auto rate = [&](const std::vector<double>& units) {
-      const double length = units.empty() ? 0 : units[last] - units[first];
-      return length > 0 ? growth / length : 0;
-    };
-    site.per_second = rate(series_.seconds);
-    site.per_count = rate(series_.counts);
+    SetGrowth(first, Minus(site.values[last], site.values[first]), site);
     if (has_ages) {
       JudgeAges(has_course, site);
     } else if (!has_course) {
@@ -81,6 +73,19 @@ class SiteJudge {
   }
 
  private:
+  // Sets the growth from the dump `first` to the last judged one, and its rates.
+  void SetGrowth(size_t first, int64_t growth, SiteGrowth& site) const {
+    const size_t last = series_.end - 1;
+    const auto rate = [&](double length) { return length > 0 ? static_cast<double>(growth) / length : 0; };
+    const auto length = [&](const std::vector<double>& units) {
+      return units.empty() ? 0 : units[last] - units[first];
+    };
+    site.growth = growth;
+    site.per_interval = rate(static_cast<double>(last - first));
+    site.per_second = rate(length(series_.seconds));
+    site.per_count = rate(length(series_.counts));
+  }
+
   LifeTable TableOf(const SiteGrowth& site) const {
     const auto first = static_cast<size_t>(site.ages.first_class);
     LifeTable table;
@@ -110,6 +115,12 @@ class SiteJudge {
     const bool course_leaks = has_course && site.verdict == Verdict::kLeak;
     if (!has_course) site.growth = static_cast<int64_t>(life.kept_bytes);
     const bool is_leak = life.finding == Finding::kLeak;
+    if (is_leak && has_course && site.growth <= 0) {
+      // It also frees much: less is in use at the last dump than at the first one, although it keeps more and more.
+      const double seconds =
+          series_.seconds.empty() ? 0 : series_.seconds[series_.end - 1] - series_.seconds[series_.begin];
+      SetGrowth(series_.begin, std::llround(seconds > 0 ? life.per_second * seconds : life.kept_bytes), site);
+    }
     if (life.finding < Finding::kStopped) {
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
@@ -214,6 +225,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
                                    const std::vector<std::string>& by) {
   const std::vector<bool> from_before = StacksFromBefore(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
+  const ProfileSet::LabelGroups kinds = profiles.GroupLabels({"kind"});
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const SiteJudge judge(profiles, series, type);
@@ -223,7 +235,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
-      if (from_before[sample.stack]) continue;
+      if (from_before[sample.stack] || kinds.values[kinds.of_set[sample.labels]][0] == "pool") continue;
       const uint32_t group = groups.of_set[sample.labels];
       const auto [entry, is_new] = numbers.try_emplace({sample.stack, group}, sites.size());
       if (is_new) {

@@ -44,38 +44,39 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     uint64_t location;
   };
   const size_t count = profiles.locations().size();
-  std::vector<Own> own[2] = {std::vector<Own>(count), std::vector<Own>(count)};  // by whether the stack has own code
+  std::vector<std::vector<Own>> own(internal::kOwnRanks, std::vector<Own>(count));  // by the lowest rank in the stack
   bool is_all_own = true;
   for (uint64_t l = 0; l < count; ++l) {
     const std::vector<internal::FrameOwner> frames = libraries.OwnersOf(profiles, l);
-    for (const bool has_own_code : {false, true}) {
-      Own& here = own[has_own_code][l];
+    for (int rank = 0; rank < internal::kOwnRanks; ++rank) {
+      Own& here = own[static_cast<size_t>(rank)][l];
       here.location = l;
-      for (size_t i = 0; i < frames.size() && !here.frame.has_value(); ++i) {
-        if (internal::IsOwn(frames[i].role, has_own_code)) here.frame = i;
-      }
-      if (here.frame == 0) continue;
-      is_all_own = false;
-      if (!here.frame.has_value()) continue;
-      if (has_own_code && here.frame == own[false][l].frame) {
-        here.location = own[false][l].location;
-        continue;
-      }
+      const auto frame =
+          absl::c_find_if(frames, [&](const auto& owner) { return internal::OwnRank(owner.role) == rank; });
+      if (frame == frames.end()) continue;
+      here.frame = frame - frames.begin();
+      if (here.frame == 0 && frame->role != internal::CodeRole::kOperator) continue;
       ProfileSet::Location rest = profiles.locations()[l];
       rest.frames.erase(rest.frames.begin(), rest.frames.begin() + static_cast<std::ptrdiff_t>(*here.frame));
+      if (frame->role == internal::CodeRole::kOperator) {
+        const std::string& name = profiles.text(profiles.functions()[rest.frames[0].function].name);
+        rest.frames[0].function = profiles.AddFunction(internal::OwnName(*frame, name));
+      }
       here.location = profiles.AddLocation(std::move(rest));
     }
+    is_all_own = is_all_own && own[0][l].frame == 0;
   }
   if (is_all_own) return false;
   bool changed = false;  // a leaf
   profiles.MapStacks([&](uint32_t stack) {
     std::vector<uint64_t> locations(profiles.stacks().begin(stack), profiles.stacks().end(stack));
-    const bool has_own_code =
-        absl::c_any_of(locations, [&](uint64_t location) { return own[true][location].frame.has_value(); });
-    const std::vector<Own>& owners = own[has_own_code];
+    const auto ranked = absl::c_find_if(own, [&](const std::vector<Own>& of_rank) {
+      return absl::c_any_of(locations, [&](uint64_t location) { return of_rank[location].frame.has_value(); });
+    });
+    if (ranked == own.end()) return stack;
+    const std::vector<Own>& owners = *ranked;
     size_t first = 0;
-    while (first < locations.size() && !owners[locations[first]].frame.has_value()) ++first;
-    if (first == locations.size()) return stack;
+    while (!owners[locations[first]].frame.has_value()) ++first;
     const size_t all = locations.size();
     while (!owners[locations.back()].frame.has_value()) locations.pop_back();
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));

@@ -67,9 +67,9 @@ class KnownLibraries {
   std::set<std::string> packages_;  // their names
 };
 
-// Removes the frames below the first own frame from each stack, so that this frame becomes the leaf. Also removes the
-// outermost locations without an own frame: the start of the program, of the thread or of the interpreter. Does not
-// change stacks without an own frame. Returns whether the leaf of any stack changed.
+// Removes the frames below the first own frame (OwnRank) from each stack, so that this frame becomes the leaf, under
+// the name OwnName. Also removes the outermost locations without an own frame: the start of the program, of the thread
+// or of the interpreter. Returns whether the leaf of any stack changed.
 bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles);
 
 }  // namespace hbmprof::tool

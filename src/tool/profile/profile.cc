@@ -465,6 +465,11 @@ uint64_t ProfileSet::AddLocation(Location location) {
   return locations_.size() - 1;
 }
 
+uint32_t ProfileSet::AddFunction(std::string_view name) {
+  functions_.push_back({Intern(name), 0, 0});
+  return static_cast<uint32_t>(functions_.size() - 1);
+}
+
 void ProfileSet::MapStacks(const std::function<std::optional<uint32_t>(uint32_t)>& stack_of) {
   absl::flat_hash_map<uint32_t, std::optional<uint32_t>> stacks;
   MapSamples(Removed::kInTotal, [&](const Sample& sample) {
@@ -526,8 +531,7 @@ void ProfileSet::AddLabel(std::string_view key, const std::function<std::string_
 void ProfileSet::AddSample(size_t file, std::string_view function,
                            const std::vector<std::pair<std::string_view, std::string_view>>& labels, size_t type,
                            int64_t value) {
-  const auto number = static_cast<uint32_t>(functions_.size());
-  functions_.push_back({Intern(function), 0, 0});
+  const uint32_t number = AddFunction(function);
   std::vector<Label> set;
   for (const auto& [key, text] : labels) set.push_back({Intern(key), Intern(text), 0, 0});
   files_[file].samples.push_back({StackOf({AddLocation({0, {{number, 0}}})}), LabelSetOf(std::move(set)), 0});

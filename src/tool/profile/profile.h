@@ -153,6 +153,8 @@ class ProfileSet {
   // Replaces the frames of a location, in every stack that contains it.
   void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
   uint64_t AddLocation(Location location);
+  // Returns the number of a new function without a source file.
+  uint32_t AddFunction(std::string_view name);
   // Returns the number of the stack of these locations, innermost first.
   uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
   // Gives the samples of each stack the stack that `stack_of` returns, or removes them if `stack_of` returns nullopt.

@@ -57,21 +57,31 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
     const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
     std::vector<uint32_t>& stack = result.stacks_[number];
     stack.clear();
-    std::optional<uint32_t> own;
-    std::optional<uint32_t> package;
+    uint32_t own = none;
+    internal::FrameOwner owner;
+    int rank = internal::kOwnRanks;
     internal::MemoryHolder holders[] = {internal::MemoryHolder(false), internal::MemoryHolder(true)};
     for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
-        const internal::CodeRole role = locations[*l].owners[i].role;
-        if (!own.has_value() && internal::IsOwn(role, true)) own = frame;
-        if (!package.has_value() && internal::IsOwn(role, false)) package = frame;
-        for (internal::MemoryHolder& holder : holders) holder.Add(locations[*l].owners[i]);
+        const internal::FrameOwner& owner_of_frame = locations[*l].owners[i];
+        if (internal::OwnRank(owner_of_frame.role) < rank) {
+          own = frame;
+          owner = owner_of_frame;
+          rank = internal::OwnRank(owner.role);
+        }
+        for (internal::MemoryHolder& holder : holders) holder.Add(owner_of_frame);
         stack.push_back(frame);
       }
     }
     if (stack.empty()) stack.push_back(none);
-    result.own_frames_[number] = own_code ? own.value_or(package.value_or(stack.front())) : stack.front();
+    result.own_frames_[number] = own_code ? own : stack.front();
+    if (own_code && owner.role == internal::CodeRole::kOperator) {
+      result.own_frames_[number] = static_cast<uint32_t>(result.frames_.size());
+      Frame renamed = result.frames_[own];
+      renamed.name = internal::OwnName(owner, renamed.name);
+      result.frames_.push_back(std::move(renamed));
+    }
     for (size_t i = 0; i < 2; ++i) result.libraries_[i][number] = holders[i].name();
   }
   return result;

@@ -32,8 +32,8 @@ class RecordedStacks {
   // The numbers of the frames of a stack (Snapshot::Sample::stack), innermost first; at least one. Functions of hbmprof
   // itself are left out.
   const std::vector<uint32_t>& stack(uint32_t number) const { return stacks_[number]; }
-  // The first frame of the stack that is the program's own code; the innermost frame if there is none, or if Make's
-  // `own_code` is false.
+  // The first frame of the stack that counts as own code (OwnRank in known_code.h), under the name OwnName; the
+  // innermost frame if Make's `own_code` is false.
   const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
   // The library that holds the memory of the stack (libraries.h).
   const std::string& library(uint32_t stack, bool is_idle_memory) const { return libraries_[is_idle_memory][stack]; }

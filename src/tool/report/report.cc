@@ -136,15 +136,15 @@ class StackTree {
     const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
     uint32_t node = 0;
-    bool has_own_code = false;
+    int rank = internal::kOwnRanks;
     for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *l)) {
-        has_own_code = has_own_code || frame.role == internal::CodeRole::kOwnCode;
+        rank = std::min(rank, internal::OwnRank(frame.role));
       }
     }
     for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
-        node = ChildOf(node, frame.name, internal::IsOwn(frame.role, has_own_code) ? 0 : 1);
+        node = ChildOf(node, frame.name, internal::OwnRank(frame.role) == rank ? 0 : 1);
         // Stores one position more than the page shows, so that the page knows that there are more.
         std::vector<std::string>& positions = positions_of_[node];
         if (!frame.position.empty() && positions.size() <= kShownPositions &&
@@ -191,7 +191,8 @@ class StackTree {
     const std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
     const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
     for (size_t f = frames.size(); f-- > 0;) {
-      known->second.push_back({NumberOf(frames[f].name), owners[f].role, frames[f].Position()});
+      known->second.push_back(
+          {NumberOf(internal::OwnName(owners[f], frames[f].name)), owners[f].role, frames[f].Position()});
     }
     return known->second;
   }
