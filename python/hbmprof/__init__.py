@@ -281,7 +281,8 @@ def _all_stats():
     return result
 
 
-_OTHER_SPACES = ("managed", "pinned_host")  # not memory of the device
+# Kinds of memory that leak_check does not count; the last two are not memory of the device.
+_NOT_COUNTED = ("pool", "executable", "managed", "pinned_host")
 
 
 def _bytes_by_kind():
@@ -295,15 +296,15 @@ def _bytes_by_kind():
     for labels, number in re.findall(r"^hbmprof_device_memory_bytes\{(.*)\} (\d+)$", text, re.M):
         values = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
         name = re.sub(r"\\(.)", lambda escape: escape[1].replace("n", "\n"), values["device"])
-        result.setdefault(name, {})[values["kind"]] = int(number)
+        kinds = result.setdefault(name, {})
+        kinds[values["kind"]] = kinds.get(values["kind"], 0) + int(number)  # a line for each value of a tag
     return result
 
 
 def _allocated():
     """Returns {device's name: bytes of live buffers, and of live blocks of pools}, and the bytes of kernel code."""
     kinds = _bytes_by_kind()
-    not_counted = ("pool", "executable", *_OTHER_SPACES)
-    allocated = {name: sum(size for kind, size in of_device.items() if kind not in not_counted)
+    allocated = {name: sum(size for kind, size in of_device.items() if kind not in _NOT_COUNTED)
                  for name, of_device in kinds.items()}
     return allocated, sum(of_device.get("executable", 0) for of_device in kinds.values())
 
@@ -318,7 +319,6 @@ def _free_what_is_left():
     """Frees what the program no longer needs: cycles of objects, and the workspaces that PyTorch keeps for cuBLAS."""
     gc.collect()
     if _torch_cuda() is not None:
-        _torch_cuda().synchronize()
         getattr(sys.modules["torch"]._C, "_cuda_clearCublasWorkspaces", lambda: None)()
 
 
@@ -414,11 +414,12 @@ def leak_check(max_bytes=0):
     """Raises LeakError if the device memory in use has grown by more than `max_bytes` bytes at the end of the block.
 
     `max_bytes` is a number or a size such as "64KiB". The growth of all devices is summed up. What counts are buffers,
-    and blocks of pools such as tensors of PyTorch. Idle memory of pools, kernel code that CUDA loads at the first launch,
-    and the workspaces of cuBLAS that PyTorch keeps do not count. The message shows the functions that hold the memory, if the command `hbmprof` is found. If the block
-    itself raises an exception, nothing is checked. Other threads must not allocate meanwhile. Raises Error if recording
-    is off at the start or at the end, or if an allocation in the block was not recorded because a limit was reached.
-    Warns if the process has recorded no device memory at all. Can decorate a function that runs in one part.
+    and blocks of pools such as tensors of PyTorch. Idle memory of pools, kernel code that CUDA loads at the first
+    launch, and the workspaces of cuBLAS that PyTorch keeps do not count. The message shows the functions that hold the
+    memory, if the command `hbmprof` is found. If the block itself raises an exception, nothing is checked. Other
+    threads must not allocate meanwhile. Raises Error if recording is off at the start or at the end, or if an
+    allocation in the block was not recorded because a limit was reached. Warns if the process has recorded no device
+    memory at all. Can decorate a function that runs in one part.
 
         def test_decode():
             with hbmprof.leak_check():
@@ -444,8 +445,8 @@ def _leak_check(limit):
         if growth <= limit:
             return
         save(after_file)
-        raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use (not counted: "
-                        f"{_not_counted(code - code_before)})\n" +
+        raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use (not "
+                        f"counted: {_not_counted(code - code_before)})\n" +
                         _growth(before_file, after_file, "--tagignore", "kind=^(pool|executable)$"))
 
 
@@ -459,10 +460,10 @@ def peak_check(max_bytes):
 
     `max_bytes` is a number or a size such as "2GiB". Kernel code that CUDA loads at the first launch does not count. Of
     PyTorch, the peak of its tensors counts, as PyTorch knows it (torch.cuda.max_memory_allocated, whose peak the block
-    resets), and not the idle memory of its cache; idle memory of other pools counts. The message shows the functions that held the memory at the peak, if the command `hbmprof` is found. If the block
-    itself raises an exception, nothing is checked. The block begins a new peak of each device, so other threads must
-    not allocate meanwhile. Raises Error in the same cases as leak_check and if another such block has not ended, and
-    warns as leak_check does.
+    resets), and not the idle memory of its cache; idle memory of other pools counts. The message shows the functions
+    that held the memory at the peak, if the command `hbmprof` is found. If the block itself raises an exception,
+    nothing is checked. The block begins a new peak of each device, so other threads must not allocate meanwhile. Raises
+    Error in the same cases as leak_check and if another such block has not ended, and warns as leak_check does.
 
         def test_decode():
             with hbmprof.peak_check("2GiB"):
@@ -511,8 +512,9 @@ def _peak_check(limit):
             text = f"in use {start} at the start, {peak} at the peak; not counted: {code} bytes of kernel code"
             if torch_after.get(name):
                 of_start = torch_before.get(name, {})
-                tensors, reserved = (max(0, torch_after[name].get(f"{what}_bytes.all.peak", 0) -
-                                         of_start.get(f"{what}_bytes.all.current", 0)) for what in ("allocated", "reserved"))
+                tensors, reserved = (
+                    max(0, torch_after[name].get(f"{what}.all.peak", 0) - of_start.get(f"{what}.all.current", 0))
+                    for what in ("allocated_bytes", "reserved_bytes"))
                 others = max(0, used - reserved)
                 used = tensors + others
                 text = f"PyTorch's tensors {tensors}, other memory {others}; not counted: {_not_counted(code)}"
