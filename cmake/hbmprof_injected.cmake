@@ -88,9 +88,9 @@ function(_hbmprof_add_old_libraries)
   set(_functions_dl dladdr dlclose dlerror dlopen dlsym dlvsym)
   set(_newer_dl dladdr1 dlinfo)
   set(_functions_pthread __pthread_key_create pthread_attr_setstacksize pthread_create pthread_detach
-    pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_once pthread_rwlock_destroy
-    pthread_rwlock_init pthread_rwlock_rdlock pthread_rwlock_tryrdlock pthread_rwlock_unlock pthread_rwlock_wrlock
-    pthread_setspecific pthread_sigmask sem_init sem_post sem_timedwait sem_wait)
+    pthread_getcpuclockid pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_once
+    pthread_rwlock_destroy pthread_rwlock_init pthread_rwlock_rdlock pthread_rwlock_tryrdlock pthread_rwlock_unlock
+    pthread_rwlock_wrlock pthread_setspecific pthread_sigmask sem_init sem_post sem_timedwait sem_wait)
   set(_newer_pthread pthread_condattr_setclock)
   set(_soversion_dl 2)
   set(_soversion_pthread 0)

@@ -23,6 +23,9 @@ bool was_open = false;
 dev_t device;
 ino_t inode;
 
+// Runs before the constructors of global objects, which may record events and print messages.
+[[gnu::constructor(101)]] void WhenLoaded() { UseStandardError(); }
+
 constexpr size_t kMostBytes = 1024;  // of a part that is not the message's own text
 
 // Returns whether a message in the file `error` would take bytes from the program's own output: both go to one file,

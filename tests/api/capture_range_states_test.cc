@@ -165,7 +165,7 @@ TEST_F(CaptureRangeStatesTest, NoCallWaitsForADiskThatHangs) {
     profiler.RecordAlloc(&buffer, 1, {profiler.Device("GPU:0")});
     EndCaptureRange(number);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(12));
   HangingDisk::End();
   for (char& buffer : buffers) profiler.RecordFree(&buffer);
   std::multiset<int64_t> in_use;

@@ -59,7 +59,6 @@ import subprocess
 import sys
 import termios
 
-README_WORDS = 1400
 PAGE_SECONDS = 240
 MACHINE_SECONDS = 3 * 3600
 SHOWN_ROOT = "/srv/hbmprof"
@@ -284,9 +283,6 @@ class Test(Pages):
     return "\n".join(lines)
 
   def check_text(self):
-    words = len(self.texts["README.md"].split())
-    if words > README_WORDS:
-      self.problem("README.md", f"{words} words; a newcomer reads at most {README_WORDS}: move details to docs/")
     for block in self.blocks:
       if block.kind == "python":
         self.check_python(block)

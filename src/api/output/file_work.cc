@@ -31,8 +31,6 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMostWait = kSecond / 4;
-constexpr int64_t kMostLate = 2 * kSecond;
 constexpr int64_t kMostWaitAtEnd = 5 * kSecond;
 constexpr size_t kMostJobs = 16;
 
@@ -59,9 +57,8 @@ struct Queue {
   Mutex mutex;
   // The process of the jobs. In a forked child they are those of its parent, which it neither does nor destroys.
   pid_t process ABSL_GUARDED_BY(mutex) = 0;
-  Jobs jobs ABSL_GUARDED_BY(mutex);  // the first one is in progress. If there is any, there is a thread
-  // When a call first stopped waiting for the job in progress (CLOCK_MONOTONIC); 0: none has.
-  int64_t late_since ABSL_GUARDED_BY(mutex) = 0;
+  Jobs jobs ABSL_GUARDED_BY(mutex);             // the first one is in progress. If there is any, there is a thread
+  bool is_late ABSL_GUARDED_BY(mutex) = false;  // a call has stopped waiting for the job in progress
 };
 Lazy<Queue> queue;
 
@@ -71,17 +68,19 @@ std::shared_ptr<Job> Next(const std::shared_ptr<Job>& done) {
   Queue& own = queue.Get();
   MutexLock hold(own.mutex);
   if (done != nullptr) own.jobs.pop_front();
-  own.late_since = 0;
+  own.is_late = false;
   return own.jobs.empty() ? nullptr : own.jobs.front();
 }
 
 void* DoJobs(void*) {
-  std::shared_ptr<Job> job;
-  while ((job = Next(job)) != nullptr) {
+  std::shared_ptr<Job> next;
+  for (std::shared_ptr<Job> job = Next(nullptr); job != nullptr; job = next) {
     {
       const ProbeLimit limit(job->context);
       job->work();
     }
+    // Before the call that waits returns: FinishFileWork then finds no job.
+    next = Next(job);
     job->End(Result::kDone);
   }
   return nullptr;
@@ -103,7 +102,7 @@ void StartThread() {
 
 }  // namespace
 
-absl::Status DoFileWork(std::function<void()> work) {
+absl::Status DoFileWork(std::function<void()> work, int64_t most_wait) {
   const NoCancellation no_cancellation;
   if (IsForkedChild() && !HasExitWriter()) {
     return WithEnoughStack(work) ? absl::OkStatus() : Refused("the stack is small and no thread can be started");
@@ -117,15 +116,15 @@ absl::Status DoFileWork(std::function<void()> work) {
     if (own.process != getpid()) {
       new (&own.jobs) Jobs;
       own.process = getpid();
-      own.late_since = 0;
+      own.is_late = false;
     }
     if (own.jobs.size() >= kMostJobs) return Refused("too many files wait for the disk");
     has_thread = !own.jobs.empty();
     own.jobs.push_back(job);
-    waits = own.late_since == 0 || MonotonicNanos() - own.late_since < kMostLate;
+    waits = !own.is_late;
   }
   if (!has_thread) StartThread();
-  const int64_t until = MonotonicNanos() + kMostWait;
+  const int64_t until = MonotonicNanos() + most_wait;
   const timespec deadline = {until / kSecond, until % kSecond};
   while (waits && sem_clockwait(&job->done, CLOCK_MONOTONIC, &deadline) != 0 && errno == EINTR) {
   }
@@ -135,7 +134,7 @@ absl::Status DoFileWork(std::function<void()> work) {
   if (result == Result::kRefused) return Refused("no thread can be started to write it");
   {
     MutexLock hold(own.mutex);
-    if (own.late_since == 0 && !own.jobs.empty()) own.late_since = MonotonicNanos();
+    own.is_late = !own.jobs.empty();
   }
   static_cast<void>(Completes([] { EndFilesWithProcess(); }));
   return absl::DeadlineExceededError("the disk has not answered yet");

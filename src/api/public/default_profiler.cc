@@ -202,7 +202,10 @@ void StartFiles(const DefaultOptions& options) try {
 void StartThreadsNow(const DefaultOptions& options) try {
   if (!options.output.empty()) StartExitWriterIfWanted(options);
   internal::StartDumpTriggers(options);
-  const absl::Status status = internal::DoFileWork([options] { StartFiles(options); });
+  const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
+  if (options.record.empty() && !has_flight && options.socket_dir.empty()) return;
+  const absl::Status status =
+      internal::DoFileWork([options] { StartFiles(options); }, internal::kMostWaitForStart);
   if (absl::IsResourceExhausted(status)) {
     PrintMessage("hbmprof: no recording and no control channel: ", Text(status));
   }

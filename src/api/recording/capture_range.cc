@@ -212,13 +212,14 @@ uint64_t Begin(std::string_view name) {
   absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
   const auto start = [&] {
     ResetPeaks();
-    status = DoFileWork([shared = *range, output] {
+    const auto start_files = [shared = *range, output] {
       if (!Completes([&] { StartFiles(output, shared.get()); })) {
         PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
       shared->is_started.store(true, std::memory_order_release);
       RecordBegin(shared.get());
-    });
+    };
+    status = DoFileWork(start_files, kMostWaitForStart);
   };
   static_cast<void>(Completes(start));
   if (absl::IsResourceExhausted(status)) {

@@ -70,6 +70,7 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, __pthread_key_create, (pthread_key_t * ke
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_key_delete, (pthread_key_t key), (key))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, pthread_getspecific, (pthread_key_t key), (key))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_setspecific, (pthread_key_t key, const void* value), (key, value))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_getcpuclockid, (pthread_t thread, clockid_t* clock), (thread, clock))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_init, (sem_t * semaphore, int shared, unsigned value),
              (semaphore, shared, value))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_post, (sem_t * semaphore), (semaphore))
