@@ -11,6 +11,7 @@
 #include "src/export/gzip.h"
 #include "tests/export/server_snapshot.h"
 #include "tests/tool/profile_maker.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -183,6 +184,27 @@ TEST(Convert, WritesFoldedStacks) {
               HasSubstr("device=GPU:0;main;other 2\n"));
 }
 
+// Lines are in the order of their texts, and equal texts are one line, also if the stacks differ.
+TEST(Convert, SortsFoldedStacksByText) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  const uint64_t main = maker.Frame("main");
+  maker.Sample({maker.Frame("g"), maker.Frame("f"), main}, {1, 1});
+  maker.Sample({maker.Frame("f(int)"), main}, {1, 2}, {{"device", "GPU:10"}});
+  maker.Sample({maker.Frame("f"), main}, {1, 4}, {{"device", "GPU:1"}});
+  maker.Sample({maker.Location(0, 1, {{maker.Function("f")}, {maker.Function("main")}})}, {1, 8});
+  maker.Sample({main}, {1, 16});
+  maker.Sample({maker.Frame("f", "f.cc", 2), main}, {1, -4}, {{"device", "GPU:1"}});
+  maker.Sample({}, {1, 32}, {{"device", "GPU:1"}});
+  maker.Sample({}, {1, 64});
+  maker.Write(path);
+  EXPECT_EQ(RunTool({"convert", path, "--to", "folded"}).out,
+            "[no stack] 96\nmain 16\nmain;f 8\nmain;f(int) 2\nmain;f;g 1\n");
+  EXPECT_EQ(RunTool({"convert", path, "--to", "folded", "--by", "device"}).out,
+            "device= 64\ndevice=;main 16\ndevice=;main;f 8\ndevice=;main;f;g 1\ndevice=GPU:1 32\n"
+            "device=GPU:10;main;f(int) 2\ndevice=GPU:1;main;f 0\n");
+}
+
 TEST(Convert, WritesSpeedscope) {
   const std::string dir = ScratchDir();
   Sound().Write(dir + "/p.pb.gz");
@@ -253,6 +275,33 @@ TEST(Diff, TakesAtMostHalfAGigabyteFor100000Samples) {
   EXPECT_TRUE(!timed || seconds < 20) << seconds;
 }
 
+// The page has the sums of all stacks, and the largest one, which is the last of the profile, by itself.
+void ExpectLargestStacks(const nlohmann::json& data, size_t depth, int stacks) {
+  const nlohmann::json& tree = data["tree"];
+  const auto path_of = [&tree](size_t node) {
+    std::vector<std::string> names;
+    for (; node != 0; node = tree["parent"][node]) names.push_back(tree["names"][tree["name"][node].get<size_t>()]);
+    return names;
+  };
+  int64_t objects = 0;
+  int64_t bytes = 0;
+  int64_t largest = 0;
+  int64_t others = 0;
+  for (const nlohmann::json& sample : data["samples"]) {
+    const std::vector<std::string> names = path_of(sample[0]);
+    objects += sample[2][0].get<int64_t>();
+    bytes += sample[2][1].get<int64_t>();
+    if (names.size() == depth && sample[2][1] == 200) ++largest;
+    if (names == std::vector<std::string>{"[other call stacks]"}) others += sample[2][0].get<int64_t>();
+  }
+  EXPECT_EQ(objects, stacks);
+  EXPECT_EQ(bytes, int64_t{stacks} * 100 + 100);
+  EXPECT_EQ(largest, 1);
+  EXPECT_EQ(others, stacks - static_cast<int64_t>(data["samples"].size()) + 1);
+  EXPECT_GT(tree["parent"].size(), size_t{1'900'000});
+  EXPECT_LE(tree["parent"].size(), size_t{2'000'001});
+}
+
 // A recursive program with many deep stacks: more than a hundred times smaller when it is compressed.
 TEST(Reader, ReadsManyDeepRecursiveStacks) {
   for (const auto& [depth, stacks] : {std::pair(512, 60'000), std::pair(256, 250'000)}) {
@@ -264,15 +313,23 @@ TEST(Reader, ReadsManyDeepRecursiveStacks) {
       for (int i = 0; i < stacks; ++i) {
         *(stack.end() - 2) = 2 + static_cast<uint64_t>(i) % 500;
         stack.back() = 2 + static_cast<uint64_t>(i) / 500;
-        maker.Sample(stack, {1, 100});
+        maker.Sample(stack, {1, i == stacks - 1 ? 200 : 100});
       }
       maker.Write(path);
     }
     const nlohmann::json json = ToolJson({"top", path});
     ASSERT_TRUE(json.is_object()) << depth;
     EXPECT_EQ(json["rows"][0]["name"], "Recursion");
-    EXPECT_EQ(json["rows"][0]["flat"], int64_t{stacks} * 100);
+    EXPECT_EQ(json["rows"][0]["flat"], int64_t{stacks} * 100 + 100);
     EXPECT_EQ(RunTool({"diff", path, path}).exit_code, 0) << depth;
+    EXPECT_EQ(RunTool({"ranks", path, path}).exit_code, 0) << depth;
+    EXPECT_EQ(RunTool({"convert", path, "--to", "folded", "-o", "/dev/null"}).err, "") << depth;
+    EXPECT_THAT(RunTool({"top", "--tree", "-n", "3", path}).out, HasSubstr("[other call stacks]")) << depth;
+    const std::string page = path + ".html";
+    ASSERT_EQ(RunTool({"report", path, "-o", page}).err, "") << depth;
+    std::stringstream html;
+    html << std::ifstream(page).rdbuf();
+    ExpectLargestStacks(ReportData(html.str()), static_cast<size_t>(depth), stacks);
   }
 }
 

@@ -71,10 +71,9 @@ absl::Status CombineProfiles(const ConvertOptions& options, const Format& format
   RETURN_IF_ERROR(CheckLabels(profiles, options.by));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
-  const std::string text = format.text_of(profiles, type, options.by);
-  if (!IsStandardOutput(options.output)) return WriteOutput(options.output, text);
-  Print(text);
-  return absl::OkStatus();
+  return WriteOutput(options.output, [&](internal::FileOutput& output) {
+    return format.write_combined(profiles, type, options.by, output);
+  });
 }
 
 absl::Status Convert(const ConvertOptions& options) {
@@ -86,12 +85,12 @@ absl::Status Convert(const ConvertOptions& options) {
     return InvalidArgument("--type ", options.type, ": ", options.to,
                            " contains all sample types; --type is for folded stacks");
   }
-  if (!options.by.empty() && format.text_of == nullptr) {
+  if (!options.by.empty() && format.write_combined == nullptr) {
     return InvalidArgument("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
   if (format.rewrite != nullptr) return RewriteProfile(options, format);
-  if (format.text_of != nullptr) return CombineProfiles(options, format);
+  if (format.write_combined != nullptr) return CombineProfiles(options, format);
   return WriteOutput(options.output, [&](internal::FileOutput& output) {
     return format.write_profiles(options.files, options, output);
   });

@@ -108,12 +108,12 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
 
 // Returns the functions of the row, innermost first: at most `frames` (0: all), and as many as fit `width`, but at
 // least one.
-std::string StackInLine(const RankTable::Row& row, size_t frames, size_t width) {
+std::string StackInLine(const RankTable::Result& table, const RankTable::Row& row, size_t frames, size_t width) {
   constexpr std::string_view kBetween = " < ";
   std::string text;
-  frames = frames == 0 ? row.frames.size() : std::min(frames, row.frames.size());
+  frames = frames == 0 ? row.frame_count : std::min(frames, row.frame_count);
   for (size_t i = 0; i < frames; ++i) {
-    const std::string& name = row.frames[i].name;
+    const std::string& name = table.frames[row.frames[i]].name;
     if (i > 0 && text.size() + kBetween.size() + name.size() > width) break;
     text += Cat(i == 0 ? "" : kBetween, name);
   }
@@ -152,7 +152,8 @@ void PrintRanksJson(const ComparedRanks& compared) {
     entry["rank_count"] = row.rank_count;
     if (!compared.by_stack) continue;
     Json& stack = entry["stack"] = Json::array();
-    for (const ProfileSet::ShownFrame& frame : row.frames) {
+    for (size_t i = 0; i < row.frame_count; ++i) {
+      const ProfileSet::ShownFrame& frame = compared.table.frames[row.frames[i]];
       stack.push_back({{"name", frame.name}, {"where", frame.Position()}});
     }
   }
@@ -200,7 +201,7 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
     align += 'l';
     lines[0].emplace_back("call stack");
     for (size_t i = 0; i < shown; ++i) {
-      lines[i + 1].push_back(StackInLine(compared.table.rows[i], options.frames, width));
+      lines[i + 1].push_back(StackInLine(compared.table, compared.table.rows[i], options.frames, width));
     }
   }
   Table table(align);

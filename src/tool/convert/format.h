@@ -18,9 +18,10 @@ using SiteKind = RecordingTables::SiteKind;
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.
 struct Format {
   const char* name;
-  // Returns the text for combined profiles. `by`: labels that become the outermost frames.
-  std::string (*text_of)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by) = nullptr;
-  bool has_one_type = false;  // text_of uses `type`
+  // Writes combined profiles. `by`: labels that become the outermost frames. Errors: those of `output`.
+  absl::Status (*write_combined)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by,
+                                 FileOutput& output) = nullptr;
+  bool has_one_type = false;  // write_combined uses `type`
   // Changes one profile.
   absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
   // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.

@@ -25,7 +25,7 @@ class FrameTexts {
     for (size_t i = 0; i < length; ++i) out += Of(begin[length - 1 - i]);
   }
 
- private:
+  // Returns the frames of a location, with the separator before each. The text does not move or change.
   const std::string& Of(uint64_t location) {
     std::string& text = texts_[location];
     if (!text.empty()) return text;
@@ -35,6 +35,7 @@ class FrameTexts {
     return text;
   }
 
+ private:
   const ProfileSet& profiles_;
   const std::string separator_;
   const Write write_;

@@ -7,7 +7,8 @@
 namespace hbmprof::tool {
 namespace {
 
-std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std::string>& by) {
+absl::Status WriteSpeedscope(const ProfileSet& profiles, size_t, const std::vector<std::string>& by,
+                             FileOutput& output) {
   std::string all_frames;
   std::map<std::pair<std::string, std::string>, size_t> numbers;
   const auto number_of = [&](const ProfileSet::ShownFrame& frame) {
@@ -21,45 +22,52 @@ std::string Speedscope(const ProfileSet& profiles, size_t, const std::vector<std
     return std::to_string(entry->second);
   };
   FrameTexts frames(profiles, ",", number_of);
-  // For each sample of all files: the numbers of its stack's frames.
-  std::vector<std::string> stacks;
+  // Returns the numbers of the frames of a sample's stack. All of them together can be much larger than the profile.
+  const auto stack_of = [&](const ProfileSet::Sample& sample) {
+    std::string stack;
+    for (const std::string& label : LabelFrames(profiles, sample.labels, by))
+      stack += "," + number_of({label, "", 0, false});
+    frames.AppendStack(sample.stack, stack);
+    if (stack.empty()) stack = "," + number_of({kNoStack, "", 0, false});
+    return stack.substr(1);
+  };
   for (const ProfileSet::File& file : profiles.files()) {
-    for (const ProfileSet::Sample& sample : file.samples) {
-      std::string& stack = stacks.emplace_back();
-      for (const std::string& label : LabelFrames(profiles, sample.labels, by))
-        stack += "," + number_of({label, "", 0, false});
-      frames.AppendStack(sample.stack, stack);
-      if (stack.empty()) stack = "," + number_of({kNoStack, "", 0, false});
-    }
+    for (const ProfileSet::Sample& sample : file.samples) stack_of(sample);
   }
-  std::string views;
+  RETURN_IF_ERROR(
+      output.Append(Cat("{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\n\"name\":",
+                        Quoted(profiles.files()[0].path), ",\"exporter\":\"hbmprof\",\n\"shared\":{\"frames\":[",
+                        all_frames, "]},\n\"profiles\":[")));
   for (size_t type = 0; type < profiles.types().size(); ++type) {
-    std::string samples;
     std::string weights;
     int64_t total = 0;
-    size_t number = 0;
     for (const ProfileSet::File& file : profiles.files()) {
-      for (size_t s = 0; s < file.samples.size(); ++s, ++number) {
+      for (size_t s = 0; s < file.samples.size(); ++s) {
         const int64_t value = profiles.Value(file, s, type);
         if (value <= 0) continue;  // the viewer shows a value as a width
-        samples += samples.empty() ? "[" : ",[";
-        samples.append(stacks[number], 1).append("]");
         weights += Cat(weights.empty() ? "" : ",", value);
         AddTo(total, value);
       }
     }
     const SampleType& of = profiles.types()[type];
-    views += Cat(type == 0 ? "" : ",", "\n{\"type\":\"sampled\",\"name\":", Quoted(of.type), ",\"unit\":\"",
-                 of.unit == "bytes" ? "bytes" : "none", "\",\"startValue\":0,\"endValue\":", total, ",\n\"samples\":[",
-                 samples, "],\n\"weights\":[", weights, "]}");
+    RETURN_IF_ERROR(output.Append(Cat(type == 0 ? "" : ",", "\n{\"type\":\"sampled\",\"name\":", Quoted(of.type),
+                                      ",\"unit\":\"", of.unit == "bytes" ? "bytes" : "none",
+                                      "\",\"startValue\":0,\"endValue\":", total, ",\n\"samples\":[")));
+    const char* before = "[";
+    for (const ProfileSet::File& file : profiles.files()) {
+      for (size_t s = 0; s < file.samples.size(); ++s) {
+        if (profiles.Value(file, s, type) <= 0) continue;
+        RETURN_IF_ERROR(output.Append(Cat(before, stack_of(file.samples[s]), "]")));
+        before = ",[";
+      }
+    }
+    RETURN_IF_ERROR(output.Append(Cat("],\n\"weights\":[", weights, "]}")));
   }
-  return Cat("{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\n\"name\":",
-             Quoted(profiles.files()[0].path), ",\"exporter\":\"hbmprof\",\n\"shared\":{\"frames\":[", all_frames,
-             "]},\n\"profiles\":[", views, "]}\n");
+  return output.Append("]}\n");
 }
 
 }  // namespace
 
-const Format kSpeedscopeFormat = {"speedscope", &Speedscope};
+const Format kSpeedscopeFormat = {"speedscope", &WriteSpeedscope};
 
 }  // namespace hbmprof::tool

@@ -128,19 +128,27 @@ Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
 }
 
 // The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
-// are one node, which keeps the positions of the first few.
+// are one node, which keeps the positions of the first few. The tree has at most about kMaxNodes nodes, because the
+// stacks of a small profile can have so many that neither this process nor a browser has memory for them.
 class StackTree {
  public:
-  // Returns the node of a stack. `libraries` must be used for these profiles only.
+  // Returns the node of a stack, or NodeOfRest if there is no room for it. `libraries` must be used for these profiles
+  // only.
   size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
     const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
     if (!is_new) return entry->second;
     uint32_t node = 0;
     int rank = internal::kOwnRanks;
+    size_t length = 0;
     for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *l)) {
         rank = std::min(rank, internal::OwnRank(frame.role));
+        ++length;
       }
+    }
+    if (parents_.size() + length > kMaxNodes) {
+      is_full_ = true;
+      return nodes_[{&profiles, stack}] = NodeOfRest();
     }
     for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
@@ -157,6 +165,8 @@ class StackTree {
     return nodes_[{&profiles, stack}] = node;
   }
 
+  // Whether there was no room for a stack.
+  bool is_full() const { return is_full_; }
   // Returns the node of all stacks that are not listed.
   size_t NodeOfRest() { return ChildOf(0, NumberOf("[other call stacks]"), 0); }
 
@@ -177,6 +187,7 @@ class StackTree {
   }
 
  private:
+  static constexpr size_t kMaxNodes = 2'000'000;
   static constexpr size_t kShownPositions = 4;
   struct KnownFrame {
     uint32_t name;
@@ -225,7 +236,36 @@ class StackTree {
   std::vector<uint32_t> library_{1};  // 1: of a known library
   std::vector<std::vector<std::string>> positions_of_{{}};
   std::vector<std::string> names_{"all"};
+  bool is_full_ = false;
 };
+
+// Adds the stacks of the files to `tree`, which is empty: all of them if it has room, else those with the largest
+// values.
+void AddStacks(const ProfileSet& profiles, const std::vector<const ProfileSet::File*>& files, KnownLibraries& libraries,
+               StackTree& tree) {
+  for (const ProfileSet::File* file : files) {
+    for (size_t s = 0; s < file->samples.size() && !tree.is_full(); ++s) {
+      tree.NodeOf(profiles, libraries, file->samples[s].stack);
+    }
+  }
+  if (!tree.is_full()) return;
+  tree = StackTree();
+  std::vector<double> shares(profiles.stacks().size());  // the sum of the shares of all sample types
+  for (const ProfileSet::File* file : files) {
+    for (size_t t = 0; t < profiles.types().size(); ++t) {
+      const auto all = static_cast<double>(std::max<int64_t>(Magnitude(SumOf(profiles, *file, t)), 1));
+      for (size_t s = 0; s < file->samples.size(); ++s) {
+        shares[file->samples[s].stack] += std::abs(static_cast<double>(profiles.Value(*file, s, t))) / all;
+      }
+    }
+  }
+  std::vector<uint32_t> order(shares.size());
+  absl::c_iota(order, uint32_t{0});
+  absl::c_stable_sort(order, [&shares](uint32_t a, uint32_t b) { return shares[a] > shares[b]; });
+  for (const uint32_t stack : order) {
+    if (shares[stack] > 0) tree.NodeOf(profiles, libraries, stack);
+  }
+}
 
 // The different sets of labels, without kRecordedSiteLabel.
 class LabelSets {
@@ -303,6 +343,9 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
 // Adds to `data` the samples of the last dump and of the base by tree node and label set.
 void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
                 KnownLibraries& libraries, StackTree& tree, LabelSets& labels, Json& data) {
+  std::vector<const ProfileSet::File*> files = {&now};
+  if (base != nullptr) files.push_back(base);
+  AddStacks(profiles, files, libraries, tree);
   const size_t width = profiles.types().size();
   struct Values {
     std::vector<int64_t> now;
@@ -310,8 +353,7 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
   };
   absl::flat_hash_map<std::pair<size_t, size_t>, size_t> numbers;
   std::vector<std::pair<std::pair<size_t, size_t>, Values>> samples;
-  for (const ProfileSet::File* file : {&now, base}) {
-    if (file == nullptr) continue;
+  for (const ProfileSet::File* file : files) {
     for (size_t s = 0; s < file->samples.size(); ++s) {
       const std::pair<size_t, size_t> key = {tree.NodeOf(profiles, libraries, file->samples[s].stack),
                                              labels.NumberOf(profiles, file->samples[s].labels)};

@@ -28,9 +28,13 @@ class CallTree {
 
   // Sums the sample type `type` over all files, minus the first `base_files` files. The values of the labels of
   // `grouping` are the outermost nodes. Below a node, frames with equal names become one node. With Frames::kLines,
-  // their positions must also be equal. With Frames::kFiles, only their positions count.
+  // their positions must also be equal. With Frames::kFiles, only their positions count. If there are more than
+  // kMaxNodes nodes, the samples with the largest values have nodes, and the others are "[other call stacks]": the
+  // stacks of a small profile can have more nodes than there is memory for.
   CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
-    nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
+    const Node root = {0, 0, "", "", 0, 0, 0, {}};
+    nodes_.push_back(root);
+    bool is_full = false;
     absl::flat_hash_map<std::string, uint32_t> names;
     absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;  // by (parent, name)
     const auto child_of = [&](size_t parent, const std::string& name, const std::string& position) {
@@ -45,36 +49,60 @@ class CallTree {
     // The text of each location's frames is made only once.
     std::vector<std::vector<std::pair<std::string, std::string>>> frames(profiles.locations().size());
     absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> leaves;  // by (stack, label set)
+    const auto leaf_of = [&](const ProfileSet::Sample& sample) {
+      size_t node = 0;
+      for (const std::string& key : grouping.labels) {
+        node = child_of(node, Cat(key, "=", profiles.LabelText(sample.labels, key)), "");
+      }
+      const uint64_t* const begin = profiles.stacks().begin(sample.stack);
+      const uint64_t* const end =
+          grouping.frames == Grouping::Frames::kNone ? begin : profiles.stacks().end(sample.stack);
+      size_t length = 0;
+      for (const uint64_t* l = begin; l != end; ++l) {
+        if (frames[*l].empty()) {
+          for (const ProfileSet::ShownFrame& frame : profiles.ShownLocation(*l)) {
+            frames[*l].emplace_back(NodeName(frame, grouping.frames), frame.Position());
+          }
+        }
+        length += frames[*l].size();
+      }
+      if (nodes_.size() + length > kMaxNodes) {
+        is_full = true;
+        return child_of(node, "[other call stacks]", "");
+      }
+      for (const uint64_t* l = end; l != begin;) {
+        --l;
+        for (size_t i = frames[*l].size(); i-- > 0;) node = child_of(node, frames[*l][i].first, frames[*l][i].second);
+      }
+      return node == 0 ? child_of(0, "[no stack]", "") : node;
+    };
+    struct Value {
+      const ProfileSet::Sample* sample;
+      int64_t value;
+      bool is_base;
+    };
+    std::vector<Value> values;
     for (size_t f = 0; f < profiles.files().size(); ++f) {
       const ProfileSet::File& file = profiles.files()[f];
       for (size_t s = 0; s < file.samples.size(); ++s) {
-        const ProfileSet::Sample& sample = file.samples[s];
         const int64_t value = profiles.Value(file, s, type);
-        if (value == 0) continue;
-        const auto [leaf, is_new] = leaves.try_emplace({sample.stack, sample.labels}, 0);
-        if (is_new) {
-          size_t node = 0;
-          for (const std::string& key : grouping.labels) {
-            node = child_of(node, Cat(key, "=", profiles.LabelText(sample.labels, key)), "");
-          }
-          const size_t length = grouping.frames == Grouping::Frames::kNone ? 0 : profiles.stacks().length(sample.stack);
-          for (size_t l = length; l-- > 0;) {
-            const uint64_t location = profiles.stacks().begin(sample.stack)[l];
-            if (frames[location].empty()) {
-              for (const ProfileSet::ShownFrame& frame : profiles.ShownLocation(location)) {
-                frames[location].emplace_back(NodeName(frame, grouping.frames), frame.Position());
-              }
-            }
-            for (size_t i = frames[location].size(); i-- > 0;) {
-              node = child_of(node, frames[location][i].first, frames[location][i].second);
-            }
-          }
-          if (node == 0) node = child_of(0, "[no stack]", "");
-          leaf->second = node;
-        }
-        Node& node = nodes_[leaf->second];
-        node.flat = f < base_files ? Minus(node.flat, value) : Plus(node.flat, value);
+        if (value != 0) values.push_back({&file.samples[s], value, f < base_files});
       }
+    }
+    const auto add = [&](const Value& one) {
+      const auto [leaf, is_new] = leaves.try_emplace({one.sample->stack, one.sample->labels}, 0);
+      if (is_new) leaf->second = leaf_of(*one.sample);
+      Node& node = nodes_[leaf->second];
+      node.flat = one.is_base ? Minus(node.flat, one.value) : Plus(node.flat, one.value);
+    };
+    for (size_t i = 0; i < values.size() && !is_full; ++i) add(values[i]);
+    if (is_full) {
+      nodes_.assign(1, root);
+      numbers.clear();
+      leaves.clear();
+      absl::c_stable_sort(values,
+                          [](const Value& a, const Value& b) { return Magnitude(a.value) > Magnitude(b.value); });
+      for (const Value& one : values) add(one);
     }
     for (size_t i = nodes_.size(); i-- > 0;) {
       Node& node = nodes_[i];
@@ -126,6 +154,8 @@ class CallTree {
   }
 
  private:
+  static constexpr size_t kMaxNodes = 1'000'000;
+
   std::vector<Node> nodes_;
 };
 

@@ -174,7 +174,8 @@ RankTable::Result RankTable::Take() {
     if (row.rank_count == 0) continue;
     const uint64_t* word = rows_.begin(number);
     for (size_t l = 0; l < by_.size(); ++l) row.labels.push_back(text_list_[*word++]);
-    for (; word != rows_.end(number); ++word) row.frames.push_back(frames_[*word]);
+    row.frames = word;
+    row.frame_count = static_cast<size_t>(rows_.end(number) - word);
     result.rows.push_back(std::move(row));
   }
   // Rows with equal figures keep the order in which they were found.
@@ -184,6 +185,8 @@ RankTable::Result RankTable::Take() {
     };
     return key(a) > key(b);
   });
+  result.frames = std::move(frames_);
+  result.keys = std::move(rows_);
   return result;
 }
 

@@ -24,9 +24,11 @@ class RankTable {
     std::vector<std::string> files;
   };
   struct Row {
-    std::vector<std::string> labels;             // of `by`
-    std::vector<ProfileSet::ShownFrame> frames;  // innermost first
-    int64_t median = 0;                          // of an even number of ranks: the lower one of the two in the middle
+    std::vector<std::string> labels;  // of `by`
+    // The indices of the frames in Result::frames, innermost first. All stacks written out can be too large for memory.
+    const uint64_t* frames = nullptr;
+    size_t frame_count = 0;
+    int64_t median = 0;  // of an even number of ranks: the lower one of the two in the middle
     // Indices of ranks, and their values. Of equal values, that of the first rank.
     std::pair<size_t, int64_t> smallest, largest;
     std::pair<size_t, int64_t> outlier;  // has the value that is farthest from the median
@@ -47,6 +49,8 @@ class RankTable {
     std::vector<Row> rows;    // the largest distance first, then the largest range
     size_t left_out = 0;      // files: earlier profiles of a process of which there is a later one
     int64_t world_size = 0;   // the number of ranks of the run; 0: not known
+    std::vector<ProfileSet::ShownFrame> frames;
+    ListTable keys;  // holds Row::frames
   };
   // Combines what was added. The files of one rank are added up; but of one process, only the latest file counts. To be
   // called once.
