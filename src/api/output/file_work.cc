@@ -56,7 +56,7 @@ using Jobs = std::deque<std::shared_ptr<Job>>;
 struct Queue {
   Mutex mutex;
   // The process of the jobs. In a forked child they are those of its parent, which it neither does nor destroys.
-  pid_t process ABSL_GUARDED_BY(mutex) = 0;
+  pid_t process ABSL_GUARDED_BY(mutex) = getpid();
   Jobs jobs ABSL_GUARDED_BY(mutex);             // the first one is in progress. If there is any, there is a thread
   bool is_late ABSL_GUARDED_BY(mutex) = false;  // a call has stopped waiting for the job in progress
 };
