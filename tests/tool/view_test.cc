@@ -215,7 +215,7 @@ TEST(OwnCode, GeneratedCodeAndGgmlAreLibraries) {
   const std::vector<std::string> libraries[] = {
       {python, "call", "/tmp/torchinductor_root/ab/cabc.py"},
       {python, "call", "/srv/inductor_cache/ab/cabc.py"},
-      {python, "call", "/root/.cache/vllm/torch_compile_cache/1234/rank_0_0/inductor_cache/ab/cabc.py"},
+      {python, "call", "/home/me/.cache/vllm/torch_compile_cache/1234/rank_0_0/inductor_cache/ab/cabc.py"},
       {python, "forward", "<eval_with_key>.12"},
       {"/opt/llama/libggml-cuda.so", "f"},
       {"/opt/llama/libggml-base.so.0", "f"},
