@@ -204,8 +204,7 @@ void StartThreadsNow(const DefaultOptions& options) try {
   internal::StartDumpTriggers(options);
   const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
   if (options.record.empty() && !has_flight && options.socket_dir.empty()) return;
-  const absl::Status status =
-      internal::DoFileWork([options] { StartFiles(options); }, internal::kMostWaitForStart);
+  const absl::Status status = internal::DoFileWork([options] { StartFiles(options); }, internal::kMostWaitForStart);
   if (absl::IsResourceExhausted(status)) {
     PrintMessage("hbmprof: no recording and no control channel: ", Text(status));
   }
