@@ -1085,7 +1085,10 @@ const std::vector<MadeKind>& MadeKinds() {
          const double survives = m.Uniform(0.02, 0.2);
          for (const double t : m.Times(m.LogUniform(300, 3000))) {
            double death = *std::upper_bound(minor.begin(), minor.end(), t);
-           if (m.Chance(survives)) death = *std::upper_bound(major.begin(), major.end(), death);
+           if (m.Chance(survives)) {  // the last minor collection can be after the last major one
+             const auto next = std::upper_bound(major.begin(), major.end(), death);
+             if (next != major.end()) death = *next;
+           }
            m.Add(t, death);
          }
        }},
