@@ -43,7 +43,7 @@ enum class MemoryKind : uint8_t {
   kDevice,      // linear device memory (cudaMalloc, TPU HBM)
   kManaged,     // migrates between host and device (cudaMallocManaged)
   kPinnedHost,  // page-locked host memory (cudaMallocHost)
-  kPool,        // a segment of a pool: the bytes of it that no live block covers
+  kPool,        // a segment of a pool, and the idle memory of a pool; recorded by Profiler::RecordSegment only
   kVmm,         // physical memory made by cuMemCreate
   kArray,       // texture memory; its size is an estimate
   kGraph,       // allocated by a CUDA graph
@@ -104,6 +104,13 @@ struct Attributes {
   DeviceId device = kDefaultDevice;
   MemoryKind kind = MemoryKind::kDevice;
   AllocatorId allocator{};
+};
+
+// A pool: an allocator that reserves segments of a device's memory and hands out blocks of them. All events of its
+// segments and blocks name the same pool. It exists from its first event on. A profiler has at most 127 pools.
+struct Pool {
+  DeviceId device = kDefaultDevice;
+  AllocatorId allocator{};  // its name
 };
 
 namespace internal {

@@ -17,10 +17,11 @@
 //
 // A pool reserves large segments and hands out blocks of them:
 //
-//   profiler.RecordSegment(slab, slab_bytes, {device});              // reserved: counts as kind "pool"
-//   profiler.RecordBlock(block, block_bytes, {device});              // handed out: counts with the stack of this call
-//   profiler.RecordBlockFree(block);
-//   profiler.RecordFree(slab);
+//   const hbmprof::Pool pool = {device, profiler.Allocator("my_pool")};
+//   profiler.RecordSegment(pool, slab, slab_bytes);                  // reserved: a part of the bytes in use
+//   profiler.RecordBlock(pool, block, block_bytes);                  // handed out: counts with the stack of this call
+//   profiler.RecordBlockFree(pool, block);
+//   profiler.RecordSegmentFree(pool, slab);
 #ifndef HBMPROF_PROFILER_H_
 #define HBMPROF_PROFILER_H_
 
@@ -122,7 +123,7 @@ class Profiler {
   //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. RecordAlloc
   //   of kind kDevice with a handle (BufferId::Handle) also records nothing and returns false, if the driver has
   //   allocated on that device.
-  // - RecordResize, SplitSegment and MergeSegments do not change the driver's memory and return false.
+  // - RecordResize does not change the driver's memory and returns false.
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device. On other
   //   devices the values DeviceProbe::uuid and DeviceProbe::processes of the program's probe are not used.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
@@ -181,9 +182,9 @@ class Profiler {
   // was recorded. It is not recorded if recording is off, if `id` is null, if the call is made inside the profiler, or
   // if a limit was reached or `id` has its highest bit set (dropped_records and dropped_bytes then count it). A buffer
   // or segment has at most 2^40-1 bytes; a larger one is dropped. A buffer of 0 bytes is recorded. If `id` is live
-  // already, that record ends first (replaced_records counts it); the blocks of a segment end with it. Memory inside a
-  // segment counts in addition to the segment: record it as a block (RecordBlock). Kind kAlias counts as 0 bytes. A
-  // buffer of kind kPool counts as idle memory of a pool, but it is not a segment: only RecordSegment records segments.
+  // already, that record ends first (replaced_records counts it). Memory inside a segment counts in addition to the
+  // segment: record it as a block (RecordBlock). Kind kAlias counts as 0 bytes. Kind kPool is recorded as kDevice:
+  // RecordSegment records segments.
   // Always inlined, so that it is not a frame of the stack.
   [[gnu::always_inline]] bool RecordAlloc(BufferId id, size_t bytes, const Attributes& attributes = {}) {
     return enabled() && Alloc(id, bytes, internal::PackAttributes(attributes));
@@ -194,9 +195,7 @@ class Profiler {
   }
 
   // Removes the record of `id` and returns its size in bytes. Returns no value if recording is off, if `id` is null, or
-  // if `id` is not live (foreign_frees counts that). The live blocks of a segment are removed with it. (Those that
-  // are partly outside of it or count as allocations of their own stay; so do blocks of 0 bytes if there are no
-  // others.) The record does not come back if the memory then cannot be freed.
+  // if `id` is not live (foreign_frees counts that). The record does not come back if the memory then cannot be freed.
   std::optional<int64_t> RecordFree(BufferId id) { return enabled() ? Free(id) : std::nullopt; }
   // Counts in refused_frees that the memory of a removed record could not be freed. Does nothing if recording is off.
   void RecordRefusedFree();
@@ -209,63 +208,46 @@ class Profiler {
   // KeepSite got. Returns false if `site` is 0.
   bool RecordAllocAt(uint32_t site, BufferId id, size_t bytes);
 
-  // Records that [address, address+bytes) is a segment: device memory that a pool has reserved, to hand out in blocks.
-  // A segment counts as kind kPool. The bytes of its blocks are subtracted from it, so each reserved byte counts once.
-  // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size and
-  //   device; `attributes.allocator` is the name of the pool, and `attributes.kind` is not used. The same holds for a
-  //   live block of exactly `bytes` bytes inside another segment: a pool inside a pool.
-  // - Otherwise a new segment is recorded with the calling thread's stack. If it is inside another segment, it has the
-  //   device of that segment, and its bytes are subtracted from that segment. Blocks that were recorded at its
-  //   addresses before belong to it from now on, if they are on its device and fit.
-  // Segments nest up to 126 deep. A segment ends with RecordFree, also if a wrapper calls it in its free function. It
-  // ends with RecordBlockFree instead if it was a block, or if it begins at the address where the segment around it
-  // begins. Both also remove the blocks and segments inside it.
+  // Records that the pool has reserved [address, address+bytes): device memory that it hands out in blocks. The bytes
+  // in use contain all segments that the device has handed out. A profile shows a pool's blocks with their own stacks,
+  // and one row for its idle memory: the bytes of its segments minus those that it has allocated.
+  // - If `address` is the id of a live buffer, that buffer becomes the segment. It keeps its stack, tags, size, and its
+  //   device, which must be that of the pool.
+  // - Otherwise, if a live block of another pool of the device begins at `address`, it becomes the segment: a pool
+  //   inside a pool. It keeps its stack, tags and size.
+  // - Otherwise a new segment is recorded, with the calling thread's stack.
+  // Record a segment before its blocks, and all segments of a pool: profiles have a warning if a pool's blocks have more
+  // bytes than its segments. Blocks of a pool that has no segment count in the bytes in use, like buffers. Two pools of
+  // which one is inside the other must have different names.
+  //
+  // A segment ends with RecordSegmentFree, or with what ends its memory: RecordFree (also if a wrapper calls it) or the
+  // outer pool's RecordBlockFree. Blocks that begin in it end at the latest before they can be seen in a profile.
   //
   // Returns whether the segment was recorded. It is not recorded in the cases in which RecordAlloc returns false, if
-  // the live buffer at `address` is not in MemorySpace::kDevice, if the segment exists already, if it overlaps another
-  // one in part, or if it needs more than the idle bytes of the one around it.
-  //
-  // Time: usually like RecordAlloc. If blocks must be found, every live record is visited, and other threads cannot
-  // record meanwhile. That is the case when a segment is recorded after its blocks, when a segment that holds
-  // blocks ends, shrinks or is split, and when a segment inside another ends or shrinks while some block has bytes that
-  // count for the block itself.
-  bool RecordSegment(BufferId address, size_t bytes, const Attributes& attributes = {});
-  bool RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  // Records a block: memory that a pool handed out. Like RecordAlloc, but the block has the device of its segment, and
-  // its bytes are subtracted from the innermost segments at its addresses. The kind kPool is recorded as kDevice;
-  // inside a segment, kManaged and kPinnedHost are, too. A block may lie across adjacent segments; bytes in no segment
-  // count like those of an allocation. A block whose part inside a segment exceeds the segment's idle bytes is recorded
-  // as an allocation of its own. Blocks and other buffers have separate ids: a block may begin where its segment
-  // begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped (dropped_records
-  // counts them).
-  bool RecordBlock(BufferId address, size_t bytes, const Attributes& attributes = {});
-  bool RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  // Like RecordFree, for the innermost block at `address`.
-  std::optional<int64_t> RecordBlockFree(BufferId address);
+  // the live buffer at `address` is not in MemorySpace::kDevice or is of another device, if it is a segment already, or
+  // if there are too many pools.
+  bool RecordSegment(const Pool& pool, BufferId address, size_t bytes);
+  bool RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
+  // Ends the pool's segment at `address`, and returns its size in bytes. A segment that was a block becomes a block of
+  // the outer pool again. Returns no value if recording is off or if there is no such segment (foreign_frees counts
+  // that).
+  std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address);
+  // Records a block: memory that the pool has handed out. Like RecordAlloc, with kind kDevice. The block adds to what
+  // the pool has allocated, and not to the bytes in use. Blocks and other buffers have separate ids: a block may begin
+  // where its segment begins. Addresses (within their name space, see BufferId) must be below 2^50; others are dropped
+  // (dropped_records counts them).
+  bool RecordBlock(const Pool& pool, BufferId address, size_t bytes);
+  bool RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
+  // Like RecordFree, for the pool's block at `address`, also if it has become a segment of another pool.
+  std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address);
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
-  // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
-  // but growth is added to the bytes ever allocated, in a sample of its new size with the same stack. A buffer of kind
-  // kAlias keeps its 0 bytes. Blocks that lie wholly in the part that a segment loses are removed; a block that lies in
-  // it in part stays, and its bytes there count like those of an allocation. Returns false and changes nothing if
-  // recording is off, if `id` is not live, if a limit was reached, or if a segment would be empty, overlap another one,
-  // cut one in two or exceed the one around it.
+  // segment that grows or shrinks. It keeps its stack and tags. It does not count as one more allocation, but growth is
+  // added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks stay as they are. Returns false
+  // and changes nothing if recording is off, if `id` is not live, or if a limit was reached.
   bool RecordResize(BufferId id, size_t bytes);
-  // Like RecordResize, for the innermost block at `address`. The new size has the rules of RecordBlock: a block that
-  // exceeds the idle bytes of its segment becomes an allocation of its own.
-  bool RecordBlockResize(BufferId address, size_t bytes);
-  // Splits the segment at `address`, which must be one that ends with RecordFree, in two: the first gets `bytes` bytes,
-  // the second the rest. Both have its stack and end with RecordFree. Blocks stay where they are. The second counts as
-  // one more allocation. Returns false and changes nothing if recording is off, if there is no such segment, if `bytes`
-  // is 0 or not less than its size, if a segment inside it would be cut, if the second would begin at the address of a
-  // live buffer or of a segment that ends with RecordFree (RecordFree could not tell them apart), or if a limit was
-  // reached.
-  bool SplitSegment(BufferId address, size_t bytes);
-  // Merges two adjacent segments that end with RecordFree into one, which has the stack of the first. `second` is the
-  // address at which `first` ends. Blocks stay where they are. Returns false and changes nothing if recording is off,
-  // if they are not two such segments on one device and inside the same segment (or in none), or if a limit was
-  // reached.
-  bool MergeSegments(BufferId first, BufferId second);
+  // Like RecordResize, for the pool's block at `address`.
+  bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);
 
   // Counts an allocation of `bytes` bytes in dropped_records and dropped_bytes. For a wrapper that cannot record it
   // because the host has no memory. Does nothing if recording is off.
@@ -299,7 +281,7 @@ class Profiler {
   void ResetPeak(DeviceId device);
 
   // Removes all live records of a device, as after a device reset. The records of the allocator `survivor` and of the
-  // ids in `kept` stay (a segment in `kept` stays without its blocks). Counts of past allocations stay.
+  // ids in `kept` stay, but not the blocks in them. Counts of past allocations stay.
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor = std::nullopt, std::vector<BufferId> kept = {});
 
  private:

@@ -23,13 +23,13 @@ enum class DriverScope : uint8_t {
 
 // One memory space of one device. The fields have XLA's names. Values are bytes, unless stated otherwise.
 struct DeviceStats {
-  int64_t bytes_in_use = 0;        // recorded and not freed, idle bytes of pools included
+  int64_t bytes_in_use = 0;        // recorded and not freed, idle memory of pools included
   int64_t peak_bytes_in_use = 0;   // the highest bytes_in_use since the start or the last ResetPeak
   int64_t num_allocs = 0;          // count: allocations ever recorded, blocks of pools included
   int64_t num_live = 0;            // count: allocations recorded and not freed, blocks and segments of pools included
   int64_t largest_alloc_size = 0;  // the largest single allocation ever recorded; segments and new sizes are included
-  int64_t pool_bytes = 0;          // live segments, other buffers of kind kPool; part of bytes_in_use
-  int64_t bytes_reserved = 0;      // the part of pool_bytes that no live block covers
+  int64_t pool_bytes = 0;          // segments of pools that the device has handed out; part of bytes_in_use
+  int64_t idle_bytes = 0;          // idle memory of all pools; part of pool_bytes
   // From the device's probe (Profiler::SetDeviceProbe). Only for MemorySpace::kDevice.
   std::optional<int64_t> bytes_limit;               // capacity of the device
   std::optional<int64_t> bytes_free;                // free bytes, which any process can allocate
@@ -43,6 +43,17 @@ struct DeviceStats {
   // `unaccounted` when the device was first seen, if the probe reports it. Its growth since then is memory outside of
   // recorded allocations.
   std::optional<int64_t> baseline;
+};
+
+// One pool of one device (Pool in allocation.h). Values are bytes, unless stated otherwise.
+struct PoolStats {
+  std::string name;                  // the name of its allocator; may be empty
+  int64_t bytes_reserved = 0;        // live segments
+  int64_t bytes_allocated = 0;       // live blocks, and segments of other pools inside this one
+  int64_t idle_bytes = 0;            // bytes_reserved - bytes_allocated, or 0 if that is negative
+  int64_t peak_bytes_reserved = 0;   // the highest bytes_reserved since the start or the last ResetPeak
+  int64_t peak_bytes_allocated = 0;  // the highest bytes_allocated since then
+  int64_t segments = 0;              // count: live segments
 };
 
 // A process that has memory of a device, as the driver reports it.
@@ -89,10 +100,18 @@ struct Snapshot {
     // Live at the last peak of the site's memory space on the site's device.
     int64_t peak_objects = 0;
     int64_t peak_bytes = 0;
-    // Live now. For kind kPool the objects are segments, and inuse_bytes and peak_bytes are their idle bytes, but
-    // alloc_bytes are all bytes of the segments. So a sum of alloc_bytes over all kinds counts blocks twice.
+    // Live now. Each byte in use is counted once: in a buffer, in a block of a pool, or in the pool's idle memory. The
+    // idle memory of a pool is one sample of kind kPool, with the stack `[idle memory of NAME]`; its objects are the
+    // pool's segments, and it has no other values than those of peak_ and inuse_.
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
+    // Live now, by the stack of the call that took the memory from the device: buffers and segments, but no blocks.
+    // Their sum is the bytes in use, too. A segment has its own sample of kind kPool with no other values than these.
+    int64_t reserved_objects = 0;
+    int64_t reserved_bytes = 0;
+    // Of a block: live at the last peak of the bytes that its pool has allocated (PoolStats::peak_bytes_allocated).
+    int64_t pool_peak_objects = 0;
+    int64_t pool_peak_bytes = 0;
 
     // The live buffers by their time of birth, in classes that `birth_class_log2` describes. Classes without buffers
     // are left out. The sums over the classes are inuse_objects and inuse_bytes. Empty if the ages are not known.
@@ -150,6 +169,7 @@ struct Snapshot {
     // From the device's probe.
     std::string uuid;                      // as NVML, Triton and DCGM show it: "GPU-..."; empty if it is not known
     std::vector<DeviceProcess> processes;  // that have memory of the device; empty if they are not known
+    std::vector<PoolStats> pools;          // in the order of their first events
   };
 
   std::vector<Sample> samples;

@@ -39,9 +39,9 @@ struct RecordingTables {
   // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,
   // peak_..., inuse_...) are those at the start of the recording.
   std::vector<Snapshot::Sample> sites;
-  // Per site: whether it is a segment of a pool, or a block in one.
-  enum class SiteKind : uint8_t { kPlain, kSegment, kBlock };
-  std::vector<SiteKind> site_kinds;
+  // Per site: 0 if the device has handed out its memory, otherwise 1 plus the index in names.allocators of the pool that
+  // has done it. Segments are the sites of kind kPool; their allocator is their own pool.
+  std::vector<uint32_t> site_pools;
   // The vectors stacks, named_frames, devices (with their values at the start), allocators and modules are used, and
   // process_id, host, tracker.unwinder, python, warnings. `samples` is empty.
   Snapshot names;

@@ -12,9 +12,6 @@ namespace hbmprof::internal {
 enum class RecordedKind : uint8_t {
   kAlloc,  // a buffer of `bytes` bytes was allocated at `site`
   kFree,   // that buffer was freed
-  // `bytes` bytes of the segment at `site` are counted in blocks from now on, not at `site`. Negative: they become idle
-  // bytes of the segment again. No buffer is allocated or freed.
-  kCharge,
   kMoveFrom,  // the live buffer `id` of `bytes` bytes leaves `site`; its allocation no longer counts there
   kMoveTo,    // the same buffer, with `bytes` bytes from now on, belongs to `site`; follows its kMoveFrom
   // An allocation of `bytes` bytes failed in the account with number `id` (see kResetPeak). `site` is kNoRecordedSite
@@ -24,12 +21,12 @@ enum class RecordedKind : uint8_t {
   kResetPeak,  // the peak of the account with number `id` (device * kMemorySpaceCount + space) is reset; no site
   kMark,       // such as a snapshot for a profile at this instant; `id` is the number of the mark; no site
 };
-inline constexpr int kRecordedKinds = 9;
+inline constexpr int kRecordedKinds = 8;
 inline constexpr uint32_t kNoRecordedSite = UINT32_MAX;
 
 struct RecordedEvent {
   int64_t time = 0;  // nanoseconds of CLOCK_MONOTONIC
-  uint64_t id = 0;   // of the buffer (BufferId::value())
+  uint64_t id = 0;   // of the buffer (BufferId::value()), or of the block (Pools::IdOfBlock)
   int64_t bytes = 0;
   uint32_t site = kNoRecordedSite;
   uint16_t thread = 0;  // number of the thread in the recording (RecordingTables::threads)
