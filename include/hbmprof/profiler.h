@@ -223,9 +223,9 @@ class Profiler {
   // A segment ends with RecordSegmentFree, or with what ends its memory: RecordFree (also if a wrapper calls it) or the
   // outer pool's RecordBlockFree. Blocks that begin in it end at the latest before they can be seen in a profile.
   //
-  // Returns whether the segment was recorded. It is not recorded in the cases in which RecordAlloc returns false, if
-  // the live buffer at `address` is not in MemorySpace::kDevice or is of another device, if it is a segment already, or
-  // if there are too many pools.
+  // Returns whether there is a segment of the pool at `address` now. There is none in the cases in which RecordAlloc
+  // returns false, if the live buffer at `address` is not in MemorySpace::kDevice, is of another device or is a segment
+  // of another pool, or if there are too many pools.
   bool RecordSegment(const Pool& pool, BufferId address, size_t bytes);
   bool RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
   // Ends the pool's segment at `address`, and returns its size in bytes. A segment that was a block becomes a block of

@@ -201,6 +201,7 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   source = source.substr(0, kMostBytes);
   binary = binary.substr(0, kMostBytes);
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
+  if (MatchesAny("[idle memory of %", name)) return {CodeRole::kLibrary, kIdleName};
   if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
   const Binary parts(binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
@@ -240,7 +241,6 @@ void MemoryHolder::Add(const FrameOwner& frame) {
     case CodeRole::kAllocator:
     case CodeRole::kOperator:
       if (framework_.empty()) framework_ = frame.library;
-      is_complete_ = is_idle_memory_;
       break;
     case CodeRole::kPackage:
       if (package_.empty() && library_.empty()) package_ = frame.library;

@@ -56,12 +56,9 @@ std::string OwnName(const FrameOwner& owner, std::string_view name);
 // Finds the holder of the memory of a call stack. The holder is the innermost known library that is called by the
 // program's own code, directly or through other known libraries. A framework is the holder only if no other library is
 // between it and the own code, because it also allocates for them; a runtime only if there is nothing else. A package
-// is a library only if there is own code. The idle memory of a pool belongs to the framework or library that is
-// innermost, because that is the one that has the pool.
+// is a library only if there is own code.
 class MemoryHolder {
  public:
-  explicit MemoryHolder(bool is_idle_memory) : is_idle_memory_(is_idle_memory) {}
-
   // Adds the next frame, from the innermost one to the outermost one.
   void Add(const FrameOwner& frame);
   // Returns whether further frames do not count.
@@ -70,7 +67,6 @@ class MemoryHolder {
   std::string_view name() const;
 
  private:
-  bool is_idle_memory_;
   bool is_complete_ = false;
   bool has_own_code_ = false;
   std::string_view runtime_;
@@ -81,6 +77,7 @@ class MemoryHolder {
 
 inline constexpr std::string_view kOwnCodeName = "own code";
 inline constexpr std::string_view kUnknownName = "unknown";  // the stack has no frame of code
+inline constexpr std::string_view kIdleName = "idle memory of pools";
 // The names under which memory is shown that no call stack holds: it is in use for the driver, and not recorded.
 inline constexpr std::string_view kUnaccountedName = "unaccounted (contexts, modules, driver)";
 inline constexpr std::string_view kUnaccountedOfDeviceName = "unaccounted (driver and other processes)";

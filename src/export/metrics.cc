@@ -149,6 +149,7 @@ void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& t
   const TagValues other(keys.size(), std::string(kOther));
   std::map<std::pair<std::pair<uint32_t, MemoryKind>, TagValues>, int64_t> sums;
   for (const Snapshot::Sample& sample : snapshot.samples) {
+    if (sample.kind == MemoryKind::kPool && sample.inuse_bytes == 0 && sample.peak_bytes == 0) continue;  // a segment
     TagValues values = ValuesOf(sample, keys);
     if (shown.count(values) == 0) values = other;
     sums[{{sample.device, sample.kind}, std::move(values)}] += sample.inuse_bytes;
@@ -217,8 +218,8 @@ std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::stri
       snapshot, "hbmprof_device_pool_bytes", "Memory that recorded pools have reserved.", false,
       [](const DeviceStats& stats) { return Value(stats.pool_bytes); }, &writer);
   AddDevices(
-      snapshot, "hbmprof_device_pool_idle_bytes", "Memory of recorded pools that no live block covers.", false,
-      [](const DeviceStats& stats) { return Value(stats.bytes_reserved); }, &writer);
+      snapshot, "hbmprof_device_pool_idle_bytes", "Idle memory of recorded pools.", false,
+      [](const DeviceStats& stats) { return Value(stats.idle_bytes); }, &writer);
   AddDevices(
       snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,
       [](const DeviceStats& stats) { return stats.driver_cache_bytes; }, &writer);

@@ -59,13 +59,13 @@ struct Shares {
   std::optional<int64_t> free;
   std::optional<int64_t> largest_free;
   int64_t recorded = 0;
-  int64_t idle_segments = 0;  // idle in recorded segments of pools
-  int64_t idle_driver = 0;    // idle in the driver's pools and graphs
+  int64_t idle_pools = 0;   // idle in recorded pools
+  int64_t idle_driver = 0;  // idle in the driver's pools and graphs
   std::optional<int64_t> unaccounted;
   bool unaccounted_is_shared = false;  // other processes' memory is part of `unaccounted`
   std::optional<int64_t> others;
 
-  int64_t idle() const { return idle_segments + idle_driver; }
+  int64_t idle() const { return idle_pools + idle_driver; }
 };
 
 Shares SharesOf(const OutOfMemory& failure) {
@@ -75,7 +75,7 @@ Shares SharesOf(const OutOfMemory& failure) {
   shares.free = stats.bytes_free;
   shares.largest_free = stats.largest_free_block_bytes;
   shares.recorded = stats.bytes_in_use;
-  shares.idle_segments = stats.bytes_reserved;
+  shares.idle_pools = stats.idle_bytes;
   shares.idle_driver = stats.driver_cache_bytes.value_or(0);
   shares.unaccounted = stats.unaccounted;
   shares.unaccounted_is_shared = stats.driver_scope == DriverScope::kDevice;
@@ -137,7 +137,7 @@ OutOfMemoryVerdict JudgeEnoughFree(const OutOfMemory& failure, const Shares& sha
 OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
   std::string calls;
   if (shares.idle_driver > 0) calls = "cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)";
-  if (shares.idle_segments > 0) {
+  if (shares.idle_pools > 0) {
     calls.append(calls.empty() ? "" : ", and ").append("the pool's own function (PyTorch: torch.cuda.empty_cache)");
   }
   return {OutOfMemoryCause::kIdlePool,
@@ -176,8 +176,7 @@ std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_
 struct Holder {
   uint32_t stack = 0;
   int64_t bytes = 0;
-  int64_t idle = 0;          // the part of `bytes` that is idle memory of pools
-  int64_t objects = 0;       // live buffers, without segments of pools
+  int64_t objects = 0;       // live buffers; of the idle memory of a pool its segments
   int64_t bytes_before = 0;  // when the last profile was written
 };
 
@@ -191,11 +190,7 @@ std::vector<Holder> HoldersOf(const Snapshot& snapshot, uint32_t device, MemoryS
     Holder& holder = by_stack[sample.stack];
     holder.stack = sample.stack;
     holder.bytes += sample.inuse_bytes;
-    if (sample.kind == MemoryKind::kPool) {
-      holder.idle += sample.inuse_bytes;
-    } else {
-      holder.objects += sample.inuse_objects;
-    }
+    holder.objects += sample.inuse_objects;
   }
   std::vector<Holder> holders;
   holders.reserve(by_stack.size());
@@ -286,13 +281,9 @@ std::string LibrariesText(const Snapshot& snapshot, const std::vector<Holder>& h
       bytes["other call stacks"] += holders[i].bytes;
       continue;
     }
-    for (const bool is_idle : {false, true}) {
-      const int64_t part = is_idle ? holders[i].idle : holders[i].bytes - holders[i].idle;
-      if (part == 0) continue;
-      MemoryHolder library(is_idle);
-      for (const uint64_t word : snapshot.stacks[holders[i].stack].return_addresses) library.Add(frames.at(word).owner);
-      bytes[library.name()] += part;
-    }
+    MemoryHolder library;
+    for (const uint64_t word : snapshot.stacks[holders[i].stack].return_addresses) library.Add(frames.at(word).owner);
+    bytes[library.name()] += holders[i].bytes;
   }
   const int64_t unaccounted = stats.unaccounted.value_or(0);
   if (unaccounted > 0) {

@@ -79,12 +79,16 @@ struct SampleType {
   std::string_view unit;
   int64_t Snapshot::Sample::*value;
 };
-// `inuse` is last, because viewers that ignore default_sample_type show the last type.
+// The pairs are objects and bytes. `inuse` is last, because viewers that ignore default_sample_type show the last type.
 constexpr SampleType kSampleTypes[] = {
     {"alloc_objects", "count", &Snapshot::Sample::alloc_objects},
     {"alloc_space", "bytes", &Snapshot::Sample::alloc_bytes},
     {"peak_objects", "count", &Snapshot::Sample::peak_objects},
     {"peak_space", "bytes", &Snapshot::Sample::peak_bytes},
+    {"pool_peak_objects", "count", &Snapshot::Sample::pool_peak_objects},
+    {"pool_peak_space", "bytes", &Snapshot::Sample::pool_peak_bytes},
+    {"reserved_objects", "count", &Snapshot::Sample::reserved_objects},
+    {"reserved_space", "bytes", &Snapshot::Sample::reserved_bytes},
     {"inuse_objects", "count", &Snapshot::Sample::inuse_objects},
     {"inuse_space", "bytes", &Snapshot::Sample::inuse_bytes},
 };
@@ -364,10 +368,13 @@ class ProfileWriter {
 
   static bool IsLarger(const Row& a, const Row& b) {
     constexpr size_t kAlloc = 1;
-    constexpr size_t kPeak = 3;
-    constexpr size_t kInuse = 5;
-    const int64_t a_bytes = std::max(a.values[kInuse], a.values[kPeak]);
-    const int64_t b_bytes = std::max(b.values[kInuse], b.values[kPeak]);
+    const auto most = [](const Row& row) {
+      int64_t bytes = 0;
+      for (size_t i = kAlloc + 2; i < kSampleTypeCount; i += 2) bytes = std::max(bytes, row.values[i]);
+      return bytes;
+    };
+    const int64_t a_bytes = most(a);
+    const int64_t b_bytes = most(b);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.values[kAlloc] > b.values[kAlloc];
   }
 
@@ -673,6 +680,16 @@ class ProfileWriter {
 
     for (const Snapshot::Device& device : snapshot_.devices) {
       for (int i = 0; i < kMemorySpaceCount; ++i) WriteDeviceComment(device, static_cast<MemorySpace>(i));
+      for (const PoolStats& pool : device.pools) {
+        WriteComment(CommentLine("pool " + CommentValue(pool.name))
+                         .Add("device", device.name)
+                         .Add("reserved", pool.bytes_reserved)
+                         .Add("allocated", pool.bytes_allocated)
+                         .Add("idle", pool.idle_bytes)
+                         .Add("peak_reserved", pool.peak_bytes_reserved)
+                         .Add("peak_allocated", pool.peak_bytes_allocated)
+                         .Add("segments", pool.segments));
+      }
     }
     const TrackerStats& tracker = snapshot_.tracker;
     WriteComment(CommentLine("tracker")
@@ -729,7 +746,7 @@ class ProfileWriter {
         .Add("peak", stats.peak_bytes_in_use)
         .Add("limit", stats.bytes_limit)
         .Add("pool", stats.pool_bytes)
-        .Add("reserved", stats.bytes_reserved)
+        .Add("idle", stats.idle_bytes)
         .Add("driver_in_use", stats.driver_bytes_in_use)
         .Add("unaccounted", stats.unaccounted)
         .Add("largest_free_block", stats.largest_free_block_bytes)

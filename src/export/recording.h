@@ -39,8 +39,8 @@ struct RecordingTables {
   // Sites by number. `stack`, `device` and `allocator` are indices into the vectors of `names`. The values (alloc_...,
   // peak_..., inuse_...) are those at the start of the recording.
   std::vector<Snapshot::Sample> sites;
-  // Per site: 0 if the device has handed out its memory, otherwise 1 plus the index in names.allocators of the pool that
-  // has done it. Segments are the sites of kind kPool; their allocator is their own pool.
+  // Per site: 0 if the device has handed out its memory, otherwise 1 plus the index in names.allocators of the pool
+  // that has done it. Segments are the sites of kind kPool; their allocator is their own pool.
   std::vector<uint32_t> site_pools;
   // The vectors stacks, named_frames, devices (with their values at the start), allocators and modules are used, and
   // process_id, host, tracker.unwinder, python, warnings. `samples` is empty.
@@ -113,8 +113,7 @@ class RecordingWriter {
   virtual absl::Status AddTables(const RecordingTables& tables) = 0;
   // `events` are of one shard, whole changes (the last event has is_continued false), in order of their times. If an
   // event is earlier than the previous one or belongs to the same change, the time of the previous event is written for
-  // it. The id of a kCharge is not written and is read as 0. kInvalidArgument: an event refers to an element that no
-  // table has, or has a value out of range.
+  // it. kInvalidArgument: an event refers to an element that no table has, or has a value out of range.
   virtual absl::Status AddEvents(const RecordedEvent* events, size_t count) = 0;
   virtual absl::Status AddSample(const DriverSample& sample) = 0;
   virtual absl::Status AddLost(const LostEvents& lost) = 0;
@@ -190,15 +189,15 @@ class RecordingState {
     int64_t time = 0;  // of its allocation; 0: live since before the recording
   };
   // The live buffers, by id. A free of an earlier buffer may come after the allocation of a new buffer with the same
-  // id. So a free whose site is not that of the buffer here does not remove it. A segment and a block that begin at the
-  // same address have different ids.
+  // id. So a free whose site is not that of the buffer here does not remove it. A segment and the blocks that begin at
+  // the same address have different ids.
   const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
   // Account: device * kMemorySpaceCount + space.
   size_t account_count() const { return accounts_.size(); }
   size_t AccountOf(uint32_t site) const;
   int64_t bytes_in_use(size_t account) const { return accounts_[account].in_use; }
   int64_t peak_bytes(size_t account) const { return accounts_[account].peak; }
-  // Bytes in use at a site; of a segment the idle bytes.
+  // Bytes in use at a site; of a segment all of its bytes.
   int64_t site_bytes(uint32_t site) const { return sites_[site].values.inuse_bytes; }
   // The time of the last event, or of the start. Within a change, the values are not those of one instant.
   int64_t time() const { return time_; }
@@ -206,7 +205,8 @@ class RecordingState {
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
   // The driver's values of a device are those of `sample`, if the recorded device memory has not changed since then.
   // Otherwise, or if `sample` is null, the driver's values are not known. The counters are those of `sample`. If
-  // `sample_sites` is not null, it is set to the number of the site of each sample. Ages count from the start of the
+  // `sample_sites` is not null, it is set to the number of the site of each sample; kNoRecordedSite: the idle memory of
+  // a pool. Ages count from the start of the
   // recording: a buffer that is live since before was born then, and one that was freed before was young. REQUIRES:
   // `time` is not earlier than the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
@@ -222,12 +222,18 @@ class RecordingState {
   // If `peaks` is equal to `peaks` of the account, the site has changed since the last peak of the account, and
   // peak_objects and peak_bytes are its values at that peak. Otherwise the site has not changed since then, and its
   // values at the peak are the present ones.
+  // The same holds for the peak of the pool that has handed out the site's memory.
   struct Site {
     Values values;
     int64_t peak_objects = 0;
     int64_t peak_bytes = 0;
     uint64_t peaks = 0;
+    int64_t pool_peak_objects = 0;
+    int64_t pool_peak_bytes = 0;
+    uint64_t pool_peaks = 0;
     uint32_t account = 0;
+    uint32_t from = kNoPool;               // the pool that has handed out its memory
+    uint32_t segment_of = kNoPool;         // the pool that hands out blocks of it
     std::vector<int64_t> freed_by_octave;  // as in Snapshot::Sample
   };
   struct Account {
@@ -237,8 +243,18 @@ class RecordingState {
     int64_t num_allocs = 0;
     int64_t num_live = 0;
     int64_t largest_alloc = 0;
-    int64_t change_time = 0;  // of the last event of its sites; 0: none
+    int64_t change_time = 0;  // of the last change of in_use; 0: none
+    // The buffer whose allocation has made the peak. If it becomes a segment while this peak stands, it counts at its
+    // new site at the peak, too. No value if that cannot happen any more.
+    std::optional<uint64_t> peak_buffer;
   };
+  // A pool of a device.
+  struct Pool {
+    uint32_t device = 0;
+    PoolStats stats;     // without segments and idle_bytes
+    uint64_t peaks = 0;  // number of peaks of bytes_allocated since the start
+  };
+  static constexpr uint32_t kNoPool = UINT32_MAX;
 
   Site& Changed(uint32_t site);
   // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
@@ -251,6 +267,8 @@ class RecordingState {
   int64_t SecondsAfterStart(int64_t time) const;
   // Returns for each site the live buffers by time of birth (Snapshot::Sample::born).
   std::vector<std::vector<Snapshot::Sample::Born>> Births(int64_t uptime_seconds) const;
+  // Counts the moved buffer, which has made the peak of its account, at its new site at this peak.
+  void MovePeak(int64_t bytes, uint32_t site);
   void EndChange();
   void BeginPeak(size_t account);
 
@@ -259,8 +277,13 @@ class RecordingState {
   std::vector<Account> accounts_;
   std::unordered_map<uint64_t, Buffer> live_;
   int64_t time_ = 0;
-  size_t changed_account_ = SIZE_MAX;  // of the change so far
-  Buffer moved_;                       // of the last kMoveFrom
+  std::vector<Pool> pools_;
+  // Of the change so far: its account, its pool, and the buffer that was allocated.
+  size_t changed_account_ = SIZE_MAX;
+  uint32_t changed_pool_ = kNoPool;
+  std::optional<uint64_t> allocated_;
+  Buffer moved_;                 // of the last kMoveFrom
+  bool has_moved_peak_ = false;  // whether this buffer had made the peak of its account
 };
 
 // A Symbolizer with the names in the recording's tables, which must outlive it.

@@ -28,10 +28,6 @@ int IdShift(const RecordedEvent* events, size_t count, EventPrediction predictio
 }  // namespace
 
 int64_t EventPrediction::BytesOf(RecordedKind kind, uint32_t site) const {
-  if (kind == RecordedKind::kCharge) {
-    // A block's allocation or free takes its bytes from its segment, or returns them.
-    return !last_.is_continued ? 0 : last_.kind == RecordedKind::kFree ? -last_.bytes : last_.bytes;
-  }
   return HasSite(kind) && site < sites_.size() ? sites_[site].block_bytes : 0;
 }
 
@@ -56,7 +52,7 @@ int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string
       uint64_t& last = prediction.IdOf(event.site);
       ids.Signed(static_cast<int64_t>(event.id - last) >> id_shift);
       last = event.id;
-    } else if (event.kind != RecordedKind::kCharge) {
+    } else {
       ids.Varint(event.id);
     }
     if (event.bytes != prediction.BytesOf(event.kind, event.site)) {
@@ -123,7 +119,7 @@ bool RunReader::Read(RecordedEvent* event) {
     last += static_cast<uint64_t>(ids_.Signed()) << id_shift_;
     event->id = last;
   } else {
-    event->id = event->kind == RecordedKind::kCharge ? 0 : ids_.Varint();
+    event->id = ids_.Varint();
   }
   event->bytes = (flags & kOtherBytes) != 0 ? bytes_.Signed() : prediction_.BytesOf(event->kind, event->site);
   if ((flags & kOtherThread) != 0) thread_ = static_cast<uint16_t>(std::min<uint64_t>(threads_.Varint(), UINT16_MAX));
@@ -136,21 +132,18 @@ bool RunReader::Read(RecordedEvent* event) {
 
 bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits) {
   if (event.thread >= limits.threads || event.time < 0) return false;
-  if (event.bytes > kMaxEventBytes || event.bytes < -kMaxEventBytes) return false;
+  if (event.bytes > kMaxEventBytes || event.bytes < 0) return false;
   switch (event.kind) {
     case RecordedKind::kFailed:
-      return event.bytes >= 0 && event.id < limits.accounts &&
-             (event.site < limits.sites || event.site == kNoRecordedSite);
+      return event.id < limits.accounts && (event.site < limits.sites || event.site == kNoRecordedSite);
     case RecordedKind::kTags:
       return event.id < limits.tag_sets;
     case RecordedKind::kResetPeak:
       return event.id < limits.accounts;
     case RecordedKind::kMark:
       return event.id < limits.marks;
-    case RecordedKind::kCharge:
-      return event.site < limits.sites;
     default:
-      return event.site < limits.sites && event.bytes >= 0;
+      return event.site < limits.sites;
   }
 }
 

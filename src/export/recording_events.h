@@ -17,7 +17,7 @@ namespace hbmprof::internal {
 // The properties of a site by which the values of its events are predicted.
 struct SitePrediction {
   int64_t block_bytes = 0;
-  RecordingTables::SiteKind kind = RecordingTables::SiteKind::kPlain;
+  bool is_block = false;
 };
 
 // Predicts values of the next event of a run from the events before it. Writer and reader make the same predictions, so
@@ -29,7 +29,7 @@ class EventPrediction {
   // The bytes of an event of this kind and site.
   int64_t BytesOf(RecordedKind kind, uint32_t site) const;
   // The id of an event of this site.
-  uint64_t& IdOf(uint32_t site) { return ids_[site < sites_.size() ? static_cast<size_t>(sites_[site].kind) : 0]; }
+  uint64_t& IdOf(uint32_t site) { return ids_[site < sites_.size() ? static_cast<size_t>(sites_[site].is_block) : 0]; }
   // Must be called after each event.
   void SetLast(const RecordedEvent& event) { last_ = event; }
   const RecordedEvent& last() const { return last_; }
@@ -37,17 +37,14 @@ class EventPrediction {
  private:
   const std::vector<SitePrediction>& sites_;
   RecordedEvent last_;
-  uint64_t ids_[3] = {};  // of the last event of a site of each kind
+  uint64_t ids_[2] = {};  // of the last event of a site, and of a site of blocks
 };
 
 inline bool HasSite(RecordedKind kind) {
   return kind != RecordedKind::kTags && kind != RecordedKind::kResetPeak && kind != RecordedKind::kMark;
 }
-// Returns whether `id` is the id of a buffer. For other kinds, `id` is the number of another element; a kCharge has no
-// id.
-inline bool HasBuffer(RecordedKind kind) {
-  return HasSite(kind) && kind != RecordedKind::kCharge && kind != RecordedKind::kFailed;
-}
+// Returns whether `id` is the id of a buffer. For other kinds, `id` is the number of another element.
+inline bool HasBuffer(RecordedKind kind) { return HasSite(kind) && kind != RecordedKind::kFailed; }
 
 // Writes runs. A run is a sequence of events in order of their times.
 class RunWriter {

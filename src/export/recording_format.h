@@ -12,7 +12,7 @@
 namespace hbmprof::internal {
 
 inline constexpr std::string_view kRecordingMagic = "HBMREC\r\n";
-inline constexpr uint32_t kRecordingVersion = 1;
+inline constexpr uint32_t kRecordingVersion = 2;
 inline constexpr size_t kFileHeaderBytes = kRecordingMagic.size() + sizeof(uint32_t);
 
 enum class BlockType : uint8_t {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "src/base/generations.h"
 #include "src/base/saturating.h"
+#include "src/core/pool_samples.h"
 #include "src/export/recording.h"
 
 namespace hbmprof::internal {
@@ -60,8 +62,8 @@ std::unique_ptr<Symbolizer> NamesOfRecording(const RecordingTables& tables) {
 std::optional<uint64_t> AddressOfBuffer(uint64_t id) {
   constexpr uint64_t kBlock = uint64_t{1} << 63;
   constexpr uint64_t kNameSpace = uint64_t{63} << 57;
-  constexpr uint64_t kLevel = uint64_t{127} << 50;  // of a block: the number of the segments around it, minus 1
-  if ((id & kBlock) != 0) return id & ~(kBlock | kLevel);
+  constexpr uint64_t kPool = uint64_t{127} << 50;  // of a block: the number of its pool
+  if ((id & kBlock) != 0) return id & ~(kBlock | kPool);
   if ((id & kNameSpace) != 0) return std::nullopt;
   return id;
 }
@@ -91,13 +93,29 @@ RecordingState::RecordingState(const RecordingTables& tables)
     totals.num_live = stats.num_live;
     totals.largest_alloc = stats.largest_alloc_size;
   }
+  std::map<std::pair<uint32_t, std::string_view>, uint32_t> pools;  // by device and name
+  const auto add_pool = [&](uint32_t device, const std::string& name) {
+    const auto [pool, is_new] = pools.try_emplace({device, name}, static_cast<uint32_t>(pools_.size()));
+    if (is_new) pools_.push_back({device, {name}});
+    return pool->second;
+  };
+  const auto pool_of = [&](uint32_t device, uint32_t allocator) {
+    return add_pool(device, tables.names.allocators[allocator]);
+  };
+  for (uint32_t device = 0; device < tables.names.devices.size(); ++device) {
+    for (const PoolStats& pool : tables.names.devices[device].pools) pools_[add_pool(device, pool.name)].stats = pool;
+  }
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Snapshot::Sample& sample = tables.sites[i];
     Site& site = sites_[i];
     site.values = {sample.alloc_objects, sample.alloc_bytes, sample.inuse_objects, sample.inuse_bytes};
     site.peak_objects = sample.peak_objects;
     site.peak_bytes = sample.peak_bytes;
+    site.pool_peak_objects = sample.pool_peak_objects;
+    site.pool_peak_bytes = sample.pool_peak_bytes;
     site.account = static_cast<uint32_t>(internal::AccountOf(sample));
+    if (tables.site_pools[i] != 0) site.from = pool_of(sample.device, tables.site_pools[i] - 1);
+    if (sample.kind == MemoryKind::kPool) site.segment_of = pool_of(sample.device, sample.allocator);
   }
   live_.reserve(tables.live.size());
   for (const RecordingTables::Live& live : tables.live) live_[live.id] = {live.site, live.bytes, 0};
@@ -113,22 +131,51 @@ RecordingState::Site& RecordingState::Changed(uint32_t number) {
     site.peak_bytes = site.values.inuse_bytes;
     site.peaks = peaks;
   }
+  if (site.from == kNoPool) return site;
+  changed_pool_ = site.from;
+  if (const uint64_t peaks = pools_[site.from].peaks; site.pool_peaks != peaks) {
+    site.pool_peak_objects = site.values.inuse_objects;
+    site.pool_peak_bytes = site.values.inuse_bytes;
+    site.pool_peaks = peaks;
+  }
   return site;
 }
 
 void RecordingState::BeginPeak(size_t account) {
   accounts_[account].peak = accounts_[account].in_use;
+  accounts_[account].peak_buffer = allocated_;
   ++accounts_[account].peaks;
+}
+
+void RecordingState::MovePeak(int64_t bytes, uint32_t to) {
+  const auto add = [this](uint32_t site, int64_t objects, int64_t bytes_at_peak) {
+    Add(&sites_[site].peak_objects, objects);
+    Add(&sites_[site].peak_bytes, bytes_at_peak);
+  };
+  add(moved_.site, -1, -bytes);
+  add(to, 1, bytes);
 }
 
 void RecordingState::EndChange() {
   if (changed_account_ != SIZE_MAX && accounts_[changed_account_].in_use > accounts_[changed_account_].peak) {
     BeginPeak(changed_account_);
   }
+  if (changed_pool_ != kNoPool) {
+    Pool& pool = pools_[changed_pool_];
+    if (pool.stats.bytes_allocated > pool.stats.peak_bytes_allocated) {
+      pool.stats.peak_bytes_allocated = pool.stats.bytes_allocated;
+      ++pool.peaks;
+    }
+  }
   changed_account_ = SIZE_MAX;
+  changed_pool_ = kNoPool;
+  allocated_.reset();
 }
 
 std::optional<int64_t> RecordingState::Remove(const RecordedEvent& event) {
+  if (std::optional<uint64_t>& buffer = accounts_[sites_[event.site].account].peak_buffer; buffer == event.id) {
+    buffer.reset();
+  }
   const auto found = live_.find(event.id);
   if (found == live_.end() || found->second.site != event.site) {
     return tables_.live_is_complete ? std::nullopt : std::make_optional<int64_t>(0);
@@ -177,13 +224,6 @@ std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t 
     std::vector<Born>& site = births[i];
     int64_t objects = values.inuse_objects;
     int64_t bytes = values.inuse_bytes;
-    if (tables_.sites[i].kind == MemoryKind::kPool) {
-      // The values are the idle bytes of the segments.
-      int64_t all = 0;
-      for (const Born& born : site) Add(&all, born.bytes);
-      const double share = all > 0 ? static_cast<double>(bytes) / static_cast<double>(all) : 0;
-      for (Born& born : site) born.bytes = static_cast<int64_t>(static_cast<double>(born.bytes) * share);
-    }
     for (const Born& born : site) {
       Subtract(&objects, born.objects);
       Subtract(&bytes, born.bytes);
@@ -208,9 +248,18 @@ RecordingState::Account& RecordingState::Change(uint32_t number, const Values& b
   site.values.alloc_bytes = SaturatingSum(site.values.alloc_bytes, by.alloc_bytes);
   Add(&site.values.inuse_objects, by.inuse_objects);
   Add(&site.values.inuse_bytes, by.inuse_bytes);
+  if (site.segment_of != kNoPool) {
+    PoolStats& pool = pools_[site.segment_of].stats;
+    Add(&pool.bytes_reserved, by.inuse_bytes);
+    pool.peak_bytes_reserved = std::max(pool.peak_bytes_reserved, pool.bytes_reserved);
+  }
   Account& account = accounts_[site.account];
-  Add(&account.in_use, by.inuse_bytes);
-  account.change_time = time_;
+  if (site.from != kNoPool) {
+    Add(&pools_[site.from].stats.bytes_allocated, by.inuse_bytes);
+  } else {
+    Add(&account.in_use, by.inuse_bytes);
+    account.change_time = time_;
+  }
   return account;
 }
 
@@ -224,27 +273,35 @@ void RecordingState::Apply(const RecordedEvent& event) {
       Add(&account.num_live, 1);
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, event.time};
+      allocated_ = event.id;
       break;
     }
     case RecordedKind::kFree:
       Add(&Change(event.site, {0, 0, -1, -bytes}).num_live, -1);
       if (const std::optional<int64_t> birth = Remove(event)) CountFreed(event.site, *birth, event.time);
       break;
-    case RecordedKind::kCharge:
-      Change(event.site, {0, 0, 0, -bytes});
-      break;
     case RecordedKind::kMoveFrom:
       Change(event.site, {-1, -bytes, -1, -bytes});
+      has_moved_peak_ = accounts_[sites_[event.site].account].peak_buffer == event.id;
       moved_ = {event.site, bytes, Remove(event).value_or(event.time)};
       break;
     case RecordedKind::kMoveTo: {
       Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, moved_.time};
+      if (std::exchange(has_moved_peak_, false) && sites_[event.site].segment_of != kNoPool)
+        MovePeak(bytes, event.site);
       break;
     }
     case RecordedKind::kResetPeak:
       BeginPeak(event.id);
+      if (event.id % kMemorySpaceCount != static_cast<size_t>(MemorySpace::kDevice)) break;
+      for (Pool& pool : pools_) {
+        if (pool.device != event.id / kMemorySpaceCount) continue;
+        pool.stats.peak_bytes_allocated = pool.stats.bytes_allocated;
+        pool.stats.peak_bytes_reserved = pool.stats.bytes_reserved;
+        ++pool.peaks;
+      }
       break;
     case RecordedKind::kFailed:
     case RecordedKind::kTags:
@@ -284,10 +341,11 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     stats.num_allocs = accounts_[account].num_allocs;
     stats.num_live = accounts_[account].num_live;
     stats.largest_alloc_size = accounts_[account].largest_alloc;
-    stats.pool_bytes = 0;
-    stats.bytes_reserved = 0;
     Add(&snapshot.tracker.live_records, stats.num_live);
   }
+  for (Snapshot::Device& device : snapshot.devices) device.pools.clear();
+  for (const Pool& pool : pools_) snapshot.devices[pool.device].pools.push_back(pool.stats);
+  std::vector<uint32_t> site_pools;  // by sample
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Site& site = sites_[i];
     const bool has_changed_since_peak = site.peaks == accounts_[site.account].peaks;
@@ -298,22 +356,28 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     values.inuse_bytes = site.values.inuse_bytes;
     values.peak_objects = has_changed_since_peak ? site.peak_objects : values.inuse_objects;
     values.peak_bytes = has_changed_since_peak ? site.peak_bytes : values.inuse_bytes;
+    if (site.from != kNoPool) {
+      const bool has_changed_since_pool_peak = site.pool_peaks == pools_[site.from].peaks;
+      values.pool_peak_objects = has_changed_since_pool_peak ? site.pool_peak_objects : values.inuse_objects;
+      values.pool_peak_bytes = has_changed_since_pool_peak ? site.pool_peak_bytes : values.inuse_bytes;
+    }
     values.born = std::move(births[i]);
     values.freed_by_octave = site.freed_by_octave;
-    DeviceStats& stats = snapshot.devices[site.account / kMemorySpaceCount].spaces[site.account % kMemorySpaceCount];
-    const bool is_pool = values.kind == MemoryKind::kPool;
-    if (is_pool) Add(&stats.bytes_reserved, values.inuse_bytes);
-    // Assumes that each block lies completely in its segment.
-    if (is_pool || tables_.site_kinds[i] == RecordingTables::SiteKind::kBlock) {
-      Add(&stats.pool_bytes, values.inuse_bytes);
-    }
     const bool is_empty = values.alloc_objects == 0 && values.alloc_bytes == 0 && values.inuse_objects == 0 &&
-                          values.inuse_bytes == 0 && values.peak_objects == 0 && values.peak_bytes == 0;
+                          values.inuse_bytes == 0 && values.peak_objects == 0 && values.peak_bytes == 0 &&
+                          values.pool_peak_objects == 0 && values.pool_peak_bytes == 0;
     if (is_empty) continue;
     snapshot.samples.push_back(std::move(values));
+    site_pools.push_back(tables_.site_pools[i]);
     if (sample_sites != nullptr) sample_sites->push_back(static_cast<uint32_t>(i));
   }
   snapshot.tracker.sites = static_cast<int64_t>(snapshot.samples.size());
+  const auto frame_of = [&snapshot](const std::string& text) {
+    snapshot.named_frames.push_back({text, "", 0, 0});
+    return Snapshot::kNamedFrame | (snapshot.named_frames.size() - 1);
+  };
+  SeparatePools(site_pools, frame_of, &snapshot);
+  if (sample_sites != nullptr) sample_sites->resize(snapshot.samples.size(), kNoRecordedSite);
 
   constexpr auto kOfDevice = static_cast<size_t>(MemorySpace::kDevice);
   for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {

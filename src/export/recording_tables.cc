@@ -96,10 +96,10 @@ class Reader {
   ByteReader bytes_;
 };
 
-// A site and its kind, which are elements of two vectors.
+// A site and its pool, which are elements of two vectors.
 struct SiteEntry {
   Snapshot::Sample sample;
-  RecordingTables::SiteKind kind = RecordingTables::SiteKind::kPlain;
+  uint32_t pool = 0;
 };
 struct FunctionEntry {
   uint64_t address = 0;
@@ -111,7 +111,7 @@ struct FunctionEntry {
 template <typename Visit, typename Stats>
 void StatsFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
-        stats.pool_bytes, stats.bytes_reserved, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
+        stats.pool_bytes, stats.idle_bytes, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
         stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
         stats.unaccounted, stats.baseline);
 }
@@ -130,9 +130,9 @@ void Fields(Visit& visit, T& value) {
     StatsFields(visit, value);
   } else if constexpr (std::is_same_v<Type, SiteEntry>) {
     auto& sample = value.sample;
-    visit(value.kind, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.block_bytes,
+    visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.block_bytes,
           sample.alloc_objects, sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects,
-          sample.inuse_bytes);
+          sample.inuse_bytes, sample.pool_peak_objects, sample.pool_peak_bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
     visit(value.function, value.file, value.line, value.start_line);
   } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {
@@ -140,7 +140,10 @@ void Fields(Visit& visit, T& value) {
   } else if constexpr (std::is_same_v<Type, Snapshot::Device>) {
     visit(value.name);
     for (auto& space : value.spaces) visit(space);
-    visit(value.uuid);
+    visit(value.uuid, value.pools);
+  } else if constexpr (std::is_same_v<Type, PoolStats>) {
+    visit(value.name, value.bytes_reserved, value.bytes_allocated, value.idle_bytes, value.peak_bytes_reserved,
+          value.peak_bytes_allocated, value.segments);
   } else if constexpr (std::is_same_v<Type, FunctionEntry>) {
     visit(value.address, value.name.system_name, value.name.name);
   } else if constexpr (std::is_same_v<Type, RecordingTables::Thread>) {
@@ -244,7 +247,7 @@ bool AreSorted(const Tags& tags) {
 bool IsValidSite(const SiteEntry& site, const Snapshot& names) {
   return site.sample.stack < names.stacks.size() && site.sample.device < names.devices.size() &&
          site.sample.allocator < std::max<size_t>(1, names.allocators.size()) &&
-         static_cast<int>(site.sample.kind) < kMemoryKindCount && site.kind <= RecordingTables::SiteKind::kBlock &&
+         static_cast<int>(site.sample.kind) < kMemoryKindCount && site.pool <= names.allocators.size() &&
          site.sample.block_bytes >= 0 && site.sample.block_bytes <= kMaxEventBytes && AreSorted(site.sample.tags);
 }
 
@@ -291,7 +294,7 @@ bool GetSites(Reader& reader, uint64_t first, uint64_t count, RecordingTables* t
     reader(site);
     if (!reader.bytes().ok() || !IsValidSite(site, tables->names)) return false;
     tables->sites.push_back(std::move(site.sample));
-    tables->site_kinds.push_back(site.kind);
+    tables->site_pools.push_back(site.pool);
   }
   return true;
 }
@@ -385,9 +388,9 @@ std::vector<std::string> TablesWriter::NewElements(const RecordingTables& tables
   put_list(Section::kAllocators, names.allocators, &counts_.allocators);
   put_list(Section::kModules, names.modules, &counts_.modules);
   put(Section::kSites, tables.sites.size(), &counts_.sites, [&](size_t i, std::string* out) {
-    const auto kind = i < tables.site_kinds.size() ? tables.site_kinds[i] : RecordingTables::SiteKind::kPlain;
-    Writer{out}(SiteEntry{tables.sites[i], kind});
-    sites_.push_back({tables.sites[i].block_bytes, kind});
+    const uint32_t pool = i < tables.site_pools.size() ? tables.site_pools[i] : 0;
+    Writer{out}(SiteEntry{tables.sites[i], pool});
+    sites_.push_back({tables.sites[i].block_bytes, pool != 0});
   });
   put_list(Section::kTagSets, tables.tag_sets, &counts_.tag_sets);
   put_list(Section::kThreads, tables.threads, &counts_.threads);
@@ -426,7 +429,8 @@ bool AddTablesBlock(std::string_view contents, RecordingTables* tables) {
 std::vector<SitePrediction> PredictionsOf(const RecordingTables& tables) {
   std::vector<SitePrediction> sites;
   sites.reserve(tables.sites.size());
-  for (size_t i = 0; i < tables.sites.size(); ++i) sites.push_back({tables.sites[i].block_bytes, tables.site_kinds[i]});
+  for (size_t i = 0; i < tables.sites.size(); ++i)
+    sites.push_back({tables.sites[i].block_bytes, tables.site_pools[i] != 0});
   return sites;
 }
 

@@ -65,7 +65,7 @@ std::string SpaceJson(const DeviceStats& stats, MemorySpace space) {
       .Add("num_live", stats.num_live)
       .Add("largest_alloc_size", stats.largest_alloc_size)
       .Add("pool_bytes", stats.pool_bytes)
-      .Add("bytes_reserved", stats.bytes_reserved)
+      .Add("idle_bytes", stats.idle_bytes)
       .Add("bytes_limit", stats.bytes_limit)
       .Add("bytes_free", stats.bytes_free)
       .Add("largest_free_block_bytes", stats.largest_free_block_bytes)
@@ -126,6 +126,18 @@ std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& total
     if (!IsUsed(stats) && !stats.bytes_limit.has_value()) continue;
     spaces.AddJson("", SpaceJson(stats, static_cast<MemorySpace>(i)));
   }
+  List pools = Array();
+  for (const PoolStats& pool : device.pools) {
+    pools.AddJson("", Object()
+                          .Add("name", pool.name)
+                          .Add("bytes_reserved", pool.bytes_reserved)
+                          .Add("bytes_allocated", pool.bytes_allocated)
+                          .Add("idle_bytes", pool.idle_bytes)
+                          .Add("peak_bytes_reserved", pool.peak_bytes_reserved)
+                          .Add("peak_bytes_allocated", pool.peak_bytes_allocated)
+                          .Add("segments", pool.segments)
+                          .text());
+  }
   List processes = Array();
   for (const DeviceProcess& process : device.processes) {
     processes.AddJson("", Object()
@@ -136,6 +148,7 @@ std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& total
   }
   return object.AddJson("spaces", spaces.text())
       .AddJson("kinds", KindsJson(totals))
+      .AddJson("pools", pools.text())
       .AddJson("processes", processes.text())
       .text();
 }

@@ -10,8 +10,8 @@
 namespace hbmprof::internal {
 
 enum class RecordedKind : uint8_t {
-  kAlloc,  // a buffer of `bytes` bytes was allocated at `site`
-  kFree,   // that buffer was freed
+  kAlloc,     // a buffer of `bytes` bytes was allocated at `site`
+  kFree,      // that buffer was freed
   kMoveFrom,  // the live buffer `id` of `bytes` bytes leaves `site`; its allocation no longer counts there
   kMoveTo,    // the same buffer, with `bytes` bytes from now on, belongs to `site`; follows its kMoveFrom
   // An allocation of `bytes` bytes failed in the account with number `id` (see kResetPeak). `site` is kNoRecordedSite

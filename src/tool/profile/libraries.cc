@@ -13,14 +13,11 @@ namespace hbmprof::tool {
 void LabelLibraries(KnownLibraries& libraries, ProfileSet& profiles) {
   std::vector<std::vector<internal::FrameOwner>> owners(profiles.locations().size());
   for (uint64_t l = 0; l < owners.size(); ++l) owners[l] = libraries.OwnersOf(profiles, l);
-  absl::flat_hash_map<uint32_t, bool> is_idle;                               // by label set
-  absl::flat_hash_map<std::pair<uint32_t, bool>, std::string_view> holders;  // by stack and whether it is idle memory
+  absl::flat_hash_map<uint32_t, std::string_view> holders;  // by stack
   profiles.AddLabel(kLibraryLabel, [&](const ProfileSet::Sample& sample) {
-    const auto [idle, new_set] = is_idle.try_emplace(sample.labels);
-    if (new_set) idle->second = profiles.LabelText(sample.labels, "kind") == "pool";
-    const auto [holder, new_stack] = holders.try_emplace({sample.stack, idle->second});
+    const auto [holder, new_stack] = holders.try_emplace(sample.stack);
     if (new_stack) {
-      internal::MemoryHolder found(idle->second);
+      internal::MemoryHolder found;
       const uint64_t* const end = profiles.stacks().end(sample.stack);
       for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != end && !found.is_complete(); ++l) {
         for (const internal::FrameOwner& owner : owners[*l]) found.Add(owner);

@@ -52,7 +52,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
   result.frames_.push_back({"[no stack]", "", 0, false});
   for (std::vector<uint32_t>& stack : result.stacks_) stack.assign(1, none);
   result.own_frames_.assign(result.stacks_.size(), none);
-  for (auto& names : result.libraries_) names.assign(result.stacks_.size(), std::string(internal::kUnknownName));
+  result.libraries_.assign(result.stacks_.size(), std::string(internal::kUnknownName));
   for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
     const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
     std::vector<uint32_t>& stack = result.stacks_[number];
@@ -60,7 +60,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
     uint32_t own = none;
     internal::FrameOwner owner;
     int rank = internal::kOwnRanks;
-    internal::MemoryHolder holders[] = {internal::MemoryHolder(false), internal::MemoryHolder(true)};
+    internal::MemoryHolder holder;
     for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
@@ -70,7 +70,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
           owner = owner_of_frame;
           rank = internal::OwnRank(owner.role);
         }
-        for (internal::MemoryHolder& holder : holders) holder.Add(owner_of_frame);
+        holder.Add(owner_of_frame);
         stack.push_back(frame);
       }
     }
@@ -82,7 +82,7 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
       renamed.name = internal::OwnName(owner, renamed.name);
       result.frames_.push_back(std::move(renamed));
     }
-    for (size_t i = 0; i < 2; ++i) result.libraries_[i][number] = holders[i].name();
+    result.libraries_[number] = holder.name();
   }
   return result;
 }

@@ -36,14 +36,14 @@ class RecordedStacks {
   // innermost frame if Make's `own_code` is false.
   const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
   // The library that holds the memory of the stack (libraries.h).
-  const std::string& library(uint32_t stack, bool is_idle_memory) const { return libraries_[is_idle_memory][stack]; }
+  const std::string& library(uint32_t stack) const { return libraries_[stack]; }
 
  private:
   RecordedStacks() = default;
   std::vector<Frame> frames_;
   std::vector<std::vector<uint32_t>> stacks_;
-  std::vector<uint32_t> own_frames_;       // by stack: index in frames_
-  std::vector<std::string> libraries_[2];  // by stack; the second one is of idle memory
+  std::vector<uint32_t> own_frames_;    // by stack: index in frames_
+  std::vector<std::string> libraries_;  // by stack
 };
 
 // A recording and its stacks.
