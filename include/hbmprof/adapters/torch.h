@@ -62,12 +62,16 @@ class TorchTracker {
         profiler_.RecordBlockFree(PoolOf(entry.device_), BufferId(address));
         break;
       case Entry::SEGMENT_ALLOC:
-      case Entry::SEGMENT_MAP:
-        AddSegment(caller, PoolOf(entry.device_), address, bytes);
+        profiler_.RecordSegmentFrom(caller, PoolOf(entry.device_), BufferId(address), bytes);
         break;
       case Entry::SEGMENT_FREE:
+        profiler_.RecordSegmentFree(PoolOf(entry.device_), BufferId(address));
+        break;
+      case Entry::SEGMENT_MAP:
+        Mapped(caller, PoolOf(entry.device_), address, bytes);
+        break;
       case Entry::SEGMENT_UNMAP:
-        RemoveSegments(PoolOf(entry.device_), address, bytes);
+        Unmapped(PoolOf(entry.device_), address, bytes);
         break;
       default:
         break;
@@ -79,7 +83,11 @@ class TorchTracker {
     for (const auto& segment : existing.segments) {
       const Pool pool = PoolOf(segment.device);
       auto address = static_cast<uintptr_t>(segment.address);
-      AddSegment(caller, pool, address, segment.total_size);
+      if (segment.is_expandable) {
+        Mapped(caller, pool, address, segment.total_size);
+      } else {
+        profiler_.RecordSegmentFrom(caller, pool, BufferId(address), segment.total_size);
+      }
       for (const auto& block : segment.blocks) {
         if (block.active) profiler_.RecordBlockFrom(caller, pool, BufferId(address), block.requested_size);
         address += block.size;
@@ -103,15 +111,19 @@ class TorchTracker {
     return {index < devices_.size() ? devices_[index] : kDefaultDevice, allocator_};
   }
 
-  void AddSegment(const Caller& caller, const Pool& pool, uintptr_t address, size_t bytes) noexcept {
+  // The pieces in which an expandable segment is unmapped are not those in which it was mapped. So the record of mapped
+  // memory has a handle as its id, because its size is not always that of the addresses after its first one.
+  static BufferId IdOf(uintptr_t record) { return BufferId::Handle(10, record); }
+
+  void Mapped(const Caller& caller, const Pool& pool, uintptr_t address, size_t bytes) noexcept {
     try {
       const std::lock_guard<std::mutex> lock(mutex_);
       const auto piece = pieces_.insert_or_assign(address, Piece{bytes, address}).first;
-      // If a record begins here, its first piece was unmapped and the others were not.
+      // If there is a record already, its first piece was unmapped and the others were not.
       const auto [record, is_new] = records_.try_emplace(address, 0);
       record->second += bytes;
-      const bool is_recorded = is_new ? profiler_.RecordSegmentFrom(caller, pool, BufferId(address), bytes)
-                                      : profiler_.RecordResize(BufferId(address), record->second);
+      const bool is_recorded = is_new ? profiler_.RecordSegmentFrom(caller, pool, IdOf(address), bytes)
+                                      : profiler_.RecordResize(IdOf(address), record->second);
       if (is_recorded) return;
       if ((record->second -= bytes) == 0) records_.erase(record);
       pieces_.erase(piece);
@@ -120,9 +132,7 @@ class TorchTracker {
     }
   }
 
-  // Removes what is mapped in [begin, begin+bytes). The pieces in which an expandable segment is unmapped are not those
-  // in which it was mapped.
-  void RemoveSegments(const Pool& pool, uintptr_t begin, size_t bytes) noexcept {
+  void Unmapped(const Pool& pool, uintptr_t begin, size_t bytes) noexcept {
     const uintptr_t end = begin + bytes;
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
@@ -133,14 +143,13 @@ class TorchTracker {
     }
     auto piece = pieces_.lower_bound(begin);
     while (piece != pieces_.end() && piece->first + piece->second.bytes <= end) {
-      const BufferId id(piece->second.record);
       const auto record = records_.find(piece->second.record);
       record->second -= piece->second.bytes;
       if (record->second == 0) {
-        profiler_.RecordSegmentFree(pool, id);
+        profiler_.RecordSegmentFree(pool, IdOf(record->first));
         records_.erase(record);
       } else {
-        profiler_.RecordResize(id, record->second);
+        profiler_.RecordResize(IdOf(record->first), record->second);
       }
       piece = pieces_.erase(piece);
     }
@@ -154,17 +163,17 @@ class TorchTracker {
     piece.bytes = address - start;
   }
 
-  // A part of a recorded segment.
+  // Mapped memory that is counted in one record.
   struct Piece {
     size_t bytes;
-    uintptr_t record;  // where the segment began when it was recorded: its id
+    uintptr_t record;  // where the memory of the record began when it was mapped
   };
 
   Profiler& profiler_;
   const AllocatorId allocator_;
   std::vector<DeviceId> devices_;
   std::mutex mutex_;
-  std::map<uintptr_t, Piece> pieces_;    // what is mapped of the recorded segments, by address
+  std::map<uintptr_t, Piece> pieces_;    // by address
   std::map<uintptr_t, size_t> records_;  // the bytes of each record, by Piece::record
 };
 
