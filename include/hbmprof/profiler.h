@@ -120,9 +120,10 @@ class Profiler {
   //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Its device and
   //   kind do not change. The record ends when the driver frees the memory, not at RecordFree.
   // - RecordAlloc and RecordBlock inside device memory of the driver record a block of it, as if RecordSegment had been
-  //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. RecordAlloc
-  //   of kind kDevice with a handle (BufferId::Handle) also records nothing and returns false, if the driver has
-  //   allocated on that device.
+  //   called. The block has the device of that memory, and the name of the allocator. Inside managed, pinned or graph
+  //   memory they record nothing and return false. RecordAlloc of kind kDevice with a handle (BufferId::Handle) also
+  //   records nothing and returns false, if the driver has allocated on that device.
+  // - RecordSegmentFree has no effect on memory of the driver: it stays a segment until the driver frees it.
   // - RecordResize does not change the driver's memory and returns false.
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device. On other
   //   devices the values DeviceProbe::uuid and DeviceProbe::processes of the program's probe are not used.

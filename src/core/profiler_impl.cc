@@ -126,8 +126,8 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     if (!event.is_recorded() || address.is_null()) return false;
     if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
     std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
-    if (!made.has_value() && Pools::IsBlockAddress(address.value())) {
-      made = pools_.MakeSegmentOfBlock(address.value(), named);
+    // The first block of a segment has the address of the segment.
+    if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
     }
     if (made.has_value()) return *made;
   }

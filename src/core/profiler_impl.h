@@ -90,6 +90,9 @@ class ProfilerImpl {
   // The numbers of a pool; its name is empty.
   PoolStats StatsOf(const Pool& pool) const;
 
+  // PoolStats::bytes_reserved of a pool. Takes no lock.
+  int64_t ReservedBytes(const Pool& pool) const { return ledger_.ReservedBytes(sites_.pools().Find(Clamp(pool))); }
+
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 

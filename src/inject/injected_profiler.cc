@@ -103,12 +103,6 @@ std::optional<Pool> PoolOf(const DriverMemory& memory, AllocatorId allocator) {
   return now.has_value() && now->is_segment() ? std::optional(now->pool()) : std::nullopt;
 }
 
-// Records a block of `pool` in a segment of `around`. It belongs to `around` if `pool` has no segments of its own.
-bool RecordBlockInside(const Caller& caller, const Pool& pool, const Pool& around, BufferId address, size_t bytes) {
-  const bool is_own = pool.allocator == around.allocator || Impl().StatsOf(pool).segments != 0;
-  return Impl().RecordBlockIn(caller, pool, is_own ? pool : around, address, bytes);
-}
-
 // The names of the pools whose blocks the program has recorded in the driver's memory: a bit for each AllocatorId.
 std::atomic<uint64_t> block_names[kMaxAllocators / 64];
 
@@ -131,7 +125,7 @@ bool RecordBlockOf(const DriverMemory& memory, const Caller& caller, BufferId ad
   std::atomic<uint64_t>& names = block_names[name / 64 % std::size(block_names)];
   const uint64_t bit = uint64_t{1} << name % 64;
   if ((names.load(std::memory_order_relaxed) & bit) == 0) names.fetch_or(bit, std::memory_order_relaxed);
-  return RecordBlockInside(caller, memory.PoolNamed(allocator), *around, address, bytes);
+  return Impl().RecordBlockIn(caller, memory.PoolNamed(allocator), *around, address, bytes);
 }
 
 bool RecordInside(const DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes,
@@ -475,8 +469,8 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
   } while (at - address < bytes);
   const Pool own = {around->device, allocator};
   if (Impl().FindBlock(own, BufferId(address)).has_value()) return DriverBlock::kLive;
-  return RecordBlockInside(caller, own, *around, BufferId(address), bytes) ? DriverBlock::kRecorded
-                                                                           : DriverBlock::kDropped;
+  return Impl().RecordBlockIn(caller, own, *around, BufferId(address), bytes) ? DriverBlock::kRecorded
+                                                                              : DriverBlock::kDropped;
 }
 
 std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
@@ -485,7 +479,8 @@ std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
   return memory->live.attributes.device;
 }
 
-PoolStats StatsOfDriverPool(const Pool& pool) { return Impl().StatsOf(pool); }
+int64_t ReservedBytes(const Pool& pool) { return Impl().ReservedBytes(pool); }
+int64_t AllocatedBytes(const Pool& pool) { return Impl().StatsOf(pool).bytes_allocated; }
 void EndDriverBlocks(const Pool& pool) { Impl().EndBlocks(pool); }
 
 void CudaMemoryUnmaps(uint64_t address, size_t bytes) {

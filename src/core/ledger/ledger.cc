@@ -144,8 +144,9 @@ void Ledger::BeginEpoch() const {
 void Ledger::AddReserved(SiteBooks books, int64_t bytes, int64_t segments) {
   if (books.is_segment == 0) return;
   Reserved& pool = pools_[books.pool];
-  pool.bytes += bytes;
-  pool.peak = std::max(pool.peak, pool.bytes);
+  const int64_t reserved = pool.bytes.load(std::memory_order_relaxed) + bytes;
+  pool.bytes.store(reserved, std::memory_order_relaxed);
+  pool.peak = std::max(pool.peak, reserved);
   if (books.is_from_pool()) pool.nested += bytes;
   pool.segments.store(pool.segments.load(std::memory_order_relaxed) + segments, std::memory_order_relaxed);
 }
@@ -255,7 +256,7 @@ PoolTotals Ledger::SumOfPool(PoolNumber number) const {
   const Common& common = common_[BookOf(number)];
   const Reserved& reserved = pools_[number];
   PoolTotals totals;
-  totals.bytes_reserved = reserved.bytes;
+  totals.bytes_reserved = ReservedBytes(number);
   totals.bytes_allocated = SumOfBook(BookOf(number));
   totals.peak_bytes_reserved = reserved.peak;
   totals.peak_bytes_allocated = common.peak;
@@ -387,7 +388,7 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   reset(account);
   ForEachPoolOf(account, [&](PoolNumber pool) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     reset(BookOf(pool));
-    pools_[pool].peak = pools_[pool].bytes;
+    pools_[pool].peak = ReservedBytes(pool);
   });
   TraceLedger();
   UnlockAll();

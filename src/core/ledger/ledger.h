@@ -252,6 +252,8 @@ class Ledger {
   PoolTotals Totals(PoolNumber pool) const;
   // Returns whether the pool has a segment. Another thread may change that at any time.
   bool HasSegments(PoolNumber pool) const { return pools_[pool].segments.load(std::memory_order_relaxed) != 0; }
+  // Returns the bytes of the pool's segments. Another thread may change that at any time.
+  int64_t ReservedBytes(PoolNumber pool) const { return pools_[pool].bytes.load(std::memory_order_relaxed); }
   // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
   int64_t CountLive() const;
 
@@ -332,7 +334,7 @@ class Ledger {
   };
   // What a pool has reserved. Changes only while all shards are locked.
   struct Reserved {
-    int64_t bytes = 0;
+    std::atomic<int64_t> bytes{0};
     int64_t peak = 0;
     int64_t nested = 0;  // PoolTotals::bytes_nested
     std::atomic<int64_t> segments{0};

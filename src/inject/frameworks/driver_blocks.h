@@ -8,7 +8,6 @@
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
-#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
@@ -36,8 +35,9 @@ DriverBlock RecordKnownDriverBlock(const Caller& caller, const Pool& pool, uint6
 // none.
 std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address);
 
-// Returns the present numbers of a pool.
-PoolStats StatsOfDriverPool(const Pool& pool);
+// Return the bytes of the pool's segments, and of its blocks. The first takes no lock, the second those of all events.
+int64_t ReservedBytes(const Pool& pool);
+int64_t AllocatedBytes(const Pool& pool);
 
 // Frees all blocks of the pool. Segments stay.
 void EndDriverBlocks(const Pool& pool);

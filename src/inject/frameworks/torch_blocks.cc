@@ -116,7 +116,7 @@ bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nu
 // So its segments are searched only while it has more reserved than the records of its segments.
 void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes, int64_t reserved) {
   std::optional<DeviceId> id = device.Id();
-  const auto difference = [&] { return reserved - StatsOfDriverPool({*id, label.Get()}).bytes_reserved; };
+  const auto difference = [&] { return reserved - ReservedBytes({*id, label.Get()}); };
   const int64_t least = device.least_difference.load(std::memory_order_relaxed);
   const auto size = static_cast<uint64_t>(bytes);
   DriverBlock block;
@@ -143,7 +143,7 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
   // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
   // have ended then, and PyTorch frees the blocks later.
-  if (!freed.has_value() && StatsOfDriverPool(pool).bytes_allocated < live_before) {
+  if (!freed.has_value() && AllocatedBytes(pool) < live_before) {
     return device.has_dropped.store(true, std::memory_order_relaxed);
   }
   Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
