@@ -66,7 +66,7 @@ class _Stats(ctypes.Structure):
             "num_live",
             "largest_alloc_size",
             "pool_bytes",
-            "bytes_reserved",
+            "idle_bytes",
             "bytes_limit",
             "largest_free_block_bytes",
             "driver_bytes_in_use",
