@@ -80,7 +80,7 @@ void RunPairs(benchmark::State& state, const Case& the_case) {
       worker.profiler = profiler.get();
       for (uint64_t i = 0; i < the_case.segments && worker.profiler != nullptr; ++i) {
         worker.slot = slots * i / the_case.segments;
-        worker.profiler->RecordSegment(worker.id(), (slots * (i + 1) / the_case.segments - worker.slot) * 256);
+        worker.profiler->RecordSegment({}, worker.id(), (slots * (i + 1) / the_case.segments - worker.slot) * 256);
       }
       for (worker.slot = 0; worker.slot < slots && worker.profiler != nullptr; ++worker.slot) {
         the_case.descend(depth, paths[random.Next() % paths.size()], leaf, &worker);

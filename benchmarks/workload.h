@@ -58,8 +58,8 @@ struct Worker {
   static void ReplaceBlock(void* argument) {
     auto* self = static_cast<Worker*>(argument);
     if (self->profiler != nullptr) {
-      if (!self->filling) self->profiler->RecordBlockFree(self->id());
-      self->profiler->RecordBlock(self->id(), 256);
+      if (!self->filling) self->profiler->RecordBlockFree({}, self->id());
+      self->profiler->RecordBlock({}, self->id(), 256);
     }
     self->allocated = self->allocated + 256;
   }

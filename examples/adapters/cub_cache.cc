@@ -28,6 +28,6 @@ int main(int argc, char** argv) {
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
   const hbmprof::DeviceStats stats = profiler.Stats(profiler.Device("GPU:0"));
   std::printf("in use %lld B, idle in the pool %lld B\n", static_cast<long long>(stats.bytes_in_use),
-              static_cast<long long>(stats.bytes_reserved));
+              static_cast<long long>(stats.idle_bytes));
   return hbmprof::save_device_memory_profile(argc > 1 ? argv[1] : "cub.pb.gz").ok() ? 0 : 1;
 }

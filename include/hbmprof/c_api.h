@@ -166,7 +166,7 @@ enum hbmprof_kind {
   HBMPROF_KIND_DEVICE = 0,
   HBMPROF_KIND_MANAGED = 1,
   HBMPROF_KIND_PINNED_HOST = 2,
-  HBMPROF_KIND_POOL = 3, /* idle bytes of segments; recorded by hbmprof_record_segment() */
+  HBMPROF_KIND_POOL = 3, /* segments and idle memory of pools; recorded by hbmprof_record_segment() */
   HBMPROF_KIND_VMM = 4,
   HBMPROF_KIND_ARRAY = 5,
   HBMPROF_KIND_GRAPH = 6,
@@ -211,8 +211,8 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
                                const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
 
 /* Removes the record of `ptr`. Call it before the memory is freed: another thread may get the same address as soon as
- * it is free. If `ptr` is a segment, the records of its blocks are removed too. Returns 1 if there was a record, else
- * 0; an unknown `ptr` is counted in foreign_frees of hbmprof_tracker_stats. */
+ * it is free. If `ptr` is a segment, its blocks end too. Returns 1 if there was a record, else 0; an unknown `ptr` is
+ * counted in foreign_frees of hbmprof_tracker_stats. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
 /* Counts in refused_frees of hbmprof_tracker_stats that the memory of a removed record could not be freed. The record
@@ -221,8 +221,7 @@ void hbmprof_record_refused_free(void);
 
 /* Gives the record of `ptr` another size, after the memory was resized at its address. The record keeps its call stack
  * and tags. (If the memory was moved, record a free and an allocation instead.) Returns 1 if the size was changed.
- * Returns 0 and changes nothing if recording is off, if there is no record, if a limit was reached, or if a segment
- * cannot have that size: see Profiler::RecordResize in hbmprof/profiler.h. */
+ * Returns 0 and changes nothing if recording is off, if there is no record, or if a limit was reached. */
 int hbmprof_record_resize(const void* ptr, size_t bytes) HBMPROF_NOT_READ_(1);
 
 /* Removes all live records of `device`. Call it after a device reset. Counts of past allocations stay. Does nothing if
@@ -232,45 +231,38 @@ void hbmprof_drop_device(int device);
 /* ---- Pools: segments and blocks ----------------------------------------------------------------------------------
  *
  * A pool reserves large segments of device memory and hands out blocks of them. A profile shows each block with the
- * call stack that requested it, and the idle bytes of each segment as kind "pool". docs/pools.md explains it;
- * hbmprof/profiler.h has the exact rules of each function. Return values are as for hbmprof_record_alloc().
+ * call stack that requested it, and the idle memory of each pool. docs/pools.md explains it; hbmprof/profiler.h has the
+ * exact rules of each function. Return values are as for hbmprof_record_alloc().
  *
- *   hbmprof_record_segment(slab, 64 << 20, &attributes);     the pool reserved memory
- *   hbmprof_record_block(slab + 4096, 1024, &attributes);    the pool handed out a part of it
- *   hbmprof_record_block_free(slab + 4096);                  the part came back
- *   hbmprof_record_free(slab);                               the pool returns the memory to the device
+ * The device and the allocator of `attributes` name the pool; its kind is not used. A null `attributes` names the pool
+ * without an allocator name on device 0. All calls for one pool must name the same pool.
+ *
+ *   hbmprof_record_segment(slab, 64 << 20, &pool);           the pool reserved memory
+ *   hbmprof_record_block(slab + 4096, 1024, &pool);          the pool handed out a part of it
+ *   hbmprof_record_block_free(slab + 4096, &pool);           the part came back
+ *   hbmprof_record_segment_free(slab, &pool);                the pool returns the memory to the device
  */
 
 /* Records that the `bytes` bytes from `address` are a segment. If `address` names a live buffer, for example one that a
- * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. `attributes`
- * may be null; its kind is not used. To end the segment, call hbmprof_record_free(). If the segment was a block, or if
- * it begins at the same address as a segment around it, call hbmprof_record_block_free() instead. */
+ * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. So does a live
+ * block of another pool that begins at `address`. Record a segment before its blocks. */
 int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes)
     HBMPROF_NOT_READ_(1);
 
-/* Records that the pool handed out the `bytes` bytes from `address`, with the calling thread's call stack and tags. The
- * block has the device of its segment; `attributes` may be null. A block may begin where its segment begins. */
+/* Ends the pool's segment at `address`. A segment that was a block becomes a block of the outer pool again. A segment
+ * ends also with hbmprof_record_free() of its address. */
+int hbmprof_record_segment_free(const void* address, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
+
+/* Records that the pool handed out the `bytes` bytes from `address`, with the calling thread's call stack and tags. A
+ * block may begin where its segment begins. */
 int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
-/* Removes the record of the block at `address`, the innermost one if there are several. */
-int hbmprof_record_block_free(const void* address) HBMPROF_NOT_READ_(1);
+/* Removes the record of the pool's block at `address`. */
+int hbmprof_record_block_free(const void* address, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
-/* Gives the block at `address` another size, like hbmprof_record_resize(). */
-int hbmprof_record_block_resize(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
-
-/* Splits the segment at `address` in two. The first has `bytes` bytes, the second the rest; both have the call stack of
- * the old one, and blocks stay where they are. End each of them with hbmprof_record_free(). Returns 1 if the segment
- * was split. Returns 0 and changes nothing if recording is off, if there is no such segment, if `bytes` is 0 or not
- * less than its size, if a segment inside it would be cut, if the second would begin at the address of a live buffer or
- * of a segment that hbmprof_record_free() ends, or if a limit was reached. The segment must be one that
- * hbmprof_record_free() ends. */
-int hbmprof_split_segment(const void* address, size_t bytes) HBMPROF_NOT_READ_(1);
-
-/* Merges two adjacent segments of one device into one, which has the call stack of the first. `second` begins where
- * `first` ends. hbmprof_record_free() must end both. Returns 1 if they were merged. Returns 0 and changes nothing if
- * recording is off, if they are not two such segments, or if a limit was reached: see Profiler::MergeSegments in
- * hbmprof/profiler.h. */
-int hbmprof_merge_segments(const void* first, const void* second) HBMPROF_NOT_READ_(1) HBMPROF_NOT_READ_(2);
+/* Gives the pool's block at `address` another size, like hbmprof_record_resize(). */
+int hbmprof_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes)
+    HBMPROF_NOT_READ_(1);
 
 /* ---- Tags and counters ------------------------------------------------------------------------------------------- */
 
@@ -316,13 +308,13 @@ enum hbmprof_space {
 /* One memory space of one device. Bytes, unless stated otherwise. */
 typedef struct hbmprof_stats {
   size_t struct_size;         /* in: sizeof(hbmprof_stats) */
-  int64_t bytes_in_use;       /* recorded and not freed, idle bytes of pools included */
+  int64_t bytes_in_use;       /* recorded and not freed, idle memory of pools included */
   int64_t peak_bytes_in_use;  /* highest bytes_in_use since the start or the last hbmprof_reset_peak() */
   int64_t num_allocs;         /* count: allocations ever recorded, blocks included */
   int64_t num_live;           /* count: recorded and not freed, blocks and segments included */
   int64_t largest_alloc_size; /* the largest allocation ever recorded */
   int64_t pool_bytes;         /* live segments; part of bytes_in_use */
-  int64_t bytes_reserved;     /* part of pool_bytes that no live block covers */
+  int64_t idle_bytes;         /* idle memory of all pools; part of pool_bytes */
   /* From the device itself; HBMPROF_NOT_KNOWN if the device does not report the number. Only for
    * HBMPROF_SPACE_DEVICE. */
   int64_t bytes_limit;              /* capacity of the device */

@@ -120,9 +120,10 @@ class Profiler {
   //   stack and tags, and the allocator name if there is one (stream-ordered memory keeps its own name). Its device and
   //   kind do not change. The record ends when the driver frees the memory, not at RecordFree.
   // - RecordAlloc and RecordBlock inside device memory of the driver record a block of it, as if RecordSegment had been
-  //   called. Inside managed, pinned, graph or mapped physical memory they record nothing and return false. RecordAlloc
-  //   of kind kDevice with a handle (BufferId::Handle) also records nothing and returns false, if the driver has
-  //   allocated on that device.
+  //   called. The block has the device of that memory, and the name of the allocator. Inside managed, pinned or graph
+  //   memory they record nothing and return false. RecordAlloc of kind kDevice with a handle (BufferId::Handle) also
+  //   records nothing and returns false, if the driver has allocated on that device.
+  // - RecordSegmentFree has no effect on memory of the driver: it stays a segment until the driver frees it.
   // - RecordResize does not change the driver's memory and returns false.
   // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device. On other
   //   devices the values DeviceProbe::uuid and DeviceProbe::processes of the program's probe are not used.
@@ -223,9 +224,9 @@ class Profiler {
   // A segment ends with RecordSegmentFree, or with what ends its memory: RecordFree (also if a wrapper calls it) or the
   // outer pool's RecordBlockFree. Blocks that begin in it end at the latest before they can be seen in a profile.
   //
-  // Returns whether the segment was recorded. It is not recorded in the cases in which RecordAlloc returns false, if
-  // the live buffer at `address` is not in MemorySpace::kDevice or is of another device, if it is a segment already, or
-  // if there are too many pools.
+  // Returns whether there is a segment of the pool at `address` now. There is none in the cases in which RecordAlloc
+  // returns false, if the live buffer at `address` is not in MemorySpace::kDevice, is of another device or is a segment
+  // of another pool, or if there are too many pools.
   bool RecordSegment(const Pool& pool, BufferId address, size_t bytes);
   bool RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
   // Ends the pool's segment at `address`, and returns its size in bytes. A segment that was a block becomes a block of

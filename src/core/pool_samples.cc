@@ -7,10 +7,9 @@
 namespace hbmprof::internal {
 namespace {
 
-// Sums of one pool's sites.
+// Sums of one pool at the peak of its account.
 struct Sums {
-  // What its segments have minus what it has handed out.
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0;  // of its segments, minus what it has handed out
   int64_t peak_segments = 0;
 };
 

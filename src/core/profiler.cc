@@ -99,12 +99,11 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (impl_ == nullptr) return FreeJoined(*joined_, id);
   return impl_->RecordFree(id);
 }
-[[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(BufferId address, size_t bytes,
-                                                           const Attributes& attributes) {
-  return RecordBlockFrom(Caller::OfThisFunction(), address, bytes, attributes);
+[[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(const Pool& pool, BufferId address, size_t bytes) {
+  return RecordBlockFrom(Caller::OfThisFunction(), pool, address, bytes);
 }
-[[gnu::noinline]] bool Profiler::RecordSegment(BufferId address, size_t bytes, const Attributes& attributes) {
-  return RecordSegmentFrom(Caller::OfThisFunction(), address, bytes, attributes);
+[[gnu::noinline]] bool Profiler::RecordSegment(const Pool& pool, BufferId address, size_t bytes) {
+  return RecordSegmentFrom(Caller::OfThisFunction(), pool, address, bytes);
 }
 
 // The functions of ProfilerImpl and of `joined` that have the same name are called, or `otherwise` is the result.
@@ -114,18 +113,22 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return (joined).Function arguments;   \
   return otherwise
 
-[[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, BufferId address, size_t bytes,
-                                                const Attributes& attributes) {
+[[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address,
+                                                size_t bytes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordBlock, false);
+  HBMPROF_PASS_ON(*joined_, (caller, pool, address, bytes), RecordBlock, false);
 }
-[[gnu::flatten]] std::optional<int64_t> Profiler::RecordBlockFree(BufferId address) {
+[[gnu::flatten]] std::optional<int64_t> Profiler::RecordBlockFree(const Pool& pool, BufferId address) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON(Joined(*joined_), (address), RecordBlockFree, std::nullopt);
+  HBMPROF_PASS_ON(Joined(*joined_), (pool, address), RecordBlockFree, std::nullopt);
 }
-bool Profiler::RecordSegmentFrom(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
+bool Profiler::RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON(*joined_, (caller, address, bytes, attributes), RecordSegment, false);
+  HBMPROF_PASS_ON(*joined_, (caller, pool, address, bytes), RecordSegment, false);
+}
+std::optional<int64_t> Profiler::RecordSegmentFree(const Pool& pool, BufferId address) {
+  if (!enabled()) return {};
+  HBMPROF_PASS_ON(Joined(*joined_), (pool, address), RecordSegmentFree, std::nullopt);
 }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
   HBMPROF_PASS_ON(Joined(*joined_), (id), FindBuffer, std::nullopt);

@@ -8,6 +8,7 @@
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -34,7 +35,6 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
       finder_(options, sites_, ledger_),
-      size_limit_(usual_size_limit()),
       pools_(sites_, live_, ledger_) {
   LookAtClock();  // the first profiler's begin is the start of all ages
   if (options.unwinder != Unwinder::kNone) WatchForPython();
@@ -44,49 +44,24 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   Attributes attributes = UnpackAttributes(packed);
   if (static_cast<int>(attributes.device) >= kMaxDevices) attributes.device = DeviceId{kMaxDevices - 1};
   if (static_cast<int>(attributes.allocator) >= kMaxAllocators) attributes.allocator = AllocatorId{kMaxAllocators - 1};
-  if (static_cast<int>(attributes.kind) >= kMemoryKindCount) attributes.kind = MemoryKind::kDevice;
+  const bool is_kind = static_cast<int>(attributes.kind) < kMemoryKindCount && attributes.kind != MemoryKind::kPool;
+  if (!is_kind) attributes.kind = MemoryKind::kDevice;
   return PackAttributes(attributes);
 }
 
 // --- Buffers ---
 
-[[gnu::noinline]] bool ProfilerImpl::RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes,
-                                                         bool is_uncached, SiteId known) noexcept {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded() || id.is_null()) return false;
-  if (!IsBuffer(id)) return Drop(bytes);
-  if (AreUncommon(attributes)) {
-    attributes = ClampSlow(attributes);
-    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
-  }
-  // The removal of a buffer whose free was not recorded may make space.
-  const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id.value()).has_value()); };
+[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+                                                    bool is_uncached) noexcept {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded()) return false;
+  const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
-  const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = known != kNoSite ? known : SiteOf(caller, size, attributes, /*in_pool=*/false, is_uncached);
-  if (site != kNoSite) return Enter(id, site, size);
+  const SiteId site = finder_.SiteOf(caller, words, is_uncached);
+  TraceStep(EventStep::kSiteFound);
+  if (site != kNoSite) return Enter(live_.Prefetch(id), id, site, static_cast<int64_t>(bytes));
   remove_stale();
   return Drop(bytes);
-}
-
-void ProfilerImpl::Flush() noexcept {
-  ledger_.CountRecords();
-  Resize();
-}
-
-bool ProfilerImpl::Enter(BufferId id, SiteId site, int64_t bytes) {
-  const Ledger::Entered entered = pools_.TryAdd(live_.Prefetch(id.value()), id.value(), site, bytes);
-  if (entered == Ledger::kEnteredAndCounted) Flush();
-  if (entered != Ledger::kNotEntered) return true;
-  bool replaced = false;
-  const Pools::Added added = pools_.Add({id.value(), {site, PresentGeneration(), bytes}}, &replaced);
-  return Complete(added, replaced, bytes);
-}
-
-bool ProfilerImpl::Complete(Pools::Added added, bool replaced, int64_t bytes) {
-  CountReplaced(replaced);
-  Resize();
-  return added == Pools::Added::kAdded || Drop(static_cast<uint64_t>(bytes));
 }
 
 bool ProfilerImpl::CountReplaced(bool is_removed) {
@@ -96,29 +71,26 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
   return true;
 }
 
-[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
-  if (!thread_state.inside && IsBuffer(id)) {
+inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
+  const auto end = [&]() -> std::optional<int64_t> {
+    const std::optional<LiveRecord> removed = id != 0 ? pools_.Remove(id) : std::nullopt;
+    if (!removed.has_value()) {
+      foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+      return {};
+    }
+    Resize();
+    return removed->bytes;
+  };
+  if (!thread_state.inside) {
     const TrackerSection section;
-    uint64_t packed = 0;
-    const Ledger::Entered entered = pools_.TryRemove(id.value(), &packed);
-    if (entered == Ledger::kEnteredAndCounted) Flush();
-    if (entered != Ledger::kNotEntered) return LiveTable::Unpack(packed).bytes;
+    return end();
   }
-  return RecordFreeUncommon(id, /*is_block=*/false);
+  const GuardedEvent event(*this);
+  return event.is_recorded() ? end() : std::nullopt;
 }
 
-[[gnu::noinline]] std::optional<int64_t> ProfilerImpl::RecordFreeUncommon(BufferId id, bool is_block) noexcept {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded() || id.is_null()) return {};
-  std::optional<Pools::Block> removed;
-  if (is_block && Pools::IsBlockAddress(id.value())) removed = pools_.RemoveBlock(id.value());
-  if (!is_block && IsBuffer(id)) removed = pools_.Remove(id.value());
-  if (!removed.has_value()) {
-    foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-    return {};
-  }
-  Resize();
-  return removed->record.bytes;
+[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
+  return id.is_null() ? std::nullopt : End(IsBuffer(id) ? id.value() : 0);
 }
 
 void ProfilerImpl::RecordDropped(uint64_t bytes) {
@@ -130,145 +102,114 @@ void ProfilerImpl::RecordDropped(uint64_t bytes) {
 }
 
 uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
-  const UncommonEvent event(*this);
+  const GuardedEvent event(*this);
   if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site =
-      HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), /*in_pool=*/false) : kNoSite;
+  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), 0) : kNoSite;
   if (site == kNoSite) Drop(bytes);
   return site + 1;
 }
 
 bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
-  const UncommonEvent event(*this);
+  const GuardedEvent event(*this);
   if (!event.is_recorded() || id.is_null() || site == 0) return false;
   if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
-  return Enter(id, site - 1, static_cast<int64_t>(bytes));
+  return Enter(live_.Prefetch(id.value()), id.value(), site - 1, static_cast<int64_t>(bytes));
 }
 
 // --- Segments and blocks ---
 
-bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) {
-  const UncommonEvent event(*this);
-  const uint64_t start = address.value();
-  if (!event.is_recorded() || address.is_null()) return false;
-  if (!IsBuffer(address)) return Drop(bytes);
-  Attributes pool = attributes;
-  pool.kind = MemoryKind::kPool;
-  const auto size = static_cast<int64_t>(bytes);
-  const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
-  if (made.has_value()) return *made;
-  if (!HasCapacity(bytes)) return Drop(bytes);
-  const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
-  TraceStep(EventStep::kSegmentPlaced);
-  const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(start, site, size);
-  if (added == Pools::Added::kNoMemory) return Drop(bytes);
-  Resize();
-  return added == Pools::Added::kAdded;
-}
-
-[[gnu::noinline]] bool ProfilerImpl::RecordBlockUncommon(Caller caller, BufferId address, size_t bytes,
-                                                         const Attributes& attributes, bool is_uncached) noexcept {
-  const UncommonEvent event(*this);
-  const uint64_t start = address.value();
-  if (!event.is_recorded() || start == 0) return false;
-  if (!Pools::IsBlockAddress(start)) return Drop(bytes);
-  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  // The removal of a block whose free was not recorded may make space.
-  const auto remove_stale = [&] { return CountReplaced(pools_.RemoveBlock(start).has_value()); };
-  if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
-  const auto size = static_cast<int64_t>(bytes);
-  const Attributes named = UnpackAttributes(Clamp(attributes));
-  // The site that the block probably has.
-  const Pools::Position position = pools_.PositionOfBlock(start, size);
-  const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool, is_uncached);
-  TraceStep(EventStep::kBlockPlaced);
-  bool replaced = false;
-  const Pools::Addition block{position.id, {site, PresentGeneration(), size}, named};
-  const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.Add(block, &replaced);
-  if (added == Pools::Added::kNoMemory) remove_stale();
-  return Complete(added, replaced, size);
-}
-
-[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
-  const uint64_t start = address.value();
-  if (!thread_state.inside && Pools::IsBlockAddress(start)) {
-    const TrackerSection section;
-    uint64_t packed = 0;
-    const Ledger::Entered entered = pools_.TryRemoveBlock(start, &packed);
-    if (entered == Ledger::kEnteredAndCounted) Flush();
-    if (entered != Ledger::kNotEntered) return LiveTable::Unpack(packed).bytes;
+bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
+  const Pool named = Clamp(pool);
+  {
+    const GuardedEvent event(*this);
+    if (!event.is_recorded() || address.is_null()) return false;
+    if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
+    std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
+    // The first block of a segment has the address of the segment.
+    if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
+    }
+    if (made.has_value()) return *made;
   }
-  return RecordFreeUncommon(address, /*is_block=*/true);
+  const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
+  return RecordUncommon(caller, address.value(), bytes, {bytes, PackAttributes(attributes), current_tags, 0}, false);
+}
+
+bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() && IsBuffer(id) && pools_.MakeSegment(id.value(), Clamp(pool)).value_or(false);
+}
+
+std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferId address) {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded() || address.is_null()) return {};
+  std::optional<int64_t> bytes;
+  if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
+  if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+  Resize();
+  return bytes;
+}
+
+bool ProfilerImpl::RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address,
+                                 size_t bytes) noexcept {
+  const PoolNumber own = sites_.pools().Find(Clamp(pool));
+  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().FindOrMake(Clamp(from));
+  return RecordBlockFrom(caller, pool, number, address, bytes);
+}
+
+[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(const Pool& pool, BufferId address) noexcept {
+  return address.is_null() ? std::nullopt : End(IdOfBlock(pool, address));
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
-  const UncommonEvent event(*this);
+  const GuardedEvent event(*this);
   return event.is_recorded() && IsBuffer(id) && bytes <= LiveTable::kMaxBytes &&
          pools_.Resize(id.value(), static_cast<int64_t>(bytes));
 }
 
-bool ProfilerImpl::RecordBlockResize(BufferId address, size_t bytes) {
-  const UncommonEvent event(*this);
-  return event.is_recorded() && !address.is_null() && Pools::IsBlockAddress(address.value()) &&
-         bytes <= LiveTable::kMaxBytes && pools_.ResizeBlock(address.value(), static_cast<int64_t>(bytes));
+bool ProfilerImpl::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
+  const GuardedEvent event(*this);
+  const uint64_t id = IdOfBlock(pool, address);
+  return event.is_recorded() && id != 0 && bytes <= LiveTable::kMaxBytes &&
+         pools_.Resize(id, static_cast<int64_t>(bytes));
 }
 
-bool ProfilerImpl::SplitSegment(BufferId address, size_t bytes) {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded() || bytes > LiveTable::kMaxBytes ||
-      !pools_.SplitSegment(address.value(), address.value() + bytes)) {
-    return false;
-  }
-  Resize();
-  return true;
-}
-
-bool ProfilerImpl::MergeSegments(BufferId first, BufferId second) {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded() || !pools_.MergeSegments(first.value(), second.value())) return false;
-  Resize();
-  return true;
-}
-
-void ProfilerImpl::EndBlocks(DeviceId device, AllocatorId allocator) {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded()) return;
-  pools_.EndBlocks(device, allocator);
+void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes) {
+  const GuardedEvent event(*this);
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  if (!event.is_recorded() || number == 0) return;
+  pools_.EndBlocks(number, start, start + std::min(bytes, UINT64_MAX - start));
   Resize();
 }
 
-std::optional<int64_t> ProfilerImpl::BlockBytes(DeviceId device, AllocatorId allocator) {
-  const UncommonEvent event(*this);
-  if (!event.is_recorded()) return std::nullopt;
-  return pools_.BlockBytes(device, allocator);
+PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
+  const ReentryGuard guard;
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  if (number == 0 || has_given_up()) return {};
+  pools_.Settle();
+  return internal::StatsOf(ledger_.Totals(number), "");
 }
 
 // --- Changes of a record, and what is known about it ---
 
 bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
-  const UncommonEvent event(*this);
+  const GuardedEvent event(*this);
   LiveRecord live;
   if (!event.is_recorded() || !live_.Find(id.value(), &live)) return false;
   const SiteKey key = sites_.Key(live.site);
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
+  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.from);
   if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
-}
-
-bool ProfilerImpl::Rename(BufferId id, BufferId new_id) {
-  const UncommonEvent event(*this);
-  return event.is_recorded() && pools_.Rename(id.value(), new_id.value());
 }
 
 SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space) {
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), /*in_pool=*/false);
+  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), 0);
   finder_.CountTruncated();
   return site;
 }
@@ -301,12 +242,15 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
                      WithProcessTags(TagsOf(key.tags), names.tags.All()), stack};
 }
 
-std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
+std::optional<LiveBuffer> ProfilerImpl::FindBlock(const Pool& pool, BufferId address) const {
   const ReentryGuard guard;
-  if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
-  const std::optional<Pools::Block> found = pools_.LookUpBlock(address.value());
-  if (!found.has_value()) return std::nullopt;
-  return LiveBuffer{found->record.bytes, sites_.Key(found->record.site).attributes};
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  LiveRecord record;
+  if (number == 0 || !Pools::IsBlockAddress(address.value()) ||
+      !live_.Find(Pools::IdOfBlock(number, address.value()), &record)) {
+    return std::nullopt;
+  }
+  return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
 }
 
 // --- Totals and snapshots ---
@@ -344,10 +288,10 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
   if (has_given_up()) return;
-  DroppedRecords dropped{device, survivor, {}};
-  for (const BufferId id : kept) dropped.kept.push_back(id.value());
-  std::sort(dropped.kept.begin(), dropped.kept.end());
-  pools_.DropDevice(dropped);
+  std::vector<uint64_t> ids;
+  for (const BufferId id : kept) ids.push_back(id.value());
+  std::sort(ids.begin(), ids.end());
+  pools_.DropDevice(device, survivor, ids);
   for (Backoff backoff; !Resize();) backoff.Wait();
 }
 
@@ -363,7 +307,6 @@ void ProfilerImpl::StartInChild(bool is_usable) {
   Remake(ledger_, sites_, FlushEvery(max_live_));
   Remake(live_);
   finder_.StartInChild();
-  size_limit_.store(usual_size_limit(), std::memory_order_relaxed);
   for (auto* counter :
        {&reentrant_events_, &foreign_frees_, &refused_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
     counter->store(0, std::memory_order_relaxed);

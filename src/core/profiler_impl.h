@@ -1,11 +1,9 @@
 // ProfilerImpl: the implementation of Profiler. Records events: connects the site finder, the live table, the ledger
 // and the pools, each of which has one small interface.
 //
-// Each of the four frequent functions (RecordAlloc, RecordFree, RecordBlock, RecordBlockFree) is a fast path, which
-// enters the event if everything about it is common: no other thread holds the lock of its shard, the site is cached,
-// and so on. Otherwise nothing has changed yet, and it ends with RecordAllocUncommon, RecordBlockUncommon or
-// RecordFreeUncommon, which record any event. After a Flush of the ledger and after most uncommon events, the live
-// table is resized by a limited step. Its buckets overflow until it fits.
+// Each event takes the same steps: find the site (for an allocation), lock the shard, change the live table and the
+// ledger, unlock. A thread whose stack or site is not cached takes the slower RecordUncommon to find it. After an
+// event, the live table is resized by a limited step. Its buckets overflow until it fits.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -64,30 +62,36 @@ class ProfilerImpl {
   void RecordRefusedFree() { refused_frees_.fetch_add(1, std::memory_order_relaxed); }
   uint32_t KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes);
   bool RecordAllocAt(uint32_t site, BufferId id, size_t bytes);
-  bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes);
-  bool RecordBlock(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept;
-  std::optional<int64_t> RecordBlockFree(BufferId address) noexcept;
+  bool RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
+  // Makes the live buffer `id`, which may be a handle, a segment of `pool`. Returns true also if it is one already.
+  // Returns false if there is no such buffer, or if it cannot be a segment of this pool.
+  bool MakeSegment(BufferId id, const Pool& pool);
+  std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address);
+  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept;
+  // The same for a block of `pool` that is known to lie in a segment of `from`, a pool of the same device: that pool has
+  // handed it out, also if `pool` has no segment.
+  bool RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address, size_t bytes) noexcept;
+  std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
-  bool RecordBlockResize(BufferId address, size_t bytes);
-  bool SplitSegment(BufferId address, size_t bytes);
-  bool MergeSegments(BufferId first, BufferId second);
+  bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
-  // The innermost block at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
-  std::optional<LiveBuffer> FindBlock(BufferId address);
+  // The block of `pool` at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
+  std::optional<LiveBuffer> FindBlock(const Pool& pool, BufferId address) const;
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
-  // it is of kind kPool, or if the host has no memory for the new site. Returns false if there is no record.
+  // it is a segment, or if the host has no memory for the new site. Returns false if there is no record.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
-  // Changes the id of the live record of `id`, which is not a segment, to `new_id`. No total changes. Returns false,
-  // and changes nothing, if there is no such record, if `new_id` is live, or if the host has no memory.
-  bool Rename(BufferId id, BufferId new_id);
-  // Frees all blocks of `allocator` on `device`. Segments stay.
-  void EndBlocks(DeviceId device, AllocatorId allocator);
-  // Returns the bytes of the live blocks of `allocator` on `device`. Takes the locks of all shards, and a time that
-  // grows with the number of live records. Returns nullopt if nothing can be recorded now or the host has no memory.
-  std::optional<int64_t> BlockBytes(DeviceId device, AllocatorId allocator);
+  // Ends all records that the pool has handed out. Its segments stay.
+  void EndBlocks(const Pool& pool) { EndBlocksIn(pool, 0, UINT64_MAX); }
+  // The same for those that begin in [start, start+bytes).
+  void EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes);
+  // The numbers of a pool; its name is empty.
+  PoolStats StatsOf(const Pool& pool) const;
+
+  // PoolStats::bytes_reserved of a pool. Takes no lock.
+  int64_t ReservedBytes(const Pool& pool) const { return ledger_.ReservedBytes(sites_.pools().Find(Clamp(pool))); }
 
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
@@ -111,17 +115,17 @@ class ProfilerImpl {
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
  private:
-  // An event that is not a common one, from its begin to its end: enters the tracker, and leaves it.
-  class UncommonEvent {
+  // An event of a thread that may be inside the tracker, from its begin to its end: enters the tracker, and leaves it.
+  class GuardedEvent {
    public:
-    explicit UncommonEvent(ProfilerImpl& profiler) : profiler_(profiler) {
+    explicit GuardedEvent(ProfilerImpl& profiler) : profiler_(profiler) {
       if (!guard_.entered()) profiler.reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     }
-    ~UncommonEvent() {
+    ~GuardedEvent() {
       if (guard_.entered()) profiler_.finder_.CountTruncated();
     }
-    UncommonEvent(const UncommonEvent&) = delete;
-    UncommonEvent& operator=(const UncommonEvent&) = delete;
+    GuardedEvent(const GuardedEvent&) = delete;
+    GuardedEvent& operator=(const GuardedEvent&) = delete;
     // Returns whether the event is recorded. It is not if the thread was inside the tracker (then it is counted), or if
     // the process is a forked child that cannot record.
     bool is_recorded() const { return guard_.entered() && !profiler_.has_given_up(); }
@@ -133,24 +137,41 @@ class ProfilerImpl {
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Record any event. An allocation without space first ends the old record of its id, to make it; so does a drop.
-  // `known`: the site, if the fast path has found it; else kNoSite.
-  bool RecordAllocUncommon(Caller caller, BufferId id, size_t bytes, uint64_t attributes, bool is_uncached,
-                           SiteId known) noexcept;
-  std::optional<int64_t> RecordFreeUncommon(BufferId id, bool is_block) noexcept;
-  bool RecordBlockUncommon(Caller caller, BufferId address, size_t bytes, const Attributes& attributes,
-                           bool is_uncached) noexcept;
-  // Does what is due after kEnteredAndCounted.
-  [[gnu::noinline]] void Flush() noexcept;
+  // Records an allocation with this id and these words of its site. If there is no space for it, the record of its id,
+  // whose free was not recorded, ends to make it.
+  bool Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept;
+  // The same, if the site is not cached or the thread may be inside the tracker.
+  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+                                        bool is_uncached) noexcept;
+  // Enters a record, and returns whether it was entered: if not, it is dropped.
+  bool Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
+  // Ends the record of `id`. Returns its size. If there is none, counts a foreign free.
+  std::optional<int64_t> End(uint64_t id) noexcept;
+  // Returns the pool with its device and its allocator in their ranges.
+  static Pool Clamp(const Pool& pool) {
+    const Attributes attributes = UnpackAttributes(Clamp({pool.device, MemoryKind::kDevice, pool.allocator}));
+    return {attributes.device, attributes.allocator};
+  }
+  // Returns the id of a block. Returns 0 if there are too many pools, or if no block can have this address.
+  uint64_t IdOfBlock(const Pool& pool, BufferId address) {
+    const PoolNumber number = sites_.pools().FindOrMake(Clamp(pool));
+    if (number == 0 || address.is_null() || !Pools::IsBlockAddress(address.value())) return 0;
+    return Pools::IdOfBlock(number, address.value());
+  }
+  // Records a block of `pool` that `from` has handed out; 0: it counts as a buffer.
+  bool RecordBlockFrom(const Caller& caller, const Pool& pool, PoolNumber from, BufferId address,
+                       size_t bytes) noexcept {
+    const uint64_t id = IdOfBlock(pool, address);
+    if (id == 0) return !address.is_null() && Drop(bytes);
+    const Pool named = Clamp(pool);
+    const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
+    return Record(caller, id, bytes, {bytes, PackAttributes(attributes), current_tags, from});
+  }
 
   // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
-    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, in_pool}, is_uncached);
+  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, PoolNumber from) {
+    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, from});
   }
-  // Enters a buffer that is recorded now. Returns false if the record was dropped.
-  bool Enter(BufferId id, SiteId site, int64_t bytes);
-  // Completes an addition, of which Pools has returned `added` and `replaced`. Returns false if the record was dropped.
-  bool Complete(Pools::Added added, bool replaced, int64_t bytes);
   // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
   bool CountReplaced(bool is_removed);
   // RecordDropped, for a function that returns whether it has recorded the event. Returns false.
@@ -159,52 +180,30 @@ class ProfilerImpl {
     return false;
   }
   // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
-  // Also sets size_limit_.
-  bool Resize() {
-    const int64_t records = ledger_.live_records();
-    const bool fits = live_.Resize(records);
-    const size_t limit = records < max_live_ ? usual_size_limit() : 0;
-    // Other threads read the cache line, so it is written only if the value changes.
-    if (size_limit_.load(std::memory_order_relaxed) != limit) size_limit_.store(limit, std::memory_order_relaxed);
-    return fits;
-  }
-  // Returns whether the fast path may record a block: it may lie in one segment, on the only device that has segments,
-  // or on the device that the caller names.
-  bool MayBeCommonBlock(uint64_t start, size_t bytes, const Attributes& attributes) const {
-    return start != 0 && Pools::IsBlockAddress(start) && bytes < size_limit_.load(std::memory_order_relaxed) &&
-           pools_.has_segments() && Pools::IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
-  }
-  // The words of the site of such a block, for the thread's present tags.
-  SiteWords WordsOfBlock(size_t bytes, Attributes attributes) const {
-    attributes.device = pools_.ProbableDevice(attributes.device);
-    return {bytes, Clamp(attributes), current_tags, /*in_pool=*/true};
-  }
+  bool Resize() { return live_.Resize(ledger_.live_records()); }
   static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
-  // may be kExternal or kAlias.
+  // may be kPool, kExternal or kAlias.
   static bool AreUncommon(uint64_t attributes) {
     constexpr uint64_t kCommon =
         PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});
     static_assert(static_cast<int>(MemoryKind::kAlias) > 7 && (kMaxDevices & (kMaxDevices - 1)) == 0);
-    return __builtin_expect((attributes & ~kCommon) != 0, 0) != 0;
+    const bool is_pool = (attributes >> 16 & 0xff) == static_cast<uint64_t>(MemoryKind::kPool);
+    return __builtin_expect(static_cast<int64_t>((attributes & ~kCommon) != 0 || is_pool), 0) != 0;
   }
   // Returns packed attributes with values that are out of range replaced.
   static uint64_t Clamp(uint64_t attributes) { return AreUncommon(attributes) ? ClampSlow(attributes) : attributes; }
   static uint64_t Clamp(const Attributes& attributes) { return Clamp(PackAttributes(attributes)); }
   [[gnu::cold]] static uint64_t ClampSlow(uint64_t packed);
-  // Without a site cache, no allocation is a common one.
-  size_t usual_size_limit() const { return finder_.is_usable() ? LiveTable::kMaxBytes + 1 : 0; }
 
   const int64_t max_live_;
   SiteTable sites_;
   LiveTable live_;
   Ledger ledger_;
   SiteFinder finder_;
-  // A common allocation has fewer bytes: usual_size_limit(), or 0 while there are max_live_ records.
-  std::atomic<size_t> size_limit_;
-  Pools pools_;
+  mutable Pools pools_;
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
   std::atomic<bool> has_given_up_{false};
@@ -216,41 +215,38 @@ class ProfilerImpl {
   std::atomic<int64_t> dropped_bytes_{0};
 };
 
-inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
-  bool is_uncached = false;
-  SiteId site = kNoSite;
-  if (thread_state.is_common() && IsBuffer(id)) {
-    const TrackerSection section;
-    const LiveTable::Position position = live_.Prefetch(id.value());
-    if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
-      site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, false}, &is_uncached);
-      if (site != kNoSite) {
-        const Ledger::Entered entered = pools_.TryAdd(position, id.value(), site, static_cast<int64_t>(bytes));
-        if (entered == Ledger::kEnteredAndCounted) Flush();
-        if (entered != Ledger::kNotEntered) return true;
-      }
-    }
-  }
-  return RecordAllocUncommon(caller, id, bytes, attributes, is_uncached, site);
+inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
+  const Pools::Added added = pools_.Add(position, id, site, bytes);
+  Resize();
+  if (__builtin_expect(static_cast<int64_t>(added == Pools::Added::kAdded), 1) != 0) return true;
+  return added == Pools::Added::kReplaced ? CountReplaced(true) : Drop(static_cast<size_t>(bytes));
 }
 
-inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
-                                      const Attributes& attributes) noexcept {
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept {
   bool is_uncached = false;
   if (thread_state.is_common()) {
     const TrackerSection section;
-    const uint64_t start = address.value();
-    const LiveTable::Position position = pools_.PrefetchBlock(start);
-    if (MayBeCommonBlock(start, bytes, attributes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &is_uncached);
-      if (site != kNoSite) {
-        const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, static_cast<int64_t>(bytes));
-        if (entered == Ledger::kEnteredAndCounted) Flush();
-        if (entered != Ledger::kNotEntered) return true;
-      }
+    const LiveTable::Position position = live_.Prefetch(id);
+    if (finder_.is_usable() && HasCapacity(bytes)) {
+      const SiteId site = finder_.CachedSiteOf(caller, words, &is_uncached);
+      if (site != kNoSite) return Enter(position, id, site, static_cast<int64_t>(bytes));
     }
   }
-  return RecordBlockUncommon(caller, address, bytes, attributes, is_uncached);
+  return RecordUncommon(caller, id, bytes, words, is_uncached);
+}
+
+inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
+  if (AreUncommon(attributes)) {
+    attributes = ClampSlow(attributes);
+    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
+  }
+  if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
+  return Record(caller, id.value(), bytes, {bytes, attributes, current_tags, 0});
+}
+
+inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  return RecordBlockFrom(caller, pool, ledger_.HasSegments(number) ? number : PoolNumber{0}, address, bytes);
 }
 
 }  // namespace hbmprof::internal

@@ -12,6 +12,7 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/pool_samples.h"
 #include "src/core/run_environment.h"
 #include "src/core/tables/births.h"
 
@@ -63,12 +64,12 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, Labels> tags;
   const Labels process_tags = profiler.names.tags.All();
+  std::vector<uint32_t> from;
   int64_t others = 0;
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
-    // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.
     if (totals.alloc_objects == 0 && totals.alloc_bytes == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
-        totals.peak_objects == 0 && totals.peak_bytes == 0) {
+        totals.peak_objects == 0 && totals.peak_bytes == 0 && totals.pool_peak_bytes == 0) {
       continue;
     }
     const SiteKey key = profiler.sites().Key(site);
@@ -91,10 +92,15 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     sample.peak_bytes = totals.peak_bytes;
     sample.inuse_objects = totals.inuse_objects;
     sample.inuse_bytes = totals.inuse_bytes;
-    sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes, key.attributes.kind == MemoryKind::kPool);
+    sample.pool_peak_objects = totals.pool_peak_objects;
+    sample.pool_peak_bytes = totals.pool_peak_bytes;
+    sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
+    from.push_back(FromOf(profiler, key));
     snapshot->samples.push_back(std::move(sample));
   }
+  SeparatePools(
+      from, [](const std::string& text) { return InternNamedFrame(text, "", 0, 0); }, snapshot);
   if (others == 0) return;
   snapshot->warnings.push_back("The table of call sites is full: " + std::to_string(others) +
                                " allocations are shown as " + std::string(SiteTable::kOtherStacks) +
@@ -111,7 +117,7 @@ DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const Device
   stats.num_live = totals.num_live;
   stats.largest_alloc_size = totals.largest_alloc;
   stats.pool_bytes = totals.pool_bytes;
-  stats.bytes_reserved = totals.pool_bytes - totals.block_bytes;
+  stats.idle_bytes = totals.idle_bytes;
   if (space != MemorySpace::kDevice) return stats;
   stats.bytes_limit = probe.bytes_limit;
   stats.bytes_free = probe.bytes_free;
@@ -126,6 +132,35 @@ DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const Device
         *probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes.value_or(0), 0);
   }
   return stats;
+}
+
+PoolStats StatsOf(const PoolTotals& totals, std::string name) {
+  PoolStats stats;
+  stats.name = std::move(name);
+  stats.bytes_reserved = totals.bytes_reserved;
+  stats.bytes_allocated = totals.bytes_allocated;
+  stats.idle_bytes = totals.idle_bytes();
+  stats.peak_bytes_reserved = totals.peak_bytes_reserved;
+  stats.peak_bytes_allocated = totals.peak_bytes_allocated;
+  stats.segments = totals.segments;
+  return stats;
+}
+
+void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& totals,
+              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  for (size_t number = 1; number < totals.size(); ++number) {
+    if (totals[number].peak_bytes_reserved == 0) continue;  // its blocks count as buffers
+    const Pool& pool = profiler.sites().pools().Of(static_cast<PoolNumber>(number));
+    const uint32_t device = device_index[static_cast<size_t>(pool.device)];
+    const auto allocator = static_cast<size_t>(pool.allocator);
+    if (device == UINT32_MAX) continue;
+    std::string name = allocator < snapshot->allocators.size() ? snapshot->allocators[allocator] : "";
+    snapshot->devices[device].pools.push_back(StatsOf(totals[number], std::move(name)));
+  }
+}
+
+uint32_t FromOf(const ProfilerImpl& profiler, const SiteKey& key) {
+  return key.from == 0 ? 0 : 1 + static_cast<uint32_t>(profiler.sites().pools().Of(key.from).allocator);
 }
 
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
@@ -157,7 +192,8 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
   const DeviceProbe probe = probes.Ask(device, space);
-  return StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
+  if (!has_given_up()) pools_.Settle();
+  return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
 Snapshot ProfilerImpl::TakeSnapshot() const {
@@ -165,7 +201,9 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   const ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
-  ledger_.Snapshot(&sites, &accounts);
+  std::vector<PoolTotals> pools;
+  if (!has_given_up()) pools_.Settle();
+  ledger_.Snapshot(&sites, &accounts, &pools);
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
@@ -179,7 +217,9 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
   // constructor, which runs under that lock, may be waiting for one of ours.
   snapshot.modules = LoadedModules();
-  AddSamples(*this, sites, births, AddDevices(*this, accounts, &snapshot), &snapshot);
+  const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
+  AddPools(*this, pools, device_index, &snapshot);
+  AddSamples(*this, sites, births, device_index, &snapshot);
   AddPython(*this, &snapshot);
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;

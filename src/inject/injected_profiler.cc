@@ -4,9 +4,11 @@
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
 // name of that call. If it records a part, the part becomes a block of that memory.
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -27,6 +29,7 @@
 #include "src/core/joined/snapshot_bytes.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/scoped_caller.h"
+#include "src/core/tables/site_table.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/frameworks/driver_blocks.h"
 
@@ -35,31 +38,30 @@ namespace {
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
-  CudaDriverRanges::Range range;
-  uint64_t start;  // of the range
+  CudaDriverRanges::Found found;  // the range is null if its record has ended
   LiveBuffer live;
 
+  uint64_t start() const { return found.first; }
+  BufferId record() const { return found.range.record; }
   bool is_segment() const { return live.attributes.kind == MemoryKind::kPool; }
-  // Whether the memory can become a segment with blocks. Memory of graphs must keep its kind, and memory spaces other
+  // The pool whose segment it is.
+  Pool pool() const { return PoolNamed(live.attributes.allocator); }
+  // The device of blocks is that of their memory, also if the program names another one.
+  Pool PoolNamed(AllocatorId allocator) const { return {live.attributes.device, allocator}; }
+  // Whether the memory is a segment or can become one. Memory of graphs must keep its kind, and memory spaces other
   // than kDevice have no segments.
-  bool is_plain() const {
+  bool can_hold_blocks() const {
     const MemoryKind kind = live.attributes.kind;
-    return !range.is_mapped && !range.record.is_handle() &&
-           (kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || kind == MemoryKind::kVmm || is_segment());
+    return kind == MemoryKind::kDevice || kind == MemoryKind::kExternal || kind == MemoryKind::kVmm || is_segment();
   }
 };
 
 // The last result of this thread. Most records of a pool lie in the same memory.
-struct LastFound {
-  CudaDriverRanges::Found found;  // the range is null if its record has ended
-  LiveBuffer live;
-};
-__thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
+__thread DriverMemory last_found __attribute__((tls_model("initial-exec"))) = {};
 
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
-  const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
-    if (known.found.range.record.is_null()) return std::nullopt;
-    return DriverMemory{known.found.range, known.found.first, known.live};
+  const auto memory = [](const DriverMemory& known) {
+    return known.record().is_null() ? std::nullopt : std::optional<DriverMemory>(known);
   };
   {
     const ReentryGuard guard;
@@ -69,14 +71,14 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
     if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
   }
   CudaDriverRanges& ranges = CudaDriverRanges::Instance();
-  LastFound now;
+  DriverMemory now;
   now.found = ranges.Find(id);
-  if (!now.found.range.record.is_null()) {
-    const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.found.range.record);
+  if (!now.record().is_null()) {
+    const std::optional<LiveBuffer> live = Profiler::Default().FindBuffer(now.record());
     if (live.has_value()) {
       now.live = *live;
     } else {
-      ranges.Remove(now.found.first);
+      ranges.Remove(now.start());
       now.found.range = {};
     }
   }
@@ -87,39 +89,58 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
 
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
-// Returns the allocator to add to the driver's record; none if that record has one already.
-AllocatorId AllocatorFor(const DriverMemory& memory, AllocatorId wanted) {
-  // The label of stream-ordered memory must stay: a reset of the device uses it.
-  return memory.range.has_allocator ? AllocatorId{} : wanted;
-}
-
-// Makes the memory a segment. Returns whether it is one.
-bool BecomesSegment(const Caller& caller, DriverMemory& memory, AllocatorId allocator) {
-  if (memory.is_segment()) return true;
-  if (!memory.is_plain()) return false;
-  const Attributes attributes = {memory.live.attributes.device, MemoryKind::kPool, AllocatorFor(memory, allocator)};
-  const auto bytes = static_cast<size_t>(memory.live.bytes);
-  const bool is_first = Profiler::Default().RecordSegmentFrom(caller, memory.range.record, bytes, attributes);
+// Makes the memory a segment of the pool of this name, unless it is a segment already. Returns the pool whose segment
+// it is then.
+std::optional<Pool> PoolOf(const DriverMemory& memory, AllocatorId allocator) {
+  if (memory.is_segment()) return memory.pool();
+  if (!memory.can_hold_blocks()) return std::nullopt;
+  const Pool pool = memory.PoolNamed(allocator);
+  const bool is_made = Impl().MakeSegment(memory.record(), pool);
   CudaDriverRanges::Changed();
-  if (is_first) return true;
+  if (is_made) return pool;
   // Another thread can have made it a segment first.
-  const std::optional<DriverMemory> now = DriverMemoryAt(memory.range.record);
-  return now.has_value() && now->is_segment();
+  const std::optional<DriverMemory> now = DriverMemoryAt(BufferId(memory.start()));
+  return now.has_value() && now->is_segment() ? std::optional(now->pool()) : std::nullopt;
 }
 
-bool RecordInside(DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes,
-                  bool is_block) {
-  const bool is_start = id.value() == memory.range.record.value();
+// The names of the pools whose blocks the program has recorded in the driver's memory: a bit for each AllocatorId.
+std::atomic<uint64_t> block_names[kMaxAllocators / 64];
+
+// Returns the pool that has a live block at `address`, which the program has recorded in this memory.
+std::optional<Pool> PoolOfBlock(const DriverMemory& memory, BufferId address) {
+  if (!memory.is_segment()) return std::nullopt;
+  for (int i = 0; i < kMaxAllocators; ++i) {
+    if ((block_names[i / 64].load(std::memory_order_relaxed) >> (i % 64) & 1) == 0) continue;
+    const Pool pool = memory.PoolNamed(AllocatorId(i));
+    if (Impl().FindBlock(pool, address).has_value()) return pool;
+  }
+  return std::nullopt;
+}
+
+bool RecordBlockOf(const DriverMemory& memory, const Caller& caller, BufferId address, size_t bytes,
+                   AllocatorId allocator) {
+  const std::optional<Pool> around = PoolOf(memory, allocator);
+  if (!around.has_value()) return false;
+  const auto name = static_cast<uint32_t>(allocator);
+  std::atomic<uint64_t>& names = block_names[name / 64 % std::size(block_names)];
+  const uint64_t bit = uint64_t{1} << name % 64;
+  if ((names.load(std::memory_order_relaxed) & bit) == 0) names.fetch_or(bit, std::memory_order_relaxed);
+  return Impl().RecordBlockIn(caller, memory.PoolNamed(allocator), *around, address, bytes);
+}
+
+bool RecordInside(const DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes,
+                  const Attributes& attributes) {
+  const bool is_start = id.value() == memory.start();
   // A view counts no bytes. A view at the start of the memory would have the id of the driver's record, so it is not
   // recorded.
   if (attributes.kind == MemoryKind::kAlias) {
     return !is_start && Profiler::Default().RecordAllocFrom(caller, id, bytes, attributes);
   }
   const bool is_whole = is_start && (id.is_handle() || bytes == static_cast<size_t>(memory.live.bytes));
-  if (is_whole && !is_block && !memory.is_segment()) {
-    return Impl().Refine(caller, id, AllocatorFor(memory, attributes.allocator));
-  }
-  return BecomesSegment(caller, memory, {}) && Profiler::Default().RecordBlockFrom(caller, id, bytes, attributes);
+  if (!is_whole || memory.is_segment()) return RecordBlockOf(memory, caller, id, bytes, attributes.allocator);
+  // The label of stream-ordered memory must stay: a reset of the device uses it.
+  const AllocatorId allocator = memory.found.range.has_allocator ? AllocatorId{} : attributes.allocator;
+  return Impl().Refine(caller, memory.record(), allocator);
 }
 
 // Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
@@ -141,44 +162,61 @@ int Start() {
   });
 }
 
-template <bool is_block>
-bool Record(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
+bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) noexcept {
   Profiler& profiler = Profiler::Default();
   if (!profiler.enabled()) return false;
-  std::optional<DriverMemory> memory = DriverMemoryAt(id);
-  if (memory.has_value()) return RecordInside(*memory, caller, id, bytes, attributes, is_block);
-  if (IsCountedByDriver(id, attributes)) return false;
-  return is_block ? profiler.RecordBlockFrom(caller, id, bytes, attributes)
-                  : profiler.RecordAllocFrom(caller, id, bytes, attributes);
+  const std::optional<DriverMemory> memory = DriverMemoryAt(id);
+  if (memory.has_value()) return RecordInside(*memory, caller, id, bytes, attributes);
+  return !IsCountedByDriver(id, attributes) && profiler.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
-bool RecordSegment(const Caller& caller, BufferId address, size_t bytes, const Attributes& attributes) noexcept {
+bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
   if (!profiler.enabled()) return false;
-  std::optional<DriverMemory> memory = DriverMemoryAt(address);
-  if (!memory.has_value()) return profiler.RecordSegmentFrom(caller, address, bytes, attributes);
-  const bool is_start = address.value() == memory->range.record.value();
-  if (!BecomesSegment(caller, *memory, is_start ? attributes.allocator : AllocatorId{})) return false;
-  if (is_start) CudaDriverRanges::Instance().Declare(address.value());
-  return true;
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  if (memory.has_value()) return RecordBlockOf(*memory, caller, address, bytes, pool.allocator);
+  return profiler.RecordBlockFrom(caller, pool, address, bytes);
+}
+
+bool RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {
+  Profiler& profiler = Profiler::Default();
+  if (!profiler.enabled()) return false;
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  if (!memory.has_value()) return profiler.RecordSegmentFrom(caller, pool, address, bytes);
+  if (!memory->is_segment()) return PoolOf(*memory, pool.allocator).has_value();
+  // A block becomes a segment of an inner pool. Without a block, a new segment would count the memory twice.
+  const bool is_block =
+      Impl().FindBlock(memory->pool(), address).has_value() || PoolOfBlock(*memory, address).has_value();
+  return is_block && profiler.RecordSegmentFrom(caller, memory->PoolNamed(pool.allocator), address, bytes);
 }
 
 int64_t RecordFree(BufferId id) noexcept {
   Profiler& profiler = Profiler::Default();
   const std::optional<DriverMemory> memory = DriverMemoryAt(id);
   if (!memory.has_value()) return profiler.RecordFree(id).value_or(-1);
-  const bool is_start = id.value() == memory->range.record.value();
-  const bool ends_block = memory->is_segment() && !(is_start && memory->range.is_declared);
-  if (ends_block && Impl().FindBlock(id).has_value()) return profiler.RecordBlockFree(id).value_or(-1);
-  if (is_start) return memory->live.bytes;
+  const std::optional<Pool> pool = PoolOfBlock(*memory, id);
+  if (pool.has_value()) return profiler.RecordBlockFree(*pool, id).value_or(-1);
+  if (id.value() == memory->start()) return memory->live.bytes;
   return profiler.FindBuffer(id).has_value() ? profiler.RecordFree(id).value_or(-1) : -1;
 }
 
-int64_t RecordBlockFree(BufferId address) noexcept {
+// The driver's memory stays a segment until the driver frees it.
+int64_t RecordSegmentFree(const Pool& pool, BufferId address) noexcept {
+  Profiler& profiler = Profiler::Default();
   const std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  if (!memory.has_value()) return profiler.RecordSegmentFree(pool, address).value_or(-1);
+  if (!memory->is_segment()) return -1;
+  if (memory->pool().allocator == pool.allocator) return memory->live.bytes;
+  return profiler.RecordSegmentFree(memory->PoolNamed(pool.allocator), address).value_or(-1);
+}
+
+int64_t RecordBlockFree(const Pool& pool, BufferId address) noexcept {
+  Profiler& profiler = Profiler::Default();
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  if (!memory.has_value()) return profiler.RecordBlockFree(pool, address).value_or(-1);
   // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
-  if (memory.has_value() && !memory->is_plain()) return -1;
-  return Profiler::Default().RecordBlockFree(address).value_or(-1);
+  if (!memory->can_hold_blocks()) return -1;
+  return profiler.RecordBlockFree(memory->PoolNamed(pool.allocator), address).value_or(-1);
 }
 
 // Memory that the driver has allocated keeps the driver's size. Blocks in it can be resized.
@@ -186,20 +224,14 @@ bool RecordResize(BufferId id, size_t bytes) noexcept {
   Profiler& profiler = Profiler::Default();
   const std::optional<DriverMemory> memory = DriverMemoryAt(id);
   if (!memory.has_value()) return profiler.RecordResize(id, bytes);
-  return memory->is_segment() && profiler.RecordBlockResize(id, bytes);
+  const std::optional<Pool> pool = PoolOfBlock(*memory, id);
+  return pool.has_value() && profiler.RecordBlockResize(*pool, id, bytes);
 }
 
-bool RecordBlockResize(BufferId address, size_t bytes) noexcept {
-  return Profiler::Default().RecordBlockResize(address, bytes);
-}
-
-bool SplitSegment(BufferId address, size_t bytes) noexcept {
-  return !DriverMemoryAt(address).has_value() && Profiler::Default().SplitSegment(address, bytes);
-}
-
-bool MergeSegments(BufferId first, BufferId second) noexcept {
-  return !DriverMemoryAt(first).has_value() && !DriverMemoryAt(second).has_value() &&
-         Profiler::Default().MergeSegments(first, second);
+bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) noexcept {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(address);
+  const Pool of_block = memory.has_value() ? memory->PoolNamed(pool.allocator) : pool;
+  return Profiler::Default().RecordBlockResize(of_block, address, bytes);
 }
 
 uint32_t KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) noexcept {
@@ -215,9 +247,9 @@ void RecordDropped(size_t bytes) noexcept { Profiler::Default().RecordDropped(by
 
 bool FindBuffer(BufferId id, LiveBuffer* buffer) noexcept {
   const std::optional<DriverMemory> memory = DriverMemoryAt(id);
-  std::optional<LiveBuffer> live;
-  if (memory.has_value() && memory->is_segment()) live = Impl().FindBlock(id);
-  if (!live.has_value()) live = Profiler::Default().FindBuffer(id);
+  const std::optional<Pool> pool = memory.has_value() ? PoolOfBlock(*memory, id) : std::nullopt;
+  const std::optional<LiveBuffer> live =
+      pool.has_value() ? Impl().FindBlock(*pool, id) : Profiler::Default().FindBuffer(id);
   if (live.has_value()) *buffer = *live;
   return live.has_value();
 }
@@ -380,10 +412,11 @@ constexpr InjectedProfiler MakeTable() {
   table.version = kInjectedVersion;
   table.copy = &found_injected;
   table.start = &Start;
-  table.RecordAlloc = &Record<false>;
+  table.RecordAlloc = &RecordAlloc;
   table.RecordSegment = &RecordSegment;
-  table.RecordBlock = &Record<true>;
+  table.RecordBlock = &RecordBlock;
   table.record_free = &RecordFree;
+  table.record_segment_free = &RecordSegmentFree;
   table.record_block_free = &RecordBlockFree;
 #define HBMPROF_SET(Result, Name, parameters, arguments) table.Name = &Name;
   HBMPROF_FORWARDED(HBMPROF_SET)
@@ -412,80 +445,48 @@ constexpr InjectedProfiler MakeTable() {
 }
 constexpr InjectedProfiler kTable = MakeTable();
 
-// Makes the driver's memory at `address` a segment, and returns it. Returns nullopt if it cannot be a segment.
-std::optional<DriverMemory> SegmentAt(const Caller& caller, uint64_t address, AllocatorId allocator) {
-  std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  if (memory.has_value() && memory->range.is_mapped) {
-    const auto rename = [](BufferId from, BufferId to) { return Impl().Rename(from, to); };
-    if (!NameCudaMappingByAddress(memory->start, rename)) return std::nullopt;
-    memory = DriverMemoryAt(BufferId(address));
-  }
-  if (!memory.has_value() || !BecomesSegment(caller, *memory, allocator)) return std::nullopt;
-  return memory;
-}
-
-// Addresses that this thread has found to be in segments of one device. A block can lie in many of them (PyTorch's
-// expandable segments), and later blocks mostly lie there too. Valid while CudaDriverRanges::changes() is `changes`.
-struct KnownSegments {
-  uint64_t first;
-  uint64_t limit;
-  uint64_t changes;
-  DeviceId device;
-};
-__thread KnownSegments known_segments __attribute__((tls_model("initial-exec"))) = {};
-
-// Makes the driver's memory at these addresses segments. Returns kRecorded if they are segments of `*device`.
-DriverBlock MakeSegments(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
-                         std::optional<DeviceId>* device) {
-  KnownSegments now = {};
-  now.changes = CudaDriverRanges::changes();
-  {
-    const ReentryGuard guard;
-    const KnownSegments& known = known_segments;
-    if (guard.entered() && known.changes == now.changes && address >= known.first && address < known.limit &&
-        bytes <= known.limit - address && device->value_or(known.device) == known.device) {
-      *device = known.device;
-      return DriverBlock::kRecorded;
-    }
-  }
-  for (uint64_t at = address; at - address < bytes;) {
-    const std::optional<DriverMemory> memory = SegmentAt(caller, at, allocator);
-    if (!memory.has_value()) return DriverBlock::kOutside;
-    const DeviceId found = memory->live.attributes.device;
-    if (device->value_or(found) != found) return DriverBlock::kOtherDevice;
-    *device = found;
-    if (at == address) now.first = memory->start;
-    at = memory->start + static_cast<uint64_t>(memory->live.bytes);
-    now.limit = at;
-    now.device = found;
-  }
-  const ReentryGuard guard;
-  if (guard.entered()) known_segments = now;
-  return DriverBlock::kRecorded;
-}
-
 }  // namespace
+
+DriverBlock RecordKnownDriverBlock(const Caller& caller, const Pool& pool, uint64_t address, uint64_t bytes) {
+  if (Impl().FindBlock(pool, BufferId(address)).has_value()) return DriverBlock::kLive;
+  return Impl().RecordBlockIn(caller, pool, pool, BufferId(address), bytes) ? DriverBlock::kRecorded
+                                                                            : DriverBlock::kDropped;
+}
 
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
                               std::optional<DeviceId>* device) {
-  const DriverBlock made = MakeSegments(caller, address, bytes, allocator, device);
-  if (made != DriverBlock::kRecorded) return made;
-  if (Impl().FindBlock(BufferId(address)).has_value()) return DriverBlock::kLive;
-  const Attributes attributes = {device->value_or(kDefaultDevice), MemoryKind::kDevice, allocator};
-  return Profiler::Default().RecordBlockFrom(caller, BufferId(address), bytes, attributes) ? DriverBlock::kRecorded
-                                                                                           : DriverBlock::kDropped;
+  std::optional<Pool> around;
+  uint64_t at = address;
+  do {
+    std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(at));
+    if (!memory.has_value() && AdoptCudaMemoryFromBefore(at)) memory = DriverMemoryAt(BufferId(at));
+    if (!memory.has_value()) return DriverBlock::kOutside;
+    const std::optional<Pool> pool = PoolOf(*memory, allocator);
+    if (!pool.has_value() || device->value_or(pool->device) != pool->device) return DriverBlock::kOutside;
+    *device = pool->device;
+    if (!around.has_value()) around = pool;
+    at = memory->found.last + 1;
+  } while (at - address < bytes);
+  const Pool own = {around->device, allocator};
+  if (Impl().FindBlock(own, BufferId(address)).has_value()) return DriverBlock::kLive;
+  return Impl().RecordBlockIn(caller, own, *around, BufferId(address), bytes) ? DriverBlock::kRecorded
+                                                                              : DriverBlock::kDropped;
 }
 
-bool IsDriverSegment(uint64_t address) {
+std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  return memory.has_value() && memory->is_segment();
+  if (!memory.has_value() || !memory->is_segment()) return std::nullopt;
+  return memory->live.attributes.device;
 }
 
-std::optional<int64_t> DriverBlockBytes(DeviceId device, AllocatorId allocator) {
-  return Impl().BlockBytes(device, allocator);
-}
+int64_t ReservedBytes(const Pool& pool) { return Impl().ReservedBytes(pool); }
+int64_t AllocatedBytes(const Pool& pool) { return Impl().StatsOf(pool).bytes_allocated; }
+void EndDriverBlocks(const Pool& pool) { Impl().EndBlocks(pool); }
 
-void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }
+void CudaMemoryUnmaps(uint64_t address, size_t bytes) {
+  const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
+  if (memory.has_value() && memory->is_segment()) Impl().EndBlocksIn(memory->pool(), address, bytes);
+}
 
 }  // namespace hbmprof::internal
 

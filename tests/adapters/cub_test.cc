@@ -115,7 +115,7 @@ TEST_F(CubTest, FreeAllCachedWhileOthersAllocateIsExact) {
   ExpectExact(allocator, 0);
 }
 
-TEST_F(CubTest, CacheIsIdleMemoryOfTheFirstCaller) {
+TEST_F(CubTest, CacheIsIdleMemory) {
   TrackingCachingAllocator allocator(profiler_);
   void* memory = nullptr;
   ASSERT_EQ(allocator.DeviceAllocate(&memory, 1000), cudaSuccess);

@@ -213,6 +213,22 @@ TEST_F(CudaMrTest, SegmentsAndBlocksCountOnce) {
   EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);
 }
 
+TEST_F(CudaMrTest, OnlyDeviceMemoryIsThatOfPools) {
+  AdapterOptions options = Options(RecordAs::kSegments);
+  options.kind = MemoryKind::kPinnedHost;
+  Tracker segments(CountingResource{&counters_}, options);
+  options.record_as = RecordAs::kBlocks;
+  Tracker blocks(CountingResource{&counters_}, options);
+  void* const segment = AllocateNow(segments, 4096);
+  void* const block = AllocateNow(blocks, 100);
+  EXPECT_EQ(InUse(profiler_, "GPU:0", MemoryKind::kPinnedHost), 100);
+  EXPECT_EQ(InUse(profiler_, "GPU:0"), 0);
+  FreeNow(blocks, block, 100);
+  FreeNow(segments, segment, 4096);
+  EXPECT_EQ(InUse(profiler_, "GPU:0", MemoryKind::kPinnedHost), 0);
+  ExpectNoLosses(profiler_);
+}
+
 TEST_F(CudaMrTest, FreeThatThrowsIsCounted) {
   Tracker tracker(CountingResource{&counters_}, Options());
   void* const memory = AllocateNow(tracker, 100);

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -58,28 +57,29 @@ void InitializeCuda() {
   pytorch::init(fake_cuda_device_count());
 }
 
+// Expects that the sums of the profiler equal the counters of PyTorch and of the device, for each device.
+void ExpectExact() {
+  Profiler& profiler = Profiler::Default();
+  for (int device = 0; device < fake_cuda_device_count(); ++device) {
+    const std::string name = "GPU:" + std::to_string(device);
+    const auto stats = pytorch::getDeviceStats(static_cast<c10::DeviceIndex>(device));
+    const int64_t requested = stats.requested_bytes[0].current;  // 0: of all pools
+    const int64_t reserved = stats.reserved_bytes[0].current;
+    EXPECT_EQ(InUse(profiler, name, MemoryKind::kDevice), requested) << name;
+    EXPECT_EQ(InUse(profiler, name, MemoryKind::kPool), reserved - requested) << name;
+    EXPECT_EQ(InUse(profiler, name), reserved) << name;
+    const size_t context = fake_cuda_context_active(device) != 0 ? fake_cuda_context_bytes() : 0;
+    EXPECT_EQ(reserved, static_cast<int64_t>(fake_cuda_bytes_in_use(device) - context)) << name;
+  }
+  ExpectNoLosses(profiler);
+}
+
 // The allocator cannot be reset, so all tests of a process use one.
 class TorchTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     InitializeCuda();
     EXPECT_TRUE(TrackTorchAllocator().ok());
-  }
-
-  // Expects that the sums of the profiler equal the counters of PyTorch and of the device, for each device.
-  void ExpectExact() {
-    for (int device = 0; device < fake_cuda_device_count(); ++device) {
-      const std::string name = "GPU:" + std::to_string(device);
-      const auto stats = pytorch::getDeviceStats(static_cast<c10::DeviceIndex>(device));
-      const int64_t requested = stats.requested_bytes[0].current;  // 0: of all pools
-      const int64_t reserved = stats.reserved_bytes[0].current;
-      EXPECT_EQ(InUse(profiler_, name, MemoryKind::kDevice), requested) << name;
-      EXPECT_EQ(InUse(profiler_, name, MemoryKind::kPool), reserved - requested) << name;
-      EXPECT_EQ(InUse(profiler_, name), reserved) << name;
-      const size_t context = fake_cuda_context_active(device) != 0 ? fake_cuda_context_bytes() : 0;
-      EXPECT_EQ(reserved, static_cast<int64_t>(fake_cuda_bytes_in_use(device) - context)) << name;
-    }
-    ExpectNoLosses(profiler_);
   }
 
   Profiler& profiler_ = Profiler::Default();
@@ -99,7 +99,7 @@ bool IsInProcessWith(const std::string& settings) {
   return false;
 }
 
-void OperateOnTwoDevices(const std::function<void()>& expect_exact) {
+void OperateOnTwoDevices() {
   const auto live = OperateAtRandom(
       [](size_t bytes) {
         c10::cuda::set_device(static_cast<c10::DeviceIndex>(bytes % 2));
@@ -107,27 +107,25 @@ void OperateOnTwoDevices(const std::function<void()>& expect_exact) {
         return pytorch::raw_alloc(bytes);
       },
       [](void* memory, size_t /*bytes*/) { pytorch::raw_delete(memory); }, 3 * kMiB / 2);
-  expect_exact();
+  ExpectExact();
   pytorch::emptyCache();
-  expect_exact();
+  ExpectExact();
   for (size_t i = 0; i < live.size(); ++i) {
     if (i % 2 == 0) pytorch::raw_delete(live[i].first);
   }
   pytorch::emptyCache();
-  expect_exact();
+  ExpectExact();
   for (size_t i = 1; i < live.size(); i += 2) pytorch::raw_delete(live[i].first);
-  expect_exact();
+  ExpectExact();
   pytorch::emptyCache();
-  expect_exact();
+  ExpectExact();
 }
 
-TEST_F(TorchTest, RandomOperationsAreExact) {
-  OperateOnTwoDevices([this] { ExpectExact(); });
-}
+TEST_F(TorchTest, RandomOperationsAreExact) { OperateOnTwoDevices(); }
 
 TEST_F(TorchTest, ExpandableSegmentsAreExact) {
   if (!IsInProcessWith("expandable_segments:True")) return;
-  OperateOnTwoDevices([this] { ExpectExact(); });
+  OperateOnTwoDevices();
   EXPECT_GT(fake_cuda_calls("cuMemMap"), 0);
 }
 
@@ -179,6 +177,32 @@ TEST_F(TorchTest, FinalOutOfMemoryIsReported) {
 TEST_F(TorchTest, IsRecordedOnce) {
   const absl::Status again = TrackTorchAllocator();
   EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists) << again;
+}
+
+// Begins to record when there are blocks, and a cache of freed ones.
+void OperateFromBefore() {
+  InitializeCuda();
+  std::vector<void*> blocks;
+  for (const size_t bytes : {size_t{777}, 3 * kMiB, 30 * kMiB, 5 * kMiB, 70 * kMiB}) {
+    blocks.push_back(pytorch::raw_alloc(bytes));
+  }
+  for (const size_t freed : {1u, 2u}) pytorch::raw_delete(blocks[freed]);
+  ASSERT_TRUE(TrackTorchAllocator().ok());
+  ExpectExact();
+  pytorch::emptyCache();
+  ExpectExact();
+  blocks[1] = pytorch::raw_alloc(40 * kMiB);
+  ExpectExact();
+  for (const size_t kept : {0u, 1u, 3u, 4u}) pytorch::raw_delete(blocks[kept]);
+  pytorch::emptyCache();
+  ExpectExact();
+  EXPECT_EQ(InUse(Profiler::Default(), "GPU:0"), 0);
+}
+TEST(TorchFromBeforeTest, SegmentsAreExact) {
+  if (IsInProcessWith("backend:native")) OperateFromBefore();
+}
+TEST(TorchFromBeforeTest, ExpandableSegmentsAreExact) {
+  if (IsInProcessWith("expandable_segments:True")) OperateFromBefore();
 }
 
 TEST(TorchErrorsTest, AllocatorMustBeInitialized) {

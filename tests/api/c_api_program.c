@@ -120,20 +120,21 @@ static void check_pool(void) {
 
   EXPECT(hbmprof_record_segment(slab, 4096, &attributes) == 1);
   EXPECT(hbmprof_record_block(slab, 1000, &attributes) == 1);
-  EXPECT(hbmprof_record_block(slab + 2048, 100, NULL) == 1);
-  EXPECT(hbmprof_record_block_resize(slab, 500) == 1);
+  EXPECT(hbmprof_record_block(slab + 2048, 100, &attributes) == 1);
+  EXPECT(hbmprof_record_block_resize(slab, 500, &attributes) == 1);
+  EXPECT(hbmprof_record_block_resize(slab, 500, NULL) == 0); /* another pool */
   EXPECT(hbmprof_get_stats(device, &stats) == 0);
   EXPECT(stats.bytes_in_use == 4096);
   EXPECT(stats.pool_bytes == 4096);
-  EXPECT(stats.bytes_reserved == 4096 - 600);
+  EXPECT(stats.idle_bytes == 4096 - 600);
   EXPECT(stats.num_live == 3);
 
-  EXPECT(hbmprof_split_segment(slab, 2048) == 1);
-  EXPECT(hbmprof_split_segment(slab + 1, 10) == 0);
-  EXPECT(hbmprof_merge_segments(slab, slab + 2048) == 1);
   EXPECT(hbmprof_record_resize(slab, 3000) == 1);
-  EXPECT(hbmprof_record_block_free(slab) == 1);
-  EXPECT(hbmprof_record_block_free(slab) == 0);
+  EXPECT(hbmprof_record_block_free(slab, &attributes) == 1);
+  EXPECT(hbmprof_record_block_free(slab, &attributes) == 0);
+  EXPECT(hbmprof_record_segment(slab + 8192, 50, &attributes) == 1);
+  EXPECT(hbmprof_record_segment_free(slab + 8192, &attributes) == 1);
+  EXPECT(hbmprof_record_segment_free(slab + 8192, &attributes) == 0);
   EXPECT(hbmprof_get_stats(device, &stats) == 0);
   EXPECT(stats.bytes_in_use == 3000);
 

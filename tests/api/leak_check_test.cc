@@ -164,10 +164,10 @@ TEST_F(LeakCheckTest, IgnoresLoadedCode) {
 TEST_F(LeakCheckTest, IgnoresIdleMemoryOfPools) {
   const LeakCheck leaks(profiler_);
   static char segment[4096];
-  profiler_.RecordSegment(segment, sizeof(segment));
-  profiler_.RecordBlock(segment, 256);
+  profiler_.RecordSegment({}, segment, sizeof(segment));
+  profiler_.RecordBlock({}, segment, 256);
   EXPECT_EQ(leaks.LeakedBytes(), 256);
-  profiler_.RecordBlockFree(segment);
+  profiler_.RecordBlockFree({}, segment);
   EXPECT_EQ(leaks.LeakedBytes(), 0);
 }
 
@@ -234,8 +234,8 @@ TEST_F(PeakCheckTest, IdleMemoryOfPoolsCountsAndPinnedMemoryDoesNot) {
   PeakCheck peak(0, profiler_);
   static char segment[4096];
   static char pinned[100];
-  profiler_.RecordSegment(segment, sizeof(segment));
-  profiler_.RecordBlock(segment, 256);
+  profiler_.RecordSegment({}, segment, sizeof(segment));
+  profiler_.RecordBlock({}, segment, 256);
   ASSERT_TRUE(profiler_.RecordAlloc(pinned, sizeof(pinned), {kDefaultDevice, MemoryKind::kPinnedHost}));
   EXPECT_EQ(peak.PeakBytes(), 4096);
   EXPECT_THAT(peak.Report(), AllOf(HasSubstr("  4096 B in 1 buffer on GPU:0, pool"), Not(HasSubstr("pinned"))));

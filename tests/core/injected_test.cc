@@ -44,6 +44,9 @@ Snapshot Everything() {
     probe.processes = {{17, 5000, true}, {18, std::nullopt, false}};
     return probe;
   });
+  const Pool pool = {profiler.Device("GPU:0"), profiler.Allocator("slabs")};
+  EXPECT_TRUE(profiler.RecordSegment(pool, BufferId(4 * kAddress), 512));
+  EXPECT_TRUE(profiler.RecordBlock(pool, BufferId(4 * kAddress), 300));
   profiler.SetCounter("requests", -1);
   profiler.RecordDropped(5);
   ProfilerAccess::ImplOf(profiler).SetSnapshotFinisher([](Snapshot* snapshot) {
@@ -56,53 +59,62 @@ Snapshot Everything() {
   return snapshot;
 }
 
-TEST(RenameTest, ChangesIdAndNoTotal) {
+TEST(MakeSegmentTest, TakesAHandleAndChangesNoTotal) {
   Profiler profiler;
-  ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
-  ASSERT_TRUE(DriverAllocates(profiler, 2 * kAddress, 2000));
-  const DeviceStats before = profiler.Stats(kDefaultDevice);
+  const DeviceId gpu = profiler.Device("GPU:0");
+  const Pool pool = {gpu, profiler.Allocator("pool")};
+  const BufferId physical = BufferId::Handle(4, 1);
+  ASSERT_TRUE(profiler.RecordAlloc(physical, 4096, {gpu, MemoryKind::kVmm, {}}));
+  const DeviceStats before = profiler.Stats(gpu);
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
-  EXPECT_FALSE(impl.Rename(BufferId(kAddress), BufferId(2 * kAddress))) << "that one is live";
-  EXPECT_FALSE(impl.Rename(BufferId(3 * kAddress), BufferId(4 * kAddress))) << "that one is not";
-  EXPECT_TRUE(impl.Rename(BufferId(kAddress), BufferId(3 * kAddress)));
-  EXPECT_FALSE(profiler.FindBuffer(BufferId(kAddress)).has_value());
-  ASSERT_TRUE(profiler.FindBuffer(BufferId(3 * kAddress)).has_value());
-  EXPECT_EQ(profiler.FindBuffer(BufferId(3 * kAddress))->bytes, 1000);
-  const DeviceStats after = profiler.Stats(kDefaultDevice);
+  EXPECT_FALSE(impl.MakeSegment(BufferId::Handle(4, 2), pool)) << "it is not live";
+  EXPECT_FALSE(impl.MakeSegment(physical, {profiler.Device("GPU:1"), pool.allocator})) << "another device";
+  EXPECT_TRUE(impl.MakeSegment(physical, pool));
+  EXPECT_TRUE(impl.MakeSegment(physical, pool)) << "it is one already";
+  EXPECT_FALSE(impl.MakeSegment(physical, {gpu, profiler.Allocator("other")}));
+  EXPECT_EQ(impl.FindBuffer(physical)->attributes.kind, MemoryKind::kPool);
+  EXPECT_EQ(impl.ReservedBytes(pool), 4096);
+  const DeviceStats after = profiler.Stats(gpu);
   EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
   EXPECT_EQ(after.num_allocs, before.num_allocs);
   EXPECT_EQ(after.num_live, before.num_live);
-  EXPECT_TRUE(profiler.RecordFree(BufferId(3 * kAddress)));
+  EXPECT_EQ(after.idle_bytes, 4096);
+  EXPECT_TRUE(profiler.RecordFree(physical));
+  EXPECT_EQ(impl.ReservedBytes(pool), 0);
 }
 
-TEST(EndBlocksTest, EndsOnlyBlocksOfTheAllocator) {
+TEST(EndBlocksTest, EndsOnlyBlocksThatThePoolHandedOut) {
   Profiler profiler;
-  const AllocatorId ours = profiler.Allocator("ours");
-  const AllocatorId theirs = profiler.Allocator("theirs");
-  const Attributes of_ours = {kDefaultDevice, MemoryKind::kDevice, ours};
-  ASSERT_TRUE(profiler.RecordSegment(BufferId(kAddress), 4096, of_ours));
-  ASSERT_TRUE(profiler.RecordBlock(BufferId(kAddress), 1024, of_ours));
-  ASSERT_TRUE(profiler.RecordBlock(BufferId(kAddress + 1024), 512, {kDefaultDevice, MemoryKind::kDevice, theirs}));
-  ASSERT_TRUE(profiler.RecordBlock(BufferId(2 * kAddress), 256, of_ours)) << "in no segment";
-  const DeviceId other = profiler.Device("other");
-  ASSERT_TRUE(profiler.RecordBlock(BufferId(3 * kAddress), 128, {other, MemoryKind::kDevice, ours}));
+  const Pool ours = {kDefaultDevice, profiler.Allocator("ours")};
+  const Pool theirs = {kDefaultDevice, profiler.Allocator("theirs")};
+  const Pool elsewhere = {profiler.Device("other"), ours.allocator};
   ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
-  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, ours), 1024 + 256);
-  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, theirs), 512);
-  EXPECT_EQ(impl.BlockBytes(other, ours), 128);
-  impl.EndBlocks(kDefaultDevice, ours);
-  EXPECT_EQ(impl.BlockBytes(kDefaultDevice, ours), 0);
-  const DeviceStats stats = profiler.Stats(kDefaultDevice);
-  EXPECT_EQ(stats.bytes_in_use, 4096);
-  EXPECT_EQ(stats.pool_bytes, 4096);
-  EXPECT_EQ(stats.bytes_reserved, 4096 - 512);
-  EXPECT_EQ(profiler.Stats(other).bytes_in_use, 128);
+  const Caller caller = Caller::OfThisFunction();
+  for (const Pool& pool : {ours, theirs, elsewhere}) {
+    const BufferId address((static_cast<uint64_t>(pool.device) * 16 + static_cast<uint64_t>(pool.allocator)) << 40);
+    ASSERT_TRUE(profiler.RecordSegment(pool, address, 4096));
+    ASSERT_TRUE(profiler.RecordBlock(pool, address, 512));
+  }
+  ASSERT_TRUE(impl.RecordBlockIn(caller, {kDefaultDevice, {}}, ours, BufferId(kAddress / 2), 64)) << "a pool inside it";
+  impl.EndBlocks(ours);
+  EXPECT_EQ(impl.StatsOf(ours).bytes_allocated, 0);
+  EXPECT_EQ(impl.StatsOf(ours).bytes_reserved, 4096);
+  EXPECT_EQ(impl.StatsOf(theirs).bytes_allocated, 512);
+  EXPECT_EQ(impl.StatsOf(elsewhere).bytes_allocated, 512);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 2 * 4096);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).idle_bytes, 2 * 4096 - 512);
+
+  ASSERT_TRUE(profiler.RecordBlock(ours, BufferId(kAddress), 64));
+  ASSERT_TRUE(profiler.RecordBlock(ours, BufferId(kAddress + 1024), 64));
+  impl.EndBlocksIn(ours, kAddress + 1024, 1024);
+  EXPECT_TRUE(impl.FindBlock(ours, BufferId(kAddress)).has_value());
+  EXPECT_FALSE(impl.FindBlock(ours, BufferId(kAddress + 1024)).has_value());
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
 TEST(SnapshotBytes, RoundTripIsUnchanged) {
   const Snapshot before = Everything();
-  ASSERT_EQ(before.samples.size(), 2u);
+  ASSERT_EQ(before.samples.size(), 5u);
   const std::string bytes = ToBytes(before);
   Snapshot after;
   ASSERT_TRUE(FromBytes(bytes, &after));
@@ -111,7 +123,7 @@ TEST(SnapshotBytes, RoundTripIsUnchanged) {
   EXPECT_EQ(after.samples[0].inuse_bytes, 1000);
   EXPECT_EQ(after.allocators, before.allocators);
   EXPECT_EQ(after.counters, before.counters);
-  EXPECT_EQ(after.warnings, std::vector<std::string>{"2 samples"});
+  EXPECT_EQ(after.warnings, std::vector<std::string>{"5 samples"});
   EXPECT_EQ(after.host, before.host);
   EXPECT_EQ(after.environment.back(), (std::pair<std::string, std::string>("RANK", "3")));
   EXPECT_EQ(after.process_id, before.process_id);
@@ -121,6 +133,11 @@ TEST(SnapshotBytes, RoundTripIsUnchanged) {
   EXPECT_EQ(after.modules[0].path, before.modules[0].path);
   ASSERT_EQ(after.devices.size(), 1u);
   EXPECT_EQ(after.devices[0].name, "GPU:0");
+  ASSERT_EQ(after.devices[0].pools.size(), 1u);
+  EXPECT_EQ(after.devices[0].pools[0].name, "slabs");
+  EXPECT_EQ(after.devices[0].pools[0].peak_bytes_allocated, 300);
+  EXPECT_EQ(after.devices[0].pools[0].idle_bytes, 212);
+  EXPECT_EQ(after.devices[0].spaces[0].idle_bytes, 212);
   EXPECT_EQ(after.devices[0].spaces[0].baseline, -3);
   EXPECT_EQ(after.devices[0].spaces[1].baseline, std::nullopt);
   EXPECT_EQ(after.devices[0].spaces[0].driver_scope, DriverScope::kProcess);

@@ -45,7 +45,7 @@ extern "C" [[gnu::noinline]] bool user_records(uint64_t address, size_t bytes, c
   return Profiler::Default().RecordAlloc(Id(address), bytes, attributes);
 }
 extern "C" [[gnu::noinline]] bool user_records_block(uint64_t address, size_t bytes) {
-  return Profiler::Default().RecordBlock(Id(address), bytes);
+  return Profiler::Default().RecordBlock({}, Id(address), bytes);
 }
 
 class Driver : public hbmprof::DeviceAllocator {
@@ -130,17 +130,17 @@ void AllOfIt(int round) {
   }
   // A pool with a declared segment, and one without.
   const CUdeviceptr segment = vendor_allocates(kMiB);
-  CHECK_THAT(profiler.RecordSegment(Id(segment), kMiB, {{}, {}, profiler.Allocator("pool")}));
+  CHECK_THAT(profiler.RecordSegment({{}, profiler.Allocator("pool")}, Id(segment), kMiB));
   for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records_block(segment + i * 16 * kKiB, 16 * kKiB));
-  for (size_t i = 0; i < 16; i += 2) CHECK_THAT(profiler.RecordBlockFree(Id(segment + i * 16 * kKiB)));
+  for (size_t i = 0; i < 16; i += 2) CHECK_THAT(profiler.RecordBlockFree({}, Id(segment + i * 16 * kKiB)));
   const CUdeviceptr slab = vendor_allocates(kMiB);
   for (size_t i = 0; i < 16; ++i) CHECK_THAT(user_records(slab + i * 4 * kKiB, 4 * kKiB, {}));
   for (size_t i = 0; i < 16; i += 3) CHECK_THAT(profiler.RecordFree(Id(slab + i * 4 * kKiB)));
   // Pools that end, with all their blocks.
   const CUdeviceptr ended = vendor_allocates(kMiB);
-  CHECK_THAT(profiler.RecordSegment(Id(ended), kMiB));
+  CHECK_THAT(profiler.RecordSegment({}, Id(ended), kMiB));
   CHECK_THAT(user_records_block(ended, kKiB));
-  CHECK_THAT(profiler.RecordFree(Id(ended)));
+  CHECK_THAT(profiler.RecordSegmentFree({}, Id(ended)) == kMiB);
   Free(ended);
   const CUdeviceptr dropped = vendor_allocates(kMiB);
   CHECK_THAT(user_records(dropped + kKiB, kKiB, {}));
@@ -162,13 +162,15 @@ void AllOfIt(int round) {
   CHECK_THAT(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0) == kSuccess);
   CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
   CHECK_THAT(cuMemMap(mapped, 2 * kMiB, 0, handle, 0) == kSuccess);
-  CHECK_THAT(!user_records(mapped + kKiB, kKiB, {}));
-  CHECK_THAT(!user_records_block(mapped, kKiB));
-  CHECK_THAT(!profiler.RecordFree(Id(mapped + kKiB)));
-  CHECK_THAT(!profiler.RecordBlockFree(Id(mapped)));
+  CHECK_THAT(user_records(mapped + kKiB, kKiB, {}));
+  CHECK_THAT(user_records_block(mapped, kKiB));
+  CHECK_THAT(profiler.RecordFree(Id(mapped + kKiB)) == kKiB);
+  CHECK_THAT(profiler.RecordBlockFree({}, Id(mapped)) == kKiB);
   void* pinned = nullptr;
   CHECK_THAT(cuMemHostAlloc(&pinned, kMiB, 0) == kSuccess);
   CHECK_THAT(!user_records(reinterpret_cast<uintptr_t>(pinned) + kKiB, kKiB, {}));
+  CHECK_THAT(!user_records_block(reinterpret_cast<uintptr_t>(pinned), kKiB));
+  CHECK_THAT(!profiler.RecordBlockFree({}, pinned));
   // Memory that the driver has not allocated.
   Attributes simulated;
   simulated.device = profiler.Device("sim:0");
@@ -213,15 +215,23 @@ void Functions() {
   CHECK_THAT(profiler.RecordFree(Id(slab)) == kKiB && profiler.FindBuffer(Id(slab))->bytes == kMiB);
   CHECK_THAT(user_records(slab, kKiB, {}));
   CHECK_THAT(profiler.FindBuffer(Id(slab))->bytes == kKiB && InUse() == kMiB);
-  CHECK_THAT(profiler.Stats(gpu).bytes_reserved == kMiB - 2 * kKiB);
+  CHECK_THAT(profiler.Stats(gpu).idle_bytes == kMiB - 2 * kKiB);
   // A view of the whole changes nothing, one of a part counts nothing.
   CHECK_THAT(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)) == 0);
   // Blocks can be resized; the driver's memory keeps its size, and is one segment.
-  CHECK_THAT(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize(Id(slab), kKiB / 2));
-  CHECK_THAT(profiler.Stats(gpu).bytes_reserved == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
-  CHECK_THAT(!profiler.SplitSegment(Id(slab), kMiB / 2));
+  CHECK_THAT(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize({}, Id(slab), kKiB / 2));
+  CHECK_THAT(profiler.Stats(gpu).idle_bytes == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
+  // A block can become the segment of a pool inside the first one; other memory in it cannot.
+  const hbmprof::Pool inner = {gpu, profiler.Allocator("inner")};
+  CHECK_THAT(!profiler.RecordSegment(inner, Id(slab + 8 * kKiB), kKiB));
+  CHECK_THAT(profiler.RecordSegment(inner, Id(slab + kKiB), 3 * kKiB) && InUse() == kMiB);
+  CHECK_THAT(profiler.RecordBlock(inner, Id(slab + kKiB), kKiB) && InUse() == kMiB);
+  CHECK_THAT(profiler.Stats(gpu).idle_bytes == kMiB - 3 * kKiB / 2);
+  CHECK_THAT(profiler.RecordBlockFree(inner, Id(slab + kKiB)) == kKiB);
+  CHECK_THAT(profiler.RecordSegmentFree(inner, Id(slab + kKiB)) == 3 * kKiB);
+  CHECK_THAT(profiler.Stats(gpu).idle_bytes == kMiB - 7 * kKiB / 2 && InUse() == kMiB);
   Free(slab);
   CHECK_THAT(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
@@ -244,13 +254,11 @@ void Functions() {
   CHECK_THAT(user_records(whole, kKiB, {gpu, {}, {}}) && InUse() == kKiB && profiler.RecordFree(Id(whole)));
   CHECK_THAT(InUse() == 0);
 
-  // The program's own segments grow, split and merge.
-  const BufferId first(uint64_t{1} << 47);
-  const BufferId second((uint64_t{1} << 47) + 2 * kMiB);
-  CHECK_THAT(profiler.RecordSegment(first, kMiB, {gpu, {}, {}}) && profiler.RecordResize(first, 3 * kMiB));
-  CHECK_THAT(profiler.SplitSegment(first, 2 * kMiB) && profiler.FindBuffer(second)->bytes == kMiB);
-  CHECK_THAT(profiler.MergeSegments(first, second) && profiler.FindBuffer(first)->bytes == 3 * kMiB);
-  CHECK_THAT(InUse() == 3 * kMiB && profiler.RecordFree(first) && InUse() == 0);
+  // Segments of the program's own.
+  const BufferId own_segment(uint64_t{1} << 47);
+  CHECK_THAT(profiler.RecordSegment(inner, own_segment, kMiB) && profiler.RecordResize(own_segment, 3 * kMiB));
+  CHECK_THAT(profiler.RecordBlock(inner, own_segment, kKiB) && profiler.RecordBlockFree(inner, own_segment) == kKiB);
+  CHECK_THAT(InUse() == 3 * kMiB && profiler.RecordSegmentFree(inner, own_segment) == 3 * kMiB && InUse() == 0);
 
   // The program's own devices have its probes, and can be dropped.
   const hbmprof::DeviceId simulated = profiler.Device("sim:0");
@@ -364,7 +372,7 @@ void SignalHandler() {
     const bool block = user_records_block(slab + static_cast<unsigned>(i) % 64 * kKiB, kKiB);
     CHECK_THAT(whole && block);
     if (i % 1000 == 0) static_cast<void>(Profiler::Default().TakeSnapshot());
-    CHECK_THAT(Profiler::Default().RecordBlockFree(Id(slab + static_cast<unsigned>(i) % 64 * kKiB)));
+    CHECK_THAT(Profiler::Default().RecordBlockFree({}, Id(slab + static_cast<unsigned>(i) % 64 * kKiB)));
     CHECK_THAT(Profiler::Default().RecordFree(Id(ptr)));
     Free(ptr);
   }

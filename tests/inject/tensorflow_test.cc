@@ -46,7 +46,7 @@ void ExpectTotals(const ProfileView& view, const CommandResult& run, int device)
   EXPECT_EQ(view.Sum("inuse_space", is_block), allocated);
   EXPECT_EQ(view.SumWhere("inuse_space", "device", name), driver);
   EXPECT_EQ(view.Comment("device " + name, "pool"), std::to_string(driver));
-  EXPECT_EQ(view.Comment("device " + name, "reserved"), std::to_string(driver - allocated));
+  EXPECT_EQ(view.Comment("device " + name, "idle"), std::to_string(driver - allocated));
 }
 
 class TensorflowReleaseTest : public ::testing::TestWithParam<std::string> {
@@ -176,7 +176,7 @@ TEST_P(TensorflowWrongReportTest, ShowsSegmentsAndReason) {
   const ProfileView view = ViewDouble(GetParam().name);
   EXPECT_EQ(view.Sum("inuse_objects", &IsBlock), 0);
   EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(20 * kMiB));
-  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(20 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "idle"), std::to_string(20 * kMiB));
   const std::string text = view.Comment("warning", "text");
   EXPECT_THAT(text, HasSubstr("TensorFlow's%20blocks%20are%20not%20shown,%20only%20its%20segments"));
   EXPECT_THAT(text, HasSubstr(GetParam().reason));
@@ -208,7 +208,7 @@ TEST(TensorflowDoubleTest, UnknownFirstReportIsAWarning) {
 TEST(TensorflowDoubleTest, ReportsThatAgreeAreBlocks) {
   const ProfileView view = ViewDouble("");
   EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 3 * kMiB);
-  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), std::to_string(17 * kMiB));
+  EXPECT_EQ(view.Comment("device GPU:0", "idle"), std::to_string(17 * kMiB));
   ExpectNoWarning(view);
 }
 

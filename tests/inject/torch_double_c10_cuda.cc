@@ -45,7 +45,6 @@ void SleepAndWakeUp() {
 
 int double_allocate(const char* scenario_name) {
   const std::string_view scenario = scenario_name;
-  const CUdeviceptr other = DoubleSegment(1);
   const CUdeviceptr segment = DoubleSegment(0);
   const auto bytes = static_cast<int64_t>(kMiB);
   const auto block = [&](size_t number) { return segment + number * kMiB; };
@@ -61,8 +60,6 @@ int double_allocate(const char* scenario_name) {
   if (scenario == "unknown free") Report(block(8), -bytes, 2 * kMiB, 20 * kMiB);
   if (scenario == "free of another size") Report(block(1), -2 * bytes, 1 * kMiB, 20 * kMiB);
   if (scenario == "live twice") Report(block(1), bytes, 4 * kMiB, 20 * kMiB);
-  if (scenario == "outside") Report(block(19) + kMiB / 2, bytes, 4 * kMiB, 20 * kMiB);
-  if (scenario == "other device") Report(other, bytes, 4 * kMiB, 20 * kMiB);
   if (scenario == "device number") Report(block(3), bytes, kMiB, 20 * kMiB, 100);
   if (scenario == "out of memory") {
     c10::reportOutOfMemoryToProfiler(4711, 815, 42, {kCuda, 0});

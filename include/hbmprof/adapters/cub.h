@@ -27,16 +27,16 @@
 namespace hbmprof::adapters {
 
 // A cub::CachingDeviceAllocator. Its functions do what CUB's do, with these records: each allocation is a block with
-// the size that CUB has rounded up and the stack of the caller. Cached memory is of kind `pool`, with the stack of the
-// call that took it from CUDA. So, for each device, the sum of the blocks is CUB's counter cached_bytes[device].live,
-// and that of the idle memory is cached_bytes[device].free. The label `device` is "GPU:<ordinal>", the label
+// the size that CUB has rounded up and the stack of the caller. Cached memory is the idle memory of the pool. So, for
+// each device, the sum of the blocks is CUB's counter cached_bytes[device].live, and the idle memory is
+// cached_bytes[device].free. The label `device` is "GPU:<ordinal>", the label
 // `allocator` is "cub". A failure with cudaErrorMemoryAllocation is reported (out_of_memory.h). Thread-safe, as CUB's.
 //
 // Call these functions on this type, not on its base, whose functions are not virtual. `profiler` must live longer than
 // this object.
 //
 // Limit: if CUDA has no memory, CUB frees its cache and tries again. The records of that cache are removed after the
-// call. If another pool gets the same memory from CUDA before that, its segment may not be recorded.
+// call. If another allocator records the same memory before that, its record replaces that of the cache.
 class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   using Base = cub::CachingDeviceAllocator;
 
@@ -138,11 +138,15 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     const Key key(Resolve(device), memory);
     size_t bytes = 0;
     bool has_ended = false;  // the record of the segment
-    const bool was_block = profiler_.RecordBlockFree(memory).has_value();
+    bool was_block = false;
     {
+      const std::lock_guard<std::mutex> lock(mutex);
+      const auto device_id = devices_.find(key.first);
+      if (device_id != devices_.end()) {
+        was_block = profiler_.RecordBlockFree({device_id->second, allocator_}, memory).has_value();
+      }
       // The record of memory that goes back to CUDA is removed before that. CUB decides by the size of its cache, which
       // other threads change, so the decision is checked afterwards.
-      const std::lock_guard<std::mutex> lock(mutex);
       const auto live = live_blocks.find(BlockDescriptor(memory, key.first));
       if (live != live_blocks.end()) {
         bytes = live->bytes;
@@ -167,33 +171,32 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   // Records an allocation, which no other thread can free yet.
   void Record(const Caller& caller, const Key& key) {
     if (key.second == nullptr) return;
-    Attributes attributes;
+    Pool pool;
     size_t bytes = 0;
     {
       const std::lock_guard<std::mutex> lock(mutex);
       const auto block = live_blocks.find(BlockDescriptor(key.second, key.first));
       if (block == live_blocks.end()) return;
       bytes = block->bytes;
-      attributes = {DeviceOf(key.first), MemoryKind::kDevice, allocator_};
+      pool = PoolOf(key.first);
       const auto [segment, is_new] = segments_.try_emplace(key, bytes);
       if (is_new || segment->second != bytes) {
+        if (!is_new) EndSegment(key);
         segment->second = bytes;
-        if (!profiler_.RecordSegmentFrom(caller, key.second, bytes, attributes)) {
-          profiler_.RecordResize(key.second, bytes);
-        }
+        profiler_.RecordSegmentFrom(caller, pool, key.second, bytes);
         // If CUB has freed its cache to make this allocation, there are more segments than CUB has memory.
         if (segments_.size() != live_blocks.size() + cached_blocks.size()) RemoveFreedSegments();
       }
     }
-    profiler_.RecordBlockFrom(caller, key.second, bytes, attributes);
+    profiler_.RecordBlockFrom(caller, pool, key.second, bytes);
   }
 
   // --- The functions below need CUB's lock. ---
 
-  DeviceId DeviceOf(int ordinal) {
-    const auto [device, is_new] = devices_.try_emplace(ordinal);
-    if (is_new) device->second = profiler_.Device(NameOf(ordinal));
-    return device->second;
+  Pool PoolOf(int ordinal) {
+    auto device = devices_.find(ordinal);
+    if (device == devices_.end()) device = devices_.emplace(ordinal, profiler_.Device(NameOf(ordinal))).first;
+    return {device->second, allocator_};
   }
 
   State StateOf(const Key& key, size_t bytes) const {
@@ -206,12 +209,17 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     return is_cached ? State::kCached : State::kGone;
   }
 
-  // Removes the segment. Returns whether there was one.
-  bool TakeSegment(const Key& key) { return segments_.erase(key) != 0 && profiler_.RecordFree(key.second).has_value(); }
+  // Ends the record of the segment. Returns whether there was one: the memory may belong to another allocator by now.
+  bool EndSegment(const Key& key) {
+    const std::optional<LiveBuffer> record = profiler_.FindBuffer(key.second);
+    return record.has_value() && record->attributes.kind == MemoryKind::kPool &&
+           profiler_.RecordSegmentFree(PoolOf(key.first), key.second).has_value();
+  }
+  bool TakeSegment(const Key& key) { return segments_.erase(key) != 0 && EndSegment(key); }
   void AddSegment(const Caller& caller, const Key& key, size_t bytes) {
     try {
       segments_.try_emplace(key, bytes);
-      profiler_.RecordSegmentFrom(caller, key.second, bytes, {DeviceOf(key.first), MemoryKind::kDevice, allocator_});
+      profiler_.RecordSegmentFrom(caller, PoolOf(key.first), key.second, bytes);
     } catch (const std::bad_alloc&) {
       profiler_.RecordDropped(bytes);
     }
@@ -225,9 +233,7 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
         ++segment;
         continue;
       }
-      // If another allocator has recorded this memory in the meantime, the record is not a pool's.
-      const std::optional<LiveBuffer> record = profiler_.FindBuffer(key.second);
-      if (record.has_value() && record->attributes.kind == MemoryKind::kPool) profiler_.RecordFree(key.second);
+      EndSegment(key);
       segment = segments_.erase(segment);
     }
   }

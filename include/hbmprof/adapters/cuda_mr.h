@@ -4,8 +4,8 @@
 //   void* p = resource.allocate(stream, bytes, alignment);         // the concept of newer releases of CCCL
 //   void* q = resource.allocate_async(bytes, alignment, stream);   // the concept of CCCL 3.0
 //
-// A pool on top of a resource, with both recorded: the profile shows each block with the stack of its user, and the
-// idle rest of the pool as kind `pool`.
+// A pool on top of a resource, with both recorded under the same name: the profile shows each block with the stack of
+// its user, and the idle memory of the pool.
 //
 //   using hbmprof::adapters::RecordAs;
 //   hbmprof::adapters::TrackingResource segments(cuda_resource, {"GPU:0", "rmm", {}, RecordAs::kSegments});

@@ -29,12 +29,14 @@ namespace hbmprof::adapters {
 enum class RecordAs {
   kBuffers,   // the allocator is no pool, or a pool whose segments are not recorded (Profiler::RecordAlloc)
   kSegments,  // a pool takes its segments from the allocator (Profiler::RecordSegment)
-  kBlocks,    // the allocator is a pool on top of a recorded allocator (Profiler::RecordBlock)
+  kBlocks,    // the allocator is the pool (Profiler::RecordBlock); its segments are recorded with the same labels
 };
 
 struct AdapterOptions {
   std::string_view device = "GPU:0";  // the label `device`
-  std::string_view allocator = {};    // the label `allocator`; empty: the adapter's own
+  std::string_view allocator = {};    // the label `allocator` and the name of the pool; empty: the adapter's own
+  // Only device memory can be that of a pool. For memory of other kinds, kSegments records nothing, and kBlocks records
+  // buffers.
   MemoryKind kind = MemoryKind::kDevice;
   RecordAs record_as = RecordAs::kBuffers;
   Profiler* profiler = nullptr;  // null: Profiler::Default()
@@ -52,6 +54,7 @@ class AdapterRecorder {
     attributes_.device = profiler_->Device(options.device);
     attributes_.kind = options.kind;
     attributes_.allocator = profiler_->Allocator(options.allocator.empty() ? default_allocator : options.allocator);
+    if (record_as_ == RecordAs::kBlocks && !IsDeviceMemory()) record_as_ = RecordAs::kBuffers;
   }
 
   // Records memory after it was allocated, with a stack that begins at `caller`.
@@ -61,16 +64,18 @@ class AdapterRecorder {
         profiler_->RecordAllocFrom(caller, memory, bytes, attributes_);
         break;
       case RecordAs::kSegments:
-        profiler_->RecordSegmentFrom(caller, memory, bytes, attributes_);
+        if (IsDeviceMemory()) profiler_->RecordSegmentFrom(caller, OwnPool(), memory, bytes);
         break;
       case RecordAs::kBlocks:
-        profiler_->RecordBlockFrom(caller, memory, bytes, attributes_);
+        profiler_->RecordBlockFrom(caller, OwnPool(), memory, bytes);
         break;
     }
   }
   // Removes the record of memory before it is freed.
   std::optional<int64_t> BeforeFree(void* memory) const noexcept {
-    return record_as_ == RecordAs::kBlocks ? profiler_->RecordBlockFree(memory) : profiler_->RecordFree(memory);
+    if (record_as_ == RecordAs::kBuffers) return profiler_->RecordFree(memory);
+    if (record_as_ == RecordAs::kBlocks) return profiler_->RecordBlockFree(OwnPool(), memory);
+    return IsDeviceMemory() ? profiler_->RecordSegmentFree(OwnPool(), memory) : std::nullopt;
   }
   // Counts that the memory of a removed record could not be freed.
   void NotFreed() const noexcept { profiler_->RecordRefusedFree(); }
@@ -82,9 +87,11 @@ class AdapterRecorder {
   }
 
   Profiler& profiler() const { return *profiler_; }
-  const Attributes& attributes() const { return attributes_; }
 
  private:
+  bool IsDeviceMemory() const { return SpaceOf(attributes_.kind) == MemorySpace::kDevice; }
+  Pool OwnPool() const { return {attributes_.device, attributes_.allocator}; }
+
   Profiler* profiler_;
   std::string device_;
   RecordAs record_as_;

@@ -209,6 +209,14 @@ int WithAttributes(const hbmprof_attributes* given, const Use& use) {
   });
 }
 
+// Like WithAttributes, with use(profiler, pool).
+template <typename Use>
+int WithPool(const hbmprof_attributes* given, const Use& use) {
+  return WithAttributes(given, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& attributes) {
+    return use(profiler, hbmprof::Pool{attributes.device, attributes.allocator});
+  });
+}
+
 // Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
 // if the host has no memory.
 template <typename Find>
@@ -371,15 +379,15 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
 
 [[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-    return profiler.RecordSegmentFrom(caller, address, bytes, with);
+  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+    return profiler.RecordSegmentFrom(caller, pool, address, bytes);
   });
 }
 
 [[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-    return profiler.RecordBlockFrom(caller, address, bytes, with);
+  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+    return profiler.RecordBlockFrom(caller, pool, address, bytes);
   });
 }
 
@@ -387,8 +395,16 @@ int hbmprof_record_free(const void* ptr) {
   return WithDefault([&](hbmprof::Profiler& profiler) { return profiler.RecordFree(ptr).has_value(); });
 }
 
-int hbmprof_record_block_free(const void* address) {
-  return WithDefault([&](hbmprof::Profiler& profiler) { return profiler.RecordBlockFree(address).has_value(); });
+int hbmprof_record_segment_free(const void* address, const hbmprof_attributes* attributes) {
+  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+    return profiler.RecordSegmentFree(pool, address).has_value();
+  });
+}
+
+int hbmprof_record_block_free(const void* address, const hbmprof_attributes* attributes) {
+  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+    return profiler.RecordBlockFree(pool, address).has_value();
+  });
 }
 
 void hbmprof_record_refused_free(void) {
@@ -402,19 +418,10 @@ int hbmprof_record_resize(const void* ptr, size_t bytes) {
   return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordResize(ptr, bytes)); });
 }
 
-int hbmprof_record_block_resize(const void* address, size_t bytes) {
-  return WithDefault(
-      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordBlockResize(address, bytes)); });
-}
-
-int hbmprof_split_segment(const void* address, size_t bytes) {
-  return WithDefault(
-      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.SplitSegment(address, bytes)); });
-}
-
-int hbmprof_merge_segments(const void* first, const void* second) {
-  return WithDefault(
-      [&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.MergeSegments(first, second)); });
+int hbmprof_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
+  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+    return static_cast<bool>(profiler.RecordBlockResize(pool, address, bytes));
+  });
 }
 
 void hbmprof_drop_device(int device) {
@@ -468,7 +475,7 @@ static int GetStats(const char* function, int device, int space, hbmprof_stats* 
   all.num_live = of_device.num_live;
   all.largest_alloc_size = of_device.largest_alloc_size;
   all.pool_bytes = of_device.pool_bytes;
-  all.bytes_reserved = of_device.bytes_reserved;
+  all.idle_bytes = of_device.idle_bytes;
   all.bytes_limit = known(of_device.bytes_limit);
   all.largest_free_block_bytes = known(of_device.largest_free_block_bytes);
   all.driver_bytes_in_use = known(of_device.driver_bytes_in_use);

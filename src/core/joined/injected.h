@@ -33,15 +33,13 @@ enum InjectedPart : uint32_t {
 
 // The functions of Profiler that a joined profiler only passes on while it is enabled: F(Result, Name, parameters,
 // arguments). Each of them is a function of the table, of ProfilerImpl and of src/inject/injected_profiler.cc.
-#define HBMPROF_FORWARDED(F)                                                                \
-  F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                           \
-  F(bool, RecordBlockResize, (BufferId address, size_t bytes), (address, bytes))            \
-  F(bool, SplitSegment, (BufferId address, size_t bytes), (address, bytes))                 \
-  F(bool, MergeSegments, (BufferId first, BufferId second), (first, second))                \
-  F(void, RecordDropped, (size_t bytes), (bytes))                                           \
-  F(void, RecordRefusedFree, (), ())                                                        \
-  F(uint32_t, KeepSite, (const Caller& caller, size_t bytes, const Attributes& attributes), \
-    (caller, bytes, attributes))                                                            \
+#define HBMPROF_FORWARDED(F)                                                                             \
+  F(bool, RecordResize, (BufferId id, size_t bytes), (id, bytes))                                        \
+  F(bool, RecordBlockResize, (const Pool& pool, BufferId address, size_t bytes), (pool, address, bytes)) \
+  F(void, RecordDropped, (size_t bytes), (bytes))                                                        \
+  F(void, RecordRefusedFree, (), ())                                                                     \
+  F(uint32_t, KeepSite, (const Caller& caller, size_t bytes, const Attributes& attributes),              \
+    (caller, bytes, attributes))                                                                         \
   F(bool, RecordAllocAt, (uint32_t site, BufferId id, size_t bytes), (site, id, bytes))
 
 // No function throws. Only functions with a Receive, probes and the `end` of a probe call functions of the linked copy.
@@ -50,6 +48,8 @@ enum InjectedPart : uint32_t {
 // that return an int return 0 if the host has no memory.
 struct InjectedProfiler {
   using Record = bool(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
+  using RecordInPool = bool(const Caller& caller, const Pool& pool, BufferId address, size_t bytes);
+  using EndInPool = int64_t(const Pool& pool, BufferId address);  // -1: no record
   // Receives bytes (snapshot_bytes.h), which are valid only during the call. Must not throw. If the injected library
   // calls it, allocations of the thread during the call are not recorded.
   using Receive = void(void* argument, const char* bytes, size_t size);
@@ -62,10 +62,11 @@ struct InjectedProfiler {
 
   int (*start)();  // makes the profiler
   Record* RecordAlloc;
-  Record* RecordSegment;
-  Record* RecordBlock;
+  RecordInPool* RecordSegment;
+  RecordInPool* RecordBlock;
   int64_t (*record_free)(BufferId id);  // -1: no record
-  int64_t (*record_block_free)(BufferId address);
+  EndInPool* record_segment_free;
+  EndInPool* record_block_free;
 #define HBMPROF_DECLARE(Result, Name, parameters, arguments) Result(*Name) parameters;
   HBMPROF_FORWARDED(HBMPROF_DECLARE)
 #undef HBMPROF_DECLARE
@@ -109,7 +110,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 7;
+inline constexpr uint32_t kInjectedVersion = 8;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";

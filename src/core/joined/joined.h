@@ -23,7 +23,12 @@ class Joined {
   explicit Joined(const InjectedProfiler& injected) : injected_(injected) {}
 
   std::optional<int64_t> RecordFree(BufferId id) const { return Freed(injected_.record_free(id)); }
-  std::optional<int64_t> RecordBlockFree(BufferId address) const { return Freed(injected_.record_block_free(address)); }
+  std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address) const {
+    return Freed(injected_.record_segment_free(pool, address));
+  }
+  std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) const {
+    return Freed(injected_.record_block_free(pool, address));
+  }
   std::optional<LiveBuffer> FindBuffer(BufferId id) const;
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 

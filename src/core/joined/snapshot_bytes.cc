@@ -67,9 +67,13 @@ class Stream {
   }
   void PassOne(DeviceStats& value) {
     Pass(value.bytes_in_use, value.peak_bytes_in_use, value.num_allocs, value.num_live, value.largest_alloc_size,
-         value.pool_bytes, value.bytes_reserved, value.bytes_limit, value.bytes_free, value.largest_free_block_bytes,
+         value.pool_bytes, value.idle_bytes, value.bytes_limit, value.bytes_free, value.largest_free_block_bytes,
          value.driver_bytes_in_use, value.driver_peak_bytes_in_use, value.driver_scope, value.driver_cache_bytes,
          value.unaccounted, value.baseline);
+  }
+  void PassOne(PoolStats& value) {
+    Pass(value.name, value.bytes_reserved, value.bytes_allocated, value.idle_bytes, value.peak_bytes_reserved,
+         value.peak_bytes_allocated, value.segments);
   }
   void PassOne(DeviceProbe& value) {
     Pass(value.bytes_limit, value.bytes_free, value.largest_free_block_bytes, value.driver_bytes_in_use,
@@ -83,7 +87,8 @@ class Stream {
   }
   void PassOne(Snapshot::Sample& value) {
     Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
-         value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
+         value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes,
+         value.reserved_objects, value.reserved_bytes, value.pool_peak_objects, value.pool_peak_bytes, value.born,
          value.freed_by_octave);
   }
   void PassOne(Snapshot::Sample::Born& value) { Pass(value.birth_class, value.objects, value.bytes); }
@@ -96,7 +101,7 @@ class Stream {
   void PassOne(Snapshot::Device& value) {
     Pass(value.name);
     for (DeviceStats& space : value.spaces) Pass(space);
-    Pass(value.uuid, value.processes);
+    Pass(value.uuid, value.processes, value.pools);
   }
   void PassOne(DeviceProcess& value) { Pass(value.process_id, value.bytes, value.is_this); }
   void PassOne(FoundBuffer& value) {
@@ -131,13 +136,14 @@ class Stream {
 // A field that is added to one of these must be added to its list above.
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 12 + sizeof(std::string));
 static_assert(sizeof(DeviceProbe) == 8 * 15 + sizeof(std::string) + sizeof(std::vector<int>));
-static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
+static_assert(sizeof(PoolStats) == 8 * 6 + sizeof(std::string));
+static_assert(sizeof(Snapshot::Sample) == 8 * 13 + 3 * sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::NamedFrame) == 8 * 2 + 2 * sizeof(std::string));
 static_assert(sizeof(Snapshot::Python) == 2 * sizeof(std::string));
 static_assert(sizeof(Snapshot::Module) == 8 * 4 + 2 * sizeof(std::string));
 static_assert(sizeof(Snapshot::Device) ==
-              kMemorySpaceCount * sizeof(DeviceStats) + 2 * sizeof(std::string) + sizeof(std::vector<int>));
+              kMemorySpaceCount * sizeof(DeviceStats) + 2 * sizeof(std::string) + 2 * sizeof(std::vector<int>));
 static_assert(sizeof(DeviceProcess) == 8 * 4);
 static_assert(sizeof(FoundBuffer) ==
               8 * 2 + (sizeof(Attributes) + 7) / 8 * 8 + sizeof(std::vector<int>) + sizeof(Snapshot::Stack));

@@ -53,6 +53,7 @@ Ledger::Shard* Ledger::MakeShard() {
     shard->cells = static_cast<Cell*>(ReservePages(BytesOfCells()));
     if (shard->cells == nullptr) return nullptr;
     SpinLockHolder hold_shard(shard->lock);
+    shard->epoch = epoch_;
     shard->log.last_time = last_instant_ + 1;
     OpenLog(*shard);
     made_.fetch_or(BitOf(*shard), std::memory_order_release);
@@ -89,185 +90,200 @@ void Ledger::Flush(Shard& shard) {
   shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
 }
 
-void Ledger::CountRecords() {
-  Shard* const shard = ShardOfThisThread();
-  if (shard == nullptr) return;
-  SpinLockHolder hold(shard->lock);
-  if (shard->unflushed < 0) Flush(*shard);
+void Ledger::CountAge(const LiveRecord& record) {
+  if (const int octave = OctaveNow(record.birth); octave >= 0) freed_ages_.Add(record.site, octave);
 }
 
-void Ledger::BringToEpoch(Shard& shard, AccountId account, SiteId site, Cell* cell) {
-  Common& common = common_[account];
-  if (cell->epoch == common.epoch) return;
-  if (!common.is_used.load(std::memory_order_relaxed)) common.is_used.store(true, std::memory_order_relaxed);
+void Ledger::BringToEpoch(Shard& shard, SiteId site, Cell* cell) {
+  if (cell->epoch == shard.epoch) return;
+  const SiteBooks books = sites_.At(site).books;
   if (Reading* const reading = shard.reading; reading != nullptr && site >= shard.unread) {
     SpinLockHolder hold(reading->lock);
-    if (site < reading->changed.size()) Reading::Add(*cell, reading->accounts[account], &reading->changed[site]);
+    if (site < reading->changed.size()) reading->Add(*cell, books, &reading->changed[site]);
   }
-  if (cell->epoch < common.peak_epoch) {
-    cell->peak_objects = cell->inuse_objects();
-    cell->peak_bytes = cell->inuse_bytes();
+  if (cell->epoch < common_[books.account].peak_epoch) {
+    cell->peak_objects = cell->inuse_objects;
+    cell->peak_bytes = cell->inuse_bytes;
   }
-  cell->epoch = common.epoch;
+  if (books.pool != 0 && cell->epoch < common_[BookOf(books.pool)].peak_epoch) {
+    cell->pool_peak_objects = cell->inuse_objects;
+    cell->pool_peak_bytes = cell->inuse_bytes;
+  }
+  cell->books = books;
+  cell->epoch = shard.epoch;
 }
 
-bool Ledger::MakeHeadroom(Shard& own, AccountId account, int64_t bytes, int64_t* in_use) {
-  *in_use = bytes;
+bool Ledger::MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum) {
+  *sum = bytes;
   int64_t shards = 0;
   ForEachShard([&](const Shard& shard) {
-    *in_use += shard.accounts[account].in_use();
+    *sum += shard.books[book].sum();
     ++shards;
   });
-  const int64_t slack = common_[account].peak - *in_use;
+  const int64_t slack = common_[book].peak - *sum;
   // The free bytes below the peak are distributed evenly. This shard also gets the bytes of the event.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
-  ForEachShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(&shard == &own ? share + bytes : share); });
+  ForEachShard([&](Shard& shard) { shard.books[book].SetHeadroom(&shard == &own ? share + bytes : share); });
   return slack < 0;
 }
 
-void Ledger::BeginPeak(AccountId account, int64_t bytes, int64_t time) {
-  common_[account].peak = bytes;
-  common_[account].peak_time = time;
-  BeginEpoch(account);
-  common_[account].peak_epoch = common_[account].epoch;
+void Ledger::BeginPeak(BookId book, int64_t bytes, int64_t time, uint64_t id) {
+  BeginEpoch();
+  Common& common = common_[book];
+  common.peak = bytes;
+  common.peak_epoch = epoch_;
+  common.peak_time = time;
+  common.peak_id.store(id, std::memory_order_relaxed);
 }
 
-void Ledger::BeginEpoch(AccountId account) const {
-  const uint64_t epoch = ++common_[account].epoch;
-  ForEachShard([&](Shard& shard) { shard.accounts[account].SetEpoch(epoch, shard.next_event != nullptr); });
+void Ledger::BeginEpoch() const {
+  ++epoch_;
+  ForEachShard([&](Shard& shard) { shard.epoch = epoch_; });
 }
 
-// --- Changes ---
+void Ledger::AddReserved(SiteBooks books, int64_t bytes, int64_t segments) {
+  if (books.is_segment == 0) return;
+  Reserved& pool = pools_[books.pool];
+  const int64_t reserved = pool.bytes.load(std::memory_order_relaxed) + bytes;
+  pool.bytes.store(reserved, std::memory_order_relaxed);
+  pool.peak = std::max(pool.peak, reserved);
+  if (books.is_from_pool()) pool.nested += bytes;
+  pool.segments.store(pool.segments.load(std::memory_order_relaxed) + segments, std::memory_order_relaxed);
+}
 
-Ledger::Change::Change(Ledger& ledger, Scope scope) : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
-  if (own_ == nullptr) return;
-  if (scope == Scope::kAllShards) {
-    LookAtClock();
-    ledger.LockAll();
-    ledger.ForEachShard([](Shard& shard) {
-      if (shard.view.bytes != 0) shard.view = {};
-    });
-  } else {
-    own_->lock.Lock();
+// --- Events ---
+
+void Ledger::Event::BeginAll() {
+  LookAtClock();
+  if (own_ != nullptr) ledger_.LockAll();
+}
+
+Ledger::Event::CellRef Ledger::Event::PrepareSlow(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Shard* shard = own_;
+  if (!ledger_.TakeCells(*own_, site)) shard = holds_all() ? ledger_.ShardWith(site) : nullptr;
+  if (shard == nullptr) return nullptr;
+  Cell* const cell = shard->cells + site;
+  ledger_.BringToEpoch(*shard, site, cell);
+  const bool needs_all = cell->books.is_segment != 0 || bytes > own_->books[cell->books.book()].headroom;
+  return holds_all() || !needs_all ? cell : nullptr;
+}
+
+void Ledger::Event::WriteLog(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes,
+                             bool is_continued) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (time_ == 0) time_ = holds_all() ? ledger_.TimeOfInstant() : ledger_.log_.TimeInShard(&own_->log);
+  ledger_.WriteEvent(*own_, {time_, id, bytes, site, 0, kind, is_continued});
+}
+
+void Ledger::Event::AddWithAllLocks(SiteBooks books, int64_t bytes, int segments, uint64_t id) {
+  const BookId book = books.book();
+  int64_t sum = 0;
+  const bool is_peak = bytes > 0 && ledger_.MakeHeadroom(*own_, book, bytes, &sum);
+  own_->books[book].headroom -= bytes;
+  if (is_peak) ledger_.BeginPeak(book, sum, time_, id);
+  ledger_.AddReserved(books, bytes, segments);
+}
+
+void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveRecord& record, SiteId to) {
+  Log(RecordedKind::kMoveFrom, id, record.site, record.bytes, true);
+  Log(RecordedKind::kMoveTo, id, to, record.bytes, false);
+  --cell->alloc_objects;
+  cell->alloc_bytes -= record.bytes;
+  --cell->inuse_objects;
+  cell->inuse_bytes -= record.bytes;
+  ++cell_to->alloc_objects;
+  cell_to->AddAllocBytes(record.bytes);
+  ++cell_to->inuse_objects;
+  cell_to->inuse_bytes += record.bytes;
+  if (cell->books.is_segment != 0 || cell_to->books.is_segment != 0) {
+    ledger_.AddReserved(cell->books, -record.bytes, -1);
+    ledger_.AddReserved(cell_to->books, record.bytes, 1);
+    // It was the same memory at the peak that its allocation made.
+    if (ledger_.EndPeakRecord(cell->books, id)) {
+      --cell->peak_objects;
+      cell->peak_bytes -= record.bytes;
+      ++cell_to->peak_objects;
+      cell_to->peak_bytes += record.bytes;
+    }
   }
+  Count(0);
 }
 
-Ledger::Cell& Ledger::Change::Changed(SiteId site) {
-  has_event_ = true;
-  const Site& record = ledger_.sites_.At(site);
-  account_ = record.account;
-  Shard& shard = ledger_.HasCells(*own_, site) ? *own_ : *ledger_.ShardWith(site);
-  Cell& cell = shard.cells[site];
-  const Account& account = shard.accounts[account_];
-  ledger_.BringToEpoch(shard, account_, site, &cell);
-  if (record.kind == SiteKind::kPlain || record.kind == SiteKind::kBlock) {
-    const intptr_t word = BlockAccountWord(account);
-    cell.account_word.store(record.kind == SiteKind::kBlock ? word : -word, std::memory_order_relaxed);
-  }
-  return cell;
-}
-
-void Ledger::Change::AddPart(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
-  RecordedEvent part = {0, id, bytes, site, 0, kind, true};
-  if (has_part_) {
-    ledger_.WriteEvent(*own_, part_);
-    part.time = part_.time;
-  } else if (scope_ == Scope::kAllShards) {
-    part.time = ledger_.TimeOfInstant();
-  } else {
-    part.time = ledger_.log_.TimeInShard(&own_->log);
-  }
-  has_part_ = true;
-  part_ = part;
-}
-
-void Ledger::Change::Enter(Event event, uint64_t id, const LiveRecord& record) {
-  const int octave = OctaveNow(record.birth);
-  if (octave >= 0 && event == Event::kFree) ledger_.freed_ages_.Add(record.site, octave);
-  Enter(event, id, record.site, record.bytes);
-}
-
-void Ledger::Change::Enter(Event event, uint64_t id, SiteId site, int64_t bytes) {
-  Log(static_cast<RecordedKind>(event), id, site, bytes);
-  Cell& cell = Changed(site);
-  Count(event, own_->accounts[account_], bytes, &cell);
-  in_use_ += AddedBytes(event, bytes);
-  records_ += RecordsOf(event);
-}
-
-void Ledger::Change::Charge(SiteId site, int64_t bytes) {
-  Log(RecordedKind::kCharge, 0, site, bytes);
-  Changed(site).freed_bytes += bytes;
-  in_use_ -= bytes;
-}
-
-void Ledger::Change::Rename(uint64_t old_id, uint64_t new_id, SiteId site, int64_t bytes) {
-  Log(RecordedKind::kMoveFrom, old_id, site, bytes);
-  Log(RecordedKind::kMoveTo, new_id, site, bytes);
-}
-
-void Ledger::Change::Move(uint64_t id, SiteId from, SiteId to, int64_t old_bytes, int64_t new_bytes) {
-  Log(RecordedKind::kMoveFrom, id, from, old_bytes);
-  Log(RecordedKind::kMoveTo, id, to, new_bytes);
-  Cell& cell_from = Changed(from);
-  --cell_from.alloc_objects;
-  cell_from.alloc_bytes -= old_bytes;
-  Cell& cell_to = Changed(to);
-  ++cell_to.alloc_objects;
-  cell_to.AddAllocBytes(std::max(old_bytes, new_bytes));
-  cell_to.freed_bytes += std::max<int64_t>(old_bytes - new_bytes, 0);
-  Account& account = own_->accounts[account_];
-  account.largest_alloc = std::max(account.largest_alloc, new_bytes);
-  in_use_ += new_bytes - old_bytes;
-}
-
-Ledger::Change::~Change() {
-  if (own_ == nullptr) return;
-  if (has_event_) {
-    Account& account = own_->accounts[account_];
-    int64_t in_use = 0;
-    const bool is_peak =
-        in_use_ > 0 && scope_ == Scope::kAllShards && ledger_.MakeHeadroom(*own_, account_, in_use_, &in_use);
-    account.headroom -= in_use_;
-    account.pool_bytes += pool_bytes_;
-    account.block_bytes += block_bytes_;
-    if (is_peak) ledger_.BeginPeak(account_, in_use, part_.time);
-    const bool is_many = records_ < -1 || records_ > 1;
-    if (is_many) ledger_.live_records_.fetch_add(records_, std::memory_order_relaxed);
-    if (CountEvent(*own_, is_many ? 0 : records_) == kEnteredAndCounted) ledger_.Flush(*own_);
-  }
-  if (has_part_) {
-    part_.is_continued = false;
-    ledger_.WriteEvent(*own_, part_);
-  }
-  if (scope_ == Scope::kAllShards) {
-    ledger_.UnlockAll();
-  } else {
-    own_->lock.Unlock();
-  }
+void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, int64_t bytes) {
+  Log(RecordedKind::kMoveFrom, id, record.site, record.bytes, true);
+  Log(RecordedKind::kMoveTo, id, record.site, bytes, false);
+  const int64_t more = bytes - record.bytes;
+  cell->AddAllocBytes(std::max<int64_t>(more, 0));
+  cell->inuse_bytes += more;
+  Book& book = own_->books[cell->books.book()];
+  book.largest_alloc = std::max(book.largest_alloc, bytes);
+  AddToBook(cell->books, more, 0, id);
+  ledger_.EndPeakRecord(cell->books, id);
+  Count(0);
 }
 
 // --- Totals and snapshots ---
 
+int64_t Ledger::SumOfBook(BookId book) const {
+  int64_t sum = 0;
+  ForEachShard([&](const Shard& shard) { sum += shard.books[book].sum(); });
+  return sum;
+}
+
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
+  totals.bytes_in_use = SumOfBook(account);
   totals.peak_bytes_in_use = common_[account].peak;
   totals.peak_time = common_[account].peak_time;
-  ForEachShard([&](const Shard& shard) {
-    const Account& part = shard.accounts[account];
-    totals.bytes_in_use += part.in_use();
-    totals.num_allocs += part.num_allocs;
-    totals.num_live += part.num_allocs - part.num_frees;
-    totals.largest_alloc = std::max(totals.largest_alloc, part.largest_alloc);
-    totals.pool_bytes += part.pool_bytes;
-    totals.block_bytes += part.block_bytes;
+  const auto count = [&](BookId book) {
+    ForEachShard([&](const Shard& shard) {
+      const Book& part = shard.books[book];
+      totals.num_allocs += part.num_allocs;
+      totals.num_live += part.num_allocs - part.num_frees;
+      totals.largest_alloc = std::max(totals.largest_alloc, part.largest_alloc);
+    });
+  };
+  count(account);
+  ForEachPoolOf(account, [&](PoolNumber number) {
+    count(BookOf(number));
+    const PoolTotals pool = SumOfPool(number);
+    totals.pool_bytes += pool.bytes_reserved - pool.bytes_nested;
+    totals.idle_bytes += pool.idle_bytes();
   });
   return totals;
+}
+
+PoolTotals Ledger::SumOfPool(PoolNumber number) const {
+  const Common& common = common_[BookOf(number)];
+  const Reserved& reserved = pools_[number];
+  PoolTotals totals;
+  totals.bytes_reserved = ReservedBytes(number);
+  totals.bytes_allocated = SumOfBook(BookOf(number));
+  totals.peak_bytes_reserved = reserved.peak;
+  totals.peak_bytes_allocated = common.peak;
+  totals.segments = reserved.segments.load(std::memory_order_relaxed);
+  totals.bytes_nested = reserved.nested;
+  totals.peak_time = common.peak_time;
+  return totals;
+}
+
+template <typename Visit>
+void Ledger::ForEachPoolOf(AccountId account, const Visit& visit) const {
+  for (int number = 1; number <= sites_.pools().size(); ++number) {
+    const DeviceId device = sites_.pools().Of(static_cast<PoolNumber>(number)).device;
+    if (AccountOf(device, MemorySpace::kDevice) == account) visit(static_cast<PoolNumber>(number));
+  }
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
   LockAll();
   const AccountTotals totals = SumOf(account);
+  UnlockAll();
+  return totals;
+}
+
+PoolTotals Ledger::Totals(PoolNumber pool) const {
+  LockAll();
+  const PoolTotals totals = SumOfPool(pool);
   UnlockAll();
   return totals;
 }
@@ -280,17 +296,26 @@ int64_t Ledger::CountLive() const {
   return live;
 }
 
-void Ledger::Reading::Add(const Cell& cell, const Instant& instant, SiteTotals* totals) {
-  if (cell.epoch >= instant.epoch) return;
-  const bool has_changed_since_peak = cell.epoch >= instant.peak_epoch;
-  totals->Add({cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects(), cell.inuse_bytes(),
-               has_changed_since_peak ? cell.peak_objects : cell.inuse_objects(),
-               has_changed_since_peak ? cell.peak_bytes : cell.inuse_bytes()});
+void Ledger::Reading::Add(const Cell& cell, SiteBooks books, SiteTotals* totals) const {
+  if (cell.epoch >= epoch) return;
+  SiteTotals values = {cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects, cell.inuse_bytes,
+                       cell.inuse_objects, cell.inuse_bytes, 0,                  0};
+  if (cell.epoch >= peak_epochs[books.account]) {
+    values.peak_objects = cell.peak_objects;
+    values.peak_bytes = cell.peak_bytes;
+  }
+  if (books.pool != 0) {
+    const bool has_changed_since_peak = cell.epoch >= peak_epochs[BookOf(books.pool)];
+    values.pool_peak_objects = has_changed_since_peak ? cell.pool_peak_objects : cell.inuse_objects;
+    values.pool_peak_bytes = has_changed_since_peak ? cell.pool_peak_bytes : cell.inuse_bytes;
+  }
+  totals->Add(values);
 }
 
-void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, int64_t* instant,
-                      const EventLog::Mode* mode) const {
+void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts,
+                      std::vector<PoolTotals>* pools, int64_t* instant, const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
+  pools->assign(kMaxPools + 1, {});
   Reading reading;
   SpinLockHolder one_at_a_time(reading_lock_);
   // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
@@ -308,12 +333,13 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     UnlockAll();
   }
   TraceLedger();
-  for (AccountId account = 0; account < kAccounts; ++account) {
-    if (!common_[account].is_used.load(std::memory_order_relaxed)) continue;
-    (*accounts)[account] = SumOf(account);
-    BeginEpoch(account);
-    reading.accounts[account] = {common_[account].epoch, common_[account].peak_epoch};
-  }
+  for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
+  const int pool_count = sites_.pools().size();
+  for (int pool = 1; pool <= pool_count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
+  pools->resize(pool_count + 1);
+  BeginEpoch();
+  reading.epoch = epoch_;
+  for (BookId book = 0; book < kBooks; ++book) reading.peak_epochs[book] = common_[book].peak_epoch;
   MarkInstant(instant, mode);
   const uint32_t shards = made_.load(std::memory_order_relaxed);
   ForEachShard([&](Shard& shard) {
@@ -341,7 +367,7 @@ void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals
         SpinLockHolder hold(shard.lock);
         const SiteId end = std::min(count, start + kAtOnce);
         for (SiteId site = start; site < end; ++site) {
-          Reading::Add(shard.cells[site], reading->accounts[sites_.At(site).account], &(*sites)[site]);
+          reading->Add(shard.cells[site], sites_.At(site).books, &(*sites)[site]);
         }
         shard.unread = end;
       }
@@ -354,10 +380,16 @@ void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LockAll();
-  const bool is_used = common_[account].is_used.load(std::memory_order_relaxed);
-  const int64_t time = is_used ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
-  BeginPeak(account, SumOf(account).bytes_in_use, time);
-  ForEachShard([&](Shard& shard) { shard.accounts[account].SetHeadroom(0); });
+  const int64_t time = SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
+  const auto reset = [&](BookId book) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    BeginPeak(book, SumOfBook(book), time, 0);
+    ForEachShard([&](Shard& shard) { shard.books[book].SetHeadroom(0); });
+  };
+  reset(account);
+  ForEachPoolOf(account, [&](PoolNumber pool) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    reset(BookOf(pool));
+    pools_[pool].peak = ReservedBytes(pool);
+  });
   TraceLedger();
   UnlockAll();
 }
@@ -385,9 +417,6 @@ int64_t Ledger::LogInstant(RecordedKind kind, uint64_t id) const {
 void Ledger::OpenLog(Shard& shard) const {
   if (log_.mode() != EventLog::Mode::kOff) {
     log_.Open(static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
-  }
-  for (AccountId account = 0; account < kAccounts; ++account) {
-    shard.accounts[account].SetEpoch(common_[account].epoch, shard.next_event != nullptr);
   }
 }
 

@@ -10,9 +10,7 @@ namespace hbmprof::internal {
 
 // Points between the steps of an event. At these points a test can make another thread act.
 enum class EventStep : uint8_t {
-  kSegmentPlaced,  // the segment's site is known, and nothing is recorded
-  kBlockPlaced,    // the block's probable site is known, and nothing is recorded
-  kSegmentFreed,   // the free of a segment, or another that needs all shards, has changed nothing yet
+  kSiteFound,  // the site of an allocation is known, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per

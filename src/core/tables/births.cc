@@ -50,18 +50,10 @@ void Births::Add(const LiveRecord& record) {
   found->bytes += record.bytes;
 }
 
-std::vector<Born> Births::Of(SiteId site, int64_t objects, int64_t bytes, bool is_pool) const {
+std::vector<Born> Births::Of(SiteId site, int64_t objects, int64_t bytes) const {
   if (objects == 0 && bytes == 0) return {};
   Born classes[64] = {};
-  int64_t read_bytes = 0;
-  for (const Born& born : born_[site]) {
-    classes[born.birth_class] = born;
-    read_bytes += born.bytes;
-  }
-  if (is_pool && read_bytes > 0) {
-    const double share = static_cast<double>(bytes) / static_cast<double>(read_bytes);
-    for (Born& born : classes) born.bytes = static_cast<int64_t>(static_cast<double>(born.bytes) * share);
-  }
+  for (const Born& born : born_[site]) classes[born.birth_class] = born;
   MakeSum(classes, classes_, &Born::objects, objects);
   MakeSum(classes, classes_, &Born::bytes, bytes);
   const auto is_used = [](const Born& born) { return born.objects != 0 || born.bytes != 0; };

@@ -19,9 +19,8 @@ class Births {
 
   // Returns the birth classes of a site (Snapshot::Sample::born). They add up to `objects` and `bytes`, the site's
   // exact numbers: the youngest class takes the difference to the records that were read, and then older ones, if a
-  // class would become negative. If `is_pool`, the records are segments and `bytes` are their idle bytes: these are
-  // distributed in proportion to the records' bytes.
-  std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t objects, int64_t bytes, bool is_pool) const;
+  // class would become negative.
+  std::vector<Snapshot::Sample::Born> Of(SiteId site, int64_t objects, int64_t bytes) const;
 
  private:
   using Born = Snapshot::Sample::Born;

@@ -111,16 +111,6 @@ void LiveTable::Update(uint64_t id, SiteId site, int64_t bytes) {
     place.entry().site_and_bytes = Pack({site, 0, bytes});
 }
 
-bool LiveTable::Rename(uint64_t id, uint64_t new_id) {
-  SpinLockHolder hold(resize_lock_);  // so that no visit sees both ids, or none
-  LiveRecord record;
-  if (!Find(id, &record) || Insert(new_id, record) != Inserted::kNew || !Erase(id, &record)) return false;
-  for (const Walk* walk = walks_; walk != nullptr; walk = walk->other) {
-    if (HashOf(id) >= walk->next && HashOf(new_id) < walk->next) walk->call(walk->visit, new_id, record);
-  }
-  return true;
-}
-
 bool LiveTable::MapArray(size_t array) {
   if (origins_[array].load(std::memory_order_relaxed) != 0) return true;
   const size_t bytes = BucketsOfArray(array) * sizeof(Bucket);

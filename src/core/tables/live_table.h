@@ -73,10 +73,6 @@ class LiveTable {
     return {static_cast<SiteId>(packed >> 40), birth, static_cast<int64_t>(packed & kMaxBytes)};
   }
 
-  // Removes `id` and sets `*record` to its record. Returns false if it is not in the table.
-  bool Erase(uint64_t id, LiveRecord* record) {
-    return EraseWhere(id, record, [] { return true; });
-  }
   // The common case of Insert: returns false, and changes nothing, if another thread has locked the bucket, if
   // the split state has changed, if `id` is in the table, or if the bucket is full. Calls no function.
   bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
@@ -96,26 +92,29 @@ class LiveTable {
     bucket.Unlock(inserts ? fill + kOne : fill);
     return inserts;
   }
-  // Like EraseWhere, but also returns false, and changes nothing, if the record was not born in the present generation,
-  // if another thread has locked the bucket, if the bucket has an overflow bucket, or if the record has just moved to
-  // another bucket. Sets `*packed` to the record. Calls no function but `agrees`.
+  // Sets `*record` to the record of `id`. Returns false if it is not in the table.
+  bool Find(uint64_t id, LiveRecord* record) const;
+  // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. `agrees` runs
+  // under a bucket's lock and must not call the table.
+  enum class Erased : uint8_t { kErased, kRefused, kNone };  // kRefused: by `agrees`; kNone: there is no record
   template <typename Agrees>
-  bool TryErase(uint64_t id, uint64_t* packed, const Agrees& agrees) {
+  Erased Erase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
     if (__builtin_expect(last >= kFull, 0) != 0) {
       bucket.UndoTryLock(fill);
-      return false;
+      return EraseInChain(id, record, agrees);
     }
     const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    bool erases = entry.id == id && bucket.BirthAt(at) == PresentGeneration();
-    if (erases) {
-      *packed = entry.site_and_bytes;
-      erases = agrees();
+    if (entry.id != id) {
+      bucket.Unlock(fill);
+      return EraseInChain(id, record, agrees);
     }
+    *record = Unpack(entry.site_and_bytes, bucket.BirthAt(at));
+    const bool erases = agrees();
     if (erases) {
       bucket.BirthAt(at) = bucket.BirthAt(last);
       Entry& moved = bucket.EntryAt(last);
@@ -126,38 +125,19 @@ class LiveTable {
       moved.id = 0;
     }
     bucket.Unlock(erases ? last : fill);
-    return erases;
-  }
-  // Sets `*record` to the record of `id`. Returns false if it is not in the table.
-  bool Find(uint64_t id, LiveRecord* record) const;
-  // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. Returns whether
-  // `id` was removed. `agrees` runs under a bucket's lock and must not call the table.
-  template <typename Agrees>
-  bool EraseWhere(uint64_t id, LiveRecord* record, const Agrees& agrees) {
-    LockedChain chain(*this, id);
-    const Place place = chain.Find(id);
-    if (place.bucket == nullptr) return false;
-    *record = place.record();
-    if (!agrees()) return false;
-    chain.Remove(place);
-    return true;
+    return erases ? Erased::kErased : Erased::kRefused;
   }
 
   // Gives the record of `id`, if there is one, another site and another number of bytes. It keeps its birth.
   void Update(uint64_t id, SiteId site, int64_t bytes);
 
-  // Gives the record of `id` another id. Returns false, and changes nothing, if there is none, if `new_id` is in the
-  // table, or if there is no memory. Calls `visit` of each ForEach that would now miss the record.
-  bool Rename(uint64_t id, uint64_t new_id);
-
-  // Calls VisitSome until all records are visited. Visits also those that Rename moves, but these perhaps several
-  // times, or on the thread that calls Rename.
+  // Calls VisitSome until all records are visited.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
   // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
   // first call, and sets `*next` for the following call. Returns false after the last records. All calls together visit
-  // each record that is live meanwhile exactly once, except those that Rename moves. `visit` runs under locks of the
-  // table, which it must not call. A long visit delays nobody for long.
+  // each record that is live meanwhile exactly once. `visit` runs under locks of the table, which it must not call. A long
+  // visit delays nobody for long.
   template <typename Visit>
   bool VisitSome(uint64_t* next, const Visit& visit) const;
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
@@ -312,6 +292,9 @@ class LiveTable {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
   }
+  // The body of Erase, for a bucket that is locked or has overflow buckets, and for an id that is not in its bucket.
+  template <typename Agrees>
+  [[gnu::noinline]] Erased EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees);
   [[gnu::cold]] bool ResizeSlow(int64_t records);
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
@@ -335,38 +318,29 @@ class LiveTable {
   std::atomic<int64_t> shrink_below_;
   mutable SpinLock resize_lock_;
   size_t buckets_ ABSL_GUARDED_BY(resize_lock_);
-  // A ForEach in progress has visited the records whose hashes are below `next`.
-  struct Walk {
-    uint64_t next;
-    void (*call)(const void* visit, uint64_t id, const LiveRecord& record);
-    const void* visit;
-    Walk* other;
-  };
-  mutable Walk* walks_ ABSL_GUARDED_BY(resize_lock_) = nullptr;
   mutable SpinLock overflow_lock_;
   mutable Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
   Bucket first_array_[kMinBuckets] = {};
 };
 
+template <typename Agrees>
+LiveTable::Erased LiveTable::EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+  LockedChain chain(*this, id);
+  const Place place = chain.Find(id);
+  if (place.bucket == nullptr) return Erased::kNone;
+  *record = place.record();
+  if (!agrees()) return Erased::kRefused;
+  chain.Remove(place);
+  return Erased::kErased;
+}
+
 template <typename Visit>
 void LiveTable::ForEach(const Visit& visit) const {
   constexpr int kPauses = 8;  // the lock is not fair
-  const auto call = [](const void* of, uint64_t id, const LiveRecord& record) {
-    (*static_cast<const Visit*>(of))(id, record);
-  };
-  Walk walk = {kFirstHash, call, &visit, nullptr};
-  {
-    SpinLockHolder hold(resize_lock_);
-    walk.other = std::exchange(walks_, &walk);
-  }
-  while (VisitSome(&walk.next, visit)) {
+  for (uint64_t next = kFirstHash; VisitSome(&next, visit);) {
     for (int i = 0; i < kPauses; ++i) CpuRelax();
   }
-  SpinLockHolder hold(resize_lock_);
-  Walk** in_list = &walks_;
-  while (*in_list != &walk) in_list = &(*in_list)->other;
-  *in_list = walk.other;
 }
 
 template <typename Visit>

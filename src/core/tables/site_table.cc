@@ -98,7 +98,8 @@ SiteId SiteTable::FindOrMake(const SiteKey& key) {
       if (site - others >= max_sites_ || !TakeHostBytes(sizeof(Site))) return 0;
       const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
     }
-    new (records_ + site) Site(key);
+    const bool is_segment = key.attributes.kind == MemoryKind::kPool;
+    new (records_ + site) Site(key, is_segment ? pools_.Find({key.attributes.device, key.attributes.allocator}) : 0);
     size_.store(site + 1, std::memory_order_release);
     return uint64_t{site} + 1;
   };

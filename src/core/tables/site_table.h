@@ -20,6 +20,7 @@
 #include "src/base/intern_table.h"
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
+#include "src/core/tables/pool_numbers.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -27,7 +28,6 @@ namespace hbmprof::internal {
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
-inline constexpr int kMaxAllocators = 256;
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
 
 // One memory space of one device.
@@ -51,14 +51,20 @@ struct StackRecord {
   bool is_other;  // of OtherSite
 };
 
-// Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Sizes are at most 2^40,
-// devices below kMaxDevices, allocators below kMaxAllocators.
+// A sum of bytes with a peak: the bytes in use of an account, which is its book, or the bytes that a pool has allocated.
+using BookId = int;
+inline constexpr int kBooks = kAccounts + kMaxPools + 1;
+constexpr BookId BookOf(PoolNumber pool) { return kAccounts + pool; }
+
+// Everything that identifies a site. The site of a segment has MemoryKind::kPool and the name of its own pool. Sizes are
+// at most 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
   uint64_t block_bytes = 0;
   Attributes attributes;
   uint32_t tags = 0;  // TagSetId
-  bool in_pool = false;
+  // The pool, of the same device, that has handed the memory out. 0: none, the memory is from the device.
+  PoolNumber from = 0;
 };
 
 // Returns the attributes that PackAttributes has packed.
@@ -70,55 +76,69 @@ constexpr Attributes UnpackAttributes(uint64_t packed) {
 // A SiteKey without its stack, in two words that are built and compared in registers.
 struct SiteWords {
   // `attributes` comes from PackAttributes.
-  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, bool in_pool)
-      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{in_pool} << kInPoolShift), attributes(attributes) {}
+  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, PoolNumber from)
+      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{from} << kFromShift), attributes(attributes) {}
   explicit SiteWords(const SiteKey& key)
-      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.in_pool) {}
+      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.from) {}
 
   SiteKey WithStack(const StackRecord* stack) const {
     return {stack, block_bytes(), UnpackAttributes(attributes),
-            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
+            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1),
+            static_cast<PoolNumber>(block >> kFromShift)};
   }
   static constexpr uint64_t kMaxBlockBytes = (uint64_t{1} << 41) - 1;
   uint64_t block_bytes() const { return block & kMaxBlockBytes; }
   bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
 
-  uint64_t block;       // size, tags and in_pool
+  uint64_t block;       // size, tags and `from`
   uint64_t attributes;  // at most 32 bits
 
  private:
   static constexpr int kTagsShift = 41;
-  static constexpr int kInPoolShift = kTagsShift + 16;
+  static constexpr int kFromShift = kTagsShift + 16;
+  static_assert(kMaxPools < 1 << (64 - kFromShift));
   static_assert(kMaxBlockBytes == (uint64_t{1} << kTagsShift) - 1);
-  static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift));
+  static_assert(kMaxTagSets == 1 << (kFromShift - kTagsShift));
 };
 
-// What a record counts: all of its bytes, or, of a pool, a part of them (pools.h).
-enum class SiteKind : uint8_t {
-  kPlain,
-  kPool,     // of MemoryKind::kPool, but not a declared segment: counts all of its bytes
-  kSegment,  // a declared segment: counts its idle bytes
-  kBlock,    // a block that has taken its bytes from segments
+// Where the events of a site are counted.
+struct SiteBooks {
+  BookId book() const { return book_number; }
+  // Whether a pool has handed the memory out, and its number.
+  bool is_from_pool() const { return book_number >= kAccounts; }
+  PoolNumber from() const { return static_cast<PoolNumber>(book_number - kAccounts); }
+
+  uint16_t book_number;     // that of `from` or, without it, of the account
+  uint8_t account;          // an AccountId: of the device that the memory is on
+  PoolNumber pool : 7;      // of a segment its own pool, of others `from`
+  uint8_t is_segment : 1;
 };
+static_assert(sizeof(SiteBooks) == 4 && kMaxPools < 1 << 7 && kBooks < 1 << 16 && kAccounts <= 256);
 
 // A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
-  explicit Site(const SiteKey& key)
-      : words(key), stack(key.stack), account(static_cast<uint8_t>(AccountOf(key.attributes))), kind(KindOf(key)) {}
+  // `own_pool`: of a segment, the number of its own pool.
+  Site(const SiteKey& key, PoolNumber own_pool) : words(key), stack(key.stack), books(BooksOf(key, own_pool)) {}
   SiteKey key() const { return words.WithStack(stack); }
-  static SiteKind KindOf(const SiteKey& key) {
-    if (key.attributes.kind == MemoryKind::kPool) return key.in_pool ? SiteKind::kSegment : SiteKind::kPool;
-    return key.in_pool ? SiteKind::kBlock : SiteKind::kPlain;
-  }
 
   const SiteWords words;
   const StackRecord* const stack;
-  const uint8_t account;  // an AccountId
-  const SiteKind kind;
+  const SiteBooks books;
   mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
+
+ private:
+  static SiteBooks BooksOf(const SiteKey& key, PoolNumber own_pool) {
+    const AccountId account = AccountOf(key.attributes);
+    const bool is_segment = key.attributes.kind == MemoryKind::kPool;
+    SiteBooks books = {};
+    books.book_number = static_cast<uint16_t>(key.from != 0 ? BookOf(key.from) : account);
+    books.account = static_cast<uint8_t>(account);
+    books.pool = (is_segment ? own_pool : key.from) & kMaxPools;
+    books.is_segment = static_cast<uint8_t>(is_segment) & 1;
+    return books;
+  }
 };
 static_assert(sizeof(Site) == 32, "two to a cache line");
-static_assert(kAccounts <= 256, "an account fits in a byte");
 
 class SiteTable {
  public:
@@ -144,12 +164,14 @@ class SiteTable {
   // reached or there is no memory, returns OtherSite.
   SiteId InternSite(const SiteKey& key);
   // Returns the site for the events whose own site has no place: one without tags and without a size, for all stacks.
-  // It has the device, the kind, the allocator and in_pool of `words`. Returns kNoSite if there are too many of these.
+  // It has the device, the kind, the allocator and `from` of `words`. Returns kNoSite if there are too many of these.
   SiteId OtherSite(const SiteWords& words);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const { return records_[site]; }
   SiteKey Key(SiteId site) const { return At(site).key(); }
+  PoolNumbers& pools() { return pools_; }
+  const PoolNumbers& pools() const { return pools_; }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
@@ -167,6 +189,7 @@ class SiteTable {
   SiteId FindOrMake(const SiteKey& key);
 
   const SiteId max_sites_;
+  PoolNumbers pools_;
   StackRecord other_stack_ = {};
   std::atomic<SiteId> other_sites_{0};  // their number
   InternTable stacks_;

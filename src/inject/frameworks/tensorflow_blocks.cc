@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
@@ -53,7 +52,7 @@ bool IsShown() { return state.load(std::memory_order_relaxed) == State::kShown; 
 void EndBlocks() {
   const uint64_t mask = devices.load(std::memory_order_relaxed);
   for (unsigned i = 0; i < 64; ++i) {
-    if ((mask >> i & 1) != 0) EndDriverBlocks(DeviceId(i), label.Get());
+    if ((mask >> i & 1) != 0) EndDriverBlocks({DeviceId(i), label.Get()});
   }
 }
 
@@ -69,12 +68,7 @@ void Refuse(State reason, int64_t freed = 0, int64_t recorded = 0) {
 
 void HandedOut(const Caller& caller, uint64_t address, int64_t bytes) {
   std::optional<DeviceId> device;
-  const auto record = [&] {
-    return RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &device);
-  };
-  DriverBlock block = record();
-  if (block == DriverBlock::kOutside && AdoptCudaMemoryFromBefore(address)) block = record();
-  switch (block) {
+  switch (RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &device)) {
     case DriverBlock::kRecorded:
       devices.fetch_or(uint64_t{1} << (static_cast<unsigned>(*device) & 63), std::memory_order_relaxed);
       // Another thread may have refused the reports meanwhile.
@@ -83,19 +77,19 @@ void HandedOut(const Caller& caller, uint64_t address, int64_t bytes) {
     case DriverBlock::kLive:
       return Refuse(State::kLiveTwice);
     case DriverBlock::kDropped:
-    case DriverBlock::kOtherDevice:
       return has_dropped.store(true, std::memory_order_relaxed);
     case DriverBlock::kOutside:
       // Usually memory of the host, for which TensorFlow has allocators of the same class.
-      if (IsDriverSegment(address)) has_dropped.store(true, std::memory_order_relaxed);
+      if (device.has_value()) has_dropped.store(true, std::memory_order_relaxed);
       return;
   }
 }
 
 void TakenBack(uint64_t address, int64_t bytes) {
-  if (!IsDriverSegment(address)) return;
+  const std::optional<DeviceId> device = DeviceOfDriverSegment(address);
+  if (!device.has_value()) return;
   KeepStateAtPythonEnd();
-  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address));
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree({*device, label.Get()}, BufferId(address));
   if (freed.has_value() && *freed != bytes) return Refuse(State::kOtherSize, bytes, *freed);
   if (!freed.has_value() && !has_dropped.load(std::memory_order_relaxed)) Refuse(State::kUnknownFree, bytes);
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/per_thread.h"
 #include "src/capture/capture.h"
@@ -37,14 +37,17 @@ enum class State : uint8_t {
   kMoreThanTotal,  // `reported` bytes are reserved, which is less than the `counted` bytes that are allocated
   kUnknownFree,    // PyTorch frees a block that it did not report, or `reported` bytes where it reported `counted`
   kLiveTwice,
-  kOutside,
-  kOtherDevice,
 };
 
 // The reports about one device. PyTorch reports the blocks of a device one at a time. Snapshots can read this object
 // meanwhile.
 struct Device {
   bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
+  // Its number in the profiler; no value if it is not known yet.
+  std::optional<DeviceId> Id() const {
+    const int known = id.load(std::memory_order_relaxed);
+    return known < 0 ? std::nullopt : std::optional(DeviceId(known));
+  }
 
   std::atomic<State> state{State::kUnused};
   std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
@@ -52,7 +55,10 @@ struct Device {
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
   std::atomic<bool> has_dropped{false};
-  std::atomic<int> id{-1};  // the DeviceId in the profiler; -1: not known yet
+  std::atomic<int> id{-1};  // see Id
+  // The least value that `reserved` of PyTorch minus that of the records has had, or 0 if that was positive. While the
+  // difference is larger, some of PyTorch's segments are not known as such.
+  std::atomic<int64_t> least_difference{0};
   std::atomic<int64_t> reported{0};
   std::atomic<int64_t> counted{0};
   // PyTorch's out-of-memory errors: their number, and the values of the last one.
@@ -83,8 +89,7 @@ void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted 
   device.reported.store(reported, std::memory_order_relaxed);
   device.counted.store(counted, std::memory_order_relaxed);
   device.state.store(reason, std::memory_order_release);
-  const int id = device.id.load(std::memory_order_relaxed);
-  if (id >= 0) EndDriverBlocks(DeviceId(id), label.Get());
+  if (const std::optional<DeviceId> id = device.Id(); id.has_value()) EndDriverBlocks({*id, label.Get()});
 }
 
 // --- Failures of the driver's calls that PyTorch repeats. ---
@@ -107,41 +112,39 @@ constexpr char kLibrary[] = "libc10_cuda.so";
 
 bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
 
-void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes) {
-  std::optional<DeviceId> id;
-  if (const int known = device.id.load(std::memory_order_relaxed); known >= 0) id = DeviceId(known);
-  const auto record = [&] {
-    return RecordDriverBlock(caller, address, static_cast<uint64_t>(bytes), label.Get(), &id);
-  };
-  DriverBlock block = record();
-  if (block == DriverBlock::kOutside && AdoptCudaMemoryFromBefore(address)) block = record();
-  if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
-  switch (block) {
-    case DriverBlock::kRecorded:
-      return;
-    case DriverBlock::kDropped:
-      return device.has_dropped.store(true, std::memory_order_relaxed);
-    case DriverBlock::kLive:
-      return Refuse(device, State::kLiveTwice);
-    case DriverBlock::kOutside:
-      return Refuse(device, State::kOutside);
-    case DriverBlock::kOtherDevice:
-      return Refuse(device, State::kOtherDevice);
+// PyTorch asks the driver for memory only for a block that touches all of the new memory, and reports that block first.
+// So its segments are searched only while it has more reserved than the records of its segments.
+void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t bytes, int64_t reserved) {
+  std::optional<DeviceId> id = device.Id();
+  const auto difference = [&] { return reserved - ReservedBytes({*id, label.Get()}); };
+  const int64_t least = device.least_difference.load(std::memory_order_relaxed);
+  const auto size = static_cast<uint64_t>(bytes);
+  DriverBlock block;
+  if (id.has_value() && difference() <= least) {
+    block = RecordKnownDriverBlock(caller, {*id, label.Get()}, address, size);
+  } else {
+    block = RecordDriverBlock(caller, address, size, label.Get(), &id);
+    if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
+  }
+  if (id.has_value()) device.least_difference.store(std::min(least, difference()), std::memory_order_relaxed);
+  if (block == DriverBlock::kLive) Refuse(device, State::kLiveTwice);
+  if (block == DriverBlock::kDropped || block == DriverBlock::kOutside) {
+    device.has_dropped.store(true, std::memory_order_relaxed);
   }
 }
 
 // `live_before`: the bytes of the live blocks, as PyTorch has reported them before this free.
 void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_before) {
   KeepStateAtPythonEnd();
-  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(BufferId(address));
+  const std::optional<DeviceId> id = device.Id();
+  if (!id.has_value()) return;  // no block was recorded
+  const Pool pool = {*id, label.Get()};
+  const std::optional<int64_t> freed = Profiler::Default().RecordBlockFree(pool, BufferId(address));
   if (freed.has_value() ? *freed == bytes : device.has_dropped.load(std::memory_order_relaxed)) return;
   // A program can unmap physical memory that has live blocks, as the sleep mode of vLLM does. The records of the blocks
   // have ended then, and PyTorch frees the blocks later.
-  // Other allocators of the program can have blocks on the device, so only PyTorch's own are counted.
-  const int id = device.id.load(std::memory_order_relaxed);
-  if (!freed.has_value() && id >= 0) {
-    const std::optional<int64_t> live = DriverBlockBytes(DeviceId(id), label.Get());
-    if (live.value_or(0) < live_before) return device.has_dropped.store(true, std::memory_order_relaxed);
+  if (!freed.has_value() && AllocatedBytes(pool) < live_before) {
+    return device.has_dropped.store(true, std::memory_order_relaxed);
   }
   Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
 }
@@ -152,6 +155,7 @@ void TorchMayHaveBlocks() {
   for (Device& device : devices) {
     device.state.store(State::kUnused, std::memory_order_relaxed);
     device.has_dropped.store(true, std::memory_order_relaxed);
+    device.least_difference.store(0, std::memory_order_relaxed);
     device.has_earlier.store(true, std::memory_order_release);
   }
 }
@@ -181,7 +185,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
   if (bytes > 0) {
     if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
-    HandedOut(device, caller, address, bytes);
+    HandedOut(device, caller, address, bytes, reserved);
   }
   if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);
 }
@@ -265,10 +269,6 @@ std::string WhyNotShown(const Device& device) {
       return absl::StrCat("it frees ", reported, " bytes at an address where it has reported ", counted, " bytes");
     case State::kLiveTwice:
       return "it reports an allocation at the address of a live block";
-    case State::kOutside:
-      return "it reports a block outside of the memory that was recorded as the driver's";
-    case State::kOtherDevice:
-      return "it reports a block that lies on another device";
   }
   return "";
 }

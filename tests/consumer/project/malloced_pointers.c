@@ -19,18 +19,6 @@ PASS_UNWRITTEN(hbmprof_record_free, p)
 PASS_UNWRITTEN(hbmprof_record_resize, p, 64)
 PASS_UNWRITTEN(hbmprof_record_segment, p, 64, NULL)
 PASS_UNWRITTEN(hbmprof_record_block, p, 64, NULL)
-PASS_UNWRITTEN(hbmprof_record_block_free, p)
-PASS_UNWRITTEN(hbmprof_record_block_resize, p, 64)
-PASS_UNWRITTEN(hbmprof_split_segment, p, 32)
-PASS_UNWRITTEN(hbmprof_merge_segments, p, NULL)
-
-#undef PASS_UNWRITTEN
-#define PASS_UNWRITTEN(function, ...)             \
-  int pass_unwritten_second_to_##function(void);  \
-  int pass_unwritten_second_to_##function(void) { \
-    char* p = malloc(64);                         \
-    const int result = function(__VA_ARGS__);     \
-    free(p);                                      \
-    return result;                                \
-  }
-PASS_UNWRITTEN(hbmprof_merge_segments, NULL, p)
+PASS_UNWRITTEN(hbmprof_record_segment_free, p, NULL)
+PASS_UNWRITTEN(hbmprof_record_block_free, p, NULL)
+PASS_UNWRITTEN(hbmprof_record_block_resize, p, 64, NULL)

@@ -179,6 +179,12 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
   for (const std::vector<BufferId>& owned : {contexts_.AllBuffers(), shared_.OfContexts()}) {
     kept.insert(kept.end(), owned.begin(), owned.end());
   }
+  // Stream-ordered memory that is a segment has the allocator of its pool.
+  for (CudaDriverRanges::Found found; found.last != UINT64_MAX;) {
+    found = CudaDriverRanges::Instance().Find(BufferId(found.last + 1));
+    if (found.changes == 0) break;  // inside the profiler
+    if (found.range.has_allocator) kept.push_back(found.range.record);
+  }
   resets_.fetch_add(1, std::memory_order_acq_rel);
   profiler_.DropDevice(id, queries_.StreamOrderedAllocator(), std::move(kept));
   for (const BufferId array : arrays) {

@@ -70,6 +70,8 @@ class CudaDriverQueries {
   virtual AllocatorId StreamOrderedAllocator() = 0;
   // Called after an allocation on this device was recorded.
   virtual void Recorded(DeviceId device) = 0;
+  // Called before mapped memory is unmapped.
+  virtual void Unmaps(uint64_t /*address*/, size_t /*bytes*/) {}
 };
 
 // One tracked call on the calling thread. Only the outermost call is recorded. A call that the driver, or a wrapper
@@ -237,14 +239,11 @@ class CudaDriverAdapter {
   template <typename Real>
   int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
     return ThenCall(real, [&] {
+      queries_.Unmaps(address, bytes);
       bool has_ended = false;
       if (physical_.Unmap(address, bytes, &has_ended) == 0) RemoveFromBefore(address, bytes);
       return has_ended;
     });
-  }
-
-  bool NameMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
-    return physical_.NameByAddress(address, rename);
   }
 
   // Tracks mappings of tiles of sparse arrays. A mapping counts from the return of the call, not from its execution in

@@ -101,24 +101,6 @@ int CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended) {
   return count;
 }
 
-bool CudaPhysicalMemory::NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
-  MutexLock lock(mutex_);
-  const auto found = mappings_.find(address);
-  if (found == mappings_.end()) return false;
-  const auto& [bytes, memory] = found->second;
-  if (!memory->recorded || memory->mappings != 1) return false;
-  const BufferId id(address);
-  if (memory->id.is_handle()) {
-    const std::optional<LiveBuffer> live = profiler_.FindBuffer(memory->id);
-    if (!live.has_value() || live->bytes != static_cast<int64_t>(bytes)) return false;
-    if (!rename(memory->id, id)) return false;
-    memory->id = id;
-  }
-  if (memory->id.value() != address) return false;
-  CudaDriverRanges::Instance().Add(id, bytes, false);
-  return true;
-}
-
 void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory) {
   const auto meets = [&](const TileMapping& mapping) {
     bool meets = mapping.tiles.subresource == tiles.subresource;

@@ -66,12 +66,6 @@ class CudaPhysicalMemory {
   // Call before an array is destroyed. Removes all its mappings.
   void UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Finds the record of the physical memory that is mapped at exactly `address`, and changes its id to `address` for
-  // the rest of its life, so that the memory can become a segment. `rename` changes the id of a live record, and
-  // returns whether it did. Returns false and changes nothing if the memory has no record of exactly the mapped bytes,
-  // if it is mapped more than once, or if `rename` fails.
-  bool NameByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) ABSL_LOCKS_EXCLUDED(mutex_);
-
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all handles and mappings. Does not change records.

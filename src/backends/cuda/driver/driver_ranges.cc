@@ -64,11 +64,11 @@ void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
 
 void CudaDriverRanges::Add(BufferId id, size_t bytes, bool has_allocator) {
   // A handle is not an address: handles of different objects can be less than `bytes` apart.
-  Insert(id.value(), {id.is_handle() ? 1 : bytes, {id, false, has_allocator, false}});
+  Insert(id.value(), {id.is_handle() ? 1 : bytes, {id, has_allocator}});
 }
 
 void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physical) {
-  Insert(address, {bytes, {physical, true, false, false}});
+  Insert(address, {bytes, {physical, false}});
 }
 
 void CudaDriverRanges::Remove(uint64_t start) {
@@ -96,15 +96,6 @@ CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
     found.first = start + entry.bytes;
   }
   return found;
-}
-
-void CudaDriverRanges::Declare(uint64_t start) {
-  const ReentryGuard guard;
-  if (!guard.entered()) return;
-  MutexLock hold(mutex_);
-  const auto found = entries_.find(start);
-  if (found != entries_.end()) found->second.range.is_declared = true;
-  Changed();
 }
 
 }  // namespace hbmprof::internal

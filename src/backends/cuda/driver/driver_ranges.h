@@ -24,9 +24,7 @@ class CudaDriverRanges {
  public:
   struct Range {
     BufferId record;             // the record that counts the range; null: the driver has no memory here
-    bool is_mapped = false;      // the record is for the physical memory that is mapped here
     bool has_allocator = false;  // the record has an allocator
-    bool is_declared = false;    // see Declare
   };
 
  private:
@@ -72,8 +70,6 @@ class CudaDriverRanges {
   void Remove(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the range that contains `id`; a handle has a range of its own.
   Found Find(BufferId id) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Marks the range at `start` as a segment that the program has declared.
-  void Declare(uint64_t start) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // changes() returns the version of all ranges and their records, which is never 0. The version changes with each
   // function above except Find, in a forked child, and with each call of Changed(). Call Changed() after records of

@@ -55,6 +55,7 @@ class Queries : public CudaDriverInProcess {
     if (from_before != nullptr) from_before->Measure(device, CudaDriverAdapter::kMeasureAttempts);
     CudaDriverInProcess::Recorded(device);
   }
+  void Unmaps(uint64_t address, size_t bytes) override { CudaMemoryUnmaps(address, bytes); }
   CudaMemoryFromBefore* from_before = nullptr;
 };
 
@@ -237,11 +238,6 @@ extern "C" {
 }  // namespace hbmprof::internal::cuda_driver
 
 namespace hbmprof::internal {
-
-bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to)) {
-  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
-  return tracker != nullptr && tracker->NameMappingByAddress(address, rename);
-}
 
 CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess() {
   CudaDriverAdapter* const tracker = cuda_driver::Tracker();

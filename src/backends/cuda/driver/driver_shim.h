@@ -7,6 +7,7 @@
 
 #include <link.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -31,8 +32,8 @@ void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller)
 // The wrappers call it after cuProfilerStart or cuProfilerStop has succeeded.
 void CudaProfilerCalled(bool starts);
 
-// See CudaPhysicalMemory::NameByAddress. REQUIRES: a call of the driver was tracked before.
-bool NameCudaMappingByAddress(uint64_t address, bool (*rename)(BufferId from, BufferId to));
+// The wrappers call it before mapped memory is unmapped (src/inject/injected_profiler.cc).
+void CudaMemoryUnmaps(uint64_t address, size_t bytes);
 
 // For attaching. The first function makes the tracker, if there is none; it returns null if the host has no memory. The
 // second one measures the devices with an active primary context (CudaMemoryFromBefore::Measure). The third one gives
