@@ -73,7 +73,7 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
 
 inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
   const auto end = [&]() -> std::optional<int64_t> {
-    const std::optional<LiveRecord> removed = pools_.Remove(id);
+    const std::optional<LiveRecord> removed = id != 0 ? pools_.Remove(id) : std::nullopt;
     if (!removed.has_value()) {
       foreign_frees_.fetch_add(1, std::memory_order_relaxed);
       return {};
@@ -125,7 +125,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     const GuardedEvent event(*this);
     if (!event.is_recorded() || address.is_null()) return false;
     if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
-    std::optional<bool> made = pools_.MakeSegment(address.value(), named);
+    std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
     // The first block of a segment has the address of the segment.
     if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
       const std::optional<bool> nested = pools_.MakeSegmentOfBlock(address.value(), named);
@@ -145,7 +145,8 @@ bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
 std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferId address) {
   const GuardedEvent event(*this);
   if (!event.is_recorded() || address.is_null()) return {};
-  const std::optional<int64_t> bytes = pools_.EndSegment(address.value(), Clamp(pool));
+  std::optional<int64_t> bytes;
+  if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
   if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
   Resize();
   return bytes;
@@ -170,8 +171,9 @@ bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
 
 bool ProfilerImpl::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
   const GuardedEvent event(*this);
-  return event.is_recorded() && bytes <= LiveTable::kMaxBytes &&
-         pools_.Resize(IdOfBlock(pool, address), static_cast<int64_t>(bytes));
+  const uint64_t id = IdOfBlock(pool, address);
+  return event.is_recorded() && id != 0 && bytes <= LiveTable::kMaxBytes &&
+         pools_.Resize(id, static_cast<int64_t>(bytes));
 }
 
 void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes) {

@@ -103,13 +103,17 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
 
 // --- Segments ---
 
-std::optional<bool> Pools::MakeSegment(uint64_t id, const Pool& pool) {
+std::optional<bool> Pools::MakeSegment(uint64_t id, const Pool& pool, int64_t bytes) {
   for (;;) {
     LiveRecord record;
     if (!live_.Find(id, &record)) return std::nullopt;
     const SiteKey key = sites_.Key(record.site);
     if (key.attributes.device != pool.device || SpaceOf(key.attributes.kind) != MemorySpace::kDevice) return false;
-    if (key.attributes.kind == MemoryKind::kPool) return key.attributes.allocator == pool.allocator;
+    if (key.attributes.kind == MemoryKind::kPool) {
+      if (key.attributes.allocator != pool.allocator) return false;
+      if (bytes != -1 && bytes != record.bytes) return std::nullopt;
+      return true;
+    }
     const PoolNumber number = sites_.pools().FindOrMake(pool);
     if (number == 0 || number == key.from) return false;
     Settle();

@@ -103,8 +103,9 @@ class Pools {
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
   // segment of this pool now. Returns false, and changes nothing, if it is a segment of another pool or a block of
-  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory.
-  std::optional<bool> MakeSegment(uint64_t id, const Pool& pool);
+  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is not
+  // -1, a segment of this pool with another size counts as no record: its end was not recorded.
+  std::optional<bool> MakeSegment(uint64_t id, const Pool& pool, int64_t bytes = -1);
   // The same for a block at `address` of any other pool of the device.
   std::optional<bool> MakeSegmentOfBlock(uint64_t address, const Pool& pool);
   // Ends the segment of `pool` at `address`: if it was a block, it becomes a block of its pool again. Returns its size;
