@@ -24,6 +24,10 @@ size_t IndexOfPool(const std::string& name, Snapshot::Device* device) {
 
 }  // namespace
 
+std::string IdleMemoryFrame(const std::string& pool) {
+  return pool.empty() ? "[idle memory of a pool]" : "[idle memory of " + pool + "]";
+}
+
 void SeparatePools(const std::vector<uint32_t>& from, const std::function<uint64_t(const std::string&)>& frame_of,
                    Snapshot* snapshot) {
   std::vector<std::vector<Sums>> sums(snapshot->devices.size());
@@ -90,8 +94,7 @@ void SeparatePools(const std::vector<uint32_t>& from, const std::function<uint64
       const auto name = std::find(snapshot->allocators.begin(), snapshot->allocators.end(), pool.name);
       idle.allocator = static_cast<uint32_t>(name - snapshot->allocators.begin());
       idle.stack = static_cast<uint32_t>(snapshot->stacks.size());
-      const std::string text = pool.name.empty() ? "[idle memory of a pool]" : "[idle memory of " + pool.name + "]";
-      snapshot->stacks.push_back({{frame_of(text)}, false});
+      snapshot->stacks.push_back({{frame_of(IdleMemoryFrame(pool.name))}, false});
       snapshot->samples.push_back(std::move(idle));
     }
   }

@@ -6,11 +6,16 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
+
+// Returns the frame of the idle memory of a pool: "[idle memory of NAME]".
+std::string IdleMemoryFrame(const std::string& pool);
+inline bool IsIdleMemoryFrame(std::string_view name) { return name.substr(0, 16) == "[idle memory of "; }
 
 // `snapshot->samples` are sites: the values of a segment (kind kPool) are those of the whole segment. `from` has an
 // element for each of them: 0 if the device has handed out its memory, otherwise 1 plus the index in

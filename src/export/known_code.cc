@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "src/core/pool_samples.h"
+
 namespace hbmprof::internal {
 namespace {
 
@@ -201,7 +203,7 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   source = source.substr(0, kMostBytes);
   binary = binary.substr(0, kMostBytes);
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
-  if (MatchesAny("[idle memory of %", name)) return {CodeRole::kLibrary, kIdleName};
+  if (IsIdleMemoryFrame(name)) return {CodeRole::kLibrary, kIdleName};
   if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
   const Binary parts(binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {

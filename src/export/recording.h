@@ -42,6 +42,8 @@ struct RecordingTables {
   // Per site: 0 if the device has handed out its memory, otherwise 1 plus the index in names.allocators of the pool
   // that has done it. Segments are the sites of kind kPool; their allocator is their own pool.
   std::vector<uint32_t> site_pools;
+  bool IsSegment(uint32_t site) const { return sites[site].kind == MemoryKind::kPool; }
+  bool IsOfPool(uint32_t site) const { return site_pools[site] != 0; }
   // The vectors stacks, named_frames, devices (with their values at the start), allocators and modules are used, and
   // process_id, host, tracker.unwinder, python, warnings. `samples` is empty.
   Snapshot names;
@@ -168,6 +170,28 @@ std::optional<uint64_t> AddressOfBuffer(uint64_t id);
 // Returns whether the first bytes of a file are those of a recording, of any version.
 bool IsRecording(std::string_view first_bytes);
 
+// The pools of a recording. Their numbers begin at 0.
+class RecordedPools {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  struct Pool {
+    uint32_t device = 0;
+    std::string name;
+  };
+
+  explicit RecordedPools(const RecordingTables& tables);
+
+  const std::vector<Pool>& all() const { return pools_; }
+  // Returns the pool that has handed out the memory of a site; kNone: the device has.
+  uint32_t from(uint32_t site) const { return from_[site]; }
+  // Returns the pool whose segments have this site; kNone if they are no segments.
+  uint32_t segment_of(uint32_t site) const { return segment_of_[site]; }
+
+ private:
+  std::vector<Pool> pools_;
+  std::vector<uint32_t> from_, segment_of_;  // by site
+};
+
 // Returns the account of a site: device * kMemorySpaceCount + space.
 size_t AccountOf(const Snapshot::Sample& site);
 // Returns the memory outside tracked allocations: what the driver reports, minus `in_use` and the idle bytes of the
@@ -205,10 +229,10 @@ class RecordingState {
   // Returns the snapshot that Profiler::TakeSnapshot would have returned at `time`; if `time` is not set, at time().
   // The driver's values of a device are those of `sample`, if the recorded device memory has not changed since then.
   // Otherwise, or if `sample` is null, the driver's values are not known. The counters are those of `sample`. If
-  // `sample_sites` is not null, it is set to the number of the site of each sample; kNoRecordedSite: the idle memory of
-  // a pool. Ages count from the start of the
-  // recording: a buffer that is live since before was born then, and one that was freed before was young. REQUIRES:
-  // `time` is not earlier than the last event.
+  // `sample_sites` is not null, it is set to the number of the site of each sample; of the idle memory of a pool, to
+  // the number of all sites plus that of the pool (RecordedPools). Ages count from the start of the recording: a buffer
+  // that is live since before was born then, and one that was freed before was young. REQUIRES: `time` is not earlier
+  // than the last event.
   Snapshot ToSnapshot(std::optional<int64_t> time = std::nullopt, const DriverSample* sample = nullptr,
                       std::vector<uint32_t>* sample_sites = nullptr) const;
 
@@ -232,8 +256,6 @@ class RecordingState {
     int64_t pool_peak_bytes = 0;
     uint64_t pool_peaks = 0;
     uint32_t account = 0;
-    uint32_t from = kNoPool;               // the pool that has handed out its memory
-    uint32_t segment_of = kNoPool;         // the pool that hands out blocks of it
     std::vector<int64_t> freed_by_octave;  // as in Snapshot::Sample
   };
   struct Account {
@@ -248,13 +270,10 @@ class RecordingState {
     // new site at the peak, too. No value if that cannot happen any more.
     std::optional<uint64_t> peak_buffer;
   };
-  // A pool of a device.
   struct Pool {
-    uint32_t device = 0;
     PoolStats stats;     // without segments and idle_bytes
     uint64_t peaks = 0;  // number of peaks of bytes_allocated since the start
   };
-  static constexpr uint32_t kNoPool = UINT32_MAX;
 
   Site& Changed(uint32_t site);
   // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
@@ -277,10 +296,11 @@ class RecordingState {
   std::vector<Account> accounts_;
   std::unordered_map<uint64_t, Buffer> live_;
   int64_t time_ = 0;
+  const RecordedPools numbers_;
   std::vector<Pool> pools_;
   // Of the change so far: its account, its pool, and the buffer that was allocated.
   size_t changed_account_ = SIZE_MAX;
-  uint32_t changed_pool_ = kNoPool;
+  uint32_t changed_pool_ = RecordedPools::kNone;
   std::optional<uint64_t> allocated_;
   Buffer moved_;                 // of the last kMoveFrom
   bool has_moved_peak_ = false;  // whether this buffer had made the peak of its account

@@ -79,11 +79,31 @@ int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
   return bytes;
 }
 
+RecordedPools::RecordedPools(const RecordingTables& tables) {
+  std::map<std::pair<uint32_t, std::string_view>, uint32_t> numbers;
+  const auto number_of = [&](uint32_t device, const std::string& name) {
+    const auto [number, is_new] = numbers.try_emplace({device, name}, static_cast<uint32_t>(pools_.size()));
+    if (is_new) pools_.push_back({device, name});
+    return number->second;
+  };
+  for (uint32_t device = 0; device < tables.names.devices.size(); ++device) {
+    for (const PoolStats& pool : tables.names.devices[device].pools) number_of(device, pool.name);
+  }
+  for (size_t i = 0; i < tables.sites.size(); ++i) {
+    const Snapshot::Sample& site = tables.sites[i];
+    const std::vector<std::string>& names = tables.names.allocators;
+    from_.push_back(tables.site_pools[i] == 0 ? kNone : number_of(site.device, names[tables.site_pools[i] - 1]));
+    segment_of_.push_back(site.kind != MemoryKind::kPool ? kNone : number_of(site.device, names[site.allocator]));
+  }
+}
+
 RecordingState::RecordingState(const RecordingTables& tables)
     : tables_(tables),
       sites_(tables.sites.size()),
       accounts_(tables.names.devices.size() * kMemorySpaceCount),
-      time_(tables.start_time) {
+      time_(tables.start_time),
+      numbers_(tables),
+      pools_(numbers_.all().size()) {
   for (size_t account = 0; account < accounts_.size(); ++account) {
     const DeviceStats& stats = tables.names.devices[account / kMemorySpaceCount].spaces[account % kMemorySpaceCount];
     Account& totals = accounts_[account];
@@ -93,17 +113,12 @@ RecordingState::RecordingState(const RecordingTables& tables)
     totals.num_live = stats.num_live;
     totals.largest_alloc = stats.largest_alloc_size;
   }
-  std::map<std::pair<uint32_t, std::string_view>, uint32_t> pools;  // by device and name
-  const auto add_pool = [&](uint32_t device, const std::string& name) {
-    const auto [pool, is_new] = pools.try_emplace({device, name}, static_cast<uint32_t>(pools_.size()));
-    if (is_new) pools_.push_back({device, {name}});
-    return pool->second;
-  };
-  const auto pool_of = [&](uint32_t device, uint32_t allocator) {
-    return add_pool(device, tables.names.allocators[allocator]);
-  };
-  for (uint32_t device = 0; device < tables.names.devices.size(); ++device) {
-    for (const PoolStats& pool : tables.names.devices[device].pools) pools_[add_pool(device, pool.name)].stats = pool;
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    const RecordedPools::Pool& pool = numbers_.all()[i];
+    pools_[i].stats.name = pool.name;
+    for (const PoolStats& stats : tables.names.devices[pool.device].pools) {
+      if (stats.name == pool.name) pools_[i].stats = stats;
+    }
   }
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Snapshot::Sample& sample = tables.sites[i];
@@ -114,8 +129,6 @@ RecordingState::RecordingState(const RecordingTables& tables)
     site.pool_peak_objects = sample.pool_peak_objects;
     site.pool_peak_bytes = sample.pool_peak_bytes;
     site.account = static_cast<uint32_t>(internal::AccountOf(sample));
-    if (tables.site_pools[i] != 0) site.from = pool_of(sample.device, tables.site_pools[i] - 1);
-    if (sample.kind == MemoryKind::kPool) site.segment_of = pool_of(sample.device, sample.allocator);
   }
   live_.reserve(tables.live.size());
   for (const RecordingTables::Live& live : tables.live) live_[live.id] = {live.site, live.bytes, 0};
@@ -131,9 +144,10 @@ RecordingState::Site& RecordingState::Changed(uint32_t number) {
     site.peak_bytes = site.values.inuse_bytes;
     site.peaks = peaks;
   }
-  if (site.from == kNoPool) return site;
-  changed_pool_ = site.from;
-  if (const uint64_t peaks = pools_[site.from].peaks; site.pool_peaks != peaks) {
+  const uint32_t from = numbers_.from(number);
+  if (from == RecordedPools::kNone) return site;
+  changed_pool_ = from;
+  if (const uint64_t peaks = pools_[from].peaks; site.pool_peaks != peaks) {
     site.pool_peak_objects = site.values.inuse_objects;
     site.pool_peak_bytes = site.values.inuse_bytes;
     site.pool_peaks = peaks;
@@ -160,7 +174,7 @@ void RecordingState::EndChange() {
   if (changed_account_ != SIZE_MAX && accounts_[changed_account_].in_use > accounts_[changed_account_].peak) {
     BeginPeak(changed_account_);
   }
-  if (changed_pool_ != kNoPool) {
+  if (changed_pool_ != RecordedPools::kNone) {
     Pool& pool = pools_[changed_pool_];
     if (pool.stats.bytes_allocated > pool.stats.peak_bytes_allocated) {
       pool.stats.peak_bytes_allocated = pool.stats.bytes_allocated;
@@ -168,7 +182,7 @@ void RecordingState::EndChange() {
     }
   }
   changed_account_ = SIZE_MAX;
-  changed_pool_ = kNoPool;
+  changed_pool_ = RecordedPools::kNone;
   allocated_.reset();
 }
 
@@ -248,14 +262,14 @@ RecordingState::Account& RecordingState::Change(uint32_t number, const Values& b
   site.values.alloc_bytes = SaturatingSum(site.values.alloc_bytes, by.alloc_bytes);
   Add(&site.values.inuse_objects, by.inuse_objects);
   Add(&site.values.inuse_bytes, by.inuse_bytes);
-  if (site.segment_of != kNoPool) {
-    PoolStats& pool = pools_[site.segment_of].stats;
+  if (const uint32_t segment_of = numbers_.segment_of(number); segment_of != RecordedPools::kNone) {
+    PoolStats& pool = pools_[segment_of].stats;
     Add(&pool.bytes_reserved, by.inuse_bytes);
     pool.peak_bytes_reserved = std::max(pool.peak_bytes_reserved, pool.bytes_reserved);
   }
   Account& account = accounts_[site.account];
-  if (site.from != kNoPool) {
-    Add(&pools_[site.from].stats.bytes_allocated, by.inuse_bytes);
+  if (const uint32_t from = numbers_.from(number); from != RecordedPools::kNone) {
+    Add(&pools_[from].stats.bytes_allocated, by.inuse_bytes);
   } else {
     Add(&account.in_use, by.inuse_bytes);
     account.change_time = time_;
@@ -289,15 +303,16 @@ void RecordingState::Apply(const RecordedEvent& event) {
       Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, moved_.time};
-      if (std::exchange(has_moved_peak_, false) && sites_[event.site].segment_of != kNoPool)
+      if (std::exchange(has_moved_peak_, false) && numbers_.segment_of(event.site) != RecordedPools::kNone)
         MovePeak(bytes, event.site);
       break;
     }
     case RecordedKind::kResetPeak:
       BeginPeak(event.id);
       if (event.id % kMemorySpaceCount != static_cast<size_t>(MemorySpace::kDevice)) break;
-      for (Pool& pool : pools_) {
-        if (pool.device != event.id / kMemorySpaceCount) continue;
+      for (size_t i = 0; i < pools_.size(); ++i) {
+        if (numbers_.all()[i].device != event.id / kMemorySpaceCount) continue;
+        Pool& pool = pools_[i];
         pool.stats.peak_bytes_allocated = pool.stats.bytes_allocated;
         pool.stats.peak_bytes_reserved = pool.stats.bytes_reserved;
         ++pool.peaks;
@@ -344,7 +359,9 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     Add(&snapshot.tracker.live_records, stats.num_live);
   }
   for (Snapshot::Device& device : snapshot.devices) device.pools.clear();
-  for (const Pool& pool : pools_) snapshot.devices[pool.device].pools.push_back(pool.stats);
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    snapshot.devices[numbers_.all()[i].device].pools.push_back(pools_[i].stats);
+  }
   std::vector<uint32_t> site_pools;  // by sample
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Site& site = sites_[i];
@@ -356,8 +373,8 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     values.inuse_bytes = site.values.inuse_bytes;
     values.peak_objects = has_changed_since_peak ? site.peak_objects : values.inuse_objects;
     values.peak_bytes = has_changed_since_peak ? site.peak_bytes : values.inuse_bytes;
-    if (site.from != kNoPool) {
-      const bool has_changed_since_pool_peak = site.pool_peaks == pools_[site.from].peaks;
+    if (const uint32_t from = numbers_.from(static_cast<uint32_t>(i)); from != RecordedPools::kNone) {
+      const bool has_changed_since_pool_peak = site.pool_peaks == pools_[from].peaks;
       values.pool_peak_objects = has_changed_since_pool_peak ? site.pool_peak_objects : values.inuse_objects;
       values.pool_peak_bytes = has_changed_since_pool_peak ? site.pool_peak_bytes : values.inuse_bytes;
     }
@@ -377,7 +394,14 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     return Snapshot::kNamedFrame | (snapshot.named_frames.size() - 1);
   };
   SeparatePools(site_pools, frame_of, &snapshot);
-  if (sample_sites != nullptr) sample_sites->resize(snapshot.samples.size(), kNoRecordedSite);
+  for (size_t i = site_pools.size(); sample_sites != nullptr && i < snapshot.samples.size(); ++i) {
+    const Snapshot::Sample& idle = snapshot.samples[i];
+    const auto is_same = [&](const RecordedPools::Pool& pool) {
+      return pool.device == idle.device && pool.name == snapshot.allocators[idle.allocator];
+    };
+    const auto pool = std::find_if(numbers_.all().begin(), numbers_.all().end(), is_same);
+    sample_sites->push_back(static_cast<uint32_t>(sites_.size() + static_cast<size_t>(pool - numbers_.all().begin())));
+  }
 
   constexpr auto kOfDevice = static_cast<size_t>(MemorySpace::kDevice);
   for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {

@@ -24,8 +24,7 @@ import checks
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCES = HERE.parent.parent
 COLUMNS = ("bytes", "blocks", "reserved", "allocated", "peak", "lines")
-# hbmprof's peak is that of the driver's memory, so a peak of the tensors inside PyTorch's cache is lost.
-KNOWN_TO_DIFFER = {"peak"}
+KNOWN_TO_DIFFER = set()
 CAPACITY = 16 << 30
 
 Program = collections.namedtuple("Program", "name arguments settings devices", defaults=("", 1))

@@ -564,8 +564,8 @@ FlightEvents CopyFlight(ProfilerImpl& profiler) {
   return flight;
 }
 
-// Undoes the events between the start and the instant. If the peak of an account was reached after the start, the
-// earlier peak is not known. Then the peak at the start is set to the bytes in use at the start.
+// Undoes the events between the start and the instant. If the peak of an account or of a pool was reached after the
+// start, the earlier peak is not known. Then the peak at the start is set to the bytes in use at the start.
 void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   LedgerState& state = flight->state;
   const auto has_new_peak = [&](AccountId account) {
@@ -580,9 +580,19 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   }
   for (size_t site = 0; site < state.sites.size(); ++site) {
     SiteTotals& totals = state.sites[site];
-    if (!has_new_peak(profiler.sites().At(static_cast<SiteId>(site)).account)) continue;
-    totals.peak_objects = totals.inuse_objects;
-    totals.peak_bytes = totals.inuse_bytes;
+    const SiteBooks& books = profiler.sites().At(static_cast<SiteId>(site)).books;
+    if (has_new_peak(books.account)) {
+      totals.peak_objects = totals.inuse_objects;
+      totals.peak_bytes = totals.inuse_bytes;
+    }
+    if (books.pool == 0 || state.pools[books.pool].peak_time <= flight->start) continue;
+    totals.pool_peak_objects = totals.inuse_objects;
+    totals.pool_peak_bytes = totals.inuse_bytes;
+  }
+  for (PoolTotals& pool : state.pools) {
+    if (pool.peak_time <= flight->start) continue;
+    pool.peak_bytes_allocated = pool.bytes_allocated;
+    pool.peak_bytes_reserved = pool.bytes_reserved;
   }
   for (AccountId account = 0; account < kAccounts; ++account) {
     AccountTotals& totals = state.accounts[static_cast<size_t>(account)];

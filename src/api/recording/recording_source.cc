@@ -40,7 +40,7 @@ LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::
   // This must be read before the call of Snapshot, which continues for some time after its instant.
   state.unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.instant, mode);
+  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.pools, &state.instant, mode);
   return state;
 }
 
@@ -74,6 +74,14 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
         StatsOf(totals, space, profiler_.probes.Ask(device, space));
   }
   Update();
+  const PoolNumbers& pools = profiler_.sites().pools();
+  for (size_t number = 1; number < state.pools.size() && number <= static_cast<size_t>(pools.size()); ++number) {
+    const Pool& pool = pools.Of(static_cast<PoolNumber>(number));
+    const PoolTotals& totals = state.pools[number];
+    tables_.names.devices[IndexOf(pool.device)].pools.push_back(
+        {tables_.names.allocators[AllocatorIndex(pool.allocator)], totals.bytes_reserved, totals.bytes_allocated,
+         totals.idle_bytes(), totals.peak_bytes_reserved, totals.peak_bytes_allocated, totals.segments});
+  }
   for (size_t site = 0; site < state.sites.size(); ++site) {
     const SiteTotals& totals = state.sites[site];
     Snapshot::Sample& sample = tables_.sites[site];
@@ -83,7 +91,14 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
     sample.inuse_bytes = totals.inuse_bytes;
     sample.peak_objects = totals.peak_objects;
     sample.peak_bytes = totals.peak_bytes;
+    sample.pool_peak_objects = totals.pool_peak_objects;
+    sample.pool_peak_bytes = totals.pool_peak_bytes;
   }
+}
+
+uint32_t RecordingSource::AllocatorIndex(AllocatorId allocator) const {
+  const auto index = static_cast<uint32_t>(allocator);
+  return index < tables_.names.allocators.size() ? index : 0;
 }
 
 void RecordingSource::Update() {
@@ -108,14 +123,10 @@ void RecordingSource::AddSites() {
     sample.stack = stack->second;
     sample.device = IndexOf(key.attributes.device);
     sample.kind = key.attributes.kind;
-    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-    if (sample.allocator >= tables_.names.allocators.size()) sample.allocator = 0;
+    sample.allocator = AllocatorIndex(key.attributes.allocator);
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.block_bytes = static_cast<int64_t>(key.block_bytes);
-    const SiteKind kind = sites.At(site).kind;
-    tables_.site_kinds.push_back(kind == SiteKind::kSegment ? RecordingTables::SiteKind::kSegment
-                                 : kind == SiteKind::kBlock ? RecordingTables::SiteKind::kBlock
-                                                            : RecordingTables::SiteKind::kPlain);
+    tables_.site_pools.push_back(key.from == 0 ? 0 : 1 + AllocatorIndex(sites.pools().Of(key.from).allocator));
   }
 }
 
@@ -238,13 +249,23 @@ std::vector<RecordingTables::Live> LiveResolver::Resolve(const std::vector<Recor
 void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const RecordedEvent* next, LedgerState* state) {
   if (event.site == kNoRecordedSite) return;
   SiteTotals& site = state->sites[event.site];
-  AccountTotals& account = state->accounts[static_cast<size_t>(sites.At(event.site).account)];
+  const SiteBooks& books = sites.At(event.site).books;
+  AccountTotals& account = state->accounts[books.account];
+  PoolTotals& pool = state->pools[books.pool];
   const auto change = [&](int64_t alloc_objects, int64_t alloc_bytes, int64_t objects, int64_t bytes) {
     site.alloc_objects -= alloc_objects;
     site.alloc_bytes -= alloc_bytes;
     site.inuse_objects -= objects;
     site.inuse_bytes -= bytes;
-    account.bytes_in_use -= bytes;
+    if (books.is_segment != 0) {
+      pool.bytes_reserved -= bytes;
+      pool.segments -= objects;
+    }
+    if (books.is_from_pool()) {
+      state->pools[static_cast<size_t>(books.book() - kAccounts)].bytes_allocated -= bytes;
+    } else {
+      account.bytes_in_use -= bytes;
+    }
   };
   const int64_t bytes = event.bytes;
   switch (event.kind) {
@@ -255,8 +276,6 @@ void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const Recorde
     case RecordedKind::kFree:
       ++account.num_live;
       return change(0, 0, -1, -bytes);
-    case RecordedKind::kCharge:
-      return change(0, 0, 0, -bytes);
     case RecordedKind::kMoveFrom: {
       change(-1, -bytes, -1, -bytes);
       // The kMoveTo that follows counted the larger of both sizes; it was undone with its own size.

@@ -25,6 +25,7 @@ struct LedgerState {
   int64_t unix_nanos = 0;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
+  std::vector<PoolTotals> pools;  // by number
 };
 
 // The names of the marks of a process. Each name is stored once. Thread-safe. The methods may throw std::bad_alloc.
@@ -72,6 +73,8 @@ class RecordingSource {
   static bool ListLive(const ProfilerImpl& profiler, size_t max, std::vector<RecordingTables::Live>* live);
 
  private:
+  // Returns the index of the allocator in the tables.
+  uint32_t AllocatorIndex(AllocatorId allocator) const;
   void AddSites();
   void AddNames(size_t first_stack);
   void AddThreads();

@@ -61,11 +61,6 @@ struct Group {
   int64_t calls = 0;        // allocations from the driver
   int64_t short_lived = 0;  // of these
   int64_t short_bytes = 0;
-  int64_t live = 0;  // buffers, in the second pass
-  int64_t idle = 0;  // bytes of segments that no block covers
-  // `idle` and `live` at the instant at which the bytes in use minus the idle bytes of pools are highest.
-  int64_t idle_at_peak = 0;
-  int64_t live_at_peak = 0;
   std::array<int64_t, 63> lifetimes{};  // of freed buffers, by power of two of nanoseconds
 };
 
@@ -105,9 +100,11 @@ struct Account {
   std::array<SizeClass, 63> sizes{};
   std::map<int64_t, int64_t> size_counts;  // of short-lived buffers
   // Replays.
-  Simulation kept;      // churning functions keep their buffers
-  Simulation held;      // buffers are not freed before an equal allocation
-  Simulation no_idle;   // other buffers use the idle bytes of pools
+  Simulation kept;     // churning functions keep their buffers
+  Simulation held;     // buffers are not freed before an equal allocation
+  Simulation no_idle;  // other buffers use the idle memory of pools
+  // Idle memory of pools at the instant at which the bytes in use without it are highest.
+  std::vector<Advice::Site> idle_at_peak;
   Simulation in_place;  // buffers do not overlap with the ones that they replace
   std::vector<PoolSimulation> pools;
   // High use around the peak.
@@ -161,7 +158,7 @@ struct Findings {
 
   Findings(const RecordingTables& recorded, const RecordedStacks& names) : tables(recorded), stacks(names) {}
 
-  bool IsBlock(uint32_t site) const { return tables.site_kinds[site] == RecordingTables::SiteKind::kBlock; }
+  bool IsBlock(uint32_t site) const { return tables.IsOfPool(site); }
   std::string At(int64_t time) const { return Nanos(time - start); }
   Advice::Site SiteOf(uint32_t group, int64_t bytes, int64_t count) const;
   Advice::Site SiteOfPair(const GroupPair& pair, int64_t bytes, int64_t count) const;  // "f, then g"
@@ -179,7 +176,6 @@ struct Findings {
   std::vector<bool> churns;                  // by group
   std::map<GroupPair, int64_t> reallocated;
   std::map<GroupPair, std::pair<int64_t, int64_t>> reused;               // bytes and count at the peak
-  std::vector<std::vector<uint32_t>> pool_groups;                        // by account: groups with segments of pools
   absl::flat_hash_map<std::pair<size_t, uint64_t>, int64_t> freed_keys;  // by account and id: time of the free
 };
 
@@ -256,10 +252,9 @@ class Analysis : private Findings {
   void PlanReplays();
   void ReplayBegin(const Buffer& buffer, const RecordedEvent& event);
   void ReplayEnd(const Buffer& buffer, const RecordedEvent& event);
-  void SetIdleAtPeak(size_t account);
-  void AddIdle(uint32_t segment_site, int64_t bytes);
   // Updates the peaks of the simulations and the time of high use with the account's bytes in use after the event.
-  void CheckInstant(size_t number, const RecordedEvent& event, const Live& live);
+  void CheckInstant(size_t number, const RecordedEvent& event, const SiteTotals& totals, const Live& live);
+  void CheckIdle(size_t number, const SiteTotals& totals);
   void Replay();
 
   // fragmentation.cc

@@ -26,21 +26,19 @@ void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport
     }
   }
   if (!any) return;
-  std::vector<int64_t> in_use(found.accounts.size());
   // By account: the high use around the peak has begun, so the buffers of the candidates are not counted.
   std::vector<bool> is_freed(found.accounts.size());
-  const SiteTotals totals(found.tables);
-  for (size_t a = 0; a < found.accounts.size(); ++a) in_use[a] = totals.account(a).in_use;
+  SiteTotals totals(found.tables);
   RecordingCursor cursor(recording);
   RecordedEvent event;
   while (cursor.Next(&event)) {
+    totals.Apply(event);
     if (event.site >= found.tables.sites.size()) continue;
     const uint32_t group = found.group_of[event.site];
     const size_t a = found.groups[group].account;
     if (candidates[a].empty()) continue;
     const bool begins = !is_freed[a] && event.time >= found.accounts[a].peak_begin;
     if (begins) is_freed[a] = true;
-    AddTo(in_use[a], SiteTotals::ChangeOf(event));
     int64_t ended = 0;
     if (internal::Ends(event.kind)) {
       const auto freed = found.freed_keys.find({a, event.id});
@@ -51,7 +49,7 @@ void AdvisePeaks(const Findings& found, RecordingReader& recording, AdviceReport
         candidate.without.extra =
             Minus(candidate.without.extra, found.accounts[a].freed_early.at(candidate.group).bytes);
       if (candidate.group == group) AddTo(candidate.without.extra, ended);
-      if (!event.is_continued) candidate.without.Check(in_use[a]);
+      if (!event.is_continued) candidate.without.Check(totals.account(a).in_use);
     }
   }
   for (size_t a = 0; a < found.accounts.size(); ++a) {

@@ -44,8 +44,7 @@ void Analysis::ReplayBegin(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   const uint32_t group = group_of[buffer.site];
   Account& account = accounts[groups[group].account];
-  const bool is_segment = tables.site_kinds[buffer.site] == RecordingTables::SiteKind::kSegment;
-  ++groups[group].live;
+  const bool is_segment = tables.IsSegment(buffer.site);
   for (PoolSimulation& pool : account.pools) {
     // This limits a pool to less than 2^62 bytes, even if the sizes in the file are wrong.
     if (is_segment || buffer.bytes > pool.limit || pool.pool->reserved_bytes() >> 60 != 0) continue;
@@ -75,7 +74,6 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (IsBlock(buffer.site) || buffer.bytes <= 0) return;
   const uint32_t group = group_of[buffer.site];
   Account& account = accounts[groups[group].account];
-  --groups[group].live;
   for (PoolSimulation& pool : account.pools) {
     const auto found = pool.blocks.find(event.id);
     if (found == pool.blocks.end()) continue;
@@ -113,26 +111,25 @@ void Analysis::ReplayEnd(const Buffer& buffer, const RecordedEvent& event) {
   if (held_[static_cast<size_t>(ordinal_)]) AddTo(account.held.extra, buffer.bytes);
 }
 
-void Analysis::AddIdle(uint32_t segment_site, int64_t bytes) {
-  AddTo(GroupOf(segment_site).idle, bytes);
-  AccountOf(segment_site).no_idle.extra = Minus(AccountOf(segment_site).no_idle.extra, bytes);
-}
-
-void Analysis::SetIdleAtPeak(size_t account) {
-  for (const uint32_t group : pool_groups[account]) {
-    groups[group].idle_at_peak = groups[group].idle;
-    groups[group].live_at_peak = groups[group].live;
+void Analysis::CheckIdle(size_t number, const SiteTotals& totals) {
+  Account& account = accounts[number];
+  account.no_idle.extra = Minus(0, totals.account(number).idle);
+  if (Plus(account.in_use, account.no_idle.extra) <= account.no_idle.peak) return;
+  account.no_idle.Check(account.in_use);
+  account.idle_at_peak.clear();
+  for (auto row = static_cast<uint32_t>(tables.sites.size()); row < totals.row_count(); ++row) {
+    if (totals.account_of(row) != number || totals.row(row).bytes <= 0) continue;
+    account.idle_at_peak.push_back(
+        {stacks.own_frame(totals.stack_of(row)).name, "", totals.row(row).bytes, totals.row(row).objects});
   }
 }
 
-void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Live& live) {
+void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const SiteTotals& totals, const Live& live) {
   Account& account = accounts[number];
+  account.in_use = totals.account(number).in_use;
+  CheckIdle(number, totals);
   for (Simulation* simulation : {&account.kept, &account.held, &account.in_place}) simulation->Check(account.in_use);
   for (PoolSimulation& pool : account.pools) pool.Check(account.in_use);
-  if (Plus(account.in_use, account.no_idle.extra) > account.no_idle.peak) {
-    account.no_idle.Check(account.in_use);
-    SetIdleAtPeak(number);
-  }
   const bool is_high = account.in_use > PercentOf(kHighPercent, account.peak);
   if (is_high && account.high_since < 0) account.high_since = event.time;
   if (ordinal_ == account.peak_ordinal) {
@@ -151,43 +148,21 @@ void Analysis::CheckInstant(size_t number, const RecordedEvent& event, const Liv
 
 void Analysis::Replay() {
   threads_.assign(threads_.size(), {});
-  const SiteTotals totals(tables);
-  pool_groups.resize(accounts.size());
-  for (uint32_t site = 0; site < tables.sites.size(); ++site) {
-    if (tables.site_kinds[site] != RecordingTables::SiteKind::kSegment) continue;
-    std::vector<uint32_t>& of_account = pool_groups[groups[group_of[site]].account];
-    if (!absl::c_linear_search(of_account, group_of[site])) {
-      of_account.push_back(group_of[site]);
-    }
-    AddIdle(site, totals.site(site).bytes);
-  }
-  for (const RecordingTables::Live& buffer : tables.live) ++GroupOf(buffer.site).live;
+  SiteTotals totals(tables);
   for (size_t a = 0; a < accounts.size(); ++a) {
     Account& account = accounts[a];
     account.in_use = totals.account(a).in_use;
-    SetIdleAtPeak(a);
-    for (Simulation* simulation : {&account.kept, &account.held, &account.in_place, &account.no_idle}) {
-      simulation->Check(account.in_use);
-    }
+    CheckIdle(a, totals);
+    for (Simulation* simulation : {&account.kept, &account.held, &account.in_place}) simulation->Check(account.in_use);
     if (account.in_use > PercentOf(kHighPercent, account.peak)) account.high_since = start;
   }
   Live live;
-  std::vector<size_t> changed;
   ReadEvents(
       live, [this](const Buffer& buffer, const RecordedEvent& event) { ReplayBegin(buffer, event); },
       [this](const Buffer& buffer, const RecordedEvent& event) { ReplayEnd(buffer, event); },
       [&](const RecordedEvent& event) {
-        if (event.site < tables.sites.size()) {
-          const size_t account = groups[group_of[event.site]].account;
-          AddTo(accounts[account].in_use, SiteTotals::ChangeOf(event));
-          if (tables.site_kinds[event.site] == RecordingTables::SiteKind::kSegment) {
-            AddIdle(event.site, SiteTotals::ChangeOf(event));
-          }
-          if (!absl::c_linear_search(changed, account)) changed.push_back(account);
-        }
-        if (event.is_continued) return;
-        for (const size_t account : changed) CheckInstant(account, event, live);
-        changed.clear();
+        if (!totals.Apply(event)) return;
+        for (const size_t account : totals.changed_accounts()) CheckInstant(account, event, totals, live);
       });
   for (Account& account : accounts) {
     if (account.high_since >= 0) account.high_nanos += start + duration - account.high_since;

@@ -1,4 +1,4 @@
-// kReuse: buffers that overlap with the ones that they replace, and idle bytes of pools.
+// kReuse: buffers that overlap with the ones that they replace, and idle memory of pools.
 #include "src/tool/advice/analysis.h"
 
 namespace hbmprof::tool::advise {
@@ -10,18 +10,14 @@ void AdviseIdlePools(const Findings& found, size_t a, AdviceReport& report) {
   if (saved <= 0 || saved < PercentOf(kMinFallPercent, account.peak)) return;
   Advice advice = found.AdviceOn(AdviceKind::kReuse, a);
   advice.bytes = saved;
-  for (const uint32_t group : found.pool_groups[a]) {
-    if (found.groups[group].idle_at_peak > 0) {
-      advice.sites.push_back(found.SiteOf(group, found.groups[group].idle_at_peak, found.groups[group].live_at_peak));
-    }
-  }
+  advice.sites = account.idle_at_peak;
   if (advice.sites.empty()) return;
   int64_t idle = 0;
   for (const Advice::Site& site : advice.sites) AddTo(idle, site.bytes);
-  advice.text =
-      Cat("Make the pools smaller, or let other buffers use them: the segments of ", Shorten(advice.sites), " have ",
-          Bytes(idle), " without a block when most other memory is in use. The peak falls by ", Bytes(saved), ".");
-  advice.how = "The recording is replayed without the bytes of segments that no block covers.";
+  Shorten(advice.sites);
+  advice.text = Cat("Make the pools smaller, or let other buffers use them: they have ", Bytes(idle),
+                    " of idle memory when most other memory is in use. The peak falls by ", Bytes(saved), ".");
+  advice.how = "The recording is replayed without the idle memory of pools.";
   advice.replay = {{"peak_before", account.peak}, {"peak_after", account.no_idle.peak}};
   report.advice.push_back(std::move(advice));
 }

@@ -169,7 +169,9 @@ class Examiner {
   void Devices(const std::vector<ProfileInfo::Device>& devices) {
     if (devices.empty()) return;
     const std::tuple<const char*, const char*, std::optional<SumsByDevice>> totals[] = {
-        {"in_use", "inuse_space", SumsOf("inuse_space")}, {"peak", "peak_space", SumsOf("peak_space")}};
+        {"in_use", "inuse_space", SumsOf("inuse_space")},
+        {"in_use", "reserved_space", SumsOf("reserved_space")},
+        {"peak", "peak_space", SumsOf("peak_space")}};
     for (const ProfileInfo::Device& device : devices) {
       for (const auto& [key, type, sums] : totals) {
         const std::optional<int64_t> stated = device.Number(key);

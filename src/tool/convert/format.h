@@ -13,7 +13,6 @@
 namespace hbmprof::tool {
 
 using internal::FileOutput;
-using SiteKind = RecordingTables::SiteKind;
 
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.
 struct Format {

@@ -75,7 +75,9 @@ class Pickle {
   uint32_t memo_size_ = 0;
 };
 
-bool HasSegments(const RecordingTables& tables) { return absl::c_linear_search(tables.site_kinds, SiteKind::kSegment); }
+bool HasSegments(const RecordingTables& tables) {
+  return absl::c_any_of(tables.sites, [](const auto& site) { return site.kind == MemoryKind::kPool; });
+}
 
 // The segments and blocks of one account, and the events that change them.
 class MemoryVizWriter : RecordingConverter {
@@ -161,7 +163,7 @@ class MemoryVizWriter : RecordingConverter {
     Ranges begun;
   };
 
-  bool IsSegment(uint32_t site) const { return tables_.site_kinds[site] == SiteKind::kSegment; }
+  bool IsSegment(uint32_t site) const { return tables_.IsSegment(site); }
   bool IsHere(const RecordedEvent& event) const {
     if (event.kind == RecordedKind::kMark) return true;
     // The site of a failed allocation may be unknown; its id is the account.
@@ -264,7 +266,8 @@ class MemoryVizWriter : RecordingConverter {
       }
     }
     for (const RecordedEvent& event : change) {
-      if (event.site < tables_.sites.size()) AddTo(trace_.in_use, SiteTotals::ChangeOf(event));
+      const bool counts = event.site < tables_.sites.size() && !tables_.IsOfPool(event.site);
+      if (counts) AddTo(trace_.in_use, SiteTotals::ChangeOf(event));
       if (event.kind == RecordedKind::kFailed) {
         WriteFailed(event);
       } else if (event.kind == RecordedKind::kMark) {

@@ -292,11 +292,11 @@ class PerfettoWriter : RecordingConverter {
     }
   }
 
-  // Texts, frames and stacks of all sites. Stacks of one account with equal frames are one call stack.
+  // Texts, frames and stacks of all rows. Stacks of one account with equal frames are one call stack.
   void WriteInternedStacks() {
     std::map<std::pair<size_t, std::vector<uint32_t>>, uint64_t> numbers;
-    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
-      const std::vector<uint32_t>& frames = stacks_.stack(tables_.sites[i].stack);
+    for (uint32_t i = 0; i < totals_.row_count(); ++i) {
+      const std::vector<uint32_t>& frames = stacks_.stack(totals_.stack_of(i));
       const auto [entry, is_new] = numbers.try_emplace({totals_.account_of(i), frames}, callstacks_.size());
       if (is_new) callstacks_.emplace_back();
       callstacks_[entry->second].push_back(i);
@@ -357,10 +357,10 @@ class PerfettoWriter : RecordingConverter {
 
   void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
     std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
-    std::vector<SiteTotals::Site> sums(callstacks_.size());
+    std::vector<SiteTotals::Row> sums(callstacks_.size());
     for (size_t i = 0; i < callstacks_.size(); ++i) {
-      for (const uint32_t site : callstacks_[i]) {
-        const SiteTotals::Site& now = totals_.site(site);
+      for (const uint32_t row : callstacks_[i]) {
+        const SiteTotals::Row& now = totals_.row(row);
         AddTo(sums[i].allocated_bytes, now.allocated_bytes);
         AddTo(sums[i].freed_bytes, now.freed_bytes);
         AddTo(sums[i].allocated_objects, now.allocated_objects);
@@ -395,7 +395,7 @@ class PerfettoWriter : RecordingConverter {
   std::vector<std::vector<Tag>> open_tags_ = std::vector<std::vector<Tag>>(tables_.threads.size());
   uint64_t next_track_ = kProcessTrack + 1 + tables_.threads.size();
   std::unordered_map<std::string, uint64_t> sampled_tracks_;
-  std::vector<std::vector<uint32_t>> callstacks_;  // the sites of each: at least one
+  std::vector<std::vector<uint32_t>> callstacks_;  // the rows of each: at least one
   uint64_t profile_count_ = 0;
   std::string bytes_;
 };

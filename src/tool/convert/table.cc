@@ -92,8 +92,7 @@ class TableRow {
 };
 
 const char* NameOf(RecordedKind kind) {
-  constexpr const char* kNames[] = {"alloc",  "free", "charge",     "move_from", "move_to",
-                                    "failed", "tags", "reset_peak", "mark"};
+  constexpr const char* kNames[] = {"alloc", "free", "move_from", "move_to", "failed", "tags", "reset_peak", "mark"};
   static_assert(std::size(kNames) == internal::kRecordedKinds);
   return kNames[static_cast<size_t>(kind)];
 }
@@ -163,7 +162,7 @@ class EventTable : RecordingConverter {
     row_.Number(has_site || is_failed ? std::optional(event.bytes) : std::nullopt);
     row_.Number(has_site ? std::optional(SiteTotals::ChangeOf(event)) : std::nullopt);
     row_.Number(account.has_value() ? std::optional(totals_.account(*account).in_use) : std::nullopt);
-    const bool has_id = has_site && event.kind != RecordedKind::kCharge && !is_failed;
+    const bool has_id = has_site && !is_failed;
     has_id ? row_.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row_.Missing();
     row_.Number(tables_.threads[event.thread].id);
     if (has_site) {
@@ -214,6 +213,7 @@ class EventTable : RecordingConverter {
     row.Text(MemoryKindName(site.kind));
     row.Number(number);
     row.Text(tables_.names.allocators[site.allocator]);
+    tables_.IsOfPool(number) ? row.Text(tables_.names.allocators[tables_.site_pools[number] - 1]) : row.Missing();
     row.Text(stacks_.own_frame(site.stack).name);
     row.Json(TagsAsJson(site.tags));
     row.Text(tables_.names.host);
@@ -229,7 +229,7 @@ class EventTable : RecordingConverter {
     } else {
       row_.Missing(2);
     }
-    row_.Missing(3);  // kind, site, allocator
+    row_.Missing(4);  // kind, site, allocator, pool
     name.empty() ? row_.Missing() : row_.Text(name);
     row_.Json(tags);
     row_.Text(tables_.names.host);
@@ -248,7 +248,7 @@ class EventTable : RecordingConverter {
 
   const std::vector<std::string> columns_ = {"time_ns",   "time",   "event",  "bytes", "change", "in_use",
                                              "id",        "thread", "device", "space", "kind",   "site",
-                                             "allocator", "name",   "tags",   "host",  "process"};
+                                             "allocator", "pool",   "name",   "tags",  "host",   "process"};
   TableRow row_{format, columns_};
   static constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
   TimeTexts times_{Minus(tables_.start_unix_nanos, tables_.start_time)};

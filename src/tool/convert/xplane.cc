@@ -188,9 +188,7 @@ class XplaneWriter : RecordingConverter {
   absl::Status WriteLiveBuffers() {
     std::vector<int64_t> in_use(accounts_.size());
     std::vector<size_t> left(accounts_.size());
-    const auto is_buffer = [this](const RecordingTables::Live& live) {
-      return tables_.site_kinds[live.site] != SiteKind::kSegment;
-    };
+    const auto is_buffer = [this](const RecordingTables::Live& live) { return !tables_.IsSegment(live.site); };
     for (const RecordingTables::Live& live : tables_.live)
       left[totals_.account_of(live.site)] += is_buffer(live) ? 1 : 0;
     for (const RecordingTables::Live& live : tables_.live) {
@@ -235,12 +233,10 @@ class XplaneWriter : RecordingConverter {
   // Writes the events of change_, whose values after the change are in totals_.
   absl::Status WriteChange() {
     for (const RecordedEvent& event : change_) {
-      if (event.site >= sites_.size() || event.kind == RecordedKind::kFailed || event.kind == RecordedKind::kCharge) {
-        continue;
-      }
+      if (event.site >= sites_.size() || event.kind == RecordedKind::kFailed) continue;
       const size_t account = totals_.account_of(event.site);
       const int64_t in_use = totals_.account(account).in_use;
-      const bool is_segment = tables_.site_kinds[event.site] == SiteKind::kSegment;
+      const bool is_segment = tables_.IsSegment(event.site);
       const bool begins = internal::Begins(event.kind);
       const bool ends = !begins || is_segment;
       // A segment that begins gets both events, so that XProf sees the new bytes in use but no live buffer.

@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "src/core/pool_samples.h"
 #include "src/tool/growth/judge.h"
 #include "src/tool/util/text.h"
 
@@ -207,14 +208,17 @@ class SiteJudge {
   double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
 };
 
-// Returns whether each stack is the memory from before the program was attached to (src/inject/attach.cc). It is not
-// known when that memory was allocated, and its bytes get other records over time.
-std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
+// Returns whether each stack cannot be judged. That is the memory from before the program was attached to
+// (src/inject/attach.cc): it is not known when that memory was allocated, and its bytes get other records over time.
+// The same holds for idle memory of pools.
+std::vector<bool> StacksWithoutVerdict(const ProfileSet& profiles) {
   std::vector<bool> stacks(profiles.stacks().size());
   for (uint32_t i = 0; i < stacks.size(); ++i) {
     if (profiles.stacks().length(i) == 0) continue;
     const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
-    stacks[i] = !frames.empty() && profiles.text(profiles.functions()[frames[0].function].name) == "[before attach]";
+    if (frames.empty()) continue;
+    const std::string& name = profiles.text(profiles.functions()[frames[0].function].name);
+    stacks[i] = name == "[before attach]" || internal::IsIdleMemoryFrame(name);
   }
   return stacks;
 }
@@ -223,9 +227,8 @@ std::vector<bool> StacksFromBefore(const ProfileSet& profiles) {
 
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
-  const std::vector<bool> from_before = StacksFromBefore(profiles);
+  const std::vector<bool> has_no_verdict = StacksWithoutVerdict(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
-  const ProfileSet::LabelGroups kinds = profiles.GroupLabels({"kind"});
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const SiteJudge judge(profiles, series, type);
@@ -235,7 +238,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     const ProfileSet::File& file = profiles.files()[series.files[d]];
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
-      if (from_before[sample.stack] || kinds.values[kinds.of_set[sample.labels]][0] == "pool") continue;
+      if (has_no_verdict[sample.stack]) continue;
       const uint32_t group = groups.of_set[sample.labels];
       const auto [entry, is_new] = numbers.try_emplace({sample.stack, group}, sites.size());
       if (is_new) {

@@ -160,7 +160,8 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
     }
   }
   for (const int64_t comment : message.comment()) {
-    if (sign == Sign::kSubtract || Comment(profile.text(comment)).word == "device") continue;
+    const std::string word = Comment(profile.text(comment)).word;
+    if (sign == Sign::kSubtract || word == "device" || word == "pool") continue;
     const int64_t text = adder.Text(comment);
     if (!absl::c_linear_search(result_.comment(), text)) result_.add_comment(text);
   }

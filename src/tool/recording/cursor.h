@@ -13,6 +13,7 @@ using internal::DriverSample;
 using internal::LostEvents;
 using internal::RecordedEvent;
 using internal::RecordedKind;
+using internal::RecordedPools;
 using internal::RecordingReader;
 using internal::RecordingState;
 using internal::RecordingTables;

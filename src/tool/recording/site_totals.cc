@@ -20,22 +20,30 @@ std::string MemoriesOf(const SiteTotals& totals, const RecordingTables& tables) 
 }
 
 SiteTotals::SiteTotals(const RecordingTables& tables)
-    : sites_(tables.sites.size()), accounts_(tables.names.devices.size() * kMemorySpaceCount) {
-  for (size_t i = 0; i < sites_.size(); ++i) {
+    : tables_(tables),
+      pools_(tables),
+      rows_(tables.sites.size() + pools_.all().size()),
+      accounts_(tables.names.devices.size() * kMemorySpaceCount) {
+  for (uint32_t i = 0; i < tables.sites.size(); ++i) rows_[i].account = AccountOf(tables.sites[i]);
+  for (uint32_t i = 0; i < pools_.all().size(); ++i) {
+    rows_[RowOfPool(i)].account = pools_.all()[i].device * size_t{kMemorySpaceCount};
+  }
+  for (uint32_t i = 0; i < tables.sites.size(); ++i) {
     const Snapshot::Sample& sample = tables.sites[i];
-    SiteState& site = sites_[i];
-    site.account = AccountOf(sample);
-    site.is_segment = tables.site_kinds[i] == RecordingTables::SiteKind::kSegment;
-    site.now.bytes = sample.inuse_bytes;
-    site.now.objects = sample.inuse_objects;
-    site.now.allocated_bytes = std::max(sample.alloc_bytes, sample.inuse_bytes);
-    site.now.freed_bytes = Minus(site.now.allocated_bytes, sample.inuse_bytes);
-    site.now.allocated_objects = std::max(sample.alloc_objects, sample.inuse_objects);
-    site.now.freed_objects = Minus(site.now.allocated_objects, sample.inuse_objects);
-    Account& account = accounts_[site.account].now;
-    account.is_used = true;
-    AddTo(account.in_use, sample.inuse_bytes);
-    if (site.is_segment) AddTo(account.idle, sample.inuse_bytes);
+    accounts_[rows_[i].account].now.is_used = true;
+    if (RowOf(i) == i) {
+      Row& row = rows_[i].now;
+      row.allocated_bytes = Minus(std::max(sample.alloc_bytes, sample.inuse_bytes), sample.inuse_bytes);
+      row.freed_bytes = row.allocated_bytes;
+      row.allocated_objects = Minus(std::max(sample.alloc_objects, sample.inuse_objects), sample.inuse_objects);
+      row.freed_objects = row.allocated_objects;
+    }
+    AddToRow(RowOf(i), sample.inuse_bytes, sample.inuse_objects);
+    if (pools_.from(i) == RecordedPools::kNone) {
+      AddTo(accounts_[rows_[i].account].now.in_use, sample.inuse_bytes);
+    } else {
+      AddToRow(RowOfPool(pools_.from(i)), Minus(0, sample.inuse_bytes), 0);
+    }
   }
   for (AccountState& account : accounts_) {
     account.now.peak = account.now.in_use;
@@ -44,56 +52,55 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
   }
 }
 
+uint32_t SiteTotals::stack_of(uint32_t row) const {
+  const auto sites = static_cast<uint32_t>(tables_.sites.size());
+  return row < sites ? tables_.sites[row].stack : static_cast<uint32_t>(tables_.names.stacks.size()) + row - sites;
+}
+
 int64_t SiteTotals::ChangeOf(const RecordedEvent& event) {
-  switch (event.kind) {
-    case RecordedKind::kAlloc:
-    case RecordedKind::kMoveTo:
-      return event.bytes;
-    case RecordedKind::kFree:
-    case RecordedKind::kCharge:
-    case RecordedKind::kMoveFrom:
-      return Minus(0, event.bytes);
-    case RecordedKind::kFailed:
-    case RecordedKind::kTags:
-    case RecordedKind::kResetPeak:
-    case RecordedKind::kMark:
-      break;
+  if (internal::Begins(event.kind)) return event.bytes;
+  return internal::Ends(event.kind) ? Minus(0, event.bytes) : 0;
+}
+
+void SiteTotals::AddToRow(uint32_t number, int64_t bytes, int64_t objects) {
+  RowState& row = rows_[number];
+  AccountState& account = accounts_[row.account];
+  if (row.peak_number != account.peak_number) {
+    row.peak_number = account.peak_number;
+    row.peak_bytes = row.now.bytes;
+    row.peak_objects = row.now.objects;
   }
-  return 0;
+  AddTo(row.now.bytes, bytes);
+  AddTo(row.now.objects, objects);
+  if (bytes > 0) AddTo(row.now.allocated_bytes, bytes);
+  if (bytes < 0) row.now.freed_bytes = Minus(row.now.freed_bytes, bytes);
+  if (objects > 0) AddTo(row.now.allocated_objects, objects);
+  if (objects < 0) row.now.freed_objects = Minus(row.now.freed_objects, objects);
+  if (is_idle_memory(number)) AddTo(account.now.idle, bytes);
 }
 
 bool SiteTotals::Apply(const RecordedEvent& event) {
   ++events_;
   if (is_new_change_) changed_.clear();
   is_new_change_ = !event.is_continued;
-  const int64_t change = ChangeOf(event);
-  // A buffer of 0 bytes counts as an object.
-  const bool has_site = event.site < sites_.size() && event.kind != RecordedKind::kFailed;
+  ForEachChange(event, [this](uint32_t row, int64_t bytes, int objects) { AddToRow(row, bytes, objects); });
+  const bool has_site = event.site < tables_.sites.size() && event.kind != RecordedKind::kFailed;
   if (has_site) {
-    SiteState& site = sites_[event.site];
-    AccountState& account = accounts_[site.account];
-    if (site.peak_number != account.peak_number) {
-      site.peak_number = account.peak_number;
-      site.peak_bytes = site.now.bytes;
-      site.peak_objects = site.now.objects;
-    }
-    const bool is_charge = event.kind == RecordedKind::kCharge;
-    const bool begins = internal::Begins(event.kind);
-    AddTo(site.now.bytes, change);
-    if (change > 0) AddTo(site.now.allocated_bytes, change);
-    if (change < 0) site.now.freed_bytes = Minus(site.now.freed_bytes, change);
-    if (!is_charge) {
-      AddTo(begins ? site.now.allocated_objects : site.now.freed_objects, 1);
-      AddTo(site.now.objects, begins ? 1 : -1);
-    }
-    AddTo(account.now.in_use, change);
-    if (site.is_segment) AddTo(account.now.idle, change);
-    if (!absl::c_linear_search(changed_, site.account)) changed_.push_back(site.account);
+    const size_t account = account_of(event.site);
+    if (pools_.from(event.site) == RecordedPools::kNone) AddTo(accounts_[account].now.in_use, ChangeOf(event));
+    if (!absl::c_linear_search(changed_, account)) changed_.push_back(account);
   }
   if (event.is_continued) return false;
   for (const size_t number : changed_) {
     AccountState& account = accounts_[number];
-    if (account.now.in_use <= account.now.peak) continue;
+    const bool is_peak = account.now.in_use > account.now.peak;
+    // The same memory, now as idle memory of the pool.
+    const bool is_segment_of_peak = event.kind == RecordedKind::kMoveTo && account.peak_buffer == event.id &&
+                                    account.now.in_use == account.now.peak &&
+                                    pools_.segment_of(event.site) != RecordedPools::kNone;
+    if (has_site && account.peak_buffer == event.id) account.peak_buffer.reset();
+    if (!is_peak && !is_segment_of_peak) continue;
+    if (event.kind == RecordedKind::kAlloc) account.peak_buffer = event.id;
     account.now.peak = account.now.in_use;
     account.now.peak_time = event.time;
     account.now.peak_event = events_ - 1;

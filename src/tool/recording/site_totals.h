@@ -1,5 +1,9 @@
-// SiteTotals: the sums of a recording, event by event: bytes and buffers of each site, bytes in use and peak of each
+// SiteTotals: the sums of a recording, event by event: bytes and buffers of each row, bytes in use and peak of each
 // account. It keeps no map of the live buffers (RecordingState does), so an event takes a few nanoseconds.
+//
+// A row is what a profile shows: the buffers or blocks of a site, or the idle memory of a pool, whose objects are the
+// pool's segments. The rows of sites come first, then those of pools. The sites of segments have no bytes. So the rows
+// of an account add up to its bytes in use.
 // Sums wrap around on overflow, which only a damaged file can cause.
 #ifndef HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 #define HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
@@ -16,12 +20,11 @@ std::string AccountName(const RecordingTables& tables, size_t account);
 
 class SiteTotals {
  public:
-  struct Site {
-    int64_t bytes = 0;    // live; of a segment: its idle bytes
+  struct Row {
+    int64_t bytes = 0;    // live
     int64_t objects = 0;  // live
-    // Totals since the start of the process, which never decrease. allocated_bytes - freed_bytes is `bytes`. The bytes
-    // of a segment that a block takes count as freed at the segment's site. When the block is freed, they count as
-    // allocated again.
+    // Totals since the start of the process, which never decrease. allocated_bytes - freed_bytes is `bytes`. Idle
+    // memory that becomes a block counts as freed. When the block is freed, it counts as allocated again.
     int64_t allocated_bytes = 0;
     int64_t freed_bytes = 0;
     int64_t allocated_objects = 0;
@@ -29,9 +32,10 @@ class SiteTotals {
   };
   struct Account {
     int64_t in_use = 0;
-    int64_t idle = 0;  // bytes of segments that no block covers; part of in_use
+    int64_t idle = 0;  // of pools; part of in_use
     // The highest in_use since the start of the recording, and when it was first reached: the time, and the event (0 is
-    // the first one; -1: at the start).
+    // the first one; -1: at the start). If the buffer that was allocated by this event becomes a segment before in_use
+    // changes, it is the time of that event.
     int64_t peak = 0;
     int64_t peak_time = 0;
     int64_t peak_event = -1;
@@ -44,39 +48,56 @@ class SiteTotals {
   // Enters the event. Returns whether the change is complete: only then are the values those of one instant.
   bool Apply(const RecordedEvent& event);
 
-  // Returns the change of its site's live bytes.
+  // Returns by how much the event changes the live bytes of its site.
   static int64_t ChangeOf(const RecordedEvent& event);
+  // Calls visit(row, bytes, objects) with the change of each row that the event changes.
+  template <typename Visit>
+  void ForEachChange(const RecordedEvent& event, const Visit& visit) const {
+    if (event.site >= tables_.sites.size() || event.kind == RecordedKind::kFailed) return;
+    const int64_t bytes = ChangeOf(event);
+    visit(RowOf(event.site), bytes, internal::Begins(event.kind) ? 1 : -1);
+    if (pools_.from(event.site) != RecordedPools::kNone) visit(RowOfPool(pools_.from(event.site)), Minus(0, bytes), 0);
+  }
 
-  const Site& site(uint32_t number) const { return sites_[number].now; }
-  size_t account_of(uint32_t site) const { return sites_[site].account; }
+  uint32_t row_count() const { return static_cast<uint32_t>(rows_.size()); }
+  const Row& row(uint32_t number) const { return rows_[number].now; }
+  size_t account_of(uint32_t row) const { return rows_[row].account; }
+  // The call stack of the row, as RecordedStacks numbers it.
+  uint32_t stack_of(uint32_t row) const;
+  bool is_idle_memory(uint32_t row) const { return row >= tables_.sites.size(); }
   size_t account_count() const { return accounts_.size(); }
   const Account& account(size_t number) const { return accounts_[number].now; }
-  // The live bytes and buffers of a site at the peak of its account.
-  int64_t peak_bytes(uint32_t site) const { return AtPeak(site) ? sites_[site].peak_bytes : sites_[site].now.bytes; }
-  int64_t peak_objects(uint32_t site) const {
-    return AtPeak(site) ? sites_[site].peak_objects : sites_[site].now.objects;
-  }
+  // The live bytes and buffers of a row at the peak of its account.
+  int64_t peak_bytes(uint32_t row) const { return AtPeak(row) ? rows_[row].peak_bytes : rows_[row].now.bytes; }
+  int64_t peak_objects(uint32_t row) const { return AtPeak(row) ? rows_[row].peak_objects : rows_[row].now.objects; }
   // The accounts that the last change has changed.
   const std::vector<size_t>& changed_accounts() const { return changed_; }
 
  private:
-  struct SiteState {
-    Site now;
+  struct RowState {
+    Row now;
     size_t account = 0;
-    bool is_segment = false;
     uint64_t peak_number = 0;  // the peak of the account whose values are stored in peak_bytes and peak_objects
     int64_t peak_bytes = 0;
     int64_t peak_objects = 0;
   };
   struct AccountState {
     Account now;
-    uint64_t peak_number = 0;  // grows with each new peak
+    uint64_t peak_number = 0;             // grows with each new peak
+    std::optional<uint64_t> peak_buffer;  // the buffer whose allocation has made the peak
   };
 
   // Returns whether the values at the peak are stored. Otherwise they are the present values.
-  bool AtPeak(uint32_t site) const { return sites_[site].peak_number == accounts_[sites_[site].account].peak_number; }
+  bool AtPeak(uint32_t row) const { return rows_[row].peak_number == accounts_[rows_[row].account].peak_number; }
+  uint32_t RowOfPool(uint32_t pool) const { return static_cast<uint32_t>(tables_.sites.size()) + pool; }
+  uint32_t RowOf(uint32_t site) const {
+    return pools_.segment_of(site) == RecordedPools::kNone ? site : RowOfPool(pools_.segment_of(site));
+  }
+  void AddToRow(uint32_t row, int64_t bytes, int64_t objects);
 
-  std::vector<SiteState> sites_;
+  const RecordingTables& tables_;
+  const RecordedPools pools_;
+  std::vector<RowState> rows_;
   std::vector<AccountState> accounts_;
   std::vector<size_t> changed_;
   bool is_new_change_ = true;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "hbmprof/pprof.h"
+#include "src/core/pool_samples.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/text.h"
@@ -17,6 +18,11 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   Snapshot snapshot = tables.names;
   snapshot.samples.clear();
   if (snapshot.devices.empty()) snapshot.devices.emplace_back();
+  const RecordedPools pools(tables);
+  for (const RecordedPools::Pool& pool : pools.all()) {
+    snapshot.stacks.push_back({{Snapshot::kNamedFrame | snapshot.named_frames.size()}, false});
+    snapshot.named_frames.push_back({internal::IdleMemoryFrame(pool.name), "", 0, 0});
+  }
   for (uint32_t stack = 0; stack < snapshot.stacks.size(); ++stack) {
     Snapshot::Sample& sample = snapshot.samples.emplace_back();
     sample.stack = stack;
@@ -34,8 +40,8 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
                                                     const std::vector<std::string>& known, bool own_code) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
-  result.stacks_.resize(tables.names.stacks.size());
-  result.own_frames_.resize(tables.names.stacks.size());
+  result.stacks_.resize(tables.names.stacks.size() + RecordedPools(tables).all().size());
+  result.own_frames_.resize(result.stacks_.size());
   if (result.stacks_.empty()) return result;
   ASSIGN_OR_RETURN(const ProfileSet profiles, In(path, ProfileOfStacks(tables)));
   // By location: its frames, and what they belong to.

@@ -30,7 +30,7 @@ class RecordedStacks {
   // All frames of all stacks, each once.
   const std::vector<Frame>& frames() const { return frames_; }
   // The numbers of the frames of a stack (Snapshot::Sample::stack), innermost first; at least one. Functions of hbmprof
-  // itself are left out.
+  // itself are left out. After the stacks of the tables, each pool (RecordedPools) has a stack for its idle memory.
   const std::vector<uint32_t>& stack(uint32_t number) const { return stacks_[number]; }
   // The first frame of the stack that counts as own code (OwnRank in known_code.h), under the name OwnName; the
   // innermost frame if Make's `own_code` is false.

@@ -13,7 +13,7 @@ const char kRecordedSiteLabel[] = "\x01recorded_site";
 
 namespace {
 
-// Adds kRecordedSiteLabel to the samples. `sites`: the site of each sample.
+// Adds kRecordedSiteLabel to the samples. `sites`: the row of each sample.
 void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
   for (size_t i = 0; i < sites.size(); ++i) {
     std::vector<std::pair<std::string, std::string>>& tags = snapshot.samples[i].tags;

@@ -8,7 +8,7 @@
 
 namespace hbmprof::tool {
 
-// The label of a state's samples that holds the number of their site.
+// The label of a state's samples that holds the number of their row (SiteTotals).
 extern const char kRecordedSiteLabel[];
 
 struct RecordedStates {

@@ -83,12 +83,12 @@ class TimelineMaker {
     return InvalidArgument("--by: no allocation has the tag '", options_.by, "'; there are ", names);
   }
 
-  std::string GroupOf(uint32_t site) const {
-    const Snapshot::Sample& sample = tables_.sites[site];
-    if (options_.by == "function") return stacks_.own_frame(sample.stack).name;
-    if (options_.by == kLibraryLabel) return stacks_.library(sample.stack, sample.kind == MemoryKind::kPool);
+  std::string GroupOf(const SiteTotals& totals, uint32_t row) const {
+    if (options_.by == "function") return stacks_.own_frame(totals.stack_of(row)).name;
+    if (options_.by == kLibraryLabel) return stacks_.library(totals.stack_of(row));
+    if (totals.is_idle_memory(row)) return "(none)";
     std::string tags;
-    for (const auto& [key, value] : sample.tags) {
+    for (const auto& [key, value] : tables_.sites[row].tags) {
       if (options_.by == "tag") tags += Cat(tags.empty() ? "" : " ", key, "=", value);
       if (options_.by == key) return value;
     }
@@ -97,9 +97,9 @@ class TimelineMaker {
 
   void AddHolders(const SiteTotals& totals, size_t account, Timeline::Memory* memory) const {
     std::map<std::pair<std::string, std::string>, FunctionSum> holders;
-    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+    for (uint32_t i = 0; i < totals.row_count(); ++i) {
       if (totals.account_of(i) != account || totals.peak_bytes(i) == 0) continue;
-      const RecordedStacks::Frame& frame = stacks_.own_frame(tables_.sites[i].stack);
+      const RecordedStacks::Frame& frame = stacks_.own_frame(totals.stack_of(i));
       FunctionSum& holder = holders[{frame.name, frame.Position()}];
       AddTo(holder.bytes, totals.peak_bytes(i));
       AddTo(holder.count, totals.peak_objects(i));
@@ -119,11 +119,11 @@ class TimelineMaker {
   // Decides which groups each memory shows: the largest at its peak.
   void MakeGroups(const SiteTotals& totals) {
     std::vector<std::map<std::string, int64_t>> at_peak(timeline_.memories.size());
-    std::vector<std::string> names(tables_.sites.size());
-    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+    std::vector<std::string> names(totals.row_count());
+    for (uint32_t i = 0; i < totals.row_count(); ++i) {
       const size_t memory = memories_[totals.account_of(i)];
       if (memory == kNone) continue;
-      names[i] = GroupOf(i);
+      names[i] = GroupOf(totals, i);
       AddTo(at_peak[memory][names[i]], totals.peak_bytes(i));
     }
     std::vector<std::map<std::string, size_t>> numbers(timeline_.memories.size());
@@ -138,33 +138,33 @@ class TimelineMaker {
       }
       if (groups.size() > shown.size()) shown.emplace_back("other");
     }
-    group_of_site_.resize(tables_.sites.size());
-    for (uint32_t i = 0; i < tables_.sites.size(); ++i) {
+    group_of_row_.resize(totals.row_count());
+    for (uint32_t i = 0; i < totals.row_count(); ++i) {
       const size_t memory = memories_[totals.account_of(i)];
-      if (memory != kNone) group_of_site_[i] = numbers[memory][names[i]];
+      if (memory != kNone) group_of_row_[i] = numbers[memory][names[i]];
     }
   }
 
   void ReadEvents(SiteTotals& totals) {
     for (const Timeline::Memory& memory : timeline_.memories) group_bytes_.emplace_back(memory.groups.size());
-    for (uint32_t i = 0; i < tables_.sites.size(); ++i) AddToGroup(totals, i, totals.site(i).bytes);
+    for (uint32_t i = 0; i < totals.row_count(); ++i) AddToGroup(totals, i, totals.row(i).bytes);
     BeginInterval(totals);
     cursor_.Rewind();
     RecordedEvent event;
     while (cursor_.Next(&event)) {
       AdvanceTo(event.time, totals);
       AddMark(event);
-      if (event.site < tables_.sites.size()) AddToGroup(totals, event.site, SiteTotals::ChangeOf(event));
+      totals.ForEachChange(event, [&](uint32_t row, int64_t bytes, int) { AddToGroup(totals, row, bytes); });
       if (!totals.Apply(event)) continue;
       for (const size_t account : totals.changed_accounts()) SetHighest(totals, account, false);
     }
     AdvanceTo(recording_.end_time(), totals);
   }
 
-  void AddToGroup(const SiteTotals& totals, uint32_t site, int64_t change) {
-    const size_t memory = memories_[totals.account_of(site)];
-    if (memory == kNone || group_of_site_.empty()) return;
-    AddTo(group_bytes_[memory][group_of_site_[site]], change);
+  void AddToGroup(const SiteTotals& totals, uint32_t row, int64_t change) {
+    const size_t memory = memories_[totals.account_of(row)];
+    if (memory == kNone || group_of_row_.empty()) return;
+    AddTo(group_bytes_[memory][group_of_row_[row]], change);
   }
 
   void AddMark(const RecordedEvent& event) {
@@ -239,7 +239,7 @@ class TimelineMaker {
   const int64_t duration_;
   Timeline timeline_;
   std::vector<size_t> memories_;                   // by account: index in timeline_.memories, or kNone
-  std::vector<size_t> group_of_site_;              // index in the groups of its memory
+  std::vector<size_t> group_of_row_;               // index in the groups of its memory
   std::vector<std::vector<int64_t>> group_bytes_;  // by memory and group
   size_t interval_ = 0;
 };

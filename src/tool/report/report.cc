@@ -6,6 +6,7 @@
 #include "src/tool/growth/growth.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
+#include "src/tool/recording/site_totals.h"
 #include "src/tool/report/timeline.h"
 #include "src/tool/util/json.h"
 
@@ -54,7 +55,7 @@ std::string DeviceSentence(const std::vector<Device>& devices) {
   for (const Device& device : devices) {
     if (!device.is_device_memory()) continue;
     const int64_t pool = device.Number("pool").value_or(0);
-    const int64_t idle = device.Number("reserved").value_or(0);
+    const int64_t idle = device.Number("idle").value_or(0);
     if (pool > 0 && idle > pool / 100 * kIdlePercent) {
       add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
     }
@@ -377,7 +378,7 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
 Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
                 LabelSets& labels) {
   const RecordingTables& tables = recorded.reader->tables();
-  std::vector<std::optional<TimelineRow>> rows(tables.sites.size());
+  std::vector<std::optional<TimelineRow>> rows(SiteTotals(tables).row_count());
   for (const ProfileSet::Sample& sample : states.files().back().samples) {
     size_t site = rows.size();
     if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= rows.size()) continue;

@@ -11,7 +11,7 @@
 // If a recording was given, `timeline` has:
 // - times: nanoseconds of the instants since the start of the recording,
 // - accounts: for each device and memory space the bytes in use at the instants (in_use), and the lowest and highest
-//   since the instant before (low, high); reserved: idle bytes of pools; unaccounted: the driver's bytes in use minus the
+//   since the instant before (low, high); idle: idle memory of pools; unaccounted: the driver's bytes in use minus the
 //   recorded ones,
 // - rows: [node, label set, unit, series]: the bytes in use of these samples at the instants,
 // - host: resident bytes of the process; marks: marks and failed allocations; dumps: [time, path] of profiles; lost:
@@ -27,7 +27,7 @@ const $ = id => document.getElementById(id);
 // The choices of the user. They are stored in the address of the page, so that a link or a reload shows the same view.
 const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", at: "", stack: "", account: "0", zoom: 0, sort: "self"};
 const kStored = ["measure", "unit", "mode", "frames", "device", "label", "q", "theme", "at", "stack", "account"];
-const measures = [["inuse", "In use"], ["peak", "At the peak"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
+const measures = [["inuse", "In use"], ["peak", "At the peak"], ["pool_peak", "Blocks of pools at their peak"], ["reserved", "In use, by the call to the device"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
 if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
 state.measure = measures[0][0];
 const fromAddress = new URLSearchParams(location.hash.slice(1));
@@ -453,8 +453,8 @@ function drawDevices() {
     const parts = [];
     const shareOf = (part, whole) => meterOf(whole > 0 ? 100 * part / whole : 0, null);
     if (d.pool > 0) {
-      parts.push(element("p", {}, `${d.name}: pools hold ${bytes(d.pool)}, of which ${bytes(d.reserved ?? 0)} (${percent(d.reserved ?? 0, d.pool)}) idle`),
-                 shareOf(d.pool - (d.reserved ?? 0), d.pool));
+      parts.push(element("p", {}, `${d.name}: pools hold ${bytes(d.pool)}, of which ${bytes(d.idle ?? 0)} (${percent(d.idle ?? 0, d.pool)}) idle`),
+                 shareOf(d.pool - (d.idle ?? 0), d.pool));
     }
     if (d.largest_free_block !== undefined && d.limit !== undefined && d.driver_in_use !== undefined) {
       const free = d.limit - d.driver_in_use;
@@ -552,7 +552,7 @@ function readTimeline() {
   return {
     times: seriesOf(from.times),
     accounts: from.accounts.map(account => ({...account, low: seriesOf(account.low), high: seriesOf(account.high), in_use: seriesOf(account.in_use),
-                                             reserved: optional(account.reserved), unaccounted: optional(account.unaccounted)})),
+                                             idle: optional(account.idle), unaccounted: optional(account.unaccounted)})),
     rows: from.rows.map(([leaf, labels, unit, text]) => ({leaf, labels, values: seriesOf([unit, text]), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
     host: optional(from.host), marks: from.marks, dumps: from.dumps || [], lost: from.lost};
 }
@@ -628,7 +628,7 @@ function readBands() {
     return element("span", {}, swatch, band.name);
   });
   const line = (kind, text) => element("span", {}, element("i", {class: kind}), text);
-  if (account.reserved) entries.push(line("reserved", "in use without idle bytes of pools"));
+  if (account.idle) entries.push(line("idle", "in use without idle memory of pools"));
   if (account.unaccounted) entries.push(line("unaccounted", "unaccounted"));
   if (timeline.host) entries.push(line("host", "host memory"));
   if (account.limit) entries.push(line("limit", "limit " + bytes(account.limit)));
@@ -696,7 +696,7 @@ function drawTimeline() {
     g.lineWidth = 1;
   };
   stroke(i => account.high[i], "var(--text)", []);
-  if (account.reserved) stroke(i => account.in_use[i] - account.reserved[i], "var(--text)", [2, 3]);
+  if (account.idle) stroke(i => account.in_use[i] - account.idle[i], "var(--text)", [2, 3]);
   if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
   if (showsLimit) stroke(() => account.limit, "rgb(var(--grow))", [8, 4]);
   // A flag is a line at an instant, with a label. The labels of the first flags are placed first. A label is placed in the
@@ -765,7 +765,7 @@ function describeInstant() {
   } else {
     const i = at.last;
     const parts = [`${secondsText(timeline.times[i])}: ${bytes(account.in_use[i])} in use`];
-    if (account.reserved) parts.push(`${bytes(account.reserved[i])} idle in pools`);
+    if (account.idle) parts.push(`${bytes(account.idle[i])} idle in pools`);
     if (account.unaccounted) parts.push(`${bytes(account.unaccounted[i])} unaccounted`);
     if (timeline.host) parts.push(`host ${bytes(timeline.host[i])}`);
     if (i === account.peak_instant) parts.push("the peak");

@@ -44,16 +44,16 @@ class InstantSeries {
     nanos_ = std::max<int64_t>(Minus(recording.end_time(), start_), 1);
   }
 
-  // Finds the instants that are added to those with equal distances, and the most bytes of each site.
+  // Finds the instants that are added to those with equal distances, and the most bytes of each row of SiteTotals.
   void Survey() {
     SiteTotals totals(tables_);
-    most_.resize(tables_.sites.size());
-    for (uint32_t site = 0; site < most_.size(); ++site) most_[site] = totals.site(site).bytes;
+    for (uint32_t row = 0; row < totals.row_count(); ++row) most_.push_back(totals.row(row).bytes);
     RecordedEvent event;
     for (int64_t ordinal = 0; cursor_.Next(&event); ++ordinal) {
       if (event.kind == RecordedKind::kMark || event.kind == RecordedKind::kFailed) AddMark(event, ordinal);
       totals.Apply(event);
-      if (event.site < most_.size()) most_[event.site] = std::max(most_[event.site], totals.site(event.site).bytes);
+      totals.ForEachChange(
+          event, [&](uint32_t row, int64_t, int) { most_[row] = std::max(most_[row], totals.row(row).bytes); });
     }
     for (size_t a = 0; a < totals.account_count(); ++a) {
       const SiteTotals::Account& account = totals.account(a);
@@ -67,11 +67,12 @@ class InstantSeries {
 
   void MakeRows(const std::function<std::optional<TimelineRow>(uint32_t)>& row_of,
                 const std::function<TimelineRow(size_t)>& rest_of) {
+    const SiteTotals totals(tables_);
     absl::flat_hash_map<std::pair<size_t, size_t>, size_t> numbers;
     std::vector<int64_t> most;
-    std::vector<int64_t> row_of_site(tables_.sites.size(), -1);
+    std::vector<int64_t> row_of_site(totals.row_count(), -1);
     std::vector<TimelineRow> rows;
-    for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
+    for (uint32_t site = 0; site < totals.row_count(); ++site) {
       const std::optional<TimelineRow> row = row_of(site);
       if (!row.has_value() || most_[site] == 0) continue;
       const auto [entry, is_new] = numbers.try_emplace({row->node, row->labels}, rows.size());
@@ -91,20 +92,20 @@ class InstantSeries {
       rows_.push_back({rows[order[i]], 0, {}});
     }
     std::vector<int64_t> rest(accounts_.size(), -1);
-    row_of_site_.assign(tables_.sites.size(), -1);
-    for (uint32_t site = 0; site < tables_.sites.size(); ++site) {
+    row_of_site_.assign(totals.row_count(), -1);
+    for (uint32_t site = 0; site < totals.row_count(); ++site) {
       if (row_of_site[site] < 0) continue;
       int64_t row = shown[static_cast<size_t>(row_of_site[site])];
       if (row < 0) {
-        int64_t& of_account = rest[AccountOf(tables_.sites[site])];
+        int64_t& of_account = rest[totals.account_of(site)];
         if (of_account < 0) {
           of_account = static_cast<int64_t>(rows_.size());
-          rows_.push_back({rest_of(AccountOf(tables_.sites[site])), 0, {}});
+          rows_.push_back({rest_of(totals.account_of(site)), 0, {}});
         }
         row = of_account;
       }
       row_of_site_[site] = row;
-      AddTo(rows_[static_cast<size_t>(row)].now, tables_.sites[site].inuse_bytes);
+      AddTo(rows_[static_cast<size_t>(row)].now, totals.row(site).bytes);
     }
   }
 
@@ -127,9 +128,9 @@ class InstantSeries {
       }
       EnterSamples(totals, Minus(event.time, 1));
       const bool is_complete = totals.Apply(event);
-      if (event.site < row_of_site_.size() && row_of_site_[event.site] >= 0) {
-        AddTo(rows_[static_cast<size_t>(row_of_site_[event.site])].now, SiteTotals::ChangeOf(event));
-      }
+      totals.ForEachChange(event, [&](uint32_t site, int64_t bytes, int) {
+        if (row_of_site_[site] >= 0) AddTo(rows_[static_cast<size_t>(row_of_site_[site])].now, bytes);
+      });
       if (!is_complete) continue;
       for (const size_t a : totals.changed_accounts()) {
         accounts_[a].low = std::min(accounts_[a].low, totals.account(a).in_use);
@@ -258,7 +259,7 @@ class InstantSeries {
     if (limit.has_value() && *limit > 0) json["limit"] = *limit;
     if (account.peak_ordinal >= 0) json["peak_instant"] = instant_of_.at(account.peak_ordinal);
     if (absl::c_any_of(account.idle, [](int64_t bytes) { return bytes != 0; })) {
-      json["reserved"] = SeriesJson(account.idle);
+      json["idle"] = SeriesJson(account.idle);
     }
     if (account.has_unaccounted) json["unaccounted"] = SeriesJson(account.unaccounted);
     return json;
@@ -269,7 +270,7 @@ class InstantSeries {
   RecordingCursor cursor_;
   const int64_t start_;
   int64_t nanos_ = 1;
-  std::vector<int64_t> most_;  // by site
+  std::vector<int64_t> most_;  // by row of SiteTotals
   std::vector<Account> accounts_;
   std::vector<Mark> marks_;
   size_t mark_counts_[2] = {};                       // marks, failed allocations
@@ -277,7 +278,7 @@ class InstantSeries {
   absl::flat_hash_map<int64_t, size_t> instant_of_;  // by ordinal
   std::vector<int64_t> times_;                       // of the instants, since the start
   std::vector<Row> rows_;
-  std::vector<int64_t> row_of_site_;  // -1: none
+  std::vector<int64_t> row_of_site_;  // by row of SiteTotals; -1: none
   bool has_host_ = false;
   int64_t host_now_ = 0;
   std::vector<int64_t> host_;

@@ -18,9 +18,9 @@ struct TimelineRow {
   size_t labels = 0;
 };
 
-// Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of a site; nullopt: the
-// site is left out. `rest_of` returns the row of an account for all sites whose bytes are too few for a row of their
-// own. Reads all events twice.
+// Returns the timeline as JSON, which report/report.js describes. `row_of` returns the row of the page for a row of
+// SiteTotals (`site`); nullopt: it is left out. `rest_of` returns the row of an account for all those whose bytes are
+// too few for a row of their own. Reads all events twice.
 Json TimelineJson(RecordingReader& recording, const std::function<std::optional<TimelineRow>(uint32_t site)>& row_of,
                   const std::function<TimelineRow(size_t account)>& rest_of, Progress& progress);
 

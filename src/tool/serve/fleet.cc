@@ -199,26 +199,16 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
   ASSIGN_OR_RETURN(const Text profile, Profile({pid, ""}, {}, 0));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{pid, profile.bytes}}));
-  // Idle memory of pools is a row of its own: the functions that made a pool grow do not hold it.
-  const auto is_idle = [&](uint32_t labels) { return profiles.LabelText(labels, "kind") == "pool"; };
-  int64_t idle = 0;
-  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed("inuse_space"));
-  const ProfileSet::File& file = profiles.files()[0];
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (is_idle(file.samples[s].labels)) AddTo(idle, profiles.Value(file, s, type));
-  }
-  profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t labels) { return !is_idle(labels); });
   SumsOptions options;
   options.type = "inuse_space";
   ASSIGN_OR_RETURN(const SumsQuery query, MakeQuery("serve", std::move(profiles), options));
   const Sums sums(query.profiles, {{0, 1}}, query.type, query.grouping);
-  Json json = {{"total", Plus(sums.sum()[1], idle)}};
+  Json json = {{"total", sums.sum()[1]}};
   Json& rows = json["rows"] = Json::array();
   for (const Sums::Row& row : sums.Rows(false)) {
     if (row.flat[1] == 0 || rows.size() == kMaxSites) break;
     rows.push_back({{"name", row.name}, {"where", row.position}, {"flat", row.flat[1]}});
   }
-  if (idle > 0) rows.push_back({{"name", "[idle memory of pools]"}, {"where", ""}, {"flat", idle}});
   if (sites_.size() > kMaxSites) sites_.clear();
   sites_[pid] = {Clock::now(), json};
   return json;

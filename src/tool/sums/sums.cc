@@ -273,8 +273,7 @@ std::vector<Sums::Row> Sums::Rows(bool by_cum) const {
     if (row.flat_change() != 0 || row.cum_change() != 0) rows.push_back(row);
   }
   absl::c_sort(rows, [by_cum](const Row& a, const Row& b) {
-    // Of equal changes, growth comes first: when a pool gives memory to a block, its own idle memory becomes smaller by
-    // the same number of bytes.
+    // Of equal changes, growth comes first: a new block takes as many bytes from the idle memory of its pool.
     const auto rank = [by_cum](const Row& row) {
       const auto flat = std::make_pair(-Magnitude(row.flat_change()), row.flat_change() < 0);
       const auto cum = std::make_pair(-Magnitude(row.cum_change()), row.cum_change() < 0);

@@ -5,7 +5,7 @@
 // start, then to write the recording.
 //
 // All memory of a device is a set of pieces, which do not overlap: segments, or the mapped parts of an expandable one.
-// Blocks do not overlap either. A piece's bytes that no block covers are idle and count at the site of the piece.
+// Blocks do not overlap either.
 #include "src/tool/torch/torch_snapshot.h"
 
 #include <fcntl.h>
@@ -38,7 +38,6 @@ using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingTables;
 using internal::RecordingWriter;
-using SiteKind = RecordingTables::SiteKind;
 
 constexpr int64_t kStartTime = 1'000'000'000;
 constexpr int64_t kMostMicros = int64_t{1} << 52;  // 142 years
@@ -355,6 +354,8 @@ class Recorder {
 
   // --- Sites ---
 
+  enum class SiteKind : uint8_t { kRequest, kSegment, kBlock };
+
   uint32_t SiteOf(size_t device, SiteKind kind, const Part& part) {
     const SiteKey key = {{uint64_t{part.stack} << 32 | part.metadata, static_cast<uint64_t>(part.bytes),
                           uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
@@ -369,7 +370,7 @@ class Recorder {
       if (part.metadata != 0) {
         sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts.text(part.metadata)));
       }
-      tables_.site_kinds.push_back(kind);
+      tables_.site_pools.push_back(kind == SiteKind::kBlock ? 1 + sample.allocator : 0);
     }
     return site->second;
   }
@@ -379,29 +380,38 @@ class Recorder {
     Device& device = devices_[index];
     device.now = device.start;
     DeviceStats& stats = tables_.names.devices[index].spaces[static_cast<size_t>(MemorySpace::kDevice)];
-    const auto add = [&](SiteKind kind, const Parts::value_type& part, int64_t in_use) {
+    PoolStats& pool = tables_.names.devices[index].pools.emplace_back();
+    pool.name = tables_.names.allocators[1];
+    const auto add = [&](SiteKind kind, const Parts::value_type& part) {
       const uint32_t site = SiteOf(index, kind, part.second);
       Snapshot::Sample& sample = tables_.sites[site];
       ++sample.alloc_objects;
       sample.alloc_bytes += part.second.bytes;
       sample.peak_objects = ++sample.inuse_objects;
-      sample.inuse_bytes += in_use;
+      sample.inuse_bytes += part.second.bytes;
       sample.peak_bytes = sample.inuse_bytes;
-      stats.bytes_in_use += in_use;
+      if (kind == SiteKind::kBlock) {
+        sample.pool_peak_objects = sample.inuse_objects;
+        sample.pool_peak_bytes = sample.inuse_bytes;
+        pool.bytes_allocated += part.second.bytes;
+      } else {
+        pool.bytes_reserved += part.second.bytes;
+        ++pool.segments;
+      }
       ++stats.num_allocs;
       ++stats.num_live;
       stats.largest_alloc_size = std::max(stats.largest_alloc_size, part.second.bytes);
       const uint64_t id = kind == SiteKind::kSegment ? part.first : BlockId(part.first);
       tables_.live.push_back({id, site, part.second.bytes});
     };
-    for (const auto& piece : device.now.pieces) {
-      add(SiteKind::kSegment, piece, piece.second.bytes - Covered(device.now.blocks, piece.first, piece.second.bytes));
-    }
-    for (const auto& block : device.now.blocks) add(SiteKind::kBlock, block, block.second.bytes);
-    stats.peak_bytes_in_use = stats.bytes_in_use;
+    for (const auto& piece : device.now.pieces) add(SiteKind::kSegment, piece);
+    for (const auto& block : device.now.blocks) add(SiteKind::kBlock, block);
+    stats.peak_bytes_in_use = stats.bytes_in_use = pool.peak_bytes_reserved = pool.bytes_reserved;
+    pool.peak_bytes_allocated = pool.bytes_allocated;
   }
 
-  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63; }
+  // The id of a block of pool 1.
+  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63 | uint64_t{1} << 50; }
 
   // --- Events ---
 
@@ -424,7 +434,7 @@ class Recorder {
         Unmap(device, event.address, event.bytes);
         return absl::OkStatus();
       case TorchAction::kOutOfMemory: {
-        Add(RecordedKind::kFailed, SiteOf(device, SiteKind::kPlain, part), device * kMemorySpaceCount, event.bytes);
+        Add(RecordedKind::kFailed, SiteOf(device, SiteKind::kRequest, part), device * kMemorySpaceCount, event.bytes);
         internal::DriverSample sample;
         sample.time = time_;
         sample.devices.emplace_back().device = static_cast<uint32_t>(device);
@@ -463,17 +473,6 @@ class Recorder {
     return writer_->Flush(time_ - 1);
   }
 
-  // Returns how many bytes of a range the parts cover.
-  int64_t Covered(Parts& parts, uint64_t address, int64_t bytes) {
-    const uint64_t end = address + static_cast<uint64_t>(bytes);
-    int64_t covered = 0;
-    for (auto part = FirstAfter(parts, address); part != parts.end() && part->first < end; ++part) {
-      covered += static_cast<int64_t>(std::min(end, EndOf(*part)) - std::max(address, part->first));
-      ++steps_;
-    }
-    return covered;
-  }
-
   void AddBlock(size_t device, uint64_t address, const Part& block) {
     Parts& blocks = devices_[device].now.blocks;
     // The trace lacks the frees of blocks at the same place.
@@ -484,30 +483,12 @@ class Recorder {
     }
     blocks[address] = block;
     Add(RecordedKind::kAlloc, SiteOf(device, SiteKind::kBlock, block), BlockId(address), block.bytes);
-    Charge(device, address, block.bytes, 1);
   }
   Parts::iterator RemoveBlock(size_t device, Parts::iterator block) {
     const auto [address, part] = *block;
-    Charge(device, address, part.bytes, -1);
     Add(RecordedKind::kFree, SiteOf(device, SiteKind::kBlock, part), BlockId(address), part.bytes);
     return devices_[device].now.blocks.erase(block);
   }
-  // A block at these addresses takes its bytes from the pieces there (1), or returns them (-1).
-  void Charge(size_t device, uint64_t address, int64_t bytes, int64_t sign) {
-    Parts& pieces = devices_[device].now.pieces;
-    const uint64_t end = address + static_cast<uint64_t>(bytes);
-    for (auto piece = FirstAfter(pieces, address); piece != pieces.end() && piece->first < end; ++piece) {
-      const uint32_t site = SiteOf(device, SiteKind::kSegment, piece->second);
-      const auto part = static_cast<int64_t>(std::min(end, EndOf(*piece)) - std::max(address, piece->first));
-      ++steps_;
-      if (!change_.empty() && change_.back().kind == RecordedKind::kCharge && change_.back().site == site) {
-        change_.back().bytes += sign * part;
-      } else {
-        Add(RecordedKind::kCharge, site, 0, sign * part);
-      }
-    }
-  }
-
   void Map(size_t device, uint64_t address, const Part& piece) {
     Live& now = devices_[device].now;
     ForEachGap(now.pieces, address, piece.bytes, steps_, [&](uint64_t from, int64_t bytes) {
@@ -521,8 +502,6 @@ class Recorder {
     for (auto piece = FirstAfter(now.pieces, address); piece != now.pieces.end() && piece->first < end;) {
       rest.insert(*piece);
       const uint32_t site = SiteOf(device, SiteKind::kSegment, piece->second);
-      const int64_t covered = Covered(now.blocks, piece->first, piece->second.bytes);
-      if (covered > 0) Add(RecordedKind::kCharge, site, 0, -covered);
       Add(RecordedKind::kFree, site, piece->first, piece->second.bytes);
       piece = now.pieces.erase(piece);
     }
@@ -534,8 +513,6 @@ class Recorder {
     now.pieces[address] = piece;
     const uint32_t site = SiteOf(device, SiteKind::kSegment, piece);
     Add(RecordedKind::kAlloc, site, address, piece.bytes);
-    const int64_t covered = Covered(now.blocks, address, piece.bytes);
-    if (covered > 0) Add(RecordedKind::kCharge, site, 0, covered);
   }
 
   // Changes what is live into the state at the end.

@@ -37,7 +37,7 @@ def of_hbmprof(framework):
         found["bytes"] += values["inuse_space"]
         found["blocks"] += values["inuse_objects"]
         found["allocated"] += values["alloc_space"]
-        found["peak"] += values["peak_space"]
+        found["peak"] += values["pool_peak_space" if allocator == framework else "peak_space"]
         if values["inuse_space"]:
             lines[own_line([frame for frame in frames if frame[1].endswith(".py")])] += values["inuse_space"]
     return {**{key: found[key] for key in ("bytes", "blocks", "reserved", "allocated", "peak")}, "lines": lines}
