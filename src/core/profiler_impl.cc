@@ -128,6 +128,8 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
     // The first block of a segment has the address of the segment.
     if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
+      const std::optional<bool> nested = pools_.MakeSegmentOfBlock(address.value(), named);
+      if (nested.has_value()) made = nested;
     }
     if (made.has_value()) return *made;
   }
