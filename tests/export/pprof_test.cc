@@ -108,6 +108,10 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
            {"alloc_space", &Snapshot::Sample::alloc_bytes},
            {"peak_objects", &Snapshot::Sample::peak_objects},
            {"peak_space", &Snapshot::Sample::peak_bytes},
+           {"pool_peak_objects", &Snapshot::Sample::pool_peak_objects},
+           {"pool_peak_space", &Snapshot::Sample::pool_peak_bytes},
+           {"reserved_objects", &Snapshot::Sample::reserved_objects},
+           {"reserved_space", &Snapshot::Sample::reserved_bytes},
            {"inuse_objects", &Snapshot::Sample::inuse_objects},
            {"inuse_space", &Snapshot::Sample::inuse_bytes}}) {
     int64_t sum = 0;
@@ -120,18 +124,36 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
   EXPECT_EQ(view.SumWhere("inuse_space", "phase", "decode"), 4 * kPageBytes);
 }
 
+TEST(SerializePprof, StatesPools) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const Snapshot snapshot = ServerSnapshot();
+  const ProfileView view(Written(snapshot, &symbolizer));
+  EXPECT_EQ(view.SumUnder("inuse_space", "[idle memory of bfc]"), (4 << 20) - 6 * kPageBytes);
+  EXPECT_EQ(view.SumUnder("peak_space", "[idle memory of bfc]"), (4 << 20) - 9 * kPageBytes);
+  EXPECT_EQ(view.SumWhere("reserved_space", "device", "GPU:0"), snapshot.devices[0].spaces[0].bytes_in_use);
+  EXPECT_EQ(view.SumWhere("reserved_space", "kind", "pool"), 4 << 20);
+  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "pool"), 0);
+  EXPECT_EQ(view.Sum("pool_peak_space"), 10 * kPageBytes);
+  EXPECT_EQ(view.SumUnder("pool_peak_space", "app::Decode"), 10 * kPageBytes);
+  const std::vector<std::pair<const char*, std::string>> comment = {
+      {"device", "GPU:0"},          {"reserved", "4194304"},      {"allocated", "393216"}, {"idle", "3801088"},
+      {"peak_reserved", "4194304"}, {"peak_allocated", "655360"}, {"segments", "1"}};
+  for (const auto& [key, value] : comment) EXPECT_EQ(view.Comment("pool bfc", key), value) << key;
+}
+
 TEST(SerializePprof, SamplesHaveAllLabels) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
-  ASSERT_EQ(view.samples.size(), 6u);
+  ASSERT_EQ(view.samples.size(), 7u);
   EXPECT_THAT(view.samples[0].labels,
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("bytes", "1048576")));
   EXPECT_THAT(view.samples[1].labels,
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("allocator", "bfc"),
                                    Pair("phase", "decode"), Pair("request_class", "chat"), Pair("bytes", "65536")));
-  // A segment's idle bytes are no block of any size.
-  EXPECT_THAT(view.samples[3].labels,
-              UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "pool"), Pair("allocator", "bfc")));
+  for (const size_t pool : {3, 6}) {  // a segment, and the idle memory of its pool
+    EXPECT_THAT(view.samples[pool].labels,
+                UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "pool"), Pair("allocator", "bfc")));
+  }
   EXPECT_THAT(view.samples[4].labels, Contains(Pair("kind", "managed")));
 }
 

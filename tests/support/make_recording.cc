@@ -65,10 +65,9 @@ class Maker {
     MadeRecording::SiteOptions plain;
     MadeRecording::SiteOptions segment;
     segment.kind = hbmprof::MemoryKind::kPool;
-    segment.site_kind = RecordingTables::SiteKind::kSegment;
     MadeRecording::SiteOptions page;
     page.tags = {{"model", "base"}, {"phase", "decode"}};
-    page.site_kind = load_.pool ? RecordingTables::SiteKind::kBlock : RecordingTables::SiteKind::kPlain;
+    if (load_.pool) page.from = "";
     weights_ = site("llm::Model::Load", 48 << 20, plain);
     segment_ = site("llm::Pool::Grow", kSegmentBytes, segment);
     page_ = site("llm::KvCache::AllocatePage", kPage, page);
@@ -93,10 +92,7 @@ class Maker {
   void Enter(RecordedKind kind, uint16_t thread, const Buffer& buffer) {
     Later();
     const uint64_t id = buffer.in_pool ? MadeRecording::BlockId(buffer.address) : buffer.address;
-    Add(thread, {0, id, buffer.bytes, buffer.site, 0, kind, buffer.in_pool});
-    if (!buffer.in_pool) return;
-    const int64_t charged = kind == RecordedKind::kFree ? -buffer.bytes : buffer.bytes;
-    Add(thread, {0, 0, charged, segment_, 0, RecordedKind::kCharge, false});
+    Add(thread, {0, id, buffer.bytes, buffer.site, 0, kind, false});
   }
   void Alloc(uint16_t thread, const Buffer& buffer) { Enter(RecordedKind::kAlloc, thread, buffer); }
   void Free(uint16_t thread, const Buffer& buffer) { Enter(RecordedKind::kFree, thread, buffer); }
