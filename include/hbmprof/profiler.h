@@ -245,7 +245,7 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks at its end. It keeps its stack and tags. It does not count as one more allocation,
-  // but growth is added to the bytes ever allocated, in a sample of its new size with the same stack. A buffer of kind
+  // but growth is added to the bytes ever allocated. A buffer of kind
   // kAlias keeps its 0 bytes. Blocks that lie wholly in the part that a segment loses are removed; a block that lies in
   // it in part stays, and its bytes there count like those of an allocation. Returns false and changes nothing if
   // recording is off, if `id` is not live, if a limit was reached, or if a segment would be empty, overlap another one,

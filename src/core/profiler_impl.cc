@@ -63,7 +63,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id.value()).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
   const auto size = static_cast<int64_t>(bytes);
-  const SiteId site = known != kNoSite ? known : SiteOf(caller, size, attributes, /*in_pool=*/false, is_uncached);
+  const SiteId site = known != kNoSite ? known : SiteOf(caller, attributes, /*in_pool=*/false, is_uncached);
   if (site != kNoSite) return Enter(id, site, size);
   remove_stale();
   return Drop(bytes);
@@ -133,8 +133,7 @@ uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attrib
   const UncommonEvent event(*this);
   if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site =
-      HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), /*in_pool=*/false) : kNoSite;
+  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), /*in_pool=*/false) : kNoSite;
   if (site == kNoSite) Drop(bytes);
   return site + 1;
 }
@@ -159,7 +158,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const std::optional<bool> made = pools_.MakeSegment(start, size, UnpackAttributes(Clamp(pool)).allocator);
   if (made.has_value()) return *made;
   if (!HasCapacity(bytes)) return Drop(bytes);
-  const SiteId site = SiteOf(caller, size, Clamp(pool), /*in_pool=*/true);
+  const SiteId site = SiteOf(caller, Clamp(pool), /*in_pool=*/true);
   TraceStep(EventStep::kSegmentPlaced);
   const auto added = site == kNoSite ? Pools::Added::kNoMemory : pools_.AddSegment(start, site, size);
   if (added == Pools::Added::kNoMemory) return Drop(bytes);
@@ -181,7 +180,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
   const Attributes named = UnpackAttributes(Clamp(attributes));
   // The site that the block probably has.
   const Pools::Position position = pools_.PositionOfBlock(start, size);
-  const SiteId site = SiteOf(caller, size, PackAttributes(position.AttributesOf(named)), position.in_pool, is_uncached);
+  const SiteId site = SiteOf(caller, PackAttributes(position.AttributesOf(named)), position.in_pool, is_uncached);
   TraceStep(EventStep::kBlockPlaced);
   bool replaced = false;
   const Pools::Addition block{position.id, {site, PresentGeneration(), size}, named};
@@ -254,7 +253,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.in_pool);
+  const SiteId site = SiteOf(caller, Clamp(attributes), key.in_pool);
   if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
@@ -268,7 +267,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), /*in_pool=*/false);
+  const SiteId site = SiteOf(caller, Clamp({device, kind}), /*in_pool=*/false);
   finder_.CountTruncated();
   return site;
 }

@@ -143,9 +143,9 @@ class ProfilerImpl {
   // Does what is due after kEnteredAndCounted.
   [[gnu::noinline]] void Flush() noexcept;
 
-  // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, bool in_pool, bool is_uncached = false) {
-    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, in_pool}, is_uncached);
+  // The site of an event that is recorded now. `attributes` are within their limits.
+  SiteId SiteOf(const Caller& caller, uint64_t attributes, bool in_pool, bool is_uncached = false) {
+    return finder_.SiteOf(caller, {attributes, current_tags, in_pool}, is_uncached);
   }
   // Enters a buffer that is recorded now. Returns false if the record was dropped.
   bool Enter(BufferId id, SiteId site, int64_t bytes);
@@ -174,12 +174,11 @@ class ProfilerImpl {
     return start != 0 && Pools::IsBlockAddress(start) && bytes < size_limit_.load(std::memory_order_relaxed) &&
            pools_.has_segments() && Pools::IsForBlocks(attributes.kind) && attributes.kind != MemoryKind::kAlias;
   }
-  // The words of the site of such a block, for the thread's present tags.
-  SiteWords WordsOfBlock(size_t bytes, Attributes attributes) const {
+  // The word of the site of such a block, for the thread's present tags.
+  SiteWord WordOfBlock(Attributes attributes) const {
     attributes.device = pools_.ProbableDevice(attributes.device);
-    return {bytes, Clamp(attributes), current_tags, /*in_pool=*/true};
+    return {Clamp(attributes), current_tags, /*in_pool=*/true};
   }
-  static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
@@ -223,7 +222,7 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
-      site = finder_.CachedSiteOf(caller, {bytes, attributes, current_tags, false}, &is_uncached);
+      site = finder_.CachedSiteOf(caller, {attributes, current_tags, false}, &is_uncached);
       if (site != kNoSite) {
         const Ledger::Entered entered = pools_.TryAdd(position, id.value(), site, static_cast<int64_t>(bytes));
         if (entered == Ledger::kEnteredAndCounted) Flush();
@@ -242,7 +241,7 @@ inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, si
     const uint64_t start = address.value();
     const LiveTable::Position position = pools_.PrefetchBlock(start);
     if (MayBeCommonBlock(start, bytes, attributes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, WordsOfBlock(bytes, attributes), &is_uncached);
+      const SiteId site = finder_.CachedSiteOf(caller, WordOfBlock(attributes), &is_uncached);
       if (site != kNoSite) {
         const Ledger::Entered entered = pools_.TryAddBlock(position, start, site, static_cast<int64_t>(bytes));
         if (entered == Ledger::kEnteredAndCounted) Flush();

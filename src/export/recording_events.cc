@@ -32,7 +32,12 @@ int64_t EventPrediction::BytesOf(RecordedKind kind, uint32_t site) const {
     // A block's allocation or free takes its bytes from its segment, or returns them.
     return !last_.is_continued ? 0 : last_.kind == RecordedKind::kFree ? -last_.bytes : last_.bytes;
   }
-  return HasSite(kind) && site < sites_.size() ? sites_[site].block_bytes : 0;
+  return HasSite(kind) && site != kNoRecordedSite ? sizes_[site % kSizes] : 0;
+}
+
+void EventPrediction::SetLast(const RecordedEvent& event) {
+  last_ = event;
+  if (HasSite(event.kind) && event.kind != RecordedKind::kCharge) sizes_[event.site % kSizes] = event.bytes;
 }
 
 int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string* out) {
@@ -80,7 +85,7 @@ int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string
   return time;
 }
 
-RunReader::RunReader(ByteReader* block, const std::vector<SitePrediction>& sites, const EventLimits& limits)
+RunReader::RunReader(ByteReader* block, const SiteKinds& sites, const EventLimits& limits)
     : prediction_(sites), limits_(&limits) {
   left_ = block->Varint();
   time_ = block->Signed();

@@ -12,7 +12,7 @@
 namespace hbmprof::internal {
 
 inline constexpr std::string_view kRecordingMagic = "HBMREC\r\n";
-inline constexpr uint32_t kRecordingVersion = 1;
+inline constexpr uint32_t kRecordingVersion = 2;
 inline constexpr size_t kFileHeaderBytes = kRecordingMagic.size() + sizeof(uint32_t);
 
 enum class BlockType : uint8_t {
@@ -40,7 +40,7 @@ inline constexpr uint32_t kMaxBlockBytes = 64u << 20;  // plain or stored
 inline constexpr uint32_t kMaxRunsPerBlock = 4096;
 // Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
 inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
-inline constexpr size_t kRunOverheadBytes = 256;
+inline constexpr size_t kRunOverheadBytes = 1280;
 inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
 
 // Returns the bytes of a file header.

@@ -130,9 +130,8 @@ void Fields(Visit& visit, T& value) {
     StatsFields(visit, value);
   } else if constexpr (std::is_same_v<Type, SiteEntry>) {
     auto& sample = value.sample;
-    visit(value.kind, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.block_bytes,
-          sample.alloc_objects, sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects,
-          sample.inuse_bytes);
+    visit(value.kind, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.alloc_objects,
+          sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects, sample.inuse_bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
     visit(value.function, value.file, value.line, value.start_line);
   } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {
@@ -245,7 +244,7 @@ bool IsValidSite(const SiteEntry& site, const Snapshot& names) {
   return site.sample.stack < names.stacks.size() && site.sample.device < names.devices.size() &&
          site.sample.allocator < std::max<size_t>(1, names.allocators.size()) &&
          static_cast<int>(site.sample.kind) < kMemoryKindCount && site.kind <= RecordingTables::SiteKind::kBlock &&
-         site.sample.block_bytes >= 0 && site.sample.block_bytes <= kMaxEventBytes && AreSorted(site.sample.tags);
+         AreSorted(site.sample.tags);
 }
 
 bool IsValidModule(const Snapshot::Module& module) { return module.start <= module.limit; }
@@ -387,7 +386,7 @@ std::vector<std::string> TablesWriter::NewElements(const RecordingTables& tables
   put(Section::kSites, tables.sites.size(), &counts_.sites, [&](size_t i, std::string* out) {
     const auto kind = i < tables.site_kinds.size() ? tables.site_kinds[i] : RecordingTables::SiteKind::kPlain;
     Writer{out}(SiteEntry{tables.sites[i], kind});
-    sites_.push_back({tables.sites[i].block_bytes, kind});
+    sites_.push_back(kind);
   });
   put_list(Section::kTagSets, tables.tag_sets, &counts_.tag_sets);
   put_list(Section::kThreads, tables.threads, &counts_.threads);
@@ -421,13 +420,6 @@ bool AddTablesBlock(std::string_view contents, RecordingTables* tables) {
     }
   }
   return bytes.ok();
-}
-
-std::vector<SitePrediction> PredictionsOf(const RecordingTables& tables) {
-  std::vector<SitePrediction> sites;
-  sites.reserve(tables.sites.size());
-  for (size_t i = 0; i < tables.sites.size(); ++i) sites.push_back({tables.sites[i].block_bytes, tables.site_kinds[i]});
-  return sites;
 }
 
 EventLimits LimitsOf(const RecordingTables& tables) {

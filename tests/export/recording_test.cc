@@ -52,7 +52,6 @@ MadeRecording SmallRecording() {
                                         {0, MemoryKind::kDevice, "", {}, SiteKind::kBlock});
   const uint32_t moved = recording.Site({{"Tensor::Tensor"}, {"main"}});
   const uint16_t worker = recording.Thread(4243, "worker");
-  recording.mutable_tables().sites[page].block_bytes = 4096;
   recording.Live(0x7000, 4096, page);
   recording.Alloc(10, 0x10000, 1 << 20, segment)
       .AllocBlock(20, 0x8000000000010000, 4096, block, segment, worker)
@@ -122,7 +121,6 @@ TEST(RecordingTest, RoundTripIsUnchanged) {
     EXPECT_EQ(read.sites[i].device, written.sites[i].device);
     EXPECT_EQ(read.sites[i].kind, written.sites[i].kind);
     EXPECT_EQ(read.sites[i].tags, written.sites[i].tags);
-    EXPECT_EQ(read.sites[i].block_bytes, written.sites[i].block_bytes);
     EXPECT_EQ(read.sites[i].inuse_bytes, written.sites[i].inuse_bytes);
     EXPECT_EQ(read.names.stacks[read.sites[i].stack].return_addresses,
               written.names.stacks[written.sites[i].stack].return_addresses);

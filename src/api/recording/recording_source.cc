@@ -111,7 +111,6 @@ void RecordingSource::AddSites() {
     sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
     if (sample.allocator >= tables_.names.allocators.size()) sample.allocator = 0;
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
-    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     const SiteKind kind = sites.At(site).kind;
     tables_.site_kinds.push_back(kind == SiteKind::kSegment ? RecordingTables::SiteKind::kSegment
                                  : kind == SiteKind::kBlock ? RecordingTables::SiteKind::kBlock

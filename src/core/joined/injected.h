@@ -109,7 +109,7 @@ static_assert(std::is_standard_layout_v<InjectedProfiler> && std::is_trivial_v<I
 
 // Must be increased if the meaning of anything above or in snapshot_bytes.h changes, but not if functions are only
 // added at the end of the table.
-inline constexpr uint32_t kInjectedVersion = 7;
+inline constexpr uint32_t kInjectedVersion = 8;
 
 // The injected library exports: const InjectedProfiler* hbmprof_cuda_profiler().
 inline constexpr char kInjectedSymbol[] = "hbmprof_cuda_profiler";

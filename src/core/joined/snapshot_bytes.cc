@@ -82,8 +82,8 @@ class Stream {
          value.host_bytes, value.max_host_bytes, value.unwinder);
   }
   void PassOne(Snapshot::Sample& value) {
-    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
-         value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
+    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.alloc_objects, value.alloc_bytes,
+         value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.born,
          value.freed_by_octave);
   }
   void PassOne(Snapshot::Sample::Born& value) { Pass(value.birth_class, value.objects, value.bytes); }
@@ -131,7 +131,7 @@ class Stream {
 // A field that is added to one of these must be added to its list above.
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 12 + sizeof(std::string));
 static_assert(sizeof(DeviceProbe) == 8 * 15 + sizeof(std::string) + sizeof(std::vector<int>));
-static_assert(sizeof(Snapshot::Sample) == 8 * 9 + 3 * sizeof(std::vector<int>));
+static_assert(sizeof(Snapshot::Sample) == 8 * 8 + 3 * sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::NamedFrame) == 8 * 2 + 2 * sizeof(std::string));
 static_assert(sizeof(Snapshot::Python) == 2 * sizeof(std::string));

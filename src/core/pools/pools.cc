@@ -135,7 +135,7 @@ SiteId Pools::SiteWith(SiteId site, const Attributes& attributes, bool in_pool) 
   SiteKey key = sites_.Key(site);
   key.attributes = attributes;
   key.in_pool = in_pool;
-  return SiteWords(key) == sites_.At(site).words ? site : sites_.InternSite(key);
+  return SiteWord(key) == sites_.At(site).word ? site : sites_.InternSite(key);
 }
 
 std::optional<Pools::Added> Pools::AddBy(Change& change, const Addition& addition, uint64_t* id_of_record) {
@@ -544,20 +544,9 @@ Pools::Block Pools::RemoveEmpty(Change& change, Segment* segment) {
 
 // --- Sizes ---------------------------------------------------------------------------------------------------------
 
-SiteId Pools::SiteOfSize(Change& change, SiteId site, int64_t bytes) {
-  SiteKey key = sites_.Key(site);
-  key.block_bytes = static_cast<uint64_t>(bytes);
-  const SiteId sized = sites_.InternSite(key);
-  return sized != kNoSite && change.Prepare(sized) ? sized : kNoSite;
-}
-
-void Pools::MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes) {
-  const int64_t taken = segment->bytes() - segment->idle();
-  live_.Update(segment->id, site, segment->bytes());
-  change.Charge(segment->site, -taken);
-  change.Charge(site, taken);
-  change.Move(segment->id, segment->site, site, old_bytes, segment->bytes());
-  segment->site = site;
+void Pools::SetSegmentBytes(Change& change, const Segment& segment, int64_t old_bytes) {
+  live_.Update(segment.id, segment.site, segment.bytes());
+  change.Move(segment.id, segment.site, segment.site, old_bytes, segment.bytes());
 }
 
 bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
@@ -577,8 +566,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
     is_cut = is_cut || other->start >= old_end || (other->start < end && end < other->end);
   });
   if (is_cut) return false;
-  const SiteId site = SiteOfSize(change, segment->site, bytes);
-  if (site == kNoSite || !segments_.Reserve(1)) return false;
+  if (!segments_.Reserve(1)) return false;
   // Blocks overlap if the free of one was not recorded. Then they may have taken more than the smaller segment has, so
   // all of them are attached again.
   const uint64_t first = !grows && old_bytes - segment->idle() > bytes ? start : low;
@@ -596,7 +584,7 @@ bool Pools::ResizeSegment(Change& change, Segment* segment, int64_t bytes) {
   }
   segments_.SetEnd(segment, end);
   TakeBytes(change, segment, bytes);
-  MoveSegment(change, segment, site, old_bytes);
+  SetSegmentBytes(change, *segment, old_bytes);
   FreeDetached(change, end, old_end, segment->depth, &blocks);
   ReattachBlocks(change, blocks);
   return true;
@@ -609,11 +597,10 @@ bool Pools::ResizeRecord(Change& change, uint64_t id, int64_t bytes) {
   const Site& site_before = sites_.At(before.site);
   if (before.bytes == bytes || site_before.key().attributes.kind == MemoryKind::kAlias) return true;
   if (site_before.kind == SiteKind::kSegment) return ResizeSegment(change, segments_.Find(AddressOf(id), id), bytes);
-  block.record = {SiteOfSize(change, before.site, bytes), before.birth, bytes};
-  if (block.record.site == kNoSite) return false;
+  block.record.bytes = bytes;
   GiveBack(change, id, before);
-  live_.Update(id, block.record.site, bytes);
-  change.Move(id, before.site, block.record.site, before.bytes, bytes);
+  live_.Update(id, before.site, bytes);
+  change.Move(id, before.site, before.site, before.bytes, bytes);
   if (site_before.kind == SiteKind::kPool) change.AddPoolBytes(bytes - before.bytes);
   if (IsBlockId(id)) Reattach(change, block);
   return true;
@@ -645,9 +632,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   const auto low_bytes = static_cast<int64_t>(at - segment->start);
   LiveRecord record;
   live_.Find(segment->id, &record);
-  record = {SiteOfSize(change, segment->site, old_bytes - low_bytes), record.birth, old_bytes - low_bytes};
-  const SiteId low_site = SiteOfSize(change, segment->site, low_bytes);
-  if (low_site == kNoSite || record.site == kNoSite) return false;
+  record.bytes = old_bytes - low_bytes;
   // The blocks give their bytes back to the segment, and then take them from the part in which they lie.
   BlockList blocks;
   const uint64_t end = segment->end;
@@ -662,7 +647,7 @@ bool Pools::SplitSegment(uint64_t address, uint64_t at) {
   if (high != nullptr) {
     change.Enter(Event::kAlloc, at, record);
     TakeBytesOfAll(change, segment->start, end);
-    MoveSegment(change, segment, low_site, old_bytes);
+    SetSegmentBytes(change, *segment, old_bytes);
   }
   ReattachBlocks(change, blocks);
   return high != nullptr;
@@ -682,14 +667,13 @@ bool Pools::MergeSegments(uint64_t first_address, uint64_t second_address) {
   if (first_bytes + second_bytes > LiveTable::kMaxBytes) return false;
   const int64_t second_taken = second_bytes - second->idle();
   const SiteId second_site = second->site;
-  const SiteId site = SiteOfSize(change, first->site, first_bytes + second_bytes);
-  if (site == kNoSite || !segments_.Merge(first, second)) return false;
+  if (!segments_.Merge(first, second)) return false;
   LiveRecord erased;
   live_.Erase(second_address, &erased);
   change.Charge(second_site, -second_taken);
   change.Enter(Event::kFree, second_address, erased);
   change.Charge(first->site, second_taken);
-  MoveSegment(change, first, site, first_bytes);
+  SetSegmentBytes(change, *first, first_bytes);
   return true;
 }
 

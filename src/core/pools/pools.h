@@ -288,12 +288,9 @@ class Pools {
   Segment* DeepestIn(uint64_t start, uint64_t end);
   bool ResizeRecord(Change& change, uint64_t id, int64_t bytes);
   bool ResizeSegment(Change& change, Segment* segment, int64_t bytes);
-  // Enters the new size of a segment, which had `old_bytes` bytes, with its new site. The bytes that were taken from
-  // the segment stay taken.
-  void MoveSegment(Change& change, Segment* segment, SiteId site, int64_t old_bytes);
-  // Returns the site that differs from `site` only in its block size. Returns kNoSite if the host has no memory or the
-  // tables are full.
-  SiteId SiteOfSize(Change& change, SiteId site, int64_t bytes);
+  // Enters the new size of a segment, which had `old_bytes` bytes. The bytes that were taken from the segment stay
+  // taken.
+  void SetSegmentBytes(Change& change, const Segment& segment, int64_t old_bytes);
 
   // Removes the records for which `matches(id, record)` returns true, one by one. `matches` may read the segment map.
   // Records that are added or renamed meanwhile may stay.

@@ -1,11 +1,7 @@
-// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, which never
-// changes.
+// SiteTable: gives every distinct (call stack, attributes, tags) a small number, its SiteId, which never changes.
 //
 // Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
 // lock while its record is made.
-//
-// The block size is part of a site, so that profiles can show it. When a stack has kExactSites sites, the sizes of its
-// further sites are rounded up to a power of two. This bounds the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 
@@ -39,23 +35,21 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first; that of
+// A distinct call stack. Immutable. Its return addresses follow in memory, innermost first; that of
 // SiteTable::OtherSite has none.
 struct StackRecord {
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
 
   uint64_t hash;
-  std::atomic<uint32_t> sites;  // number of sites with this stack
   uint16_t depth;
   bool truncated;
   bool is_other;  // of OtherSite
 };
 
-// Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Sizes are at most 2^40,
-// devices below kMaxDevices, allocators below kMaxAllocators.
+// Everything that identifies a site. `in_pool` is true for SiteKind::kSegment and kBlock. Devices are below
+// kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
-  uint64_t block_bytes = 0;
   Attributes attributes;
   uint32_t tags = 0;  // TagSetId
   bool in_pool = false;
@@ -67,29 +61,24 @@ constexpr Attributes UnpackAttributes(uint64_t packed) {
   return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
 }
 
-// A SiteKey without its stack, in two words that are built and compared in registers.
-struct SiteWords {
+// A SiteKey without its stack, in one word.
+struct SiteWord {
   // `attributes` comes from PackAttributes.
-  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, bool in_pool)
-      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{in_pool} << kInPoolShift), attributes(attributes) {}
-  explicit SiteWords(const SiteKey& key)
-      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.in_pool) {}
+  SiteWord(uint64_t attributes, uint32_t tags, bool in_pool)
+      : value(attributes | uint64_t{tags} << kTagsShift | uint64_t{in_pool} << kInPoolShift) {}
+  explicit SiteWord(const SiteKey& key) : SiteWord(PackAttributes(key.attributes), key.tags, key.in_pool) {}
 
   SiteKey WithStack(const StackRecord* stack) const {
-    return {stack, block_bytes(), UnpackAttributes(attributes),
-            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1), block >> kInPoolShift != 0};
+    return {stack, UnpackAttributes(static_cast<uint32_t>(value)),
+            static_cast<uint32_t>(value >> kTagsShift) & (kMaxTagSets - 1), value >> kInPoolShift != 0};
   }
-  static constexpr uint64_t kMaxBlockBytes = (uint64_t{1} << 41) - 1;
-  uint64_t block_bytes() const { return block & kMaxBlockBytes; }
-  bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
+  bool operator==(const SiteWord& other) const { return value == other.value; }
 
-  uint64_t block;       // size, tags and in_pool
-  uint64_t attributes;  // at most 32 bits
+  uint64_t value;  // attributes (at most 32 bits), tags and in_pool
 
  private:
-  static constexpr int kTagsShift = 41;
+  static constexpr int kTagsShift = 32;
   static constexpr int kInPoolShift = kTagsShift + 16;
-  static_assert(kMaxBlockBytes == (uint64_t{1} << kTagsShift) - 1);
   static_assert(kMaxTagSets == 1 << (kInPoolShift - kTagsShift));
 };
 
@@ -104,14 +93,14 @@ enum class SiteKind : uint8_t {
 // A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
   explicit Site(const SiteKey& key)
-      : words(key), stack(key.stack), account(static_cast<uint8_t>(AccountOf(key.attributes))), kind(KindOf(key)) {}
-  SiteKey key() const { return words.WithStack(stack); }
+      : word(key), stack(key.stack), account(static_cast<uint8_t>(AccountOf(key.attributes))), kind(KindOf(key)) {}
+  SiteKey key() const { return word.WithStack(stack); }
   static SiteKind KindOf(const SiteKey& key) {
     if (key.attributes.kind == MemoryKind::kPool) return key.in_pool ? SiteKind::kSegment : SiteKind::kPool;
     return key.in_pool ? SiteKind::kBlock : SiteKind::kPlain;
   }
 
-  const SiteWords words;
+  const SiteWord word;
   const StackRecord* const stack;
   const uint8_t account;  // an AccountId
   const SiteKind kind;
@@ -143,9 +132,9 @@ class SiteTable {
   // Returns the site of `key`, whose stack comes from InternStack or from a site of the same table. If max_sites is
   // reached or there is no memory, returns OtherSite.
   SiteId InternSite(const SiteKey& key);
-  // Returns the site for the events whose own site has no place: one without tags and without a size, for all stacks.
-  // It has the device, the kind, the allocator and in_pool of `words`. Returns kNoSite if there are too many of these.
-  SiteId OtherSite(const SiteWords& words);
+  // Returns the site for the events whose own site has no place: one without tags, for all stacks. It has the device,
+  // the kind, the allocator and in_pool of `word`. Returns kNoSite if there are too many of these.
+  SiteId OtherSite(const SiteWord& word);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const { return records_[site]; }
@@ -158,7 +147,6 @@ class SiteTable {
   SiteId capacity() const { return max_sites_ + kOtherSites; }
 
  private:
-  static constexpr uint32_t kExactSites = 256;
   static constexpr SiteId kOtherSites = 1024;  // the most sites of OtherSite
 
   // A page more than the records need, so that they are in small pages (see MapPages).
