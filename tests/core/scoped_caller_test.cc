@@ -22,7 +22,8 @@
 namespace hbmprof {
 namespace {
 
-// Each buffer of a test has its own size, which is also the value of its tag: by that, its stack is found.
+// Each buffer of a test has its own size, by which its stack is found. Buffers of one stack have the size as a tag,
+// too.
 class ScopedCallerTest : public testing::Test {
  public:
   // Records a buffer with the stack of the caller.
@@ -35,7 +36,9 @@ class ScopedCallerTest : public testing::Test {
   std::vector<uint64_t> StackOf(size_t bytes, const Profiler& profiler) {
     const Snapshot snapshot = profiler.TakeSnapshot();
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      if (sample.tags.at(0).second == std::to_string(bytes)) return snapshot.stacks[sample.stack].return_addresses;
+      const bool is_same = sample.tags.empty() ? sample.alloc_bytes == static_cast<int64_t>(bytes)
+                                               : sample.tags[0].second == std::to_string(bytes);
+      if (is_same) return snapshot.stacks[sample.stack].return_addresses;
     }
     ADD_FAILURE() << "no buffer of " << bytes << " bytes";
     return {0, 0, 0};
