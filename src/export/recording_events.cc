@@ -37,7 +37,9 @@ int64_t EventPrediction::BytesOf(RecordedKind kind, uint32_t site) const {
 
 void EventPrediction::SetLast(const RecordedEvent& event) {
   last_ = event;
-  if (HasSite(event.kind) && event.kind != RecordedKind::kCharge) sizes_[event.site % kSizes] = event.bytes;
+  if (HasSite(event.kind) && event.kind != RecordedKind::kCharge && event.site != kNoRecordedSite) {
+    sizes_[event.site % kSizes] = event.bytes;
+  }
 }
 
 int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string* out) {
