@@ -194,8 +194,8 @@ TEST_F(ScopedCallerTest, InlinedWrapperBeginsOneFunctionFurtherOut) {
 [[gnu::noinline]] void RecordsFrom(Profiler& profiler) {
   const Caller caller = Caller::OfThisFunction();
   EXPECT_TRUE(profiler.RecordAllocFrom(caller, BufferId(0x1000), 100, {}));
-  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, BufferId(0x100000), 4096, {}));
-  EXPECT_TRUE(profiler.RecordBlockFrom(caller, BufferId(0x100000), 200, {}));
+  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, {}, BufferId(0x100000), 4096));
+  EXPECT_TRUE(profiler.RecordBlockFrom(caller, {}, BufferId(0x100000), 200));
   EXPECT_TRUE(profiler.RecordAllocAt(profiler.KeepSite(caller, 300, {}), BufferId(0x2000), 300));
 }
 [[gnu::noinline]] void WrapperOfRecords(Profiler& profiler) {

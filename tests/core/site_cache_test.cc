@@ -99,7 +99,7 @@ TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
 TEST(SiteCache, ReturnsNoWrongSizeOfOneStackDuringReplacement) {
   // The keys of sizes that are multiples of a large Fibonacci number are in one bucket, because the factor in a key is
   // the golden ratio.
-  ReplaceInFourThreads(64, [](SiteId site) { return KeyOf(1, {site * uint64_t{2971215073}, 0, 0, false}); });
+  ReplaceInFourThreads(64, [](SiteId site) { return KeyOf(1, {site * uint64_t{2971215073}, 0, 0, 0}); });
 }
 
 }  // namespace
