@@ -871,6 +871,18 @@ TEST_F(CudaDriverAdapterTest, ResetKeepsMemoryOfOtherContexts) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, ResetKeepsStreamOrderedSegmentsButNotTheirBlocks) {
+  AllocAsync(0x4000, 4096);
+  const Pool pool = {profiler_.Device("GPU:0"), profiler_.Allocator("pool")};
+  ASSERT_TRUE(profiler_.RecordSegment(pool, BufferId(uint64_t{0x4000}), 4096));
+  ASSERT_TRUE(profiler_.RecordBlock(pool, BufferId(uint64_t{0x4000}), 100));
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 4096);
+  EXPECT_EQ(profiler_.Stats(pool.device).idle_bytes, 4096);
+  Free(0x4000);
+  EXPECT_EQ(InUse(), 0);
+}
+
 TEST_F(CudaDriverAdapterTest, ContextEndUnmapsTilesOfItsArrays) {
   const auto make_array = [&] {
     adapter_.Allocate(

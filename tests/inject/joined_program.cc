@@ -235,6 +235,18 @@ void Functions() {
   Free(slab);
   CHECK_THAT(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
+  // The blocks in mapped memory end when it is unmapped, also if the memory itself stays.
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+  CUdeviceptr mapped = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK_THAT(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0) == kSuccess);
+  CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+  CHECK_THAT(cuMemMap(mapped, 2 * kMiB, 0, handle, 0) == kSuccess);
+  CHECK_THAT(user_records_block(mapped, kKiB) && profiler.Stats(gpu).idle_bytes == 2 * kMiB - kKiB);
+  CHECK_THAT(cuMemUnmap(mapped, 2 * kMiB) == kSuccess);
+  CHECK_THAT(InUse() == 2 * kMiB && profiler.Stats(gpu).idle_bytes == 2 * kMiB);
+  CHECK_THAT(cuMemRelease(handle) == kSuccess && InUse() == 0);
+
   // Memory with a handle lies in the driver's memory too.
   CHECK_THAT(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
 
