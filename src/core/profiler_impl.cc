@@ -197,7 +197,7 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
 bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
   const GuardedEvent event(*this);
   LiveRecord live;
-  if (!event.is_recorded() || !live_.Find(id.value(), &live)) return false;
+  if (!event.is_recorded() || !IsBuffer(id) || !live_.Find(id.value(), &live)) return false;
   const SiteKey key = sites_.Key(live.site);
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
@@ -284,6 +284,8 @@ TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
   const ReentryGuard guard;
+  if (has_given_up()) return;
+  pools_.Settle();
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 

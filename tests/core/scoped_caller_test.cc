@@ -203,9 +203,9 @@ TEST_F(ScopedCallerTest, InlinedWrapperBeginsOneFunctionFurtherOut) {
   tag.emplace("size", "100");
   EXPECT_TRUE(profiler.RecordAllocFrom(caller, BufferId(0x1000), 100, {}));
   tag.emplace("size", "4096");
-  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, BufferId(0x100000), 4096, {}));
+  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, {}, BufferId(0x100000), 4096));
   tag.emplace("size", "200");
-  EXPECT_TRUE(profiler.RecordBlockFrom(caller, BufferId(0x100000), 200, {}));
+  EXPECT_TRUE(profiler.RecordBlockFrom(caller, {}, BufferId(0x100000), 200));
   tag.emplace("size", "300");
   EXPECT_TRUE(profiler.RecordAllocAt(profiler.KeepSite(caller, 300, {}), BufferId(0x2000), 300));
 }

@@ -75,45 +75,46 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   const StackRecord* stack = Intern(table, {1});
   const StackRecord* other = Intern(table, {2});
   const SiteKey keys[] = {
-      {stack, {}, 0, false},
-      {other, {}, 0, false},
-      {stack, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, false},
-      {stack, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, false},
-      {stack, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, false},
-      {stack, {}, 1, false},
-      {stack, {}, 0, true},
+      {stack, {}, 0, 0},
+      {other, {}, 0, 0},
+      {stack, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, 0},
+      {stack, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, 0},
+      {stack, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, 0},
+      {stack, {}, 1, 0},
+      {stack, {}, 0, 1},
+      {stack, {}, 0, kMaxPools},
   };
   std::set<SiteId> sites;
   for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
-  EXPECT_EQ(sites.size(), 7u);
-  EXPECT_EQ(table.size(), 7u);
+  EXPECT_EQ(sites.size(), 8u);
+  EXPECT_EQ(table.size(), 8u);
   // Numbers are dense, do not change, and give the key.
-  EXPECT_EQ(*sites.rbegin(), 6u);
-  for (SiteId site = 0; site < 7; ++site) {
+  EXPECT_EQ(*sites.rbegin(), 7u);
+  for (SiteId site = 0; site < 8; ++site) {
     EXPECT_EQ(table.InternSite(keys[site]), site);
     EXPECT_EQ(table.Key(site).stack, keys[site].stack);
     EXPECT_EQ(table.Key(site).attributes.device, keys[site].attributes.device);
     EXPECT_EQ(table.Key(site).attributes.kind, keys[site].attributes.kind);
     EXPECT_EQ(table.Key(site).attributes.allocator, keys[site].attributes.allocator);
     EXPECT_EQ(table.Key(site).tags, keys[site].tags);
-    EXPECT_EQ(table.Key(site).in_pool, keys[site].in_pool);
+    EXPECT_EQ(table.Key(site).from, keys[site].from);
   }
 }
 
 TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
-  for (uint32_t tags = 0; tags < 3; ++tags) EXPECT_EQ(table.InternSite({stack, {}, tags, false}), tags);
+  for (uint32_t tags = 0; tags < 3; ++tags) EXPECT_EQ(table.InternSite({stack, {}, tags, 0}), tags);
   EXPECT_EQ(Intern(table, {2}), nullptr) << "a stack without a site";
   EXPECT_EQ(Intern(table, {1}), stack);
-  EXPECT_EQ(table.InternSite({stack, {}, 7, false}), 3u);
-  EXPECT_EQ(table.InternSite({stack, {}, 8, false}), 3u);
-  EXPECT_EQ(table.InternSite({stack, {}, 1, false}), 1u) << "a known one";
+  EXPECT_EQ(table.InternSite({stack, {}, 7, 0}), 3u);
+  EXPECT_EQ(table.InternSite({stack, {}, 8, 0}), 3u);
+  EXPECT_EQ(table.InternSite({stack, {}, 1, 0}), 1u) << "a known one";
   EXPECT_TRUE(table.Key(3).stack->is_other);
   EXPECT_EQ(table.Key(3).tags, 0u);
   EXPECT_EQ(table.InternSite({stack, {}, 0, true}), 4u) << "of another kind, which the pools distinguish";
   const Attributes managed = {DeviceId{1}, MemoryKind::kManaged, AllocatorId{2}};
-  const SiteId other = table.OtherSite(SiteWord(PackAttributes(managed), 9, false));
+  const SiteId other = table.OtherSite(SiteWord(PackAttributes(managed), 9, 0));
   EXPECT_EQ(other, 5u);
   EXPECT_EQ(table.Key(other).attributes.device, DeviceId{1});
   EXPECT_EQ(table.Key(other).attributes.kind, MemoryKind::kManaged);
@@ -125,11 +126,11 @@ TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
 
 TEST(SiteTable, SharedSitesAreLimited) {
   SiteTable table(1);
-  ASSERT_EQ(table.InternSite({Intern(table, {1}), {}, 0, false}), 0u);
+  ASSERT_EQ(table.InternSite({Intern(table, {1}), {}, 0, 0}), 0u);
   SiteId made = 0;
   for (int i = 0; i < 2000; ++i) {
     const Attributes attributes = {DeviceId(i % 50), MemoryKind::kDevice, AllocatorId(i / 50)};
-    if (table.OtherSite(SiteWord(PackAttributes(attributes), 0, false)) != kNoSite) ++made;
+    if (table.OtherSite(SiteWord(PackAttributes(attributes), 0, 0)) != kNoSite) ++made;
   }
   EXPECT_EQ(made + 1, table.capacity());
   EXPECT_EQ(table.size(), table.capacity());
@@ -153,7 +154,7 @@ TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
         const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
         ASSERT_EQ(table.PcsOf(*stack)[2], i);
-        const SiteId site = table.InternSite({stack, {}, static_cast<uint32_t>(i), false});
+        const SiteId site = table.InternSite({stack, {}, static_cast<uint32_t>(i), 0});
         ASSERT_EQ(table.Key(site).tags, i);
         seen[t].push_back(site);
       }

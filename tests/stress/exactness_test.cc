@@ -84,7 +84,7 @@ Operation& Begin(Operation operation) {
 }  // namespace
 
 namespace internal {
-void TraceLedger() {
+void TraceLedger(uint64_t) {
   ThreadLog* log = log_of_this_thread;
   if (log == nullptr) return;
   log->steps.push_back(

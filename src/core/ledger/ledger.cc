@@ -196,18 +196,19 @@ void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveR
   cell_to->AddAllocBytes(record.bytes);
   ++cell_to->inuse_objects;
   cell_to->inuse_bytes += record.bytes;
+  const bool is_peak_record = ledger_.EndPeakRecord(cell->books, id);
   if (cell->books.is_segment != 0 || cell_to->books.is_segment != 0) {
     ledger_.AddReserved(cell->books, -record.bytes, -1);
     ledger_.AddReserved(cell_to->books, record.bytes, 1);
     // It was the same memory at the peak that its allocation made.
-    if (ledger_.EndPeakRecord(cell->books, id)) {
+    if (is_peak_record) {
       --cell->peak_objects;
       cell->peak_bytes -= record.bytes;
       ++cell_to->peak_objects;
       cell_to->peak_bytes += record.bytes;
     }
   }
-  Count(0);
+  Count(0, id);
 }
 
 void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, int64_t bytes) {
@@ -219,7 +220,7 @@ void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, 
   book.largest_alloc = std::max(book.largest_alloc, bytes);
   ledger_.EndPeakRecord(cell->books, id);
   AddToBook(cell->books, more, 0, 0, time);
-  Count(0);
+  Count(0, id);
 }
 
 // --- Totals and snapshots ---
@@ -299,8 +300,14 @@ int64_t Ledger::CountLive() const {
 
 void Ledger::Reading::Add(const Cell& cell, SiteBooks books, SiteTotals* totals) const {
   if (cell.epoch >= epoch) return;
-  SiteTotals values = {cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects, cell.inuse_bytes,
-                       cell.inuse_objects, cell.inuse_bytes, 0,                  0};
+  SiteTotals values = {cell.alloc_objects,
+                       cell.alloc_bytes,
+                       cell.inuse_objects,
+                       cell.inuse_bytes,
+                       cell.inuse_objects,
+                       cell.inuse_bytes,
+                       0,
+                       0};
   if (cell.epoch >= peak_epochs[books.account]) {
     values.peak_objects = cell.peak_objects;
     values.peak_bytes = cell.peak_bytes;
@@ -333,7 +340,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     if (count <= sites->size()) break;
     UnlockAll();
   }
-  TraceLedger();
+  TraceLedger(0);
   for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
   const int pool_count = sites_.pools().size();
   for (int pool = 1; pool <= pool_count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
@@ -381,7 +388,8 @@ void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LockAll();
-  const int64_t time = SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
+  const int64_t time =
+      SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
   const auto reset = [&](BookId book) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     BeginPeak(book, SumOfBook(book), time, 0);
     ForEachShard([&](Shard& shard) { shard.books[book].SetHeadroom(0); });
@@ -391,7 +399,7 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     reset(BookOf(pool));
     pools_[pool].peak = ReservedBytes(pool);
   });
-  TraceLedger();
+  TraceLedger(0);
   UnlockAll();
 }
 

@@ -196,7 +196,7 @@ class Ledger {
       ++book.num_allocs;
       if (bytes > book.largest_alloc) book.largest_alloc = bytes;
       AddToBook(cell->books, bytes, 1, id, time);
-      Count(1);
+      Count(1, id);
     }
     // Enters the free of a record, after it left the live table, and counts its age. `cell`: from
     // Prepare(record.site, 0).
@@ -208,7 +208,7 @@ class Ledger {
       ++own_->books[cell->books.book()].num_frees;
       ledger_.EndPeakRecord(cell->books, id);
       AddToBook(cell->books, -record.bytes, -1, id, 0);
-      Count(-1);
+      Count(-1, id);
     }
     // Moves a live object from its site to the site `to` of the same book. `cell` and `cell_to`: from Prepare of both
     // sites. Afterwards its allocation counts at `to` and no longer at its old site.
@@ -233,9 +233,9 @@ class Ledger {
       if (holds_all()) return ledger_.AddWithAllLocks(*own_, books, bytes, segments, id, time);
       own_->books[books.book()].headroom -= bytes;
     }
-    // Counts the event, which changes the number of live records by `records`.
-    void Count(int records) {
-      TraceLedger();
+    // Counts the event of the record `id`, which changes the number of live records by `records`.
+    void Count(int records, uint64_t id) {
+      TraceLedger(id);
       own_->unflushed += records - kOneEvent;
     }
 
@@ -330,7 +330,8 @@ class Ledger {
     int64_t peak = 0;  // bytes
     uint64_t peak_epoch = 1;
     int64_t peak_time = 0;  // of the last peak; 0: the log was off
-    // Of the live record whose allocation made the peak; 0: none. It may be set to 0 under the lock of any shard.
+    // Of the live record whose allocation made the peak and that has not changed since; 0: none. It may be set to 0
+    // under the lock of any shard.
     std::atomic<uint64_t> peak_id{0};
   };
   // What a pool has reserved. Changes only while all shards are locked.

@@ -5,15 +5,13 @@ namespace hbmprof::internal {
 // --- Records ---
 
 Pools::Added Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
-  const SiteBooks books = sites_.At(record.site).books;
   bool has_replaced = false;
   for (;;) {
-    const bool needs_check = books.is_from_pool() || books.is_segment != 0;
-    if (needs_check) Settle();
+    Settle();
     {
       Event event(ledger_, Scope::kAllShards);
       if (!event.is_usable()) return Added::kNoMemory;
-      if (needs_check && HasEnded()) continue;
+      if (HasEnded()) continue;
       const Event::CellRef cell = event.Prepare(record.site, record.bytes);
       if (cell == nullptr) return Added::kNoMemory;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
@@ -70,7 +68,7 @@ bool Pools::Move(uint64_t id, const LiveRecord& expected, SiteId to) {
   const Event::CellRef cell = event.Prepare(record.site, 0);
   const Event::CellRef cell_to = event.Prepare(to, 0);
   if (cell == nullptr || cell_to == nullptr) return false;
-  live_.Update(id, to, record.bytes);
+  live_.Update(id, record, to, record.bytes);
   event.Move(cell, cell_to, id, record, to);
   KeepEnded(event, id, record, 0);
   return true;
@@ -83,13 +81,13 @@ bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
   const Event::CellRef cell = event.Prepare(record.site, 0);
   const Event::CellRef cell_to = event.Prepare(site, 0);
   if (cell == nullptr || cell_to == nullptr) return true;  // it keeps its site
-  live_.Update(id, site, record.bytes);
+  if (!live_.Update(id, record, site, record.bytes)) return false;
   event.Move(cell, cell_to, id, record, site);
   return true;
 }
 
 bool Pools::Resize(uint64_t id, int64_t bytes) {
-  for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
+  for (Scope scope = Scope::kOwnShard;; scope = Scope::kAllShards) {
     if (scope == Scope::kAllShards) Settle();
     {
       Event event(ledger_, scope);
@@ -97,15 +95,16 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
       if (!event.is_usable() || !live_.Find(id, &record)) return false;
       if (sites_.Key(record.site).attributes.kind == MemoryKind::kAlias || bytes == record.bytes) return true;
       const Event::CellRef cell = event.Prepare(record.site, std::max<int64_t>(bytes - record.bytes, 0));
-      if (cell == nullptr) continue;
-      live_.Update(id, record.site, bytes);
+      if (cell == nullptr && event.holds_all()) return false;
+      if (cell == nullptr || (event.holds_all() && HasEnded())) continue;
+      // Another thread may have changed or ended the record meanwhile.
+      if (!live_.Update(id, record, record.site, bytes)) continue;
       event.Resize(cell, id, record, bytes);
       KeepEnded(event, id, record, bytes);
     }
     CheckEndedIfDue();
     return true;
   }
-  return false;
 }
 
 // --- Segments ---
@@ -258,8 +257,7 @@ void Pools::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, con
   RemoveWhere([&](uint64_t id, const LiveRecord& record) {
     const SiteKey key = sites_.Key(record.site);
     if (key.attributes.device != device) return false;
-    return key.from != 0 ||
-           (key.attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
+    return key.from != 0 || (key.attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
   });
   Settle();
 }

@@ -18,11 +18,11 @@
 // the whole live table, so it is not made at once, but before the blocks can be seen or confused with others:
 // 1. if the pool has more allocated than reserved after the end, or if there are too many ended ranges
 // 2. before a segment begins to exist
-// 3. before an event that may raise the peak of what a pool has allocated
+// 3. before an event that may raise a peak, and before ResetPeak (Settle)
 // 4. before a snapshot (Settle)
 //
-// Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the lock
-// of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
+// Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the
+// lock of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
 #define HBMPROF_SRC_CORE_POOLS_POOLS_H_
 
@@ -102,8 +102,8 @@ class Pools {
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
   // segment of this pool now. Returns false, and changes nothing, if it is a segment of another pool or a block of
-  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is not
-  // -1, a segment of this pool with another size counts as no record: its end was not recorded.
+  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is
+  // not -1, a segment of this pool with another size counts as no record: its end was not recorded.
   std::optional<bool> MakeSegment(uint64_t id, const Pool& pool, int64_t bytes = -1);
   // The same for a block at `address` of any other pool of the device.
   std::optional<bool> MakeSegmentOfBlock(uint64_t address, const Pool& pool);

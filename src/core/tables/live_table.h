@@ -139,16 +139,17 @@ class LiveTable {
     return erases ? Erased::kErased : Erased::kRefused;
   }
 
-  // Gives the record of `id`, if there is one, another site and another number of bytes. It keeps its birth.
-  void Update(uint64_t id, SiteId site, int64_t bytes);
+  // Gives the record of `id` another site and another number of bytes. It keeps its birth. Returns false, and changes
+  // nothing, if there is no record or if its site or its bytes are not those of `expected`.
+  bool Update(uint64_t id, const LiveRecord& expected, SiteId site, int64_t bytes);
 
   // Calls VisitSome until all records are visited.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
   // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
   // first call, and sets `*next` for the following call. Returns false after the last records. All calls together visit
-  // each record that is live meanwhile exactly once. `visit` runs under locks of the table, which it must not call. A long
-  // visit delays nobody for long.
+  // each record that is live meanwhile exactly once. `visit` runs under locks of the table, which it must not call. A
+  // long visit delays nobody for long.
   template <typename Visit>
   bool VisitSome(uint64_t* next, const Visit& visit) const;
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
