@@ -34,7 +34,7 @@ struct Options {
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
-  // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes, tags and size. An
+  // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes and tags. An
   // allocation that would add one more is recorded with the stack "[other call stacks]" and without tags.
   int64_t max_sites = int64_t{1} << 18;
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty

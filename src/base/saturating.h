@@ -6,10 +6,16 @@
 
 namespace hbmprof::internal {
 
-// Returns the sum; the nearest int64_t if it is not in the range of that type.
+// Return the sum, and the difference; the nearest int64_t if it is not in the range of that type.
 inline int64_t SaturatingSum(int64_t a, int64_t b) {
   int64_t sum;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? INT64_MIN : INT64_MAX;
+}
+
+inline int64_t SaturatingDifference(int64_t a, int64_t b) {
+  int64_t difference;
+  if (!__builtin_sub_overflow(a, b, &difference)) return difference;
   return a < 0 ? INT64_MIN : INT64_MAX;
 }
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "src/base/saturating.h"
+
 namespace hbmprof::internal {
 namespace {
 
@@ -47,19 +49,20 @@ void SeparatePools(const std::vector<uint32_t>& from, const std::function<uint64
     Snapshot::Sample& sample = snapshot->samples[i];
     if (from[i] != 0) {
       const auto [pool, of_pool] = pool_of(sample, from[i] - 1);
-      pool.bytes_allocated += sample.inuse_bytes;
-      of_pool.peak_bytes -= sample.peak_bytes;
+      pool.bytes_allocated = SaturatingSum(pool.bytes_allocated, sample.inuse_bytes);
+      of_pool.peak_bytes = SaturatingDifference(of_pool.peak_bytes, sample.peak_bytes);
     } else {
       sample.reserved_objects = sample.inuse_objects;
       sample.reserved_bytes = sample.inuse_bytes;
     }
     if (sample.kind != MemoryKind::kPool) continue;
     const auto [pool, of_pool] = pool_of(sample, sample.allocator);
-    pool.bytes_reserved += sample.inuse_bytes;
-    pool.segments += sample.inuse_objects;
-    of_pool.peak_bytes += sample.peak_bytes;
-    of_pool.peak_segments += sample.peak_objects;
-    snapshot->devices[sample.device].spaces[static_cast<int>(MemorySpace::kDevice)].pool_bytes += sample.reserved_bytes;
+    pool.bytes_reserved = SaturatingSum(pool.bytes_reserved, sample.inuse_bytes);
+    pool.segments = SaturatingSum(pool.segments, sample.inuse_objects);
+    of_pool.peak_bytes = SaturatingSum(of_pool.peak_bytes, sample.peak_bytes);
+    of_pool.peak_segments = SaturatingSum(of_pool.peak_segments, sample.peak_objects);
+    int64_t& pool_bytes = snapshot->devices[sample.device].spaces[static_cast<int>(MemorySpace::kDevice)].pool_bytes;
+    pool_bytes = SaturatingSum(pool_bytes, sample.reserved_bytes);
     Snapshot::Sample segment;
     segment.stack = sample.stack;
     segment.device = sample.device;
@@ -75,12 +78,13 @@ void SeparatePools(const std::vector<uint32_t>& from, const std::function<uint64
     sums[d].resize(device.pools.size());
     for (size_t i = 0; i < device.pools.size(); ++i) {
       PoolStats& pool = device.pools[i];
-      pool.idle_bytes = std::max<int64_t>(pool.bytes_reserved - pool.bytes_allocated, 0);
-      device.spaces[static_cast<int>(MemorySpace::kDevice)].idle_bytes += pool.idle_bytes;
+      pool.idle_bytes = std::max<int64_t>(SaturatingDifference(pool.bytes_reserved, pool.bytes_allocated), 0);
+      int64_t& idle_bytes = device.spaces[static_cast<int>(MemorySpace::kDevice)].idle_bytes;
+      idle_bytes = SaturatingSum(idle_bytes, pool.idle_bytes);
       if (pool.bytes_allocated > pool.bytes_reserved) {
         snapshot->warnings.push_back("The blocks of the pool " + (pool.name.empty() ? "without a name" : pool.name) +
                                      " on " + device.name + " have " +
-                                     std::to_string(pool.bytes_allocated - pool.bytes_reserved) +
+                                     std::to_string(SaturatingDifference(pool.bytes_allocated, pool.bytes_reserved)) +
                                      " bytes more than its segments: some segments were not recorded");
       }
       Snapshot::Sample idle;

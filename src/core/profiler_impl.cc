@@ -51,13 +51,13 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 // --- Buffers ---
 
-[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
                                                     bool is_uncached) noexcept {
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return false;
   const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
-  const SiteId site = finder_.SiteOf(caller, words, is_uncached);
+  const SiteId site = finder_.SiteOf(caller, word, is_uncached);
   TraceStep(EventStep::kSiteFound);
   if (site != kNoSite) return Enter(live_.Prefetch(id), id, site, static_cast<int64_t>(bytes));
   remove_stale();
@@ -105,7 +105,7 @@ uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attrib
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), 0) : kNoSite;
+  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
   if (site == kNoSite) Drop(bytes);
   return site + 1;
 }
@@ -134,7 +134,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     if (made.has_value()) return *made;
   }
   const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
-  return RecordUncommon(caller, address.value(), bytes, {bytes, PackAttributes(attributes), current_tags, 0}, false);
+  return RecordUncommon(caller, address.value(), bytes, {PackAttributes(attributes), current_tags, 0}, false);
 }
 
 bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
@@ -202,7 +202,7 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.from);
+  const SiteId site = SiteOf(caller, Clamp(attributes), key.from);
   if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
@@ -211,7 +211,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), 0);
+  const SiteId site = SiteOf(caller, Clamp({device, kind}), 0);
   finder_.CountTruncated();
   return site;
 }

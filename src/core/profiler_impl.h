@@ -137,11 +137,11 @@ class ProfilerImpl {
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Records an allocation with this id and these words of its site. If there is no space for it, the record of its id,
+  // Records an allocation with this id and this word of its site. If there is no space for it, the record of its id,
   // whose free was not recorded, ends to make it.
-  bool Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept;
+  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept;
   // The same, if the site is not cached or the thread may be inside the tracker.
-  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
                                         bool is_uncached) noexcept;
   // Enters a record, and returns whether it was entered: if not, it is dropped.
   bool Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
@@ -165,12 +165,12 @@ class ProfilerImpl {
     if (id == 0) return !address.is_null() && Drop(bytes);
     const Pool named = Clamp(pool);
     const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
-    return Record(caller, id, bytes, {bytes, PackAttributes(attributes), current_tags, from});
+    return Record(caller, id, bytes, {PackAttributes(attributes), current_tags, from});
   }
 
-  // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, PoolNumber from) {
-    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, from});
+  // The site of an event that is recorded now. `attributes` are within their limits.
+  SiteId SiteOf(const Caller& caller, uint64_t attributes, PoolNumber from) {
+    return finder_.SiteOf(caller, {attributes, current_tags, from});
   }
   // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
   bool CountReplaced(bool is_removed);
@@ -222,17 +222,17 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id
   return added == Pools::Added::kReplaced ? CountReplaced(true) : Drop(static_cast<size_t>(bytes));
 }
 
-inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept {
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept {
   bool is_uncached = false;
   if (thread_state.is_common()) {
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id);
     if (finder_.is_usable() && HasCapacity(bytes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, words, &is_uncached);
+      const SiteId site = finder_.CachedSiteOf(caller, word, &is_uncached);
       if (site != kNoSite) return Enter(position, id, site, static_cast<int64_t>(bytes));
     }
   }
-  return RecordUncommon(caller, id, bytes, words, is_uncached);
+  return RecordUncommon(caller, id, bytes, word, is_uncached);
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
@@ -241,7 +241,7 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
   if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
-  return Record(caller, id.value(), bytes, {bytes, attributes, current_tags, 0});
+  return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {

@@ -85,7 +85,6 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
-    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
     sample.alloc_bytes = totals.alloc_bytes;
     sample.peak_objects = totals.peak_objects;

@@ -184,8 +184,8 @@ void FailFor(const std::string& cause, hbmprof::SimulatedDevice& device) {
     void* const memory = GrowCache(allocator, 3 * kCapacity / 4);
     if (cause == "idle_pool") {
       hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-      const hbmprof::Pool pool = {profiler.Device(device.device_name())};
-      if (!profiler.RecordSegment(pool, memory, 3 * kCapacity / 4)) std::abort();
+      const hbmprof::Pool pool = {profiler.Device(device.device_name()), profiler.Allocator("cache")};
+      if (!profiler.RecordSegment(pool, hbmprof::BufferId(memory), 3 * kCapacity / 4)) std::abort();
     }
     Fail(allocator, kCapacity / 2);  // "full"
   }

@@ -59,7 +59,7 @@ void FailFor(const std::string& cause, const PjrtCalls& calls, abi::Client* clie
     // The program's own pool, in memory that it allocates before it wraps the plugin.
     CHECK_THAT(unrecorded.Uninitialized(client, kCapacity / 2) != nullptr);
     hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-    const hbmprof::Pool pool = {profiler.Device("FAKE_0")};
+    const hbmprof::Pool pool = {profiler.Device("FAKE_0"), profiler.Allocator("cache")};
     CHECK_THAT(profiler.RecordSegment(pool, hbmprof::BufferId(uint64_t{1} << 40), kCapacity / 2));
   } else if (cause == "unknown") {
     fake_pjrt_hide_memory_stats();

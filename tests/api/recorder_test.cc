@@ -158,15 +158,17 @@ TEST_F(RecordingTest, SegmentAndItsFirstBlockAreTwoBuffers) {
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   const BufferId address(uint64_t{7} << 40);
-  ASSERT_TRUE(profiler.RecordSegment(address, 1 << 20, {device}));
+  const Pool outer = {device, profiler.Allocator("outer")};
+  const Pool inner = {device, profiler.Allocator("inner")};
+  ASSERT_TRUE(profiler.RecordSegment(outer, address, 1 << 20));
   ASSERT_TRUE(StartRecording(directory_ + "/a.hbmrec").ok());
-  ASSERT_TRUE(profiler.RecordBlock(address, kBytes, {device}));
-  ASSERT_TRUE(profiler.RecordBlock(BufferId(address.value() + kBytes), kBytes, {device}));
-  ASSERT_TRUE(profiler.RecordSegment(address, kBytes, {device}));  // the first block becomes a pool itself
-  ASSERT_TRUE(profiler.RecordBlock(address, 512, {device}));
-  ASSERT_TRUE(profiler.RecordBlockFree(address));
-  ASSERT_TRUE(profiler.RecordBlockFree(address));
-  ASSERT_TRUE(profiler.RecordFree(address));
+  ASSERT_TRUE(profiler.RecordBlock(outer, address, kBytes));
+  ASSERT_TRUE(profiler.RecordBlock(outer, BufferId(address.value() + kBytes), kBytes));
+  ASSERT_TRUE(profiler.RecordSegment(inner, address, kBytes));  // the first block becomes a segment itself
+  ASSERT_TRUE(profiler.RecordBlock(inner, address, 512));
+  ASSERT_TRUE(profiler.RecordBlockFree(inner, address));
+  ASSERT_TRUE(profiler.RecordBlockFree(outer, address));
+  ASSERT_TRUE(profiler.RecordSegmentFree(outer, address));
   ASSERT_TRUE(StopRecording().ok());
   const std::unique_ptr<RecordingReader> reader = Open(directory_ + "/a.hbmrec");
   ASSERT_NE(reader, nullptr);
@@ -188,7 +190,7 @@ TEST_F(RecordingTest, SegmentAndItsFirstBlockAreTwoBuffers) {
   EXPECT_EQ(steps, (std::vector<std::string>{
                        "1048576: 0+4096 0+1048576", "1048576: 0+4096 0+1048576 4096+4096",
                        "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+512 0+4096 0+1048576 4096+4096",
-                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+1048576 4096+4096", "0:"}));
+                       "1048576: 0+4096 0+1048576 4096+4096", "1048576: 0+1048576 4096+4096", "0: 4096+4096", "0:"}));
 }
 
 TEST_F(RecordingTest, FileErrorStartsNoRecording) {

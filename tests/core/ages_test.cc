@@ -226,7 +226,7 @@ TEST_F(AgesTest, FreesOfBlocksAndDropsAreCounted) {
   profiler.DropDevice(DeviceId{0});
   std::map<int64_t, std::vector<int64_t>> freed;  // by size
   for (const Snapshot::Sample& sample : profiler.TakeSnapshot().samples)
-    freed[sample.block_bytes] = sample.freed_by_octave;
+    freed[sample.alloc_bytes / sample.alloc_objects] = sample.freed_by_octave;
   EXPECT_THAT(freed[4096], ElementsAre(0, 10, 20));
   EXPECT_THAT(freed[1 << 20], ElementsAre(0, 0, 1));
   EXPECT_THAT(freed[512], ElementsAre(0, 0, 0, 0, 1));

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -110,19 +109,23 @@ TEST_F(PoolsTest, LateSegmentTakesItsBlocks) {
 }
 
 TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
-  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100 * kMiB));    // the driver's
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));  // RMM's pool
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));     // the arena's
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
+  {
+    const ScopedTag tag("pool", "rmm");
+    ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100 * kMiB));  // the driver's
+    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));
+  }
+  {
+    const ScopedTag tag("pool", "arena");
+    ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));
+    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
+  }
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 8 * kMiB)) << "begins where all around it begin";
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 2 * kMiB));
   ASSERT_TRUE(profiler_.RecordBlock(MiBAt(40), 5 * kMiB));
   ExpectInUse(100 * kMiB, 85 * kMiB);
   const Snapshot snapshot = profiler_.TakeSnapshot();
-  std::map<std::pair<MemoryKind, int64_t>, int64_t> held;
-  for (const Snapshot::Sample& sample : snapshot.samples) held[{sample.kind, sample.block_bytes}] = sample.inuse_bytes;
-  EXPECT_EQ((held[{MemoryKind::kPool, 100 * kMiB}]), 55 * kMiB);
-  EXPECT_EQ((held[{MemoryKind::kPool, 40 * kMiB}]), 30 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "rmm", true, &Snapshot::Sample::inuse_bytes), 55 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "arena", true, &Snapshot::Sample::inuse_bytes), 30 * kMiB);
   EXPECT_EQ(Stats().pool_bytes, 100 * kMiB);
   EXPECT_EQ(Stats().num_live, 5);
   EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 8 * kMiB);

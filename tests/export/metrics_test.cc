@@ -63,7 +63,7 @@ Snapshot WithTags(const std::vector<std::pair<std::string, int64_t>>& values) {
   stats.bytes_limit = int64_t{1} << 40;
   stats.bytes_free = 7;
   stats.pool_bytes = 100;
-  stats.bytes_reserved = 40;
+  stats.idle_bytes = 40;
   stats.driver_bytes_in_use = 500;
   stats.driver_cache_bytes = 20;
   stats.unaccounted = -3;

@@ -107,7 +107,7 @@ const Case kCases[] = {
      [](OutOfMemory* f) {
        f->device_group_limit = 32 * kGiB;
        f->device_group_in_use = 31 * kGiB;
-       f->stats.bytes_reserved = kGiB;
+       f->stats.idle_bytes = kGiB;
      },
      "hold 1.00 GiB of idle memory"},
     {"MemoryOfTheHost", OutOfMemoryCause::kHostMemory,
@@ -133,7 +133,7 @@ const Case kCases[] = {
        f->address_space_in_use = 49 * kGiB;
      },
      "3.00 GiB are free"},
-    {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB; },
+    {"IdleSegments", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.idle_bytes = kGiB; },
      "hold 1.00 GiB of idle memory, which would be enough together with the free memory. Release it before the call: "
      "the "
      "pool's own function"},
@@ -141,7 +141,7 @@ const Case kCases[] = {
      "Release it before the call: cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)."},
     {"IdleSegmentsAndDriverPool", OutOfMemoryCause::kIdlePool,
      [](OutOfMemory* f) {
-       f->stats.bytes_reserved = kGiB / 2;
+       f->stats.idle_bytes = kGiB / 2;
        f->stats.driver_cache_bytes = kGiB / 2;
      },
      "cudaDeviceGraphMemTrim), and the pool's own function"},
@@ -151,7 +151,7 @@ const Case kCases[] = {
        f->stats.largest_free_block_bytes = kGiB;
      },
      "10.00 GiB are free, but the largest free block has 1.00 GiB"},
-    {"IdlePoolTooSmall", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->stats.bytes_reserved = kGiB - 1; }, "full"},
+    {"IdlePoolTooSmall", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->stats.idle_bytes = kGiB - 1; }, "full"},
     {"OtherProcesses", OutOfMemoryCause::kOtherProcesses,
      [](OutOfMemory* f) {
        f->stats.bytes_in_use = 5 * kGiB;
@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, JudgeOutOfMemoryTest, ::testing::ValuesIn(kCases
 TEST(OutOfMemorySummaryTest, ShowsRequestDeviceProcessAndOthers) {
   OutOfMemory failure = Failure();
   failure.tags = "model=llama, phase=\x1b[2Jdecode";
-  failure.stats.bytes_reserved = 256 * kMiB;
+  failure.stats.idle_bytes = 256 * kMiB;
   failure.unreported_failures = 3;
   EXPECT_EQ(OutOfMemorySummary(failure),
             "hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 2.00 GiB failed (model=llama, phase=?[2Jdecode)\n"
@@ -359,16 +359,17 @@ TEST(OutOfMemoryHoldersTest, RowBeginsAtOwnCodeInPyTorch) {
                         "    1.00 MiB  33.3 %        1 live  at::native::zeros < python3.11+0x200\n"));
 }
 
-// PyTorch's tensor, NCCL's buffer in PyTorch's pool, and own code; and what only the driver reports.
+// PyTorch's tensor, NCCL's buffer in PyTorch's pool, own code, and PyTorch's idle memory; and what only the driver
+// reports.
 TEST(OutOfMemoryHoldersTest, ListsTheLibraries) {
-  Snapshot snapshot = WithStacks({{0x30101, 0x30201, kNamed | 0}, {0x30101, 0x30301, kNamed | 0}, {0x1011}});
-  snapshot.named_frames = {{"train", "/srv/train.py", 17, 10}};
+  Snapshot snapshot =
+      WithStacks({{0x30101, 0x30201, kNamed | 0}, {0x30101, 0x30301, kNamed | 0}, {0x1011}, {kNamed | 1}});
+  snapshot.named_frames = {{"train", "/srv/train.py", 17, 10}, {"[idle memory of pytorch]", "", 0, 0}};
   ListedNames names({{0x30100, "c10::cuda::CUDACachingAllocator::Native::malloc"},
                      {0x30200, "at::empty"},
                      {0x30300, "c10d::ProcessGroupNCCL::allgather"}});
   snapshot.samples[0].inuse_bytes = 4 * kMiB;
-  snapshot.samples.push_back(snapshot.samples[1]);
-  snapshot.samples.back().kind = MemoryKind::kPool;
+  snapshot.samples[3].kind = MemoryKind::kPool;
   DeviceStats& stats = snapshot.devices[0].spaces[0];
   stats.bytes_in_use = 7 * kMiB;
   stats.unaccounted = kMiB / 2;
@@ -376,8 +377,9 @@ TEST(OutOfMemoryHoldersTest, ListsTheLibraries) {
   stats.driver_cache_bytes = kMiB / 2;
   EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),
               HasSubstr("  in use by library, largest first:\n"
-                        "    5.00 MiB  62.5 %  PyTorch\n"
+                        "    4.00 MiB  50.0 %  PyTorch\n"
                         "    1.00 MiB  12.5 %  NCCL\n"
+                        "    1.00 MiB  12.5 %  idle memory of pools\n"
                         "    1.00 MiB  12.5 %  own code\n"
                         "  512.00 KiB   6.2 %  CUDA memory pools (idle)\n"
                         "  512.00 KiB   6.2 %  unaccounted (contexts, modules, driver)\n"

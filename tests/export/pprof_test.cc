@@ -60,7 +60,7 @@ Snapshot SmallSnapshot(const std::vector<Snapshot::Stack>& stacks) {
   for (uint32_t i = 0; i < stacks.size(); ++i) {
     Snapshot::Sample& sample = s.samples.emplace_back();
     sample.stack = i;
-    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = 64;
+    sample.alloc_bytes = sample.inuse_bytes = 64;
     sample.alloc_objects = sample.inuse_objects = 1;
   }
   return s;
@@ -108,6 +108,10 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
            {"alloc_space", &Snapshot::Sample::alloc_bytes},
            {"peak_objects", &Snapshot::Sample::peak_objects},
            {"peak_space", &Snapshot::Sample::peak_bytes},
+           {"pool_peak_objects", &Snapshot::Sample::pool_peak_objects},
+           {"pool_peak_space", &Snapshot::Sample::pool_peak_bytes},
+           {"reserved_objects", &Snapshot::Sample::reserved_objects},
+           {"reserved_space", &Snapshot::Sample::reserved_bytes},
            {"inuse_objects", &Snapshot::Sample::inuse_objects},
            {"inuse_space", &Snapshot::Sample::inuse_bytes}}) {
     int64_t sum = 0;
@@ -120,18 +124,36 @@ TEST(SerializePprof, KeepsEveryByteOfTheSnapshot) {
   EXPECT_EQ(view.SumWhere("inuse_space", "phase", "decode"), 4 * kPageBytes);
 }
 
+TEST(SerializePprof, StatesPools) {
+  FakeSymbolizer symbolizer = ServerSymbolizer();
+  const Snapshot snapshot = ServerSnapshot();
+  const ProfileView view(Written(snapshot, &symbolizer));
+  EXPECT_EQ(view.SumUnder("inuse_space", "[idle memory of bfc]"), (4 << 20) - 6 * kPageBytes);
+  EXPECT_EQ(view.SumUnder("peak_space", "[idle memory of bfc]"), (4 << 20) - 9 * kPageBytes);
+  EXPECT_EQ(view.SumWhere("reserved_space", "device", "GPU:0"), snapshot.devices[0].spaces[0].bytes_in_use);
+  EXPECT_EQ(view.SumWhere("reserved_space", "kind", "pool"), 4 << 20);
+  EXPECT_EQ(view.SumWhere("alloc_space", "kind", "pool"), 0);
+  EXPECT_EQ(view.Sum("pool_peak_space"), 10 * kPageBytes);
+  EXPECT_EQ(view.SumUnder("pool_peak_space", "app::Decode"), 10 * kPageBytes);
+  const std::vector<std::pair<const char*, std::string>> comment = {
+      {"device", "GPU:0"},          {"reserved", "4194304"},      {"allocated", "393216"}, {"idle", "3801088"},
+      {"peak_reserved", "4194304"}, {"peak_allocated", "655360"}, {"segments", "1"}};
+  for (const auto& [key, value] : comment) EXPECT_EQ(view.Comment("pool bfc", key), value) << key;
+}
+
 TEST(SerializePprof, SamplesHaveAllLabels) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
-  ASSERT_EQ(view.samples.size(), 6u);
+  ASSERT_EQ(view.samples.size(), 7u);
   EXPECT_THAT(view.samples[0].labels,
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("bytes", "1048576")));
   EXPECT_THAT(view.samples[1].labels,
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("allocator", "bfc"),
                                    Pair("phase", "decode"), Pair("request_class", "chat"), Pair("bytes", "65536")));
-  // A segment's idle bytes are no block of any size.
-  EXPECT_THAT(view.samples[3].labels,
-              UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "pool"), Pair("allocator", "bfc")));
+  for (const size_t pool : {3, 6}) {  // a segment, and the idle memory of its pool
+    EXPECT_THAT(view.samples[pool].labels,
+                UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "pool"), Pair("allocator", "bfc")));
+  }
   EXPECT_THAT(view.samples[4].labels, Contains(Pair("kind", "managed")));
 }
 
@@ -195,7 +217,7 @@ TEST(SerializePprof, CommentOfTheEnvironmentHasItsVariables) {
 TEST(SerializePprof, OmitsTheSizeLabelOfZeroByteBuffers) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].kind = MemoryKind::kAlias;
-  snapshot.samples[0].block_bytes = snapshot.samples[0].alloc_bytes = snapshot.samples[0].inuse_bytes = 0;
+  snapshot.samples[0].alloc_bytes = snapshot.samples[0].inuse_bytes = 0;
   const ProfileView view(Written(snapshot, nullptr));
   ASSERT_EQ(view.samples.size(), 1u);
   EXPECT_THAT(view.samples[0].labels, UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "alias")));
@@ -277,13 +299,16 @@ TEST(SerializePprof, AddsUpTheAgesOfMergedSamples) {
   for (const auto& sample : without.sample()) EXPECT_FALSE(sample.has_ages());
 }
 
-TEST(SerializePprof, MergesSegmentsOfOneStack) {
+TEST(SerializePprof, SizeLabelIsTheMeanOfAllAllocations) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}});
+  snapshot.samples[1].alloc_bytes = 4096;
+  ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u) << "one stack with the same labels";
+  EXPECT_EQ(view.samples[0].labels.at("bytes"), std::to_string((64 + 4096) / 2));
   snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kPool;
-  snapshot.samples[1].block_bytes = 4096;
-  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 1);
-  snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kDevice;
-  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 2);
+  view = ProfileView(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u);
+  EXPECT_EQ(view.samples[0].labels.count("bytes"), 0u);
 }
 
 TEST(SerializePprof, PutsAddressesInsideTheCall) {
@@ -472,7 +497,6 @@ TEST(SerializePprof, KeepsTheLargestValues) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].inuse_bytes = INT64_MAX;
   snapshot.samples[0].alloc_bytes = INT64_MIN;
-  snapshot.samples[0].block_bytes = INT64_MAX;
   const ProfileView view(Written(snapshot, nullptr));
   EXPECT_EQ(view.Sum("inuse_space"), INT64_MAX);
   EXPECT_EQ(view.Sum("alloc_space"), INT64_MIN);
@@ -664,7 +688,7 @@ Snapshot ManyStacks(size_t count) {
     sample.device = static_cast<uint32_t>(i % 2);
     sample.tags = {{"phase", "decode"}};
     const auto bytes = static_cast<int64_t>(i) + 1;
-    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = sample.peak_bytes = bytes;
+    sample.alloc_bytes = sample.inuse_bytes = sample.peak_bytes = bytes;
     sample.alloc_objects = sample.inuse_objects = sample.peak_objects = 1;
   }
   return s;

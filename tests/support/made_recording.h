@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -37,7 +38,7 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     hbmprof::MemoryKind kind = hbmprof::MemoryKind::kDevice;
     std::string allocator = {};
     std::vector<std::pair<std::string, std::string>> tags = {};  // sorted by key
-    RecordingTables::SiteKind site_kind = RecordingTables::SiteKind::kPlain;
+    std::optional<std::string> from = {};                        // the name of the pool that has handed out the memory
   };
   static constexpr int64_t kStart = 1'000'000'000;                  // the time at which the recording starts
   static constexpr int64_t kStartUnix = 1'700'000'000'000'000'000;  // of the same instant
@@ -74,7 +75,7 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     site.allocator = Allocator(options.allocator);
     site.tags = options.tags;
     tables_.sites.push_back(site);
-    tables_.site_kinds.push_back(options.site_kind);
+    tables_.site_pools.push_back(options.from.has_value() ? 1 + Allocator(*options.from) : 0);
     return static_cast<uint32_t>(tables_.sites.size() - 1);
   }
   uint32_t Site(const std::vector<Frame>& frames) { return Site(frames, SiteOptions()); }
@@ -98,9 +99,20 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     sample.inuse_bytes += bytes;
     hbmprof::DeviceStats& space =
         tables_.names.devices[sample.device].spaces[static_cast<int>(hbmprof::SpaceOf(sample.kind))];
-    space.bytes_in_use += bytes;
     space.num_allocs += 1;
     space.num_live += 1;
+    if (tables_.IsOfPool(site)) {
+      hbmprof::PoolStats& pool = PoolOf(sample.device, tables_.site_pools[site] - 1);
+      pool.peak_bytes_allocated = pool.bytes_allocated += bytes;
+      sample.pool_peak_objects = sample.inuse_objects;
+      sample.pool_peak_bytes = sample.inuse_bytes;
+    } else {
+      space.bytes_in_use += bytes;
+    }
+    if (tables_.IsSegment(site)) {
+      hbmprof::PoolStats& pool = PoolOf(sample.device, sample.allocator);
+      pool.peak_bytes_reserved = pool.bytes_reserved += bytes;
+    }
     if (space.bytes_in_use <= space.peak_bytes_in_use) return *this;
     space.peak_bytes_in_use = space.bytes_in_use;
     for (hbmprof::Snapshot::Sample& of_space : tables_.sites) {
@@ -121,21 +133,8 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     const Buffer buffer = Take(id);
     return Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kFree});
   }
-  // Returns the id of a block at this address: that of a block in one segment.
-  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63; }
-  // A block of a segment at the site `segment`: its bytes are counted in the block instead of the segment. `id`: as
-  // BlockId returns.
-  MadeRecording& AllocBlock(int64_t time, uint64_t id, int64_t bytes, uint32_t site, uint32_t segment,
-                            uint16_t thread = 0) {
-    live_[id] = {site, bytes};
-    Add({kStart + time, id, bytes, site, thread, RecordedKind::kAlloc, true});
-    return Add({kStart + time, id, bytes, segment, thread, RecordedKind::kCharge});
-  }
-  MadeRecording& FreeBlock(int64_t time, uint64_t id, uint32_t segment, uint16_t thread = 0) {
-    const Buffer buffer = Take(id);
-    Add({kStart + time, id, buffer.bytes, buffer.site, thread, RecordedKind::kFree, true});
-    return Add({kStart + time, id, -buffer.bytes, segment, thread, RecordedKind::kCharge});
-  }
+  // Returns the id of a block at this address: that of a block of pool 1.
+  static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63 | uint64_t{1} << 50; }
   // The live buffer gets another site, and `bytes` bytes.
   MadeRecording& Move(int64_t time, uint64_t id, int64_t bytes, uint32_t site, uint16_t thread = 0) {
     const Buffer buffer = Take(id);
@@ -220,6 +219,16 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     const Buffer buffer = entry->second;
     live_.erase(entry);
     return buffer;
+  }
+
+  hbmprof::PoolStats& PoolOf(uint32_t device, uint32_t allocator) {
+    std::vector<hbmprof::PoolStats>& pools = tables_.names.devices[device].pools;
+    const std::string& name = tables_.names.allocators[allocator];
+    for (hbmprof::PoolStats& pool : pools) {
+      if (pool.name == name) return pool;
+    }
+    pools.emplace_back().name = name;
+    return pools.back();
   }
 
   uint32_t Allocator(const std::string& name) {

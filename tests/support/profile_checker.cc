@@ -80,11 +80,16 @@ class Checker {
     return "";
   }
 
+  // Some of the sample types.
+  static constexpr int kPeakSpace = 3, kInuseObjects = 8, kInuseSpace = 9;
+
   std::string Header() const {
     static const std::vector<std::pair<std::string, std::string>> kTypes = {
-        {"alloc_objects", "count"}, {"alloc_space", "bytes"},   {"peak_objects", "count"},
-        {"peak_space", "bytes"},    {"inuse_objects", "count"}, {"inuse_space", "bytes"}};
-    if (p_.sample_type_size() != static_cast<int>(kTypes.size())) return "there are not six sample types";
+        {"alloc_objects", "count"},    {"alloc_space", "bytes"},       {"peak_objects", "count"},
+        {"peak_space", "bytes"},       {"pool_peak_objects", "count"}, {"pool_peak_space", "bytes"},
+        {"reserved_objects", "count"}, {"reserved_space", "bytes"},    {"inuse_objects", "count"},
+        {"inuse_space", "bytes"}};
+    if (p_.sample_type_size() != static_cast<int>(kTypes.size())) return "there are not ten sample types";
     for (int i = 0; i < p_.sample_type_size(); ++i) {
       if (String(p_.sample_type(i).type()) != kTypes[i].first || String(p_.sample_type(i).unit()) != kTypes[i].second) {
         return Text("sample type ", i, " is not ", kTypes[i].first, "/", kTypes[i].second);
@@ -113,7 +118,7 @@ class Checker {
                          [&](const auto& sample) { return sample.value(type) != 0; });
     };
     // The default sample type must have values.
-    const std::string expected = has(3) && !has(5) ? "peak_space" : "inuse_space";
+    const std::string expected = has(kPeakSpace) && !has(kInuseSpace) ? "peak_space" : "inuse_space";
     return String(p_.default_sample_type()) == expected ? "" : "default_sample_type is not " + expected;
   }
 
@@ -291,9 +296,13 @@ class Checker {
     for (const auto& values : {ages.born_counts(), ages.born_bytes(), ages.freed_by_octave()}) {
       if (std::any_of(values.begin(), values.end(), is_negative)) return "has ages of a negative number of buffers";
     }
-    if (sum(ages.born_counts()) != s.value(4)) return "has births that do not add up to inuse_objects";
-    if (sum(ages.born_bytes()) != s.value(5)) return "has births that do not add up to inuse_space";
-    if (ages.freed_by_octave_size() > 24 || sum(ages.freed_by_octave()) > s.value(0) - s.value(4)) {
+    const bool is_pool = std::any_of(s.label().begin(), s.label().end(), [&](const auto& label) {
+      return String(label.key()) == "kind" && String(label.str()) == "pool";
+    });
+    if (is_pool) return s.has_ages() ? "is of a pool and has ages" : "";
+    if (sum(ages.born_counts()) != s.value(kInuseObjects)) return "has births that do not add up to inuse_objects";
+    if (sum(ages.born_bytes()) != s.value(kInuseSpace)) return "has births that do not add up to inuse_space";
+    if (ages.freed_by_octave_size() > 24 || sum(ages.freed_by_octave()) > s.value(0) - s.value(kInuseObjects)) {
       return "has more ages of freed buffers than freed buffers";
     }
     return "";

@@ -49,7 +49,7 @@ Profile GoodProfile() {
   Builder b;
   Profile& p = b.p;
   b.Text("");
-  for (const char* type : {"alloc", "peak", "inuse"}) {
+  for (const char* type : {"alloc", "peak", "pool_peak", "reserved", "inuse"}) {
     for (const bool is_bytes : {false, true}) {
       auto* value_type = p.add_sample_type();
       value_type->set_type(b.Text(std::string(type) + (is_bytes ? "_space" : "_objects")));
@@ -86,12 +86,12 @@ Profile GoodProfile() {
     auto* sample = p.add_sample();
     sample->add_location_id(i + 1);
     sample->add_location_id(3);
-    for (int value = 0; value < 6; ++value) sample->add_value(10 * (i + 1) + value);
+    for (int value = 0; value < 10; ++value) sample->add_value(10 * (i + 1) + value);
     sample->set_value(0, 100);
     sample->mutable_ages()->set_class_width_log2(1);
     sample->mutable_ages()->set_first_class(62);
-    for (const int64_t count : {int64_t{4}, sample->value(4) - 4}) sample->mutable_ages()->add_born_counts(count);
-    for (const int64_t bytes : {int64_t{0}, sample->value(5)}) sample->mutable_ages()->add_born_bytes(bytes);
+    for (const int64_t count : {int64_t{4}, sample->value(8) - 4}) sample->mutable_ages()->add_born_counts(count);
+    for (const int64_t bytes : {int64_t{0}, sample->value(9)}) sample->mutable_ages()->add_born_bytes(bytes);
     sample->mutable_ages()->add_freed_by_octave(60);
     for (const auto& [key, value] : {std::pair{"device", "GPU:0"}, std::pair{"kind", "device"}}) {
       auto* label = sample->add_label();
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Damage{"FirstStringNotEmpty", "string_table[0]", [](Profile* p) { p->set_string_table(0, "x"); }},
         Damage{"StringTwice", "twice", [](Profile* p) { p->add_string_table("device"); }},
-        Damage{"MissingSampleType", "six sample types", [](Profile* p) { p->mutable_sample_type()->RemoveLast(); }},
+        Damage{"MissingSampleType", "ten sample types", [](Profile* p) { p->mutable_sample_type()->RemoveLast(); }},
         Damage{"SwappedSampleTypes", "sample type 0", [](Profile* p) { p->mutable_sample_type()->SwapElements(0, 1); }},
         Damage{"StringOfNobody", "used by nobody: \"left over\"", [](Profile* p) { p->add_string_table("left over"); }},
         Damage{"NoDefault", "default_sample_type", [](Profile* p) { p->clear_default_sample_type(); }},
@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](Profile* p) {
                  p->set_string_table(p->comment(1), "hbmprof version=1");
                  for (auto& sample : *p->mutable_sample()) sample.clear_ages();
-                 for (auto& sample : *p->mutable_sample()) sample.set_value(5, 0);
+                 for (auto& sample : *p->mutable_sample()) sample.set_value(9, 0);
                }},
         Damage{"HasFunctionsWithoutANamedAddress", "mapping 1 has_functions",
                [](Profile* p) {
@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
                  *p->add_location() = p->location(0);
                  p->mutable_location(3)->set_id(4);
                }},
-        Damage{"ValueMissing", "has 5 values", [](Profile* p) { p->mutable_sample(0)->mutable_value()->RemoveLast(); }},
+        Damage{"ValueMissing", "has 9 values", [](Profile* p) { p->mutable_sample(0)->mutable_value()->RemoveLast(); }},
         Damage{"BirthMissing", "add up to inuse_objects",
                [](Profile* p) { p->mutable_sample(0)->mutable_ages()->set_born_counts(0, 3); }},
         Damage{"NoBirths", "add up to inuse_objects", [](Profile* p) { p->mutable_sample(0)->clear_ages(); }},
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"NegativeBirths", "negative",
                [](Profile* p) {
                  p->mutable_sample(0)->mutable_ages()->set_born_bytes(0, -1);
-                 p->mutable_sample(0)->mutable_ages()->set_born_bytes(1, p->sample(0).value(5) + 1);
+                 p->mutable_sample(0)->mutable_ages()->set_born_bytes(1, p->sample(0).value(9) + 1);
                }},
         Damage{"ClassWithoutBytes", "different numbers",
                [](Profile* p) { p->mutable_sample(0)->mutable_ages()->add_born_counts(0); }},
@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
                [](Profile* p) { p->set_string_table(p->comment(1), "hbmprof version=1"); }},
         Damage{"AllZero", "only zeros",
                [](Profile* p) {
-                 for (int i = 0; i < 6; ++i) p->mutable_sample(0)->set_value(i, 0);
+                 for (int i = 0; i < 10; ++i) p->mutable_sample(0)->set_value(i, 0);
                }},
         Damage{"NoLocation", "no location", [](Profile* p) { p->mutable_sample(0)->clear_location_id(); }},
         Damage{"UnknownLocation", "does not exist", [](Profile* p) { p->mutable_sample(0)->set_location_id(0, 9); }},

@@ -268,19 +268,18 @@ TEST(AdviseTest, FindsMemoryThatIsNeverFreed) {
   EXPECT_THAT(advice["text"], HasSubstr("; GPU:0 reaches its limit in 1"));
 }
 
-TEST(AdviseTest, FindsIdleBytesOfPoolsAtThePeak) {
+TEST(AdviseTest, FindsIdleMemoryOfPoolsAtThePeak) {
   MadeRecording recording("GPU:0", 64 * kMiB);
-  const uint32_t segment = recording.Site(
-      {{"app::Arena"}}, {0, hbmprof::MemoryKind::kPool, {}, {}, MadeRecording::RecordingTables::SiteKind::kSegment});
+  const uint32_t segment = recording.Site({{"app::Arena"}}, {0, hbmprof::MemoryKind::kPool, "arena"});
   MadeRecording::SiteOptions options;
-  options.site_kind = MadeRecording::RecordingTables::SiteKind::kBlock;
+  options.from = "arena";
   const uint32_t block = recording.Site({{"app::Tensor"}}, options);
   recording.Live(0x10000000, 32 * kMiB, segment);
-  recording.AllocBlock(kMilli, MadeRecording::BlockId(0x10000000), 4 * kMiB, block, segment);
+  recording.Alloc(kMilli, MadeRecording::BlockId(0x10000000), 4 * kMiB, block);
   recording.Mark(10 * kSecond, "end");
   const json reuse = Find(AdviseOn(recording), "reuse");
   ASSERT_FALSE(reuse.is_null());
-  EXPECT_EQ(reuse["sites"][0]["function"], "app::Arena");
+  EXPECT_EQ(reuse["sites"][0]["function"], "[idle memory of arena]");
   EXPECT_EQ(reuse["sites"][0]["count"], 1);
   EXPECT_EQ(reuse["sites"][0]["bytes"], 28 * kMiB);
   EXPECT_EQ(reuse["bytes"], 28 * kMiB);

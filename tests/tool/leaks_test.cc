@@ -201,14 +201,13 @@ TEST(Leaks, LeaveOutMemoryFromBeforeTheAttach) {
   EXPECT_EQ(json["sites"][0]["stack"][0]["name"], "Grows");
 }
 
-// Its stack is that of the call that made the pool grow, which keeps nothing.
 TEST(Leaks, LeaveOutIdleMemoryOfPools) {
   const std::string dir = ScratchDir();
   std::vector<std::string> dumps;
   for (int dump = 0; dump < 9; ++dump) {
     ProfileMaker maker;
     maker.message().set_time_nanos(int64_t{1700000000 + dump} * 1000000000);
-    maker.Sample({maker.Frame("LoadBatch")}, {1, 1000000 * (dump + 1)}, {{"kind", "pool"}});
+    maker.Sample({maker.Frame("[idle memory of cache]")}, {1, 1000000 * (dump + 1)}, {{"kind", "pool"}});
     maker.Sample({maker.Frame("LoadBatch")}, {1, 5000}, {{"kind", "device"}});
     maker.Sample({maker.Frame("Keep")}, {1, 1000 * (dump + 1)}, {{"kind", "device"}});
     dumps.push_back(dir + "/" + std::to_string(dump) + ".pb.gz");

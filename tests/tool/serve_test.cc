@@ -598,20 +598,6 @@ TEST_F(ServeTest, MetricsHaveTheContainer) {
   EXPECT_THAT(metrics, HasSubstr("\nx" + labels + ",exported_pod=\"forged\"} 1\n"));
 }
 
-TEST_F(ServeTest, SitesHaveIdleMemoryOfPoolsInARowOfItsOwn) {
-  ProfileMaker maker;
-  maker.Sample({maker.Frame("LoadBatch")}, {1, 40}, {{"kind", "pool"}});
-  maker.Sample({maker.Frame("Step")}, {1, 2}, {{"kind", "pool"}});
-  maker.Sample({maker.Frame("LoadBatch")}, {1, 5}, {{"kind", "device"}});
-  const FakeProcess process(sockets_, [&](const std::string& request) {
-    return request == "info" ? "pid 77\nname worker\nversion 1\nseconds 5\n" : maker.Bytes();
-  });
-  const Server server(sockets_, {});
-  EXPECT_EQ(HttpGet(server.port(), "/sites.json?pid=77").body,
-            R"({"total":47,"rows":[{"name":"LoadBatch","where":"","flat":5},)"
-            R"({"name":"[idle memory of pools]","where":"","flat":42}]})");
-}
-
 TEST_F(ServeTest, RefusesAnswersThatAreTooLarge) {
   const FakeProcess process(sockets_, &LargeAnswer);
   const Server server(sockets_, {"--max-samples", "0", "--max-bytes", "0"});

@@ -52,12 +52,14 @@ std::string Written(const MadeLoad& load) {
   return path;
 }
 
+constexpr char kIdle[] = "[idle memory of a pool]";
+
 // The peak of device memory of GPU:0, as RecordingState has it. With `is_last`, of all instants with the most bytes,
 // the last one at which a buffer changed.
 struct Peak {
   int64_t bytes = 0;
   int64_t time = 0;     // since the start
-  BytesByName holders;  // by innermost function; without idle bytes of pools
+  BytesByName holders;  // by innermost function; without idle memory of pools
   int64_t idle = 0;
 };
 Peak PeakOf(const std::string& path, bool is_last = false) {
@@ -73,8 +75,7 @@ Peak PeakOf(const std::string& path, bool is_last = false) {
     RecordedEvent event;
     for (size_t count = 1; !(is_second && count > at) && (*recording)->Next(&event); ++count) {
       state.Apply(event);
-      const bool changes_buffer = event.site < tables.sites.size() && event.kind != RecordedKind::kFailed &&
-                                  event.kind != RecordedKind::kCharge;
+      const bool changes_buffer = event.site < tables.sites.size() && event.kind != RecordedKind::kFailed;
       if (is_second || event.is_continued || (is_last && !changes_buffer)) continue;
       if (state.bytes_in_use(0) < peak.bytes + (is_last ? 0 : 1)) continue;
       peak.bytes = state.bytes_in_use(0);
@@ -85,7 +86,8 @@ Peak PeakOf(const std::string& path, bool is_last = false) {
     for (uint32_t i = 0; i < tables.sites.size(); ++i) {
       if (state.AccountOf(i) != 0 || state.site_bytes(i) == 0) continue;
       const auto& stack = tables.names.stacks[tables.sites[i].stack].return_addresses;
-      if (tables.site_kinds[i] == RecordingTables::SiteKind::kSegment) {
+      if (tables.IsOfPool(i)) peak.idle -= state.site_bytes(i);
+      if (tables.IsSegment(i)) {
         peak.idle += state.site_bytes(i);
       } else {
         peak.holders[tables.functions.at(stack[0] - 1).name] += state.site_bytes(i);
@@ -309,7 +311,7 @@ TEST_P(RecordedLoad, PerfettoShowsThePeakItsInstantAndItsHolders) {
   EXPECT_GE(samples, 3);
   BytesByName live;
   for (const Json& row : answers[1]) live[row["name"]] = row["bytes"];
-  live.erase("llm::Pool::Grow");
+  live.erase(kIdle);
   EXPECT_EQ(live, peak_.holders);
   EXPECT_EQ(answers[2], Json::array()) << "the trace processor found errors";
   std::vector<std::string> instants;
@@ -398,7 +400,7 @@ TEST_P(RecordedLoad, ReportShowsThePeakItsInstantAndItsHolders) {
   EXPECT_EQ(page.in_use[instant], peak_.bytes);
   EXPECT_EQ(page.times[instant], peak_.time);
   BytesByName expected = peak_.holders;
-  if (peak_.idle != 0) expected["llm::Pool::Grow"] = peak_.idle;
+  if (peak_.idle != 0) expected[kIdle] = peak_.idle;
   EXPECT_EQ(page.HoldersAt(instant), expected);
 }
 
@@ -555,21 +557,16 @@ TEST(MemoryViz, KeepsABlockThatOutlivesItsSegment) {
   const uint32_t plain = recording.Site({{"Load"}, {"main"}});
   MadeRecording::SiteOptions options;
   options.kind = hbmprof::MemoryKind::kPool;
-  options.site_kind = RecordingTables::SiteKind::kSegment;
   const uint32_t segment = recording.Site({{"Pool"}, {"main"}}, options);
   options.kind = hbmprof::MemoryKind::kDevice;
-  options.site_kind = RecordingTables::SiteKind::kBlock;
+  options.from = "";
   const uint32_t block = recording.Site({{"Block"}, {"main"}}, options);
   // A buffer becomes a segment with two blocks. Then the segment is freed before one of the blocks.
   recording.Alloc(3000, 0x300000, 65536, plain).Move(4000, 0x300000, 65536, segment);
   const auto block_id = [](uint64_t address) { return MadeRecording::BlockId(address); };
-  recording.AllocBlock(5000, block_id(0x300000), 4096, block, segment);
-  recording.AllocBlock(6000, block_id(0x304000), 4096, block, segment);
-  const auto free_event = [](int64_t time, uint64_t id, int64_t bytes, uint32_t site) {
-    return RecordedEvent{MadeRecording::kStart + time, id, bytes, site, 0, RecordedKind::kFree, false};
-  };
-  recording.Add(free_event(7000, 0x300000, 65536 - 8192, segment));
-  recording.Add(free_event(8000, block_id(0x300000), 4096, block));
+  recording.Alloc(5000, block_id(0x300000), 4096, block);
+  recording.Alloc(6000, block_id(0x304000), 4096, block);
+  recording.Free(7000, 0x300000).Free(8000, block_id(0x300000));
   const Json device = MemoryVizOf(recording);
   EXPECT_EQ(device["end"], Json({4096, 4096}));
   EXPECT_EQ(device["holders"]["Load"], 65536) << "the peak is before the buffer becomes a segment";
@@ -604,8 +601,8 @@ TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
   BytesByName holders;
   for (const Json& row : memory["at_peak"]) holders[row["function"]] += row["bytes"].get<int64_t>();
   if (peak_.idle != 0) {
-    EXPECT_EQ(holders["llm::Pool::Grow"], peak_.idle);
-    holders.erase("llm::Pool::Grow");
+    EXPECT_EQ(holders[kIdle], peak_.idle);
+    holders.erase(kIdle);
   }
   EXPECT_EQ(holders, peak_.holders);
   ASSERT_EQ(memory["intervals"].size(), 50u);

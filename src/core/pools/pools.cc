@@ -4,7 +4,7 @@ namespace hbmprof::internal {
 
 // --- Records ---
 
-Pools::Added Pools::AddWithAllLocks(uint64_t id, const LiveRecord& record) {
+Pools::Added Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
   const SiteBooks books = sites_.At(record.site).books;
   bool has_replaced = false;
   for (;;) {
@@ -27,26 +27,33 @@ Pools::Added Pools::AddWithAllLocks(uint64_t id, const LiveRecord& record) {
   }
 }
 
-std::optional<LiveRecord> Pools::RemoveWithAllLocks(uint64_t id) {
-  const std::optional<LiveRecord> removed = EraseWithAllLocks(id, [](const LiveRecord&) { return true; });
+std::optional<LiveRecord> Pools::RemoveUncommon(uint64_t id) {
+  const std::optional<LiveRecord> removed = EraseIf(id, [](const LiveRecord&) { return true; });
   CheckEndedIfDue();
   return removed;
 }
 
 template <typename Agrees>
-std::optional<LiveRecord> Pools::EraseWithAllLocks(uint64_t id, const Agrees& agrees) {
-  Event event(ledger_, Scope::kAllShards);
-  if (!event.is_usable()) return std::nullopt;
-  LiveRecord record;
-  Event::CellRef cell = nullptr;
-  const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
-    if (agrees(record)) cell = event.Prepare(record.site, 0);
-    return cell != nullptr;
-  });
-  if (erased != LiveTable::Erased::kErased) return std::nullopt;
-  event.Free(cell, id, record);
-  KeepEnded(event, id, record, 0);
-  return record;
+std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
+  for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
+    Event event(ledger_, scope);
+    if (!event.is_usable()) return std::nullopt;
+    LiveRecord record;
+    Event::CellRef cell = nullptr;
+    bool has_agreed = false;
+    const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
+      has_agreed = agrees(record);
+      if (has_agreed) cell = event.Prepare(record.site, 0);
+      return cell != nullptr;
+    });
+    if (erased == LiveTable::Erased::kErased) {
+      event.Free(cell, id, record);
+      KeepEnded(event, id, record, 0);
+      return record;
+    }
+    if (!has_agreed) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 SiteId Pools::SiteWith(SiteId site, const Attributes& attributes) {
@@ -145,7 +152,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
     const SiteBooks books = sites_.At(record.site).books;
     return books.is_segment != 0 && books.pool == number;
   };
-  if (const auto removed = EraseWithAllLocks(address, is_segment_of_pool); removed.has_value()) {
+  if (const auto removed = EraseIf(address, is_segment_of_pool); removed.has_value()) {
     CheckEndedIfDue();
     return removed->bytes;
   }
@@ -231,7 +238,7 @@ void Pools::RemoveWhere(const Matches& matches) {
       if (!is_again) ids[count++] = id;
     });
     for (size_t i = 0; i < count; ++i) {
-      EraseWithAllLocks(ids[i], [&](const LiveRecord& record) { return matches(ids[i], record); });
+      EraseIf(ids[i], [&](const LiveRecord& record) { return matches(ids[i], record); });
     }
     if (!is_again) continue;
     next = from;

@@ -88,17 +88,16 @@ class Pools {
       Event event(ledger_, Scope::kOwnShard);
       if (!event.is_usable()) return std::nullopt;
       Event::CellRef cell = nullptr;
-      const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
+      const LiveTable::Erased erased = live_.TryErase(id, &record, [&] {
         cell = event.Prepare(record.site, 0);
         return cell != nullptr;
       });
-      if (erased == LiveTable::Erased::kNone) return std::nullopt;
       if (erased == LiveTable::Erased::kErased) {
         event.Free(cell, id, record);
         return record;
       }
     }
-    return RemoveWithAllLocks(id);
+    return RemoveUncommon(id);
   }
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
@@ -147,12 +146,13 @@ class Pools {
   };
   static constexpr size_t kMostEnded = 1024;  // more are checked at once
 
-  // Add and Remove for records that need the locks of all shards.
-  [[gnu::noinline]] Added AddWithAllLocks(uint64_t id, const LiveRecord& record);
-  [[gnu::noinline]] std::optional<LiveRecord> RemoveWithAllLocks(uint64_t id);
-  // Removes the record of `id` if `agrees(record)`. Makes no check.
+  // Add for a record that needs the locks of all shards.
+  [[gnu::noinline]] Added AddWithAllLocks(uint64_t id, LiveRecord record);
+  // Remove for any record.
+  [[gnu::noinline]] std::optional<LiveRecord> RemoveUncommon(uint64_t id);
+  // Removes the record of `id` if `agrees(record)`. Makes no check of ended ranges.
   template <typename Agrees>
-  std::optional<LiveRecord> EraseWithAllLocks(uint64_t id, const Agrees& agrees);
+  std::optional<LiveRecord> EraseIf(uint64_t id, const Agrees& agrees);
   // Gives a record, which must still have the site of `expected`, a site that is, or was, a segment's.
   bool Move(uint64_t id, const LiveRecord& expected, SiteId to);
   // Returns the site that differs from `site` only in its attributes. Returns kNoSite if there is no memory.

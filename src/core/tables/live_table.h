@@ -99,22 +99,33 @@ class LiveTable {
   enum class Erased : uint8_t { kErased, kRefused, kNone };  // kRefused: by `agrees`; kNone: there is no record
   template <typename Agrees>
   Erased Erase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+    LockedChain chain(*this, id);
+    const Place place = chain.Find(id);
+    if (place.bucket == nullptr) return Erased::kNone;
+    *record = place.record();
+    if (!agrees()) return Erased::kRefused;
+    chain.Remove(place);
+    return Erased::kErased;
+  }
+  // The common case of Erase: returns kRefused also, and changes nothing, if another thread has locked the bucket, if
+  // the bucket has an overflow bucket, or if the record is not in the bucket. Calls no function but `agrees`.
+  template <typename Agrees>
+  Erased TryErase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
     if (__builtin_expect(last >= kFull, 0) != 0) {
       bucket.UndoTryLock(fill);
-      return EraseInChain(id, record, agrees);
+      return Erased::kRefused;
     }
     const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    if (entry.id != id) {
-      bucket.Unlock(fill);
-      return EraseInChain(id, record, agrees);
+    bool erases = entry.id == id;
+    if (erases) {
+      *record = Unpack(entry.site_and_bytes, bucket.BirthAt(at));
+      erases = agrees();
     }
-    *record = Unpack(entry.site_and_bytes, bucket.BirthAt(at));
-    const bool erases = agrees();
     if (erases) {
       bucket.BirthAt(at) = bucket.BirthAt(last);
       Entry& moved = bucket.EntryAt(last);
@@ -292,9 +303,6 @@ class LiveTable {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
   }
-  // The body of Erase, for a bucket that is locked or has overflow buckets, and for an id that is not in its bucket.
-  template <typename Agrees>
-  [[gnu::noinline]] Erased EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees);
   [[gnu::cold]] bool ResizeSlow(int64_t records);
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
@@ -323,17 +331,6 @@ class LiveTable {
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
   Bucket first_array_[kMinBuckets] = {};
 };
-
-template <typename Agrees>
-LiveTable::Erased LiveTable::EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees) {
-  LockedChain chain(*this, id);
-  const Place place = chain.Find(id);
-  if (place.bucket == nullptr) return Erased::kNone;
-  *record = place.record();
-  if (!agrees()) return Erased::kRefused;
-  chain.Remove(place);
-  return Erased::kErased;
-}
 
 template <typename Visit>
 void LiveTable::ForEach(const Visit& visit) const {

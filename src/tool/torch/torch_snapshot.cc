@@ -214,11 +214,11 @@ class Recorder {
 
  private:
   struct SiteKey {
-    uint64_t words[3];
-    bool operator==(const SiteKey& other) const { return std::equal(words, words + 3, other.words); }
+    uint64_t words[2];
+    bool operator==(const SiteKey& other) const { return std::equal(words, words + 2, other.words); }
   };
   struct SiteHash {
-    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 3); }
+    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 2); }
   };
 
   void MakeNames() {
@@ -357,8 +357,8 @@ class Recorder {
   enum class SiteKind : uint8_t { kRequest, kSegment, kBlock };
 
   uint32_t SiteOf(size_t device, SiteKind kind, const Part& part) {
-    const SiteKey key = {{uint64_t{part.stack} << 32 | part.metadata, static_cast<uint64_t>(part.bytes),
-                          uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
+    const SiteKey key = {
+        {uint64_t{part.stack} << 32 | part.metadata, uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
     const auto [site, is_new] = sites_.try_emplace(key, static_cast<uint32_t>(tables_.sites.size()));
     if (is_new) {
       Snapshot::Sample& sample = tables_.sites.emplace_back();
@@ -366,7 +366,6 @@ class Recorder {
       sample.device = static_cast<uint32_t>(device);
       sample.kind = kind == SiteKind::kSegment ? MemoryKind::kPool : MemoryKind::kDevice;
       sample.allocator = 1;
-      sample.block_bytes = part.bytes;
       if (part.metadata != 0) {
         sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts.text(part.metadata)));
       }
