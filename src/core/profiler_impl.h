@@ -181,7 +181,6 @@ class ProfilerImpl {
   }
   // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
   bool Resize() { return live_.Resize(ledger_.live_records()); }
-  static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
