@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "src/core/all_profilers.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
@@ -38,7 +39,7 @@ union internal::ProfilerAccess::OffProfiler {
 
 namespace {
 
-internal::ProfilerAccess::OffProfiler off;
+ABSL_CONST_INIT internal::ProfilerAccess::OffProfiler off;
 
 }  // namespace
 
