@@ -20,6 +20,7 @@ class Session:
     def __init__(self, runner):
         self._run = runner.run
         self._start = runner.start
+        self.pages = runner.run_pages
         self._folder = runner.results
         self._command = runner.command
 
@@ -51,11 +52,15 @@ class Session:
         return json.loads(self.command("top", "--json", *arguments))
 
 
-def first_command(session):
-    """The documented first command shows the tensors that the program holds to its end."""
-    _, _, profiles = session.run("holds.py")
-    selected = session.top("-w", "kind=device", *profiles)["selected"]
-    return None if selected == 100 * MIB else f"{selected} bytes, not 100 MiB"
+def pages(session, framework="torch"):
+    """The commands of the pages about PyTorch, and its part of those about Python, print what the pages show."""
+    status, output = session.pages(framework)
+    return None if status == 0 else output
+
+
+def tensorflow_pages(session):
+    """The commands of the page about TensorFlow print what it shows."""
+    return pages(session, "tensorflow")
 
 
 def peak_of_tensors(session):
@@ -145,6 +150,6 @@ def use_with_jax_cuda(session):
     return None if status == 0 and "ALREADY_EXISTS" not in output else output[-1000:]
 
 
-CHECKS = [first_command, peak_of_tensors, context_with_expandable_segments, ranks_differ, frames_of_a_deep_stack,
+CHECKS = [pages, tensorflow_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ, frames_of_a_deep_stack,
           lines_of_the_program, generated_code, operators_of_the_backward_pass, second_recording, pytest_limits,
           leak_after_attach, jax_under_run, use_with_jax_cuda]
