@@ -219,8 +219,11 @@ def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
     is_installed = lambda framework: (frameworks / framework / "site-packages").exists()
-    programs = [program for program in PROGRAMS if program.name in names or
-                not names and is_installed(framework_of(program.arguments))]
+    programs = [program for program in PROGRAMS if program.name in names or not names]
+    for program in programs:
+        if not is_installed(framework_of(program.arguments)):
+            print(f"{program.name:20} not run: {framework_of(program.arguments)} is not in {frameworks.name}")
+    programs = [program for program in programs if is_installed(framework_of(program.arguments))]
     functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         failed, differs = print_table(runner, programs, pool) if programs else ([], {})
