@@ -13,7 +13,7 @@
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
 # frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
 #             1.2 GB once, and skips if PyPI cannot be reached
-# frameworks-more  the same for PyTorch 2.5 and TensorFlow 2.21, which is not part of all (1.6 GB)
+# frameworks-more  the same for PyTorch 2.5, TensorFlow, ONNX Runtime and numba, which is not part of all (2.0 GB)
 # all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
@@ -101,9 +101,9 @@ for preset in "${presets[@]}"; do
     if [[ $preset == frameworks ]]; then
       hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
     else
-      hbmprof_step "PyTorch 2.5 and TensorFlow from PyPI" hbmprof_more_frameworks
+      hbmprof_step "PyTorch 2.5, TensorFlow, ONNX Runtime and numba from PyPI" hbmprof_more_frameworks
       names=("MLP, Adam" transformer ResNet-18 "CUDA graph" streams "pinned memory" "DataLoader workers"
-        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks" TensorFlow)
+        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks" TensorFlow "ONNX Runtime" numba tensorflow_pages)
     fi
     if [[ ! -e build/$preset/torch/site-packages ]]; then
       summary+=("$preset: skipped, because PyPI gave no PyTorch")

@@ -205,7 +205,7 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
   if (IsIdleMemoryFrame(name)) return {CodeRole::kLibrary, kIdleName};
   if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
-  const Binary parts(binary);
+  const Binary parts(binary.empty() ? source : binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
     for (const KnownLibrary& library : kKnownLibraries) {
       if (library.role == role && parts.IsOf(library)) return OwnerIn(library, name);

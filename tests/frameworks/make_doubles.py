@@ -29,12 +29,13 @@ STUBS = """
     return 0; \\
   }
 """
-# The libraries that XLA's plugin and TensorFlow open.
+# The libraries that XLA's plugin, TensorFlow and ONNX Runtime open.
 CUDA_12 = ["libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11", "libcupti.so.12",
            "libcusolver.so.11", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.12", "libnvrtc.so.12"]
 CUDA_13 = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
            "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
-OPENED = {"xla_cuda_plugin.so": CUDA_13, "libtensorflow_cc.so.2": CUDA_12, "libtensorflow_framework.so.2": CUDA_12}
+OPENED = {"xla_cuda_plugin.so": CUDA_13, "libonnxruntime_providers_cuda.so": CUDA_13, "libtensorflow_cc.so.2": CUDA_12,
+          "libtensorflow_framework.so.2": CUDA_12}
 
 
 def output(*command):

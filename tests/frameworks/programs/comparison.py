@@ -21,15 +21,15 @@ def own_line(frames):
 
 
 def of_hbmprof(framework):
-    """The sums of the blocks of an allocator, `pytorch` or `tensorflow`. PyTorch's backend cudaMallocAsync has blocks of
-    the driver."""
+    """The sums of the blocks of an allocator, `pytorch` or `tensorflow`, or those of the driver, None. PyTorch's backend
+    cudaMallocAsync has blocks of the driver."""
     path = f"{os.environ['FRAMEWORKS_RESULTS']}.{os.getpid()}.{time.monotonic_ns()}.pb.gz"
     subprocess.run([os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path], check=True)
     found = collections.Counter()
     lines = collections.Counter()
     for frames, values, labels in Profile(path).rows():
         allocator = labels.get("allocator")
-        if allocator not in (framework, "cudaMallocAsync"):
+        if allocator not in (framework, "cudaMallocAsync") or labels["kind"] not in ("device", "pool"):
             continue
         found["reserved"] += values["inuse_space"]
         if allocator == framework and labels.get("kind") != "device":
