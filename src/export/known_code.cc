@@ -201,7 +201,9 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   source = source.substr(0, kMostBytes);
   binary = binary.substr(0, kMostBytes);
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
-  if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
+  // PyTorch names the code that it generates as FILE.py:codegen(NAME).
+  const bool is_python = EndsWith(source, ".py") || source.find(".py:") != source.npos;
+  if (is_python || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
   const Binary parts(binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
     for (const KnownLibrary& library : kKnownLibraries) {

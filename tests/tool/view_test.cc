@@ -217,6 +217,7 @@ TEST(OwnCode, GeneratedCodeAndGgmlAreLibraries) {
       {python, "call", "/srv/inductor_cache/ab/cabc.py"},
       {python, "call", "/home/me/.cache/vllm/torch_compile_cache/1234/rank_0_0/inductor_cache/ab/cabc.py"},
       {python, "forward", "<eval_with_key>.12"},
+      {"-", "_runtime_wrapper", "/x/site-packages/torch/_functorch/codegen.py:codegen(wrapper)"},
       {"/opt/llama/libggml-cuda.so", "f"},
       {"/opt/llama/libggml-base.so.0", "f"},
       {"/srv/llama", "ggml_backend_alloc_ctx_tensors_from_buft"},
