@@ -136,7 +136,8 @@ class Servers(run.Runner):
         process, folder = self.start("vllm", " ".join(["serve", *options]), [
             "vllm", "serve", self.make("vllm", "model"), "--served-model-name=m", "--load-format=dummy",
             "--max-model-len=2048", "--max-num-seqs=16", "--gpu-memory-utilization=0.8", "--host=127.0.0.1",
-            f"--port={port}", *options], variables={"VLLM_PLUGINS": "hbmprof"})
+            f"--port={port}", '--kernel-config={"enable_jit_warmup": false}',
+            *options], variables={"VLLM_PLUGINS": "hbmprof"})
         until = time.monotonic() + 900
         while not answers(f"{server}/health") and process.poll() is None and time.monotonic() < until:
             time.sleep(0.5)
@@ -166,9 +167,9 @@ class Session(checks.Session):
         self.servers = servers
 
     def rows(self, *arguments):
-        """The rows of `top` that hold memory, as {name: bytes}."""
+        """The rows of `top` that hold memory, as {function or labels: bytes}."""
         rows = self.top(*arguments)["rows"]
-        return {row["name"] or ",".join(row["labels"].values()): row["flat"] for row in rows if row["flat"]}
+        return {row.get("name") or ",".join(row["labels"].values()): row["flat"] for row in rows if row["flat"]}
 
     def moments(self, program):
         """The profiles of a program in the table, by moment, and vLLM's numbers, by part."""
@@ -210,8 +211,9 @@ def ggml_is_a_library(session):
 
 
 def device_bytes(session, profile):
-    kinds = session.rows("--by", "kind", profile)
-    return sum(kinds.get(kind, 0) for kind in ("device", "pool", "executable"))
+    """The bytes of the device that are in use, and their peak."""
+    return map(int, re.search(r"^GPU:0: in use (\d+) B of .*, peak (\d+) B", session.command("top", "--exact", profile),
+                              re.M).groups())
 
 
 def vllm_numbers(session):
@@ -221,7 +223,10 @@ def vllm_numbers(session):
     model = session.rows("--by", "phase", "-w", "kind=device", "-w", "phase=load", profiles["load_model"])["load"]
     cache = session.rows("--by", "phase", "-w", "kind=device", "-w", "phase=kv cache",
                          profiles["sample_tokens"])["kv cache"]
-    captured = device_bytes(session, profiles["capture_model"]) - device_bytes(session, profiles["before capture_model"])
+    # vLLM measures before it empties PyTorch's cache, which is at the peak.
+    before, _ = device_bytes(session, profiles["before capture_model"])
+    _, peak = device_bytes(session, profiles["capture_model"])
+    captured = peak - before
     tokens = int(re.search(r"GPU KV cache size: ([\d,]+) tokens", output)[1].replace(",", ""))
     # A tensor that takes a whole segment, but for less than 1 MiB, gets the whole segment.
     return differing({
