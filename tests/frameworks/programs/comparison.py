@@ -7,7 +7,7 @@ import time
 
 from profile_fields import Profile
 
-PROGRAMS = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = os.environ.get("FRAMEWORKS_PROGRAMS") or os.path.dirname(os.path.abspath(__file__))
 WITHOUT_FRAMES = "no Python frame"
 OUTSIDE = "no frame of the program"
 
@@ -15,7 +15,7 @@ OUTSIDE = "no frame of the program"
 def own_line(frames):
     """The innermost of the frames (function, file, line) that is in a file of the programs."""
     for function, file, line in frames:
-        if os.path.dirname(file) == PROGRAMS:
+        if file.startswith(PROGRAMS + os.sep):
             return f"{function.rsplit('.')[-1]} {os.path.basename(file)}:{line}"
     return OUTSIDE if frames else WITHOUT_FRAMES
 
