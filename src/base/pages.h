@@ -38,8 +38,7 @@ void UnmapRetiredPages(void* pages, size_t bytes);
 // Returns the physical memory to the kernel, unless it is locked. The addresses stay mapped and read as zeros.
 void DiscardPages(void* pages, size_t bytes);
 
-// Bump allocator. Its memory lives as long as the arena. Not thread-safe. If the process forks while another thread is
-// inside any function, the child can use the arena: the memory that this thread took is lost.
+// Bump allocator. Its memory lives as long as the arena. Not thread-safe.
 class Arena {
  public:
   Arena() = default;

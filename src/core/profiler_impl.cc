@@ -17,13 +17,6 @@ namespace {
 // limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-// Makes a table anew. Its destructor reads only what is right at every instant of the parent's other threads (fork.h).
-template <typename Table, typename... Arguments>
-void Remake(Table& table, Arguments&&... arguments) {
-  table.~Table();
-  new (&table) Table(std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
@@ -97,7 +90,7 @@ bool ProfilerImpl::CountReplaced(bool is_removed) {
 }
 
 [[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
-  if (!thread_state.inside && IsBuffer(id)) {
+  if (!thread_state.inside && HasRecordedHere() && IsBuffer(id)) {
     const TrackerSection section;
     uint64_t packed = 0;
     const Ledger::Entered entered = pools_.TryRemove(id.value(), &packed);
@@ -192,7 +185,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, BufferId address, size_t 
 
 [[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(BufferId address) noexcept {
   const uint64_t start = address.value();
-  if (!thread_state.inside && Pools::IsBlockAddress(start)) {
+  if (!thread_state.inside && HasRecordedHere() && Pools::IsBlockAddress(start)) {
     const TrackerSection section;
     uint64_t packed = 0;
     const Ledger::Entered entered = pools_.TryRemoveBlock(start, &packed);
@@ -303,7 +296,7 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
 
 std::optional<LiveBuffer> ProfilerImpl::FindBlock(BufferId address) {
   const ReentryGuard guard;
-  if (address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
+  if (IsOff() || address.is_null() || !Pools::IsBlockAddress(address.value())) return std::nullopt;
   const std::optional<Pools::Block> found = pools_.LookUpBlock(address.value());
   if (!found.has_value()) return std::nullopt;
   return LiveBuffer{found->record.bytes, sites_.Key(found->record.site).attributes};
@@ -343,31 +336,11 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
-  if (has_given_up()) return;
   DroppedRecords dropped{device, survivor, {}};
   for (const BufferId id : kept) dropped.kept.push_back(id.value());
   std::sort(dropped.kept.begin(), dropped.kept.end());
   pools_.DropDevice(dropped);
   for (Backoff backoff; !Resize();) backoff.Wait();
-}
-
-void ProfilerImpl::StartInChild(bool is_usable) {
-  probes.DropAll();
-  if (!is_usable) {
-    has_given_up_.store(true, std::memory_order_relaxed);
-    enabled.store(false, std::memory_order_relaxed);
-    return;
-  }
-  // The site cache, too: each site must be in the new ledger before its events (Ledger::MakeCells).
-  Remake(pools_, sites_, live_, ledger_);
-  Remake(ledger_, sites_, FlushEvery(max_live_));
-  Remake(live_);
-  finder_.StartInChild();
-  size_limit_.store(usual_size_limit(), std::memory_order_relaxed);
-  for (auto* counter :
-       {&reentrant_events_, &foreign_frees_, &refused_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
-    counter->store(0, std::memory_order_relaxed);
-  }
 }
 
 }  // namespace hbmprof::internal

@@ -105,30 +105,27 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // In a forked child. Removes all probes. If `is_usable`, makes the tables of events anew and sets the counters to 0.
-  // Otherwise turns recording off for ever; the contents of these tables are then undefined.
-  void StartInChild(bool is_usable);
-  bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
-
  private:
   // An event that is not a common one, from its begin to its end: enters the tracker, and leaves it.
   class UncommonEvent {
    public:
-    explicit UncommonEvent(ProfilerImpl& profiler) : profiler_(profiler) {
+    explicit UncommonEvent(ProfilerImpl& profiler)
+        : profiler_(profiler), is_recorded_(guard_.entered() && BeginEvent()) {
       if (!guard_.entered()) profiler.reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     }
     ~UncommonEvent() {
-      if (guard_.entered()) profiler_.finder_.CountTruncated();
+      if (is_recorded_) profiler_.finder_.CountTruncated();
     }
     UncommonEvent(const UncommonEvent&) = delete;
     UncommonEvent& operator=(const UncommonEvent&) = delete;
     // Returns whether the event is recorded. It is not if the thread was inside the tracker (then it is counted), or if
-    // the process is a forked child that cannot record.
-    bool is_recorded() const { return guard_.entered() && !profiler_.has_given_up(); }
+    // the process is off (fork.h).
+    bool is_recorded() const { return is_recorded_; }
 
    private:
     const ReentryGuard guard_;
     ProfilerImpl& profiler_;
+    const bool is_recorded_;
   };
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
@@ -207,7 +204,6 @@ class ProfilerImpl {
   Pools pools_;
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
-  std::atomic<bool> has_given_up_{false};
   std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> refused_frees_{0};
@@ -219,7 +215,7 @@ class ProfilerImpl {
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
   bool is_uncached = false;
   SiteId site = kNoSite;
-  if (thread_state.is_common() && IsBuffer(id)) {
+  if (thread_state.is_common() && HasRecordedHere() && IsBuffer(id)) {
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id.value());
     if (!AreUncommon(attributes) && bytes < size_limit_.load(std::memory_order_relaxed)) {
@@ -237,7 +233,7 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, BufferId address, size_t bytes,
                                       const Attributes& attributes) noexcept {
   bool is_uncached = false;
-  if (thread_state.is_common()) {
+  if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
     const uint64_t start = address.value();
     const LiveTable::Position position = pools_.PrefetchBlock(start);

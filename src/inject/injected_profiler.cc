@@ -57,6 +57,7 @@ struct LastFound {
 __thread LastFound last_found __attribute__((tls_model("initial-exec"))) = {};
 
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
+  if (IsOff()) return std::nullopt;
   const auto memory = [](const LastFound& known) -> std::optional<DriverMemory> {
     if (known.found.range.record.is_null()) return std::nullopt;
     return DriverMemory{known.found.range, known.found.first, known.live};
@@ -85,6 +86,7 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   return memory(now);
 }
 
+// REQUIRES: !IsOff().
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
 // Returns the allocator to add to the driver's record; none if that record has one already.
@@ -136,7 +138,6 @@ int Start() {
   return Completes([] {
     Profiler::Default();
     StartThreads();
-    StartExitWriterInAllChildren();
     WriteBeforeOlderExitHandlers();
   });
 }
@@ -254,7 +255,7 @@ class LinkedProbe {
 int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
                    const void* owner) {
   std::shared_ptr<LinkedProbe> linked;
-  if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
+  if (IsOff() || !Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
     end(argument);
     return 0;
   }
@@ -265,7 +266,7 @@ int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argume
 }
 
 void RemoveDeviceProbe(DeviceId device, const void* owner) {
-  Impl().probes.Remove(device, owner, /*is_replaceable=*/true);
+  if (!IsOff()) Impl().probes.Remove(device, owner, /*is_replaceable=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {
@@ -305,7 +306,7 @@ void ResetPeak(DeviceId device) noexcept { Profiler::Default().ResetPeak(device)
 
 int DropDevice(DeviceId device, int32_t survivor, const BufferId* kept, size_t count) {
   // The driver's wrapped calls end the records of its devices.
-  if (Impl().probes.HasFixed(device)) return 1;
+  if (IsOff() || Impl().probes.HasFixed(device)) return 1;
   return Completes([&] {
     std::optional<AllocatorId> allocator;
     if (survivor >= 0) allocator = static_cast<AllocatorId>(survivor);
@@ -337,7 +338,7 @@ int FindBufferAt(BufferId address, InjectedProfiler::Receive* receive, void* arg
 }
 
 void RecordFailureOfCaller(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) noexcept {
-  RecordFailure(Impl(), caller, device, space, bytes);
+  if (!IsOff()) RecordFailure(Impl(), caller, device, space, bytes);
 }
 
 // Calls act(), which returns an absl::Status, for a function that returns the code.
@@ -468,6 +469,7 @@ DriverBlock MakeSegments(const Caller& caller, uint64_t address, uint64_t bytes,
 
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
                               std::optional<DeviceId>* device) {
+  if (IsOff()) return DriverBlock::kDropped;
   const DriverBlock made = MakeSegments(caller, address, bytes, allocator, device);
   if (made != DriverBlock::kRecorded) return made;
   if (Impl().FindBlock(BufferId(address)).has_value()) return DriverBlock::kLive;
@@ -482,10 +484,12 @@ bool IsDriverSegment(uint64_t address) {
 }
 
 std::optional<int64_t> DriverBlockBytes(DeviceId device, AllocatorId allocator) {
-  return Impl().BlockBytes(device, allocator);
+  return IsOff() ? std::nullopt : Impl().BlockBytes(device, allocator);
 }
 
-void EndDriverBlocks(DeviceId device, AllocatorId allocator) { Impl().EndBlocks(device, allocator); }
+void EndDriverBlocks(DeviceId device, AllocatorId allocator) {
+  if (!IsOff()) Impl().EndBlocks(device, allocator);
+}
 
 }  // namespace hbmprof::internal
 

@@ -30,8 +30,9 @@ def start_threads():
 
 
 if __name__ == "__main__":
-    start_threads()
-    for _ in range(5):
+    for number in range(6):
+        if number == 3:
+            start_threads()  # from here on, the children are off
         child = os.fork()
         if child == 0:
             allocate(5 << 40, 300)
