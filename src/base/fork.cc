@@ -24,7 +24,7 @@ std::atomic<uint32_t> Section::open_{0};
 namespace {
 
 bool is_emptied_by_kernel = false;
-std::atomic<void (*)(bool)> in_child[5] = {};
+std::atomic<void (*)(bool)> in_child[4] = {};
 
 void Child() {
   if (!is_emptied_by_kernel) process_page.records.store(ProcessPage::kNothing);

@@ -61,7 +61,7 @@ inline constexpr char kOffText[] =
     "this process was forked from one that had recorded memory: it is off and records nothing";
 
 // Sets a function that is called in each forked child, on its only thread. To be called by constructors of this
-// library, five times at most. The function must not call malloc, whose own fork handler may run later.
+// library, four times at most. The function must not call malloc, whose own fork handler may run later.
 void HandleForks(void (*in_child)(bool is_off));
 
 // Where a thread may hold a lock of this library, other than by an event.

@@ -3,7 +3,6 @@
 #ifndef HBMPROF_SRC_BASE_PAGES_H_
 #define HBMPROF_SRC_BASE_PAGES_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -53,12 +52,12 @@ class Arena {
   struct alignas(16) Chunk {
     Chunk* next;
     size_t bytes;
-    std::atomic<size_t> used;  // bytes, including this struct
+    size_t used;  // in bytes, including this struct
   };
   static constexpr size_t kChunkBytes = size_t{64} << 10;
   static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
-  std::atomic<Chunk*> chunks_{nullptr};  // the newest first
+  Chunk* chunks_ = nullptr;  // the newest first
 };
 
 }  // namespace hbmprof::internal

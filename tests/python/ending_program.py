@@ -1,5 +1,5 @@
-"""Ends while daemon threads record allocations with hbmprof's C interface in the library argv[1]. Before that it forks:
-the child records too, with a thread of its own, and ends.
+"""Ends while daemon threads record allocations with hbmprof's C interface in the library argv[1]. Before that it forks,
+before and after its own first allocation: the child allocates too, with threads of its own, and ends.
 """
 import ctypes
 import os

@@ -1,6 +1,7 @@
 #include "src/api/output/exit_writer.h"
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -43,7 +44,6 @@ struct Writes {
 ExitWriterOptions writer;                // set before `is_registered`
 std::atomic<bool> is_registered{false};  // the exit handler
 std::atomic<pid_t> thread_process{0};    // the process that has the thread
-std::atomic<bool> is_started{false};     // whether StartExitWriter was called
 sem_t requested;                         // posted for each request
 std::atomic<uint32_t> completed{0};      // a futex: the number of completed requests
 Writes before_exec;
@@ -222,10 +222,10 @@ bool StartThread() {
   return true;
 }
 
-// A child that begins like a new process gets the thread if its parent has it.
-void StartInChild([[maybe_unused]] bool is_off) {
+// A child that begins like a new process gets the thread of its parent.
+void StartInChild() {
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
-  if (is_off || !is_started.load()) return;
+  if (IsOff()) return;
   const KeptErrno kept_errno;
   before_exec.completed.store(before_exec.requested.load());
   at_ignored_signal.completed.store(at_ignored_signal.requested.load());
@@ -234,7 +234,6 @@ void StartInChild([[maybe_unused]] bool is_off) {
   StartThread();
 #endif
 }
-[[gnu::constructor]] void FollowForks() { HandleForks(&StartInChild); }
 
 }  // namespace
 
@@ -251,8 +250,11 @@ void WriteBeforeOlderExitHandlers() {
 }
 
 bool StartExitWriter() {
+  static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return true;
   if (!StartThread()) return false;
+  // Not when this library is loaded: a new thread needs malloc, whose own handler must run first.
+  pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
   for (const int number : kSignals) Handle(number);
   return true;
