@@ -254,8 +254,12 @@ class LinkedProbe {
 
 int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
                    const void* owner) {
+  if (IsOff()) {
+    end(argument);
+    return 1;
+  }
   std::shared_ptr<LinkedProbe> linked;
-  if (IsOff() || !Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
+  if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
     end(argument);
     return 0;
   }
