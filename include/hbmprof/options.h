@@ -64,8 +64,8 @@ struct DefaultOptions : Options {
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
   // by quick_exit or _exit, or when exec replaces its program. For this, the library starts a thread that writes the
-  // profile, also in each forked child, sets the actions of these signals, and makes the libraries that are loaded when
-  // the profiler is made call it before _exit and exec (docs/live.md).
+  // profile, also in forked children that record, sets the actions of these signals, and makes the libraries that are
+  // loaded when the profiler is made call it before _exit and exec (docs/live.md).
   bool output_on_signals = false;
   // The time between two profiles that are written to `output` while the process runs, in seconds, 0.001 to 1e8. So
   // there is one if the process ends by SIGKILL. 0: profiles are written at the end only.

@@ -18,13 +18,6 @@ namespace {
 // limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-// Makes a table anew. Its destructor reads only what is right at every instant of the parent's other threads (fork.h).
-template <typename Table, typename... Arguments>
-void Remake(Table& table, Arguments&&... arguments) {
-  table.~Table();
-  new (&table) Table(std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
@@ -81,7 +74,7 @@ inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
     Resize();
     return removed->bytes;
   };
-  if (!thread_state.inside) {
+  if (!thread_state.inside && HasRecordedHere()) {
     const TrackerSection section;
     return end();
   }
@@ -152,10 +145,15 @@ std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferI
   return bytes;
 }
 
+PoolNumber ProfilerImpl::MakePoolNumber(const Pool& pool) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() ? sites_.pools().FindOrMake(pool) : PoolNumber{0};
+}
+
 bool ProfilerImpl::RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address,
                                  size_t bytes) noexcept {
   const PoolNumber own = sites_.pools().Find(Clamp(pool));
-  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().FindOrMake(Clamp(from));
+  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().Find(Clamp(from));
   return RecordBlockFrom(caller, pool, number, address, bytes);
 }
 
@@ -187,7 +185,7 @@ void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes)
 PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  if (number == 0 || has_given_up()) return {};
+  if (number == 0 || IsOff()) return {};
   pools_.Settle();
   return internal::StatsOf(ledger_.Totals(number), "");
 }
@@ -248,7 +246,7 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(const Pool& pool, BufferId add
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   LiveRecord record;
-  if (number == 0 || !Pools::IsBlockAddress(address.value()) ||
+  if (IsOff() || number == 0 || !Pools::IsBlockAddress(address.value()) ||
       !live_.Find(Pools::IdOfBlock(number, address.value()), &record)) {
     return std::nullopt;
   }
@@ -284,37 +282,17 @@ TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
   const ReentryGuard guard;
-  if (has_given_up()) return;
   pools_.Settle();
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
-  if (has_given_up()) return;
   std::vector<uint64_t> ids;
   for (const BufferId id : kept) ids.push_back(id.value());
   std::sort(ids.begin(), ids.end());
   pools_.DropDevice(device, survivor, ids);
   for (Backoff backoff; !Resize();) backoff.Wait();
-}
-
-void ProfilerImpl::StartInChild(bool is_usable) {
-  probes.DropAll();
-  if (!is_usable) {
-    has_given_up_.store(true, std::memory_order_relaxed);
-    enabled.store(false, std::memory_order_relaxed);
-    return;
-  }
-  // The site cache, too: each site must be in the new ledger before its events (Ledger::MakeCells).
-  Remake(pools_, sites_, live_, ledger_);
-  Remake(ledger_, sites_, FlushEvery(max_live_));
-  Remake(live_);
-  finder_.StartInChild();
-  for (auto* counter :
-       {&reentrant_events_, &foreign_frees_, &refused_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
-    counter->store(0, std::memory_order_relaxed);
-  }
 }
 
 }  // namespace hbmprof::internal

@@ -109,30 +109,27 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // In a forked child. Removes all probes. If `is_usable`, makes the tables of events anew and sets the counters to 0.
-  // Otherwise turns recording off for ever; the contents of these tables are then undefined.
-  void StartInChild(bool is_usable);
-  bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
-
  private:
   // An event of a thread that may be inside the tracker, from its begin to its end: enters the tracker, and leaves it.
   class GuardedEvent {
    public:
-    explicit GuardedEvent(ProfilerImpl& profiler) : profiler_(profiler) {
+    explicit GuardedEvent(ProfilerImpl& profiler)
+        : profiler_(profiler), is_recorded_(guard_.entered() && BeginEvent()) {
       if (!guard_.entered()) profiler.reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     }
     ~GuardedEvent() {
-      if (guard_.entered()) profiler_.finder_.CountTruncated();
+      if (is_recorded_) profiler_.finder_.CountTruncated();
     }
     GuardedEvent(const GuardedEvent&) = delete;
     GuardedEvent& operator=(const GuardedEvent&) = delete;
     // Returns whether the event is recorded. It is not if the thread was inside the tracker (then it is counted), or if
-    // the process is a forked child that cannot record.
-    bool is_recorded() const { return guard_.entered() && !profiler_.has_given_up(); }
+    // the process is off (fork.h).
+    bool is_recorded() const { return is_recorded_; }
 
    private:
     const ReentryGuard guard_;
     ProfilerImpl& profiler_;
+    const bool is_recorded_;
   };
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
@@ -152,9 +149,13 @@ class ProfilerImpl {
     const Attributes attributes = UnpackAttributes(Clamp({pool.device, MemoryKind::kDevice, pool.allocator}));
     return {attributes.device, attributes.allocator};
   }
+  // Returns the number of a pool that has none yet. Returns 0 if there are too many, or if nothing is recorded now.
+  [[gnu::cold]] PoolNumber MakePoolNumber(const Pool& pool);
   // Returns the id of a block. Returns 0 if there are too many pools, or if no block can have this address.
   uint64_t IdOfBlock(const Pool& pool, BufferId address) {
-    const PoolNumber number = sites_.pools().FindOrMake(Clamp(pool));
+    const Pool named = Clamp(pool);
+    PoolNumber number = sites_.pools().Find(named);
+    if (number == 0) number = MakePoolNumber(named);
     if (number == 0 || address.is_null() || !Pools::IsBlockAddress(address.value())) return 0;
     return Pools::IdOfBlock(number, address.value());
   }
@@ -205,7 +206,6 @@ class ProfilerImpl {
   mutable Pools pools_;
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
-  std::atomic<bool> has_given_up_{false};
   std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> refused_frees_{0};
@@ -223,7 +223,7 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id
 
 inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept {
   bool is_uncached = false;
-  if (thread_state.is_common()) {
+  if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id);
     if (finder_.is_usable() && HasCapacity(bytes)) {

@@ -25,12 +25,6 @@ SiteFinder::SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger)
       sites_(sites),
       ledger_(ledger) {}
 
-void SiteFinder::StartInChild() {
-  cache_.~SiteCache();
-  new (&cache_) SiteCache;
-  truncated_stacks_.store(0, std::memory_order_relaxed);
-}
-
 SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached) {
   if (is_uncached) return SiteOfNewStack(caller, nullptr, word);
   const Caller& start = StartOfStack(caller);

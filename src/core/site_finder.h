@@ -39,9 +39,6 @@ class SiteFinder {
   const char* unwinder() const { return capture_.name(); }
   bool reads_python() const { return reads_python_; }
 
-  // In a forked child: forgets the cached sites, because the new ledger has no cells for them.
-  void StartInChild();
-
  private:
   // Frames that fit on the smallest stack.
   static constexpr int kFewFrames = 128;

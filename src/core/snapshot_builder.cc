@@ -191,7 +191,7 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
   const DeviceProbe probe = probes.Ask(device, space);
-  if (!has_given_up()) pools_.Settle();
+  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
@@ -201,7 +201,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   std::vector<PoolTotals> pools;
-  if (!has_given_up()) pools_.Settle();
+  pools_.Settle();
   ledger_.Snapshot(&sites, &accounts, &pools);
 
   hbmprof::Snapshot snapshot;

@@ -1169,34 +1169,6 @@ TEST_F(CudaDriverAdapterTest, PoolCreatedWhileOffIsListed) {
   EXPECT_EQ(count, 1);
 }
 
-TEST_F(CudaDriverAdapterTest, ChildDestroysPoolThatThreadOfParentQueries) {
-  void* pool = Handle(0x50);
-  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
-  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
-  std::atomic<bool> queries{false};
-  std::atomic<bool> ends{false};
-  std::thread reader([&] {
-    adapter_.ForEachPool(1, [&](const void*) {
-      queries = true;
-      while (!ends) std::this_thread::yield();
-    });
-  });
-  while (!queries) std::this_thread::yield();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(5);
-    int count = 0;
-    adapter_.ForEachPool(1, [&](const void*) { ++count; });
-    const int result = adapter_.DestroyPool([] { return kSuccess; }, pool);
-    _exit(count == 1 && result == kSuccess ? 0 : 1);
-  }
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  ends = true;
-  reader.join();
-}
-
 TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
   const BufferId module = CudaModuleId(Name(0x60));
   const auto name = [&] { return module; };

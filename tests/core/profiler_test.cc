@@ -1398,29 +1398,6 @@ bool IsRightInChild(const IsRight& is_right) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7;
 }
 
-// A thread of the parent may be taking its number during the fork, and never enter its id.
-TEST_F(ProfilerTest, NumbersOfThreadsBeginAnewInAForkedChild) {
-  using internal::EventLog;
-  EventLog log;
-  ASSERT_TRUE(log.Allocate(2));
-  log.SetMode(EventLog::Mode::kRing);
-  internal::ShardLog shard = {};
-  internal::RecordedEvent* next = nullptr;
-  log.Open(0, &shard, &next);
-  const auto write = [&] { log.Write({log.TimeInShard(&shard)}, 0, &shard, &next); };
-  write();
-  EXPECT_GT(EventLog::ThreadCount(), 1u);
-  EXPECT_TRUE(IsRightInChild([&] {
-    const bool none_is_left = EventLog::ThreadCount() == 1 && EventLog::ThreadOf(1) == 0;
-    write();
-    return none_is_left && EventLog::ThreadCount() == 2 && EventLog::ThreadOf(1) == getpid();
-  }));
-  log.SetMode(EventLog::Mode::kOff);
-  log.Close(&shard, next);
-  log.Return(log.TakeFull());
-  log.Free();
-}
-
 TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
   ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
   std::optional<internal::ReentryGuard> guard(std::in_place);  // as in a signal handler that interrupted the tracker
@@ -1439,16 +1416,15 @@ TEST_F(ProfilerTest, ForkedChildDoesNotCallTheDriverOfItsParent) {
 }
 
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
+  profiler_.RecordAlloc(At(1), 1);
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};
   const auto stats_in_child = [&] {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
-      bool right =
+      const bool right =
           profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
-      profiler_.SetEnabled(true);
-      right = right && profiler_.enabled() && profiler_.RecordAlloc(At(1), 100);
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }

@@ -129,8 +129,6 @@ class Ledger {
   // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1
   // to 64: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
-  // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
-  // that are right at every instant (fork.h).
   ~Ledger();
 
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned

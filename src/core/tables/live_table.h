@@ -171,12 +171,10 @@ class LiveTable {
   // What Bucket::fill can be, besides kOne times the number of entries in use.
   static constexpr uint32_t kFull = kEntriesPerBucket * kOne;
   static constexpr uint32_t kOverflows = kFull + kOne;  // full, and has an overflow bucket
-  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child. (It repeats after
-  // 2^15 forks, each in the child of the one before. Each child makes its own table.)
-  static uint16_t Locked() { return static_cast<uint16_t>(lock_generation.load(std::memory_order_relaxed)); }
-  static_assert(kOverflows < kLockedBit);
+  static constexpr uint16_t kLocked = 0x8000;
+  static_assert(kOverflows < kLocked);
   struct alignas(64) Bucket {
-    // kOne times the number of entries in use, kOverflows or Locked(). One word says how full the bucket is and whether
+    // kOne times the number of entries in use, kOverflows or kLocked. One word says how full the bucket is and whether
     // it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket is
     // never locked.
     std::atomic<uint16_t> fill;
@@ -184,18 +182,18 @@ class LiveTable {
     Bucket* overflow;
     Entry entries[kEntriesPerBucket];
 
-    // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
+    // Returns kLocked if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
     // word if a thread of the parent process had locked it.
-    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
+    uint32_t TryLock() { return fill.exchange(kLocked, std::memory_order_acquire); }
     // `before`: what TryLock returned.
     [[gnu::cold]] void UndoTryLock(uint32_t before) {
-      if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
+      if (before != kLocked) Unlock(before <= kOverflows ? before : CountFill());
     }
     uint32_t Lock() {
       Backoff backoff;
       for (;;) {
-        if (const uint32_t before = TryLock(); before != Locked()) return before <= kOverflows ? before : CountFill();
-        while (fill.load(std::memory_order_relaxed) == Locked()) backoff.Wait();
+        if (const uint32_t before = TryLock(); before != kLocked) return before <= kOverflows ? before : CountFill();
+        while (fill.load(std::memory_order_relaxed) == kLocked) backoff.Wait();
       }
     }
     // Computes the fill from the entries.
