@@ -251,9 +251,9 @@ TEST(RecordingDamageTest, OtherFilesAreRefused) {
   const std::string path = NewDirectory() + "/file";
   Store(path, "");
   EXPECT_EQ(RecordingReader::Open(path).status().code(), absl::StatusCode::kInvalidArgument);
-  Store(path, std::string("HBMREC\r\n\x02\0\0\0 of the future", 26));
-  EXPECT_THAT(RecordingReader::Open(path).status().message(), HasSubstr("has version 2"));
-  Store(path, std::string("HBMREC\r\n\x01\0\0\0", 12));
+  Store(path, std::string("HBMREC\r\n\x03\0\0\0 of the future", 26));
+  EXPECT_THAT(RecordingReader::Open(path).status().message(), HasSubstr("has version 3"));
+  Store(path, std::string("HBMREC\r\n\x02\0\0\0", 12));
   EXPECT_EQ(RecordingReader::Open(path).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(RecordingReader::Open(path + "missing").status().code(), absl::StatusCode::kNotFound);
   const std::string pipe = NewDirectory() + "/pipe";
