@@ -103,8 +103,9 @@ void StartRing() {
   const internal::EventLog::Mode mode = internal::EventLog::Mode::kRing;
   std::vector<internal::SiteTotals> sites;
   std::vector<internal::AccountTotals> accounts;
+  std::vector<internal::PoolTotals> pools;
   int64_t instant;
-  ledger.Snapshot(&sites, &accounts, &instant, &mode);
+  ledger.Snapshot(&sites, &accounts, &pools, &instant, &mode);
 }
 
 void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {

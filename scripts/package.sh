@@ -89,7 +89,7 @@ Root-Is-Purelib: false
 Tag: py3-none-manylinux_2_17_$arch
 Tag: py3-none-manylinux2014_$arch
 EOF
-  printf '[pytest11]\nhbmprof = hbmprof.pytest_plugin\n' >"$info/entry_points.txt"
+  cp python/entry_points.txt "$info/"
   PYTHONPATH=$PWD/build/pypi python3 -m wheel pack --dest-dir "$package/out" "$root" >/dev/null
 }
 

@@ -5,7 +5,7 @@
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
-# usage: scripts/test.sh [PRESET|frameworks|frameworks-more...]
+# usage: scripts/test.sh [PRESET|frameworks|frameworks-more|servers...]
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
@@ -13,7 +13,8 @@
 # clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
 # frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
 #             1.2 GB once, and skips if PyPI cannot be reached
-# frameworks-more  the same for PyTorch 2.5 and TensorFlow 2.21, which is not part of all (1.6 GB)
+# frameworks-more  the same for PyTorch 2.5, TensorFlow, ONNX Runtime and numba, which is not part of all (2.0 GB)
+# servers  the same for vLLM and llama.cpp, which is not part of all (1.9 GB, 6 GB on the disk)
 # all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
@@ -24,9 +25,9 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang | frameworks | frameworks-more) presets+=("$argument") ;;
+    dev | release | asan | tsan | clang | frameworks | frameworks-more | servers) presets+=("$argument") ;;
     all) presets+=(dev clang asan tsan frameworks) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more or all" ;;
+    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more, servers or all" ;;
   esac
 done
 
@@ -69,10 +70,10 @@ check_with_clang() {
   scripts/lib/compile_check.py build/clang
 }
 
-# run_frameworks FOLDER [NAME...]: on the build of the preset dev.
+# run_frameworks PROGRAM FOLDER [NAME...]: on the build of the preset dev.
 run_frameworks() {
   hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda fake_nvml || return
-  tests/frameworks/run.py build/dev "$@" 2>&1 | tee "$1/table.txt"
+  "tests/frameworks/$1" build/dev "${@:2}" 2>&1 | tee "$2/table.txt"
   return "${PIPESTATUS[0]}"
 }
 
@@ -96,18 +97,21 @@ for preset in "${presets[@]}"; do
       summary+=("clang: FAILED")
       failed=1
     fi
-  elif [[ $preset == frameworks* ]]; then
-    names=()
+  elif [[ $preset == frameworks* || $preset == servers ]]; then
+    names=() program=run.py package=torch
     if [[ $preset == frameworks ]]; then
       hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
+    elif [[ $preset == servers ]]; then
+      hbmprof_step "vLLM and llama.cpp from PyPI" hbmprof_servers
+      program=servers/servers.py package=vllm
     else
-      hbmprof_step "PyTorch 2.5 and TensorFlow from PyPI" hbmprof_more_frameworks
+      hbmprof_step "PyTorch 2.5, TensorFlow, ONNX Runtime and numba from PyPI" hbmprof_more_frameworks
       names=("MLP, Adam" transformer ResNet-18 "CUDA graph" streams "pinned memory" "DataLoader workers"
-        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks" TensorFlow)
+        expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks" TensorFlow "ONNX Runtime" numba tensorflow_pages)
     fi
-    if [[ ! -e build/$preset/torch/site-packages ]]; then
-      summary+=("$preset: skipped, because PyPI gave no PyTorch")
-    elif hbmprof_step "$preset: testing" run_frameworks "build/$preset" "${names[@]}"; then
+    if [[ ! -e build/$preset/$package/site-packages ]]; then
+      summary+=("$preset: skipped, because PyPI gave no $package")
+    elif hbmprof_step "$preset: testing" run_frameworks "$program" "build/$preset" "${names[@]}"; then
       summary+=("$preset: build/$preset/table.txt is as expected")
     else
       summary+=("$preset: FAILED")

@@ -329,7 +329,7 @@ typedef struct hbmprof_stats {
 
 /* Fills `stats` with the values of HBMPROF_SPACE_DEVICE, the device memory of `device`. Errors:
  * HBMPROF_INVALID_ARGUMENT if `stats` is null, its struct_size does not reach the end of bytes_in_use, or `device` is
- * not the number of a device; HBMPROF_RESOURCE_EXHAUSTED. */
+ * not the number of a device; HBMPROF_FAILED_PRECONDITION (see below); HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
 /* Like hbmprof_get_stats(), for one memory space of `device`. `space` is one of enum hbmprof_space. Errors: those of
@@ -376,8 +376,9 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
 
 /* Writes a profile of what is recorded now to `path`, as gzip-compressed pprof. "%p" in the path is replaced by the
  * process id, "%n" by a number for which no file exists, "%%" by a percent sign. Without "%n" an existing file is
- * replaced. The file appears complete or not at all. Errors: HBMPROF_NOT_FOUND, HBMPROF_PERMISSION_DENIED,
- * HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT (`path` is null or names no regular file), HBMPROF_INTERNAL. */
+ * replaced. The file appears complete or not at all. Errors: HBMPROF_FAILED_PRECONDITION in a forked child whose parent
+ * had recorded, HBMPROF_NOT_FOUND, HBMPROF_PERMISSION_DENIED, HBMPROF_RESOURCE_EXHAUSTED, HBMPROF_INVALID_ARGUMENT
+ * (`path` is null or names no regular file), HBMPROF_INTERNAL. */
 int hbmprof_save_device_memory_profile(const char* path);
 
 /* Stores the same profile in memory: *bytes points to *size bytes. The caller owns them and frees them with

@@ -156,11 +156,11 @@ class MemoryCheck {
 
 }  // namespace internal
 
-// Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels,
-// size) it compares the live buffers at the end with those at the beginning. So a leak is not found if an older buffer
-// of the same call site was freed meanwhile. A buffer that was resized meanwhile can count as a new one if other
-// buffers with its stack and labels were allocated meanwhile. Idle memory of pools and code that a driver has loaded
-// (kind kExecutable) are no leaks.
+// Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels)
+// it compares the number of live buffers at the end with that at the beginning. So a leak is not found if an older
+// buffer of the same call site was freed meanwhile, and the bytes of a leak include those by which older buffers of its
+// call site have grown. Idle memory of pools and code that a driver has loaded (kind
+// kExecutable) are no leaks.
 //
 // The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
 // because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
@@ -203,66 +203,31 @@ class LeakCheck : public internal::MemoryCheck {
   }
 
  private:
-  using Site = std::pair<Origin, int64_t>;  // with the size
   struct Held {
     int64_t bytes = 0;
     int64_t objects = 0;
-    int64_t allocations = 0;  // so far; the allocation of a resized buffer counts for its new site
   };
-  using Sites = std::map<Site, Held>;
+  using Sites = std::map<Origin, Held>;
 
   static Sites SitesOf(const Snapshot& snapshot) {
     Sites sites;
     for (const Snapshot::Sample& sample : snapshot.samples) {
       if (sample.kind == MemoryKind::kPool || sample.kind == MemoryKind::kExecutable) continue;
-      Held& held = sites[{OriginOf(snapshot, sample), sample.block_bytes}];
+      Held& held = sites[OriginOf(snapshot, sample)];
       held.bytes += sample.inuse_bytes;
       held.objects += sample.inuse_objects;
-      held.allocations += sample.alloc_objects;
     }
     return sites;
   }
 
-  // Returns the number of buffers of each origin that were certainly resized. A resized buffer takes its allocation
-  // from its old site to its new site. So the result is the number of allocations that sites have lost, but at most the
-  // number of additional buffers minus the number of new allocations.
-  static std::map<Origin, int64_t> ResizedIn(const Sites& changes) {
-    struct Sums {
-      int64_t more = 0;
-      int64_t left = 0;
-      int64_t allocations = 0;
-    };
-    std::map<Origin, Sums> origins;
-    for (const auto& [site, change] : changes) {
-      Sums& sums = origins[site.first];
-      sums.more += std::max<int64_t>(0, change.objects);
-      sums.left += std::max<int64_t>(0, -change.allocations);
-      sums.allocations += change.allocations;
-    }
-    std::map<Origin, int64_t> resized;
-    for (const auto& [origin, sums] : origins) {
-      resized[origin] = std::max<int64_t>(0, std::min(sums.left, sums.more - sums.allocations));
-    }
-    return resized;
-  }
-
   std::vector<Found> Leaks(const Snapshot& snapshot) const {
-    Sites changes = SitesOf(snapshot);
-    for (const auto& [site, held] : before_) {
-      Held& change = changes[site];
-      change.bytes -= held.bytes;
-      change.objects -= held.objects;
-      change.allocations -= held.allocations;
-    }
-    std::map<Origin, int64_t> resized = ResizedIn(changes);
     std::vector<Found> leaks;
-    for (const auto& [site, change] : changes) {
-      if (change.objects <= 0) continue;
-      int64_t& of_origin = resized[site.first];
-      const int64_t arrived = std::min(of_origin, change.objects);
-      of_origin -= arrived;
-      const int64_t objects = change.objects - arrived;
-      if (objects > 0) leaks.push_back({site.first, arrived == 0 ? change.bytes : objects * site.second, objects});
+    for (const auto& [origin, held] : SitesOf(snapshot)) {
+      const auto found = before_.find(origin);
+      const Held before = found == before_.end() ? Held() : found->second;
+      const int64_t objects = held.objects - before.objects;
+      // If older buffers of the site were larger, the bytes may be fewer than before. A leak has at least one of each.
+      if (objects > 0) leaks.push_back({origin, std::max(held.bytes - before.bytes, objects), objects});
     }
     return leaks;
   }

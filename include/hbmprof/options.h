@@ -34,7 +34,7 @@ struct Options {
   // The number of buffers that can be live at once, 1 to 2^32. Allocations beyond it are dropped: not recorded, but
   // counted in TrackerStats::dropped_records and dropped_bytes.
   int64_t max_live_buffers = int64_t{1} << 24;
-  // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes, tags and size. An
+  // The number of different call sites, 1 to 2^22. A call site is a combination of stack, attributes and tags. An
   // allocation that would add one more is recorded with the stack "[other call stacks]" and without tags.
   int64_t max_sites = int64_t{1} << 18;
   // The host memory that the tables may take, in bytes, 1 to 2^50. It counts mapped pages, touched or not. An empty
@@ -64,8 +64,8 @@ struct DefaultOptions : Options {
   bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
   // by quick_exit or _exit, or when exec replaces its program. For this, the library starts a thread that writes the
-  // profile, also in each forked child, sets the actions of these signals, and makes the libraries that are loaded when
-  // the profiler is made call it before _exit and exec (docs/live.md).
+  // profile, also in forked children that record, sets the actions of these signals, and makes the libraries that are
+  // loaded when the profiler is made call it before _exit and exec (docs/live.md).
   bool output_on_signals = false;
   // The time between two profiles that are written to `output` while the process runs, in seconds, 0.001 to 1e8. So
   // there is one if the process ends by SIGKILL. 0: profiles are written at the end only.

@@ -85,8 +85,8 @@ struct FoundBuffer {
 
 // Thread safety: any thread may call any function at any time, except where stated otherwise. The functions that begin
 // with Record may also be called in signal handlers, and need less than 4 KiB of stack. The first call of Default(),
-// which makes the profiler, must not be made in a signal handler and needs 16 KiB. After a fork the child begins
-// without records and may use the profiler.
+// which makes the profiler, must not be made in a signal handler and needs 16 KiB. A forked child records only if its
+// parent had recorded nothing. Otherwise it is off: enabled() is false, and a snapshot is empty and has a warning.
 //
 // Exceptions: std::bad_alloc from the constructor, from the first call of Default(), and from functions that keep or
 // return a string, a function, a Snapshot or a FoundBuffer; none from others.
@@ -303,7 +303,7 @@ class Profiler {
   static Profiler& Off();
 
   std::atomic<bool> enabled_;
-  const std::unique_ptr<internal::ProfilerImpl> impl_;  // null if joined, and in Off()
+  std::unique_ptr<internal::ProfilerImpl> impl_;  // null if joined, and in Off()
   const internal::InjectedProfiler* const joined_ = nullptr;
 };
 

@@ -48,22 +48,22 @@ struct RecordingOptions {
 // when exec replaces its program (also if exec then fails). A process that is killed leaves a file with all events up
 // to about 0.1 seconds before. If the file is removed during the recording, the recording is lost, and StopRecording
 // succeeds. A "PATH.old" of an earlier recording stays until this recording makes its own. A forked child is not
-// recorded; it may start a recording of its own.
+// recorded. Since a recording counts as recorded memory, the child is off (profiler.h).
 //
 // In a program that was started with the injected library (`hbmprof run`), the injected library makes the recording: it
 // also contains the driver's allocations, and `hbmprof control PROCESS record stop` ends it, too.
 //
 // If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
 // may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if
-// the process was forked inside one of the library's functions; kInvalidArgument if an option is outside its range;
+// the process is a forked child of one that had recorded; kInvalidArgument if an option is outside its range;
 // kResourceExhausted if the host has no memory or no thread can be started; kAlreadyExists if 100,000 names for "%n"
 // exist; for the file, the errors of WritePprof (pprof.h).
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options = {});
 
 // Ends the recording and waits until its file is complete, for at most ten seconds. Any thread may call it. If several
-// do so at once, one ends the recording, and the others get kFailedPrecondition after its end. Do not call it in a
-// handler of pthread_atfork: there it waits without success. Errors: kFailedPrecondition if there is no recording of
-// this process; kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
+// do so at once, one ends the recording, and the others get kFailedPrecondition after its end.
+// Errors: kFailedPrecondition if there is no recording, or in a forked child of a process that had recorded;
+// kDeadlineExceeded if it took longer; if the recording has ended because of an error: that error.
 absl::Status StopRecording();
 
 // Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,

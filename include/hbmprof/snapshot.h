@@ -91,9 +91,6 @@ struct Snapshot {
     MemoryKind kind = MemoryKind::kDevice;
     uint32_t allocator = 0;                                 // 0: no allocator name
     std::vector<std::pair<std::string, std::string>> tags;  // key and value; sorted by key, each key once
-    // The size of each of the site's allocations. If a stack allocates very many different sizes, the rare ones are
-    // rounded up to a power of two here; the other values are always exact.
-    int64_t block_bytes = 0;
     // Allocated since the start.
     int64_t alloc_objects = 0;
     int64_t alloc_bytes = 0;

@@ -251,6 +251,8 @@ def stats(device=0):
     # The library cuts longer names.
     name = name.encode()[:_MAX_DEVICE_NAME].decode(errors="ignore")
     if name not in known:
+        tracker = _TrackerStats(struct_size=ctypes.sizeof(_TrackerStats))
+        _check(library.hbmprof_get_tracker_stats(ctypes.byref(tracker)))  # says so in a forked child that is off
         names = f"the devices are: {', '.join(sorted(known))}" if known else "there is no device with recorded memory"
         raise Error(f"hbmprof.stats: no memory was recorded on the device {name!r}; {names}")
     result = _Stats(struct_size=ctypes.sizeof(_Stats))

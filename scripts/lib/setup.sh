@@ -266,11 +266,26 @@ hbmprof_frameworks() {
   hbmprof_packages build/frameworks/jax "jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2" jax==0.10.2
 }
 
-# hbmprof_more_frameworks: the same for an older PyTorch, and for TensorFlow, into build/frameworks-more.
+# hbmprof_more_frameworks: the same for an older PyTorch, TensorFlow, ONNX Runtime and numba, into build/frameworks-more.
 hbmprof_more_frameworks() {
   hbmprof_packages build/frameworks-more/torch "torch==2.5.1 torchvision==0.20.1" \
     filelock typing-extensions 'setuptools<80' sympy==1.13.1 networkx jinja2 fsspec 'numpy<2.3' pillow
   hbmprof_packages build/frameworks-more/tensorflow tensorflow==2.21.0 tensorflow==2.21.0
+  hbmprof_packages build/frameworks-more/onnxruntime onnxruntime-gpu==1.31.1 numpy onnx==1.23.2 flatbuffers packaging
+  hbmprof_packages build/frameworks-more/numba numba-cuda==0.30.4 numba-cuda==0.30.4
+}
+
+# hbmprof_servers: the same for vLLM, with the versions that pip selects, and for llama.cpp, into build/servers.
+hbmprof_servers() {
+  hbmprof_packages build/servers/llama.cpp cyllama-cuda12==0.2.18 gguf==0.19.0
+  [[ ! -e build/servers/vllm/site-packages ]] || return 0
+  local packages
+  if packages=$(python3 -m pip install --quiet --dry-run --target build/servers/none --report - vllm==0.33.0 \
+      2>build/servers/vllm.log | python3 scripts/lib/without_nvidia.py); then
+    hbmprof_packages build/servers/vllm "$packages" setuptools
+  else
+    echo "note: PyPI gave no vLLM, so it is skipped: $(tail -n 1 build/servers/vllm.log)"
+  fi
 }
 
 # hbmprof_packages FOLDER ALONE REQUIREMENT...: unless it is there, makes FOLDER/site-packages with the requirements and,

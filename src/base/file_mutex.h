@@ -1,4 +1,5 @@
-// FileMutex: a lock for a file that is being written. That can take long, so a fork does not wait for it (mutex.h).
+// FileMutex: a lock that is held while a file is written, which can take long. No event and no snapshot may wait for
+// it. It is no Section (fork.h).
 #ifndef HBMPROF_SRC_BASE_FILE_MUTEX_H_
 #define HBMPROF_SRC_BASE_FILE_MUTEX_H_
 

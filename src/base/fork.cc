@@ -1,138 +1,77 @@
 #include "src/base/fork.h"
 
+#include <linux/kcmp.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdint>
+#include <iterator>
 
-#include "src/base/monotonic_clock.h"
-#include "src/base/spin_lock.h"
-#include "src/base/thread_state.h"
+#include "src/base/kept_errno.h"
+
+#if !defined(MADV_WIPEONFORK)
+#define MADV_WIPEONFORK 18  // since Linux 4.14
+#endif
 
 namespace hbmprof::internal {
 
-__thread ForkState fork_state __attribute__((tls_model("initial-exec"))) = {};
+ProcessPage process_page{};
+std::atomic<bool> has_recorded{false};
+std::atomic<uint32_t> Section::open_{0};
 
 namespace {
 
-std::atomic<bool> is_gate_closed{false};
-std::atomic<uint32_t> threads_inside{0};  // threads that hold or wait for a Mutex
-std::atomic<bool> is_without_gate{false};
-void (*in_child)(bool is_usable) = nullptr;
-std::atomic<pid_t> forking_process{0};
-
-constexpr int64_t kMillisecond = 1'000'000;
-// How long a fork waits for other threads to leave their sections, which take microseconds. The shorter time is for a
-// forking thread that is inside the tracker: the other threads may wait for a lock that it holds.
-constexpr int64_t kMaxWait = 5000 * kMillisecond;
-constexpr int64_t kMaxWaitInside = 50 * kMillisecond;
-
-// Waits until `condition()` is true. Returns false if that takes longer than `max_wait` nanoseconds.
-template <typename Condition>
-bool WaitUntil(const Condition& condition, int64_t max_wait) {
-  const int64_t end = MonotonicNanos() + max_wait;
-  for (Backoff backoff; !condition(); backoff.Wait()) {
-    if (MonotonicNanos() > end) return false;
-  }
-  return true;
-}
-
-uint32_t OwnSections() { return fork_state.mutexes != 0 ? 1 : 0; }
-
-// Keeps the compiler from reordering accesses that a signal handler must see in order.
-void Fence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
-
-// Closes the gate and waits until no other thread holds a Mutex. At most one thread at a time has the gate closed.
-// Returns false, with the gate open, if this takes longer than `max_wait` nanoseconds.
-bool CloseGate(int64_t max_wait) {
-  if (!WaitUntil([] { return !is_gate_closed.exchange(true, std::memory_order_seq_cst); }, max_wait)) return false;
-  const uint32_t own = OwnSections();
-  if (WaitUntil([own] { return threads_inside.load(std::memory_order_seq_cst) <= own; }, max_wait)) return true;
-  is_gate_closed.store(false, std::memory_order_release);
-  return false;
-}
-
-void Prepare() {
-  if (fork_state.forks++ != 0) return;  // a nested fork: the outer one has done all this
-  const bool is_outside = !thread_state.inside && fork_state.mutexes == 0;
-  fork_state.holds_gate =
-      !is_without_gate.load(std::memory_order_relaxed) && CloseGate(is_outside ? kMaxWait : kMaxWaitInside);
-  forking_process.store(getpid(), std::memory_order_relaxed);
-  if (!is_outside) return;
-  thread_state.inside = true;
-  Fence();
-  fork_state.is_outside = true;
-}
-
-void OpenGate() {
-  fork_state.holds_gate = false;
-  is_gate_closed.store(false, std::memory_order_release);
-}
-
-void Parent() {
-  if (fork_state.forks == 0 || --fork_state.forks != 0) return;
-  if (fork_state.holds_gate) OpenGate();
-  if (!fork_state.is_outside) return;
-  fork_state.is_outside = false;
-  Fence();
-  thread_state.inside = false;
-}
+bool is_emptied_by_kernel = false;
+std::atomic<void (*)(bool)> in_child[4] = {};
 
 void Child() {
-  if (fork_state.forks == 0) return;  // a ReentryGuard has done this
-  const bool was_outside = fork_state.is_outside;
-  const bool is_usable = was_outside && fork_state.holds_gate;
-  fork_state = {fork_state.mutexes, 0, false, false};
-  Fence();
-  BeginLockGeneration();
-  threads_inside.store(OwnSections(), std::memory_order_relaxed);
-  if (in_child != nullptr) in_child(is_usable);
-  OpenGate();
-  Fence();
-  if (was_outside) thread_state.inside = false;
+  if (!is_emptied_by_kernel) process_page.records.store(ProcessPage::kNothing);
+  if (Section::open() != 0) has_recorded.store(true);
+  const bool is_off = IsOff();
+  for (const auto& function : in_child) {
+    if (auto* const call = function.load(std::memory_order_relaxed)) call(is_off);
+  }
 }
 
-// Runs before there are threads, so that no thread is inside.
-[[gnu::constructor]] void GuardForks() { pthread_atfork(&Prepare, &Parent, &Child); }
+[[gnu::constructor]] void WatchForks() {
+  const KeptErrno kept_errno;
+  is_emptied_by_kernel = madvise(&process_page, sizeof(process_page), MADV_WIPEONFORK) == 0;
+  pthread_atfork(nullptr, nullptr, &Child);
+}
 
 }  // namespace
 
-void ForkWithoutGate() { is_without_gate.store(true, std::memory_order_relaxed); }
-
-void HandleForks(void (*function)(bool is_usable)) { in_child = function; }
-
-void EnterMutexSection() {
-  if (fork_state.mutexes == 0) {
-    for (;;) {
-      threads_inside.fetch_add(1, std::memory_order_seq_cst);
-      // The forking thread itself may pass the closed gate, because no other thread is inside.
-      if (!is_gate_closed.load(std::memory_order_seq_cst) || fork_state.forks != 0) break;
-      threads_inside.fetch_sub(1, std::memory_order_seq_cst);
-      for (Backoff backoff; is_gate_closed.load(std::memory_order_acquire);) backoff.Wait();
-    }
+bool BeginFirstEvent() {
+  // In a child of a process that had recorded, only the second word is set. Here the first one is set before.
+  if (!has_recorded.load(std::memory_order_acquire)) {
+    uint32_t nothing = ProcessPage::kNothing;
+    process_page.records.compare_exchange_strong(nothing, ProcessPage::kBegins);
+    has_recorded.store(true);
   }
-  ++fork_state.mutexes;
-}
-
-void LeaveMutexSection() {
-  if (--fork_state.mutexes == 0) threads_inside.fetch_sub(1, std::memory_order_release);
-}
-
-bool ReentryGuard::EnterDuringFork() {
-  if (!fork_state.is_outside) return false;
-  if (getpid() != forking_process.load(std::memory_order_relaxed)) {
-    Child();
-    return false;
-  }
-  fork_state.is_outside = false;
+  if (process_page.records.load() == ProcessPage::kNothing) return false;
+  process_page.records.store(ProcessPage::kRecords);
   return true;
 }
 
-void ReentryGuard::LeaveDuringFork() {
-  Fence();
-  if (fork_state.forks == 0) return Leave();  // this thread has forked again, and this is the child
-  fork_state.is_outside = true;
+void HandleForks(void (*function)(bool is_off)) {
+  for (auto& free : in_child) {
+    void (*none)(bool) = nullptr;
+    if (free.compare_exchange_strong(none, function)) return;
+  }
+}
+
+bool SharesParentsMemory() {
+  const KeptErrno kept_errno;
+  // The C library keeps the thread's id in memory, and tells it as a part of the number of the thread's clock, which
+  // the kernel defines: the complement of the id, and three bits. In a child of vfork it is a thread of the parent.
+  clockid_t clock = 0;
+  if (pthread_getcpuclockid(pthread_self(), &clock) != 0) return false;
+  const pid_t thread = ~(clock >> 3);
+  if (thread == syscall(SYS_gettid) || syscall(SYS_tgkill, getpid(), thread, 0) == 0) return false;
+  // A child of clone without CLONE_VM has memory of its own. If that cannot be asked, it counts as its parent's.
+  return syscall(SYS_kcmp, getpid(), getppid(), KCMP_VM, 0, 0) <= 0;
 }
 
 }  // namespace hbmprof::internal

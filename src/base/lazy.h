@@ -1,8 +1,7 @@
 // Lazy: an object that is made at first use and never destroyed, so that threads, exit handlers and signal handlers can
 // use it until the process ends.
-//
-// Unlike a static variable of a function it is safe across a fork: it is made under a Mutex, so a child never has an
-// object that another thread of the parent was making. The constructor of T runs under that Mutex, see mutex.h.
+// It is made under a Mutex, so unlike a static variable of a function it is safe across a fork (fork.h). The
+// constructor of T runs under that Mutex, see mutex.h.
 #ifndef HBMPROF_SRC_BASE_LAZY_H_
 #define HBMPROF_SRC_BASE_LAZY_H_
 

@@ -13,10 +13,9 @@
 namespace hbmprof::internal {
 
 // Calls visit(object) for each loaded object; the program comes first. visit() runs under a lock of the dynamic linker.
-// It may allocate memory, but must not call the dynamic linker or wait for another thread. A fork waits until this
-// function has ended, because the child would otherwise find the lock held. In a forked child (forked_child.h) this
-// function may wait for ever. If visit() throws std::bad_alloc, this function ends and throws it. Takes no Mutex,
-// because a thread that holds the linker's lock may call this function. Any thread may call it.
+// It may allocate memory, but must not call the dynamic linker or wait for another thread. If visit() throws
+// std::bad_alloc, this function ends and throws it. Takes no lock of this library, because a thread that holds the
+// linker's lock may call this function. Any thread may call it, but not in a process that is off (fork.h).
 //
 // The exception does not pass through dl_iterate_phdr: there the C library loads libgcc_s.so.1 to unwind its own frame,
 // and ends the process if it has no memory for that.
@@ -36,9 +35,10 @@ void ForEachLoadedObject(Visit visit) {
       return 1;
     }
   };
-  EnterMutexSection();
-  dl_iterate_phdr(visit_one, &search);
-  LeaveMutexSection();
+  {
+    const Section section;
+    dl_iterate_phdr(visit_one, &search);
+  }
   if (!search.has_memory) throw std::bad_alloc();
 }
 

@@ -1,7 +1,6 @@
 // LockFreeLazy: an object that is made at first use without a lock and without a static-initialization guard. So the
 // code that makes it may load a library or call the dynamic linker: a thread that holds the linker's lock never waits
-// for it. A forked child can make it, even if another thread was making it at the fork. Not in this file: objects that
-// are made under a lock (lazy.h).
+// for it. Not in this file: objects that are made under a lock (lazy.h).
 #ifndef HBMPROF_SRC_BASE_LOCK_FREE_LAZY_H_
 #define HBMPROF_SRC_BASE_LOCK_FREE_LAZY_H_
 

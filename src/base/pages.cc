@@ -101,7 +101,7 @@ void DiscardPages(void* pages, size_t bytes) {
 }
 
 Arena::~Arena() {
-  for (Chunk* chunk = chunks_.load(std::memory_order_relaxed); chunk != nullptr;) {
+  for (Chunk* chunk = chunks_; chunk != nullptr;) {
     Chunk* const next = chunk->next;
     UnmapPages(chunk, chunk->bytes);
     chunk = next;
@@ -110,19 +110,19 @@ Arena::~Arena() {
 
 void* Arena::Allocate(size_t bytes) {
   bytes = Aligned(bytes);
-  Chunk* chunk = chunks_.load(std::memory_order_relaxed);
-  if (chunk == nullptr || bytes > chunk->bytes - chunk->used.load(std::memory_order_relaxed)) {
+  Chunk* chunk = chunks_;
+  if (chunk == nullptr || bytes > chunk->bytes - chunk->used) {
     const size_t chunk_bytes = std::max(kChunkBytes, bytes + sizeof(Chunk));
     auto* const added = static_cast<Chunk*>(MapPages(chunk_bytes));
     if (added == nullptr) return nullptr;
     added->next = chunk;
     added->bytes = chunk_bytes;
-    added->used.store(sizeof(Chunk), std::memory_order_relaxed);
-    chunks_.store(added, std::memory_order_release);
-    chunk = added;
+    added->used = sizeof(Chunk);
+    chunk = chunks_ = added;
   }
-  // The order keeps the caller's writes to the memory behind this one.
-  return reinterpret_cast<char*>(chunk) + chunk->used.fetch_add(bytes, std::memory_order_seq_cst);
+  void* const memory = reinterpret_cast<char*>(chunk) + chunk->used;
+  chunk->used += bytes;
+  return memory;
 }
 
 }  // namespace hbmprof::internal

@@ -3,7 +3,6 @@
 #ifndef HBMPROF_SRC_BASE_PAGES_H_
 #define HBMPROF_SRC_BASE_PAGES_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,8 +37,7 @@ void UnmapRetiredPages(void* pages, size_t bytes);
 // Returns the physical memory to the kernel, unless it is locked. The addresses stay mapped and read as zeros.
 void DiscardPages(void* pages, size_t bytes);
 
-// Bump allocator. Its memory lives as long as the arena. Not thread-safe. If the process forks while another thread is
-// inside any function, the child can use the arena: the memory that this thread took is lost.
+// Bump allocator. Its memory lives as long as the arena. Not thread-safe.
 class Arena {
  public:
   Arena() = default;
@@ -54,12 +52,12 @@ class Arena {
   struct alignas(16) Chunk {
     Chunk* next;
     size_t bytes;
-    std::atomic<size_t> used;  // bytes, including this struct
+    size_t used;  // in bytes, including this struct
   };
   static constexpr size_t kChunkBytes = size_t{64} << 10;
   static constexpr size_t Aligned(size_t bytes) { return (bytes + 15) & ~size_t{15}; }
 
-  std::atomic<Chunk*> chunks_{nullptr};  // the newest first
+  Chunk* chunks_ = nullptr;  // the newest first
 };
 
 }  // namespace hbmprof::internal

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "src/base/delayed_signals.h"
+#include "src/base/fork.h"
 #include "src/base/spin_lock.h"
 
 namespace hbmprof::internal {
@@ -22,7 +23,8 @@ inline SpinLock protected_page_lock;
 // the protection that the dynamic linker has given it: that of its segment, or read-only if the whole page is in the
 // part that is read-only after relocation. (If that part ends inside a page, the rest of that page can have data that
 // the program changes.) Stores nothing if the kernel does not let the page be written. A page of which the headers say
-// nothing stays writable. Takes no lock of the dynamic linker.
+// nothing stays writable. Does nothing in a process that is off (fork.h). Takes no lock of the
+// dynamic linker.
 inline void StoreProtected(ElfW(Addr) base, const ElfW(Phdr) * headers, int count, void** slot, void* value) {
   const auto page_size = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<uintptr_t>(slot);
@@ -41,7 +43,9 @@ inline void StoreProtected(ElfW(Addr) base, const ElfW(Phdr) * headers, int coun
   }
   if (is_read_only) protection = PROT_READ;
   void* const start = reinterpret_cast<void*>(page);
+  if (IsOff()) return;
   const DelayedSignals delayed;
+  const Section section;
   const SpinLockHolder hold(protected_page_lock);
   if (mprotect(start, page_size, protection | PROT_WRITE) != 0) return;
   __atomic_store_n(slot, value, __ATOMIC_RELEASE);

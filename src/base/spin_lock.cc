@@ -10,8 +10,6 @@
 
 namespace hbmprof::internal {
 
-std::atomic<uint32_t> lock_generation{kLockedBit};
-
 void Backoff::WaitLonger() {
   if (waits_ < kSpins + kYields) {
     ++waits_;

@@ -45,37 +45,24 @@ class Backoff {
   long nanoseconds_ = 0;
 };
 
-// The word of a lock that is held. It is another one in each forked child (fork.h), so that a lock which a thread of
-// the parent held is free there. The bit kLockedBit is set in each, so that its low 16 bits are the word of a lock that
-// is one bit of another word (LiveTable::Bucket).
-constexpr uint32_t kLockedBit = 0x8000;
-extern std::atomic<uint32_t> lock_generation __attribute__((visibility("hidden")));
-// In a forked child.
-inline void BeginLockGeneration() {
-  lock_generation.store((lock_generation.load(std::memory_order_relaxed) + 1) | kLockedBit, std::memory_order_relaxed);
-}
-
 // Zero-filled memory is an unlocked SpinLock.
 class ABSL_LOCKABLE SpinLock {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!TryLock()) LockSlow();
   }
-  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
-    const uint32_t held = lock_generation.load(std::memory_order_relaxed);
-    return held_.exchange(held, std::memory_order_acquire) != held;
-  }
+  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return held_.exchange(1, std::memory_order_acquire) == 0; }
   void Unlock() ABSL_UNLOCK_FUNCTION() { held_.store(0, std::memory_order_release); }
 
  private:
   [[gnu::noinline]] void LockSlow() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Backoff backoff;
     do {
-      while (held_.load(std::memory_order_relaxed) == lock_generation.load(std::memory_order_relaxed)) backoff.Wait();
+      while (held_.load(std::memory_order_relaxed) != 0) backoff.Wait();
     } while (!TryLock());
   }
 
-  std::atomic<uint32_t> held_{0};  // lock_generation if a thread of this process holds it
+  std::atomic<uint32_t> held_{0};
 };
 
 class ABSL_SCOPED_LOCKABLE SpinLockHolder {

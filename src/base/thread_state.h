@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "src/base/fork.h"
+
 namespace hbmprof::internal {
 
 // Threads are numbered from 1 to kThreadNumbers in the order of their first use, and then from 1 again.
@@ -21,6 +23,7 @@ struct ThreadState {
   uint16_t recorded;       // its number in recordings (core/ledger/event_log.h); 0: none yet
   uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
   uint32_t probes;         // the number of calls of device probes in progress
+  uint32_t mutexes;        // the number of Mutexes (mutex.h) that it holds or waits for
 
   // Returns !inside && !is_scoped && !has_traceback, by one comparison.
   bool is_common() const {
@@ -51,18 +54,11 @@ uint32_t ThreadNumber();
 // Marks the thread as inside the tracker during its life. `entered()` is false if the thread was inside before: then
 // the event comes from the tracker itself, or from a signal handler that interrupted it, and must not be recorded. The
 // fences keep the compiler from moving code out of the guarded section, as seen by a signal handler.
-//
-// A thread that forks is marked as inside during the fork. In the program's own fork handlers, a guard is entered
-// nevertheless (fork.h).
 class ReentryGuard {
  public:
-  ReentryGuard()
-      : is_in_fork_(thread_state.inside && EnterDuringFork()), entered_(is_in_fork_ || !thread_state.inside) {
-    Enter();
-  }
+  ReentryGuard() : entered_(!thread_state.inside) { Enter(); }
   ~ReentryGuard() {
-    if (!entered_) return;
-    is_in_fork_ ? LeaveDuringFork() : Leave();
+    if (entered_) Leave();
   }
   ReentryGuard(const ReentryGuard&) = delete;
   ReentryGuard& operator=(const ReentryGuard&) = delete;
@@ -79,13 +75,7 @@ class ReentryGuard {
   }
 
  private:
-  // If the thread is marked only because it forks, removes that mark and returns true. In the child, does first what
-  // the fork handler would do, and returns false.
-  [[gnu::cold]] static bool EnterDuringFork();
-  // Sets the mark again.
-  [[gnu::cold]] static void LeaveDuringFork();
-
-  const bool is_in_fork_;
+  const Section section_;
   const bool entered_;
 };
 

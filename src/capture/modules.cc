@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "src/base/descriptor.h"
-#include "src/base/forked_child.h"
 #include "src/base/lazy.h"
 #include "src/base/lines.h"
 #include "src/base/loaded_objects.h"
@@ -28,9 +27,6 @@ namespace {
 struct Listing {
   std::vector<Snapshot::Module> modules;
   bool seen_main = false;
-  // The notes of the next object are read only if they lie in this range.
-  uintptr_t notes_at = 0;
-  size_t notes_bytes = SIZE_MAX;
 };
 
 void AddObject(const dl_phdr_info* info, Listing* listing) {
@@ -39,8 +35,8 @@ void AddObject(const dl_phdr_info* info, Listing* listing) {
   const std::string path = is_main || info->dlpi_name == nullptr ? "" : info->dlpi_name;
   listing->seen_main = true;
 
-  const BuildId read = ReadBuildId(info->dlpi_phdr, info->dlpi_phdr + info->dlpi_phnum, info->dlpi_addr,
-                                   listing->notes_at, listing->notes_bytes, /*may_be_unmapped=*/false);
+  const BuildId read = ReadBuildId(info->dlpi_phdr, info->dlpi_phdr + info->dlpi_phnum, info->dlpi_addr, 0, SIZE_MAX,
+                                   /*may_be_unmapped=*/false);
   std::string build_id;
   for (uint32_t n = 0; n < read.bytes; ++n) {
     build_id += "0123456789abcdef"[read.id[n] >> 4];
@@ -68,47 +64,6 @@ char main_program_path[PATH_MAX];
 [[gnu::constructor(101)]] void ReadMainProgramPath() {
   const ssize_t length = readlink("/proc/self/exe", main_program_path, sizeof(main_program_path) - 1);
   main_program_path[std::max(length, ssize_t{0})] = '\0';
-}
-
-// Lists the objects that /proc/self/maps shows. Reads their program headers from memory. Takes no lock.
-void AddMappedObjects(Listing* listing) {
-  struct Object {
-    std::string path;
-    uintptr_t start;
-    size_t bytes;  // of its first mapping
-    bool has_code = false;
-  };
-  std::vector<Object> objects;  // in the order of their addresses
-  ForEachLine(ReadProcFile("/proc/self/maps"), [&objects](const std::string& line) {
-    unsigned long start;
-    unsigned long limit;
-    unsigned long offset;
-    char permissions[5];
-    int path_at = -1;
-    if (std::sscanf(line.c_str(), "%lx-%lx %4s %lx %*s %*s %n", &start, &limit, permissions, &offset, &path_at) < 4 ||
-        path_at < 0 || permissions[0] != 'r') {
-      return;
-    }
-    const std::string path = line.substr(static_cast<size_t>(path_at));
-    if (path.empty() || (path[0] != '/' && path != "[vdso]")) return;
-    if (offset == 0) objects.push_back({path, start, limit - start});
-    if (!objects.empty() && objects.back().path == path && permissions[2] == 'x') objects.back().has_code = true;
-  });
-  // The main program comes first.
-  std::stable_partition(objects.begin(), objects.end(),
-                        [](const Object& object) { return object.path == main_program_path; });
-  for (const Object& object : objects) {
-    if (!object.has_code) continue;
-    const Headers headers(object.start, /*may_be_unmapped=*/false);
-    dl_phdr_info info = {};
-    info.dlpi_name = object.path.c_str();
-    info.dlpi_addr = headers.bias();
-    info.dlpi_phdr = headers.begin();
-    info.dlpi_phnum = static_cast<ElfW(Half)>(headers.end() - headers.begin());
-    listing->notes_at = object.start;
-    listing->notes_bytes = object.bytes;
-    AddObject(&info, listing);
-  }
 }
 
 bool StartsBefore(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.start; }
@@ -151,11 +106,7 @@ Lazy<History> module_history;  // never destroyed, because profiles are also wri
 
 std::vector<Snapshot::Module> LoadedModules() {
   Listing listing;
-  if (IsForkedChild()) {
-    AddMappedObjects(&listing);
-  } else {
-    ForEachLoadedObject([&listing](const dl_phdr_info& object) { AddObject(&object, &listing); });
-  }
+  ForEachLoadedObject([&listing](const dl_phdr_info& object) { AddObject(&object, &listing); });
   std::vector<Snapshot::Module>& modules = listing.modules;
   for (Snapshot::Module& module : modules) {
     if (module.path.empty()) module.path = main_program_path;

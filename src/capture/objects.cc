@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "src/base/forked_child.h"
 #include "src/base/hash.h"
 #include "src/base/pages.h"
 #include "src/capture/architecture.h"
@@ -111,7 +110,7 @@ class Objects {
     unsigned long long unload_count = 0;
     uint64_t unwind_hash = 0;
     if (build_id.bytes == 0) {
-      if (may_be_unmapped || IsForkedChild()) return kUnidentifiedObject;
+      if (may_be_unmapped) return kUnidentifiedObject;
       unload_count = UnloadCount();
       unwind_hash = HashUnwindData(object);
     }
@@ -149,7 +148,6 @@ class Objects {
       return false;
     }
     if (entry.build_id.bytes == 0) {
-      if (IsForkedChild()) return false;
       const unsigned long long count = UnloadCount();
       if (entry.unload_count.load(std::memory_order_relaxed) == count) return true;
       if (may_be_unmapped || entry.unwind_hash == 0 || HashUnwindData(object) != entry.unwind_hash) return false;

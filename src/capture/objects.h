@@ -11,8 +11,7 @@
 //   equal code, so an id stays valid when its library is loaded again.
 // - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
 //   check. It takes a lock, but one that the dynamic linker never holds while it runs other code. If an object was
-//   unloaded, a hash of the unwind data must be equal (data above 256 KiB are not hashed and count as different). In a
-//   forked child the lock may be held for ever; there these objects have no id.
+//   unloaded, a hash of the unwind data must be equal (data above 256 KiB are not hashed and count as different).
 //
 // A frame that was guessed (RuleWalk::Guess) is an exception: its return address may be an old word of the stack, so
 // another thread may unload its object during the walk. From there on, a walk reads objects other than those loaded at
@@ -107,8 +106,7 @@ class ObjectCheck {
   bool is_guessed_ = false;
 };
 
-// Returns how many objects were unloaded since the process began. Must not be called in a forked child
-// (forked_child.h).
+// Returns how many objects were unloaded since the process began.
 unsigned long long UnloadCount();
 
 // The address at which the kernel starts the process: the entry point of the dynamic linker. 0 if it is not known.

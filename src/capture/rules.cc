@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "src/base/forked_child.h"
 #include "src/base/pages.h"
 #include "src/capture/stack_memory.h"
 
@@ -97,7 +96,7 @@ void PrepareRules() {
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {
   // Before the object is found and identified, so that an equal count means that it is the object whose rule is read.
-  const bool can_count = objects->is_guessed() && !IsForkedChild();
+  const bool can_count = objects->is_guessed();
   const unsigned long long unloaded = can_count ? UnloadCount() : 0;
   LoadedObject object;
   if (!objects->Find(address, &object)) return PackedRule::Of(SignalTrampolineRule(address + 1), 0);

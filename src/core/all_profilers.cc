@@ -14,7 +14,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// The list is changed only under the mutex. A forked child reads it without.
+// The list is changed only under the mutex. The handler of a fork reads it without.
 Mutex profilers_mutex;
 std::atomic<ProfilerImpl*> first_profiler{nullptr};
 
@@ -33,12 +33,14 @@ void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
   SetMaxHostBytes(least);
 }
 
-void StartInChild(bool is_usable) {
+void StartInChild(bool is_off) {
   // A child must not call its parent's driver, whose locks may be held.
   driver_context.store(nullptr);
   device_facts.store(nullptr);
-  EventLog::ForgetThreads();
-  ForEachProfiler([is_usable](ProfilerImpl& impl) { impl.StartInChild(is_usable); });
+  ForEachProfiler([is_off](ProfilerImpl& impl) {
+    if (is_off) return impl.enabled.store(false, std::memory_order_relaxed);
+    impl.probes.DropAll();
+  });
 }
 
 [[gnu::constructor]] void GuardForks() { HandleForks(&StartInChild); }

@@ -1,4 +1,4 @@
-// All profilers of the process. They share the limit of host memory, and a fork concerns all of them (fork.h).
+// All profilers of the process. They share the limit of host memory, and each forked child begins without probes.
 #ifndef HBMPROF_SRC_CORE_ALL_PROFILERS_H_
 #define HBMPROF_SRC_CORE_ALL_PROFILERS_H_
 

@@ -31,7 +31,7 @@ int NameTable::NumberOf(std::string_view name) {
   if (number >= 0) return number;
   const ReentryGuard guard;
   // This thread may hold the lock. Its events are not recorded here either, so the number has no effect.
-  if (!guard.entered()) return 0;
+  if (!guard.entered() || IsOff()) return 0;
   SpinLockHolder hold(lock_);
   number = Find(name);
   if (number >= 0) return number;
@@ -51,7 +51,7 @@ std::vector<std::string> NameTable::All() const {
 void CounterTable::Set(std::string_view name, int64_t value) {
   name = CutText(name, kMaxNameBytes);
   const ReentryGuard guard;
-  if (!guard.entered()) return;  // this thread may hold the mutex
+  if (!guard.entered() || IsOff()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
   const auto found = values_.find(name);
   if (found != values_.end()) {
@@ -70,7 +70,7 @@ ProcessTags::ProcessTags(const Labels& tags) : tags_(LabelsOf(tags)) {}
 
 void ProcessTags::Set(std::string_view key, std::string_view value) {
   const ReentryGuard guard;
-  if (!guard.entered()) return;  // this thread may hold the mutex
+  if (!guard.entered() || IsOff()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
   std::map<std::string, std::string> tags(tags_.begin(), tags_.end());
   for (auto& [name, text] : LabelsOf({{std::string(key), std::string(value)}})) {

@@ -12,7 +12,6 @@
 
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/fork.h"
 #include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
@@ -25,7 +24,7 @@ namespace {
 class OutsideTracker {
  public:
   OutsideTracker() : was_inside_(thread_state.inside) {
-    if (fork_state.mutexes == 0) ReentryGuard::Leave();
+    if (thread_state.mutexes == 0) ReentryGuard::Leave();
   }
   ~OutsideTracker() {
     if (was_inside_) ReentryGuard::Enter();

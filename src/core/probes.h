@@ -56,7 +56,7 @@ class ProbeTable {
     return space == MemorySpace::kDevice ? Ask(static_cast<int>(device)) : DeviceProbe{};
   }
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
-  // destroyed, because another thread of the parent may have been using them.
+  // destroyed, because their destructors could use the device.
   void DropAll();
 
  private:

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "src/core/all_profilers.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
@@ -16,14 +17,15 @@ using internal::GuardCheck;
 using internal::Joined;
 
 Profiler::Profiler(const Options& options)
-    : enabled_(options.enabled), impl_(std::make_unique<internal::ProfilerImpl>(options, enabled_)) {
-  internal::AddProfiler(impl_.get());
+    : enabled_(options.enabled && !internal::IsOff()),
+      impl_(internal::IsOff() ? nullptr : std::make_unique<internal::ProfilerImpl>(options, enabled_)) {
+  if (impl_ != nullptr) internal::AddProfiler(impl_.get());
 }
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
 void Profiler::SetEnabled(bool enabled) {
-  const bool can_record = impl_ != nullptr ? !impl_->has_given_up() : joined_ != nullptr;
+  const bool can_record = (impl_ != nullptr || joined_ != nullptr) && !internal::IsOff();
   enabled_.store(enabled && can_record, std::memory_order_relaxed);
 }
 
@@ -38,14 +40,19 @@ union internal::ProfilerAccess::OffProfiler {
 
 namespace {
 
-internal::ProfilerAccess::OffProfiler off;
+ABSL_CONST_INIT internal::ProfilerAccess::OffProfiler off;
 
 }  // namespace
 
 Profiler& Profiler::Off() { return off.profiler; }
 
 Profiler::~Profiler() {
-  if (impl_ != nullptr) internal::RemoveProfiler(impl_.get());
+  // The tables of a process that is off stay: another thread of the parent may have been changing them.
+  if (internal::IsOff()) {
+    static_cast<void>(impl_.release());
+  } else if (impl_ != nullptr) {
+    internal::RemoveProfiler(impl_.get());
+  }
 }
 
 // A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.
@@ -60,11 +67,11 @@ AllocatorId Profiler::Allocator(std::string_view name) {
 }
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   if (joined_ != nullptr) return Joined(*joined_).SetDeviceProbe(device, std::move(probe), owner);
-  if (impl_ != nullptr) impl_->probes.Set(device, std::move(probe), owner);
+  if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Set(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (joined_ != nullptr) return joined_->RemoveDeviceProbe(device, owner);
-  if (impl_ != nullptr) impl_->probes.Remove(device, owner);
+  if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Remove(device, owner);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
@@ -113,6 +120,11 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return (joined).Function arguments;   \
   return otherwise
 
+// The same for functions that record no event. (An event finds out itself whether the process is off.)
+#define HBMPROF_QUERY(joined, arguments, Function, otherwise) \
+  if (internal::IsOff()) return otherwise;                    \
+  HBMPROF_PASS_ON(joined, arguments, Function, otherwise)
+
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address,
                                                 size_t bytes) {
   if (!enabled()) return false;
@@ -131,21 +143,27 @@ std::optional<int64_t> Profiler::RecordSegmentFree(const Pool& pool, BufferId ad
   HBMPROF_PASS_ON(Joined(*joined_), (pool, address), RecordSegmentFree, std::nullopt);
 }
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
-  HBMPROF_PASS_ON(Joined(*joined_), (id), FindBuffer, std::nullopt);
+  HBMPROF_QUERY(Joined(*joined_), (id), FindBuffer, std::nullopt);
 }
 std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
-  HBMPROF_PASS_ON(Joined(*joined_), (address), FindBufferAt, std::nullopt);
+  HBMPROF_QUERY(Joined(*joined_), (address), FindBufferAt, std::nullopt);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
-  HBMPROF_PASS_ON(Joined(*joined_), (device, space), Stats, DeviceStats());
+  HBMPROF_QUERY(Joined(*joined_), (device, space), Stats, DeviceStats());
 }
-TrackerStats Profiler::GetTrackerStats() const {
-  HBMPROF_PASS_ON(Joined(*joined_), (), GetTrackerStats, TrackerStats());
+TrackerStats Profiler::GetTrackerStats() const { HBMPROF_QUERY(Joined(*joined_), (), GetTrackerStats, TrackerStats()); }
+
+// That of a profiler that cannot record.
+static Snapshot EmptySnapshot() {
+  Snapshot snapshot;
+  if (internal::IsOff()) snapshot.warnings.emplace_back(internal::kOffText);
+  return snapshot;
 }
-Snapshot Profiler::TakeSnapshot() const { HBMPROF_PASS_ON(Joined(*joined_), (), TakeSnapshot, Snapshot()); }
-void Profiler::ResetPeak(DeviceId device) { HBMPROF_PASS_ON(*joined_, (device), ResetPeak, void()); }
+
+Snapshot Profiler::TakeSnapshot() const { HBMPROF_QUERY(Joined(*joined_), (), TakeSnapshot, EmptySnapshot()); }
+void Profiler::ResetPeak(DeviceId device) { HBMPROF_QUERY(*joined_, (device), ResetPeak, void()); }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  HBMPROF_PASS_ON(Joined(*joined_), (device, survivor, kept), DropDevice, void());
+  HBMPROF_QUERY(Joined(*joined_), (device, survivor, kept), DropDevice, void());
 }
 
 #define HBMPROF_FORWARD(Result, Name, parameters, arguments)                   \

@@ -18,13 +18,6 @@ namespace {
 // limit, each shard adds up several records first, at most 64.
 int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(max_live / 65536, 1, 64)); }
 
-// Makes a table anew. Its destructor reads only what is right at every instant of the parent's other threads (fork.h).
-template <typename Table, typename... Arguments>
-void Remake(Table& table, Arguments&&... arguments) {
-  table.~Table();
-  new (&table) Table(std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
@@ -51,13 +44,13 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 // --- Buffers ---
 
-[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
                                                     bool is_uncached) noexcept {
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return false;
   const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id).has_value()); };
   if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
-  const SiteId site = finder_.SiteOf(caller, words, is_uncached);
+  const SiteId site = finder_.SiteOf(caller, word, is_uncached);
   TraceStep(EventStep::kSiteFound);
   if (site != kNoSite) return Enter(live_.Prefetch(id), id, site, static_cast<int64_t>(bytes));
   remove_stale();
@@ -81,7 +74,7 @@ inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
     Resize();
     return removed->bytes;
   };
-  if (!thread_state.inside) {
+  if (!thread_state.inside && HasRecordedHere()) {
     const TrackerSection section;
     return end();
   }
@@ -105,7 +98,7 @@ uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attrib
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, static_cast<int64_t>(bytes), Clamp(attributes), 0) : kNoSite;
+  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
   if (site == kNoSite) Drop(bytes);
   return site + 1;
 }
@@ -134,7 +127,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     if (made.has_value()) return *made;
   }
   const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
-  return RecordUncommon(caller, address.value(), bytes, {bytes, PackAttributes(attributes), current_tags, 0}, false);
+  return RecordUncommon(caller, address.value(), bytes, {PackAttributes(attributes), current_tags, 0}, false);
 }
 
 bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
@@ -152,10 +145,15 @@ std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferI
   return bytes;
 }
 
+PoolNumber ProfilerImpl::MakePoolNumber(const Pool& pool) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() ? sites_.pools().FindOrMake(pool) : PoolNumber{0};
+}
+
 bool ProfilerImpl::RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address,
                                  size_t bytes) noexcept {
   const PoolNumber own = sites_.pools().Find(Clamp(pool));
-  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().FindOrMake(Clamp(from));
+  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().Find(Clamp(from));
   return RecordBlockFrom(caller, pool, number, address, bytes);
 }
 
@@ -187,7 +185,7 @@ void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes)
 PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  if (number == 0 || has_given_up()) return {};
+  if (number == 0 || IsOff()) return {};
   pools_.Settle();
   return internal::StatsOf(ledger_.Totals(number), "");
 }
@@ -197,12 +195,12 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
 bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
   const GuardedEvent event(*this);
   LiveRecord live;
-  if (!event.is_recorded() || !live_.Find(id.value(), &live)) return false;
+  if (!event.is_recorded() || !IsBuffer(id) || !live_.Find(id.value(), &live)) return false;
   const SiteKey key = sites_.Key(live.site);
   Attributes attributes = key.attributes;
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, live.bytes, Clamp(attributes), key.from);
+  const SiteId site = SiteOf(caller, Clamp(attributes), key.from);
   if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
@@ -211,7 +209,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, 0, Clamp({device, kind}), 0);
+  const SiteId site = SiteOf(caller, Clamp({device, kind}), 0);
   finder_.CountTruncated();
   return site;
 }
@@ -248,7 +246,7 @@ std::optional<LiveBuffer> ProfilerImpl::FindBlock(const Pool& pool, BufferId add
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   LiveRecord record;
-  if (number == 0 || !Pools::IsBlockAddress(address.value()) ||
+  if (IsOff() || number == 0 || !Pools::IsBlockAddress(address.value()) ||
       !live_.Find(Pools::IdOfBlock(number, address.value()), &record)) {
     return std::nullopt;
   }
@@ -284,35 +282,17 @@ TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
   const ReentryGuard guard;
+  pools_.Settle();
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
 void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
-  if (has_given_up()) return;
   std::vector<uint64_t> ids;
   for (const BufferId id : kept) ids.push_back(id.value());
   std::sort(ids.begin(), ids.end());
   pools_.DropDevice(device, survivor, ids);
   for (Backoff backoff; !Resize();) backoff.Wait();
-}
-
-void ProfilerImpl::StartInChild(bool is_usable) {
-  probes.DropAll();
-  if (!is_usable) {
-    has_given_up_.store(true, std::memory_order_relaxed);
-    enabled.store(false, std::memory_order_relaxed);
-    return;
-  }
-  // The site cache, too: each site must be in the new ledger before its events (Ledger::MakeCells).
-  Remake(pools_, sites_, live_, ledger_);
-  Remake(ledger_, sites_, FlushEvery(max_live_));
-  Remake(live_);
-  finder_.StartInChild();
-  for (auto* counter :
-       {&reentrant_events_, &foreign_frees_, &refused_frees_, &replaced_records_, &dropped_records_, &dropped_bytes_}) {
-    counter->store(0, std::memory_order_relaxed);
-  }
 }
 
 }  // namespace hbmprof::internal

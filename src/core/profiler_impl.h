@@ -109,39 +109,36 @@ class ProfilerImpl {
   // the tracker.
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
-  // In a forked child. Removes all probes. If `is_usable`, makes the tables of events anew and sets the counters to 0.
-  // Otherwise turns recording off for ever; the contents of these tables are then undefined.
-  void StartInChild(bool is_usable);
-  bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
-
  private:
   // An event of a thread that may be inside the tracker, from its begin to its end: enters the tracker, and leaves it.
   class GuardedEvent {
    public:
-    explicit GuardedEvent(ProfilerImpl& profiler) : profiler_(profiler) {
+    explicit GuardedEvent(ProfilerImpl& profiler)
+        : profiler_(profiler), is_recorded_(guard_.entered() && BeginEvent()) {
       if (!guard_.entered()) profiler.reentrant_events_.fetch_add(1, std::memory_order_relaxed);
     }
     ~GuardedEvent() {
-      if (guard_.entered()) profiler_.finder_.CountTruncated();
+      if (is_recorded_) profiler_.finder_.CountTruncated();
     }
     GuardedEvent(const GuardedEvent&) = delete;
     GuardedEvent& operator=(const GuardedEvent&) = delete;
     // Returns whether the event is recorded. It is not if the thread was inside the tracker (then it is counted), or if
-    // the process is a forked child that cannot record.
-    bool is_recorded() const { return guard_.entered() && !profiler_.has_given_up(); }
+    // the process is off (fork.h).
+    bool is_recorded() const { return is_recorded_; }
 
    private:
     const ReentryGuard guard_;
     ProfilerImpl& profiler_;
+    const bool is_recorded_;
   };
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Records an allocation with this id and these words of its site. If there is no space for it, the record of its id,
+  // Records an allocation with this id and this word of its site. If there is no space for it, the record of its id,
   // whose free was not recorded, ends to make it.
-  bool Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept;
+  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept;
   // The same, if the site is not cached or the thread may be inside the tracker.
-  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWords words,
+  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
                                         bool is_uncached) noexcept;
   // Enters a record, and returns whether it was entered: if not, it is dropped.
   bool Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
@@ -152,9 +149,13 @@ class ProfilerImpl {
     const Attributes attributes = UnpackAttributes(Clamp({pool.device, MemoryKind::kDevice, pool.allocator}));
     return {attributes.device, attributes.allocator};
   }
+  // Returns the number of a pool that has none yet. Returns 0 if there are too many, or if nothing is recorded now.
+  [[gnu::cold]] PoolNumber MakePoolNumber(const Pool& pool);
   // Returns the id of a block. Returns 0 if there are too many pools, or if no block can have this address.
   uint64_t IdOfBlock(const Pool& pool, BufferId address) {
-    const PoolNumber number = sites_.pools().FindOrMake(Clamp(pool));
+    const Pool named = Clamp(pool);
+    PoolNumber number = sites_.pools().Find(named);
+    if (number == 0) number = MakePoolNumber(named);
     if (number == 0 || address.is_null() || !Pools::IsBlockAddress(address.value())) return 0;
     return Pools::IdOfBlock(number, address.value());
   }
@@ -165,12 +166,12 @@ class ProfilerImpl {
     if (id == 0) return !address.is_null() && Drop(bytes);
     const Pool named = Clamp(pool);
     const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
-    return Record(caller, id, bytes, {bytes, PackAttributes(attributes), current_tags, from});
+    return Record(caller, id, bytes, {PackAttributes(attributes), current_tags, from});
   }
 
-  // The site of an event that is recorded now. `bytes` and `attributes` are within their limits.
-  SiteId SiteOf(const Caller& caller, int64_t bytes, uint64_t attributes, PoolNumber from) {
-    return finder_.SiteOf(caller, {static_cast<uint64_t>(bytes), attributes, current_tags, from});
+  // The site of an event that is recorded now. `attributes` are within their limits.
+  SiteId SiteOf(const Caller& caller, uint64_t attributes, PoolNumber from) {
+    return finder_.SiteOf(caller, {attributes, current_tags, from});
   }
   // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
   bool CountReplaced(bool is_removed);
@@ -181,7 +182,6 @@ class ProfilerImpl {
   }
   // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
   bool Resize() { return live_.Resize(ledger_.live_records()); }
-  static_assert(2 * LiveTable::kMaxBytes <= SiteWords::kMaxBlockBytes, "SiteTable rounds sizes up to a power of two");
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
@@ -206,7 +206,6 @@ class ProfilerImpl {
   mutable Pools pools_;
 
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
-  std::atomic<bool> has_given_up_{false};
   std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> refused_frees_{0};
@@ -222,17 +221,17 @@ inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id
   return added == Pools::Added::kReplaced ? CountReplaced(true) : Drop(static_cast<size_t>(bytes));
 }
 
-inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, const SiteWords& words) noexcept {
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept {
   bool is_uncached = false;
-  if (thread_state.is_common()) {
+  if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id);
     if (finder_.is_usable() && HasCapacity(bytes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, words, &is_uncached);
+      const SiteId site = finder_.CachedSiteOf(caller, word, &is_uncached);
       if (site != kNoSite) return Enter(position, id, site, static_cast<int64_t>(bytes));
     }
   }
-  return RecordUncommon(caller, id, bytes, words, is_uncached);
+  return RecordUncommon(caller, id, bytes, word, is_uncached);
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
@@ -241,7 +240,7 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
   if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
-  return Record(caller, id.value(), bytes, {bytes, attributes, current_tags, 0});
+  return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
 }
 
 inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {

@@ -25,23 +25,17 @@ SiteFinder::SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger)
       sites_(sites),
       ledger_(ledger) {}
 
-void SiteFinder::StartInChild() {
-  cache_.~SiteCache();
-  new (&cache_) SiteCache;
-  truncated_stacks_.store(0, std::memory_order_relaxed);
-}
-
-SiteId SiteFinder::SiteOf(const Caller& caller, SiteWords words, bool is_uncached) {
-  if (is_uncached) return SiteOfNewStack(caller, nullptr, words);
+SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached) {
+  if (is_uncached) return SiteOfNewStack(caller, nullptr, word);
   const Caller& start = StartOfStack(caller);
   const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
   const Path* const path = capture_.FindPath(start, max_depth_);
   // A truncated stack is looked up only by SiteOfStack, which counts it.
   if (path != nullptr && !path->truncated) {
-    const SiteId known = cache_.Find(KeyOf(*path, names, words));
+    const SiteId known = cache_.Find(KeyOf(*path, names, word));
     if (known != kNoSite) return known;
   }
-  return names.digest == 0 ? SiteOfNewStack(start, path, words) : SiteOfNamedStack(start, path, words, names);
+  return names.digest == 0 ? SiteOfNewStack(start, path, word) : SiteOfNamedStack(start, path, word, names);
 }
 
 void SiteFinder::CountTruncated() {
@@ -57,34 +51,34 @@ void SiteFinder::CountTruncated() {
   return {current_traceback->hash, current_traceback};
 }
 
-SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWords& words) {
-  if (names.digest == 0) return {path.hash, words};
+SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
+  if (names.digest == 0) return {path.hash, word};
   // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
   // never freed.
   const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
-  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, words};
+  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
 }
 
-[[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words,
+[[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word,
                                                       const NamedFrames& names) {
   PythonWorkspace* workspace = AcquirePythonWorkspace();
-  if (workspace == nullptr) return SiteOfNewStack(caller, path, words);
+  if (workspace == nullptr) return SiteOfNewStack(caller, path, word);
   const CapturedStack native =
       path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
   const CapturedStack merged = names.traceback != nullptr
                                    ? AppendTraceback(native, *names.traceback, max_depth_, workspace)
                                    : MergePythonFrames(caller, native, max_depth_, workspace);
-  const SiteId site = SiteOfStack(merged, words);
+  const SiteId site = SiteOfStack(merged, word);
   ReleasePythonWorkspace(workspace);
-  // A truncated stack is not cached here, because SiteOf would not count it; a site of a rounded size: see SiteOfStack.
-  if (native.path != nullptr && !merged.truncated && site != kNoSite && sites_.At(site).words == words) {
-    cache_.Store(KeyOf(*native.path, names, words), site);
+  // A truncated stack is not cached here, because SiteOf would not count it.
+  if (native.path != nullptr && !merged.truncated && site != kNoSite) {
+    cache_.Store(KeyOf(*native.path, names, word), site);
   }
   return site;
 }
 
-[[gnu::noinline]] SiteId SiteFinder::SiteOfNewStack(const Caller& caller, const Path* path, SiteWords words) {
-  if (path != nullptr) return SiteOfStack(CapturedStack(*path), words);
+[[gnu::noinline]] SiteId SiteFinder::SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word) {
+  if (path != nullptr) return SiteOfStack(CapturedStack(*path), word);
   const bool knows_python = HasPython();
   // The frames are captured into this function's frame or, if the thread's stack may be too small for them, into pages.
   // If there is no memory for these, the stack is truncated.
@@ -96,23 +90,21 @@ SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, con
     if (pages == nullptr) depth = kFewFrames;
   }
   void* const buffer = pages != nullptr ? pages : __builtin_alloca(static_cast<size_t>(depth) * sizeof(uintptr_t));
-  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, static_cast<uintptr_t*>(buffer), depth), words);
+  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, static_cast<uintptr_t*>(buffer), depth), word);
   UnmapPages(pages, bytes);
   // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
-  return HasPython() && !knows_python ? SiteOf(caller, words) : site;
+  return HasPython() && !knows_python ? SiteOf(caller, word) : site;
 }
 
-SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWords words) {
+SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWord word) {
   if (stack.truncated) has_truncated_stack = true;
   const Hash128 hash = SiteTable::HashOf(stack);
-  const SiteCache::Key key(hash, words);
+  const SiteCache::Key key(hash, word);
   SiteId site = cache_.Find(key);
   if (site == kNoSite) {
     const StackRecord* record = sites_.InternStack(stack, hash);
-    site = record != nullptr ? sites_.InternSite(words.WithStack(record)) : sites_.OtherSite(words);
+    site = record != nullptr ? sites_.InternSite(word.WithStack(record)) : sites_.OtherSite(word);
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
-    // A site with a rounded size is not cached: the site table decides when to round.
-    if (!(sites_.At(site).words == words) && !sites_.At(site).stack->is_other) return site;
     cache_.Store(key, site);
   }
   return site;

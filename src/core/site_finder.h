@@ -25,11 +25,11 @@ class SiteFinder {
   // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. The ledger
   // has cells for it. It is SiteTable::OtherSite if there is no place for another one. Returns kNoSite if the host has
   // no memory. `is_uncached`: from CachedSiteOf for this event.
-  SiteId SiteOf(const Caller& caller, SiteWords words, bool is_uncached = false);
+  SiteId SiteOf(const Caller& caller, SiteWord word, bool is_uncached = false);
   // The common case of SiteOf: returns the site if the process has no Python, the stack is not truncated, and its path
   // and its site are cached. Otherwise returns kNoSite. Sets `*is_uncached` if the process has no Python and the path
   // is not cached. REQUIRES: is_usable() and thread_state was common.
-  [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWords words, bool* is_uncached) const;
+  [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const;
   // Returns false if there is no memory for the site cache. Then no site is cached.
   bool is_usable() const { return cache_.is_usable(); }
 
@@ -38,9 +38,6 @@ class SiteFinder {
   int64_t truncated_stacks() const { return truncated_stacks_.load(std::memory_order_relaxed); }
   const char* unwinder() const { return capture_.name(); }
   bool reads_python() const { return reads_python_; }
-
-  // In a forked child: forgets the cached sites, because the new ledger has no cells for them.
-  void StartInChild();
 
  private:
   // Frames that fit on the smallest stack.
@@ -52,13 +49,13 @@ class SiteFinder {
     const Traceback* traceback = nullptr;
   };
   NamedFrames NamedFramesOf(const Caller& caller) const;
-  static SiteCache::Key KeyOf(const Path& path, const NamedFrames& names, const SiteWords& words);
+  static SiteCache::Key KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word);
   // These two find a site that SiteOf has not found in the cache. `path`: of the native stack; null if it is not
   // cached.
-  SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWords words);
-  SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWords words, const NamedFrames& names);
-  // Finds the site in the site cache. Or finds or makes it and its cells, and caches it unless its size is rounded.
-  SiteId SiteOfStack(const CapturedStack& stack, SiteWords words);
+  SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word);
+  SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word, const NamedFrames& names);
+  // Finds the site in the site cache. Or finds or makes it and its cells, and caches it.
+  SiteId SiteOfStack(const CapturedStack& stack, SiteWord word);
 
   const int max_depth_;
   const StackCapture capture_;
@@ -69,12 +66,12 @@ class SiteFinder {
   std::atomic<int64_t> truncated_stacks_{0};
 };
 
-inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWords words, bool* is_uncached) const {
+inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const {
   if (__builtin_expect(HasPython(), 0) != 0) return kNoSite;  // common events have no traceback
   const Path* const path = capture_.FindPath(caller, max_depth_);
   *is_uncached = path == nullptr;
   if (path == nullptr || path->truncated) return kNoSite;
-  return cache_.FindInUsable(SiteCache::Key(path->hash, words));
+  return cache_.FindInUsable(SiteCache::Key(path->hash, word));
 }
 
 }  // namespace hbmprof::internal

@@ -85,7 +85,6 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
-    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     sample.alloc_objects = totals.alloc_objects;
     sample.alloc_bytes = totals.alloc_bytes;
     sample.peak_objects = totals.peak_objects;
@@ -192,7 +191,7 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
   const DeviceProbe probe = probes.Ask(device, space);
-  if (!has_given_up()) pools_.Settle();
+  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
@@ -202,7 +201,7 @@ Snapshot ProfilerImpl::TakeSnapshot() const {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   std::vector<PoolTotals> pools;
-  if (!has_given_up()) pools_.Settle();
+  pools_.Settle();
   ledger_.Snapshot(&sites, &accounts, &pools);
 
   hbmprof::Snapshot snapshot;

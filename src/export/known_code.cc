@@ -204,8 +204,14 @@ FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_v
   binary = binary.substr(0, kMostBytes);
   if ((name.empty() && binary.empty()) || MatchesAny(kNotCode, name)) return {};
   if (IsIdleMemoryFrame(name)) return {CodeRole::kLibrary, kIdleName};
-  if (EndsWith(source, ".py") || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
-  const Binary parts(binary);
+  // PyTorch names the code that it generates as FILE.py:codegen(NAME).
+  const bool is_python = EndsWith(source, ".py") || source.find(".py:") != source.npos;
+  if (is_python || (!source.empty() && source.front() == '<')) return OwnerOfPython(source);
+  // The script that pip makes for a command of a package, such as `vllm`.
+  const size_t end = source.rfind('/');
+  const bool is_in_bin = end != source.npos && EndsWith(source.substr(0, end), "/bin");
+  if (is_in_bin && name == "<module>") return {CodeRole::kPackage, source.substr(end + 1)};
+  const Binary parts(binary.empty() ? source : binary);
   for (const CodeRole role : {CodeRole::kLibrary, CodeRole::kFramework, CodeRole::kRuntime}) {
     for (const KnownLibrary& library : kKnownLibraries) {
       if (library.role == role && parts.IsOf(library)) return OwnerIn(library, name);

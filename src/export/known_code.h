@@ -46,7 +46,7 @@ struct FrameOwner {
 };
 
 // Returns what a frame belongs to. `source` is the function's source file, `binary` the path of the binary. Texts that
-// are not known are empty. Only the first 4096 bytes of a text count.
+// are not known are empty. Without a binary, `source` may be one. Only the first 4096 bytes of a text count.
 FrameOwner OwnerOf(std::string_view name, std::string_view source, std::string_view binary);
 
 // Returns the name under which a frame is shown if it counts as own code: "backward: AddmmBackward0 [PyTorch]" for an

@@ -271,9 +271,8 @@ class ProfileWriter {
   struct Row {
     uint32_t stack;  // id
     MemoryKind kind;
-    int64_t device;       // label value; 0: no such label
-    int64_t allocator;    // likewise
-    int64_t block_bytes;  // likewise
+    int64_t device;     // label value; 0: no such label
+    int64_t allocator;  // likewise
     const Tags* tags;
     std::array<int64_t, kSampleTypeCount> values;
     const Snapshot::Sample* ages;             // the ages of its buffers; null: none
@@ -324,7 +323,7 @@ class ProfileWriter {
   // Hash of the fields that LookTheSame compares.
   static uint64_t HashOf(const Row& row) {
     const uint64_t words[] = {row.stack, static_cast<uint64_t>(row.device), static_cast<uint64_t>(row.allocator),
-                              static_cast<uint64_t>(row.kind), static_cast<uint64_t>(row.block_bytes)};
+                              static_cast<uint64_t>(row.kind)};
     uint64_t hash = HashWords(words, std::size(words));
     for (const auto& [key, value] : *row.tags) {
       hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), hash));
@@ -333,7 +332,15 @@ class ProfileWriter {
   }
   static bool LookTheSame(const Row& a, const Row& b) {
     return a.stack == b.stack && a.device == b.device && a.allocator == b.allocator && a.kind == b.kind &&
-           a.block_bytes == b.block_bytes && *a.tags == *b.tags;
+           *a.tags == *b.tags;
+  }
+
+  // Returns the mean size of the row's allocations, as the heap profiles of other languages have it; 0: it has none.
+  int64_t MeanBytes(const Row& row) const {
+    const auto [objects, bytes] = std::pair(row.values[0], row.values[1]);
+    return row.kind == MemoryKind::kPool || stacks_[row.stack].frames == &small_stacks_ || objects <= 0
+               ? 0
+               : std::max<int64_t>(bytes / objects, 0);
   }
 
   void AddValues(const Row& row, Row* sum) {
@@ -390,7 +397,7 @@ class ProfileWriter {
     stacks_.push_back({&small_stacks_});
     for (size_t i = kept; i < rows->size(); ++i) {
       const Row& row = (*rows)[i];
-      const Row first = {stack, row.kind, row.device, 0, 0, &no_tags_, {}, nullptr};
+      const Row first = {stack, row.kind, row.device, 0, &no_tags_, {}, nullptr};
       AddValues(row, &merged.try_emplace({row.device, row.kind}, first).first->second);
     }
     rows->resize(kept, Row());
@@ -437,7 +444,6 @@ class ProfileWriter {
                        sample.kind,
                        InternOnce(snapshot_.devices[sample.device].name, devices_[sample.device]),
                        InternOnce(snapshot_.allocators[sample.allocator], allocators_[sample.allocator]),
-                       sample.kind == MemoryKind::kPool ? 0 : sample.block_bytes,
                        &WrittenTags(sample.tags),
                        values,
                        HasAges(sample) ? &sample : nullptr};
@@ -611,10 +617,10 @@ class ProfileWriter {
                      InternOnce(MemoryKindName(row.kind), kinds[static_cast<size_t>(row.kind)]));
       if (row.allocator != 0) WriteTextLabel(message, InternOnce("allocator", allocator_key), row.allocator);
       for (const auto& [key, value] : *row.tags) WriteTextLabel(message, strings_.Intern(key), strings_.Intern(value));
-      if (row.block_bytes != 0) {
+      if (const int64_t bytes = MeanBytes(row); bytes != 0) {
         Message<LabelField> label(message, SampleField::kLabel);
         label.add_int64(LabelField::kKey, bytes_key);
-        label.add_int64(LabelField::kNum, row.block_bytes);
+        label.add_int64(LabelField::kNum, bytes);
         label.add_int64(LabelField::kNumUnit, bytes_key);
       }
       if (row.ages != nullptr) WriteAges(*row.ages, message);

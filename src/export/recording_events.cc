@@ -28,7 +28,12 @@ int IdShift(const RecordedEvent* events, size_t count, EventPrediction predictio
 }  // namespace
 
 int64_t EventPrediction::BytesOf(RecordedKind kind, uint32_t site) const {
-  return HasSite(kind) && site < sites_.size() ? sites_[site].block_bytes : 0;
+  return HasSite(kind) && site != kNoRecordedSite ? sizes_[site % kSizes] : 0;
+}
+
+void EventPrediction::SetLast(const RecordedEvent& event) {
+  last_ = event;
+  if (HasSite(event.kind) && event.site != kNoRecordedSite) sizes_[event.site % kSizes] = event.bytes;
 }
 
 int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string* out) {
@@ -76,7 +81,7 @@ int64_t RunWriter::Append(const RecordedEvent* events, size_t count, std::string
   return time;
 }
 
-RunReader::RunReader(ByteReader* block, const std::vector<SitePrediction>& sites, const EventLimits& limits)
+RunReader::RunReader(ByteReader* block, const std::vector<uint32_t>& sites, const EventLimits& limits)
     : prediction_(sites), limits_(&limits) {
   left_ = block->Varint();
   time_ = block->Signed();

@@ -14,30 +14,27 @@
 
 namespace hbmprof::internal {
 
-// The properties of a site by which the values of its events are predicted.
-struct SitePrediction {
-  int64_t block_bytes = 0;
-  bool is_block = false;
-};
-
 // Predicts values of the next event of a run from the events before it. Writer and reader make the same predictions, so
 // a value that is predicted is not written.
 class EventPrediction {
  public:
-  explicit EventPrediction(const std::vector<SitePrediction>& sites) : sites_(sites) {}
+  explicit EventPrediction(const std::vector<uint32_t>& sites) : sites_(sites) {}
 
   // The bytes of an event of this kind and site.
   int64_t BytesOf(RecordedKind kind, uint32_t site) const;
   // The id of an event of this site.
-  uint64_t& IdOf(uint32_t site) { return ids_[site < sites_.size() ? static_cast<size_t>(sites_[site].is_block) : 0]; }
+  uint64_t& IdOf(uint32_t site) { return ids_[site < sites_.size() ? static_cast<size_t>(sites_[site] != 0) : 0]; }
   // Must be called after each event.
-  void SetLast(const RecordedEvent& event) { last_ = event; }
+  void SetLast(const RecordedEvent& event);
   const RecordedEvent& last() const { return last_; }
 
  private:
-  const std::vector<SitePrediction>& sites_;
+  static constexpr uint32_t kSizes = 128;
+
+  const std::vector<uint32_t>& sites_;
   RecordedEvent last_;
-  uint64_t ids_[2] = {};  // of the last event of a site, and of a site of blocks
+  int64_t sizes_[kSizes] = {};  // by the number of the site modulo kSizes: of its last event
+  uint64_t ids_[2] = {};        // of the last event of a site, and of a site of blocks
 };
 
 inline bool HasSite(RecordedKind kind) {
@@ -49,13 +46,13 @@ inline bool HasBuffer(RecordedKind kind) { return HasSite(kind) && kind != Recor
 // Writes runs. A run is a sequence of events in order of their times.
 class RunWriter {
  public:
-  explicit RunWriter(const std::vector<SitePrediction>& sites) : sites_(sites) {}
+  explicit RunWriter(const std::vector<uint32_t>& sites) : sites_(sites) {}
 
   // Appends a run of `count` > 0 events to `out`. Returns the time of its last event.
   int64_t Append(const RecordedEvent* events, size_t count, std::string* out);
 
  private:
-  const std::vector<SitePrediction>& sites_;
+  const std::vector<uint32_t>& sites_;
   // The columns of a run. They are members so that their memory is used again.
   std::string flags_, times_, site_numbers_, ids_, bytes_, threads_;
 };
@@ -77,7 +74,7 @@ class RunReader {
  public:
   // Reads the header of a run from `block`, and moves `block` to the end of the run. `block`'s bytes, `sites` and
   // `limits` must outlive the object.
-  RunReader(ByteReader* block, const std::vector<SitePrediction>& sites, const EventLimits& limits);
+  RunReader(ByteReader* block, const std::vector<uint32_t>& sites, const EventLimits& limits);
 
   // Reads the next event. Returns false at the end of the run, or if the run is damaged.
   bool Next(RecordedEvent* event);

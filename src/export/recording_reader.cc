@@ -150,7 +150,6 @@ class FileRecordingReader : public RecordingReader {
   const FileParts file_;
   int64_t file_bytes_ = 0;
   RecordingTables tables_;
-  std::vector<SitePrediction> predictions_;
   EventLimits limits_;
   std::vector<DriverSample> samples_;
   std::vector<LostEvents> lost_;
@@ -262,7 +261,6 @@ absl::Status FileRecordingReader::ReadBlocks() {
   }
   if (tables_.names.allocators.empty()) tables_.names.allocators.emplace_back();
   if (tables_.tag_sets.empty()) tables_.tag_sets.emplace_back();
-  predictions_ = PredictionsOf(tables_);
   limits_ = LimitsOf(tables_);
   std::stable_sort(samples_.begin(), samples_.end(),
                    [](const DriverSample& a, const DriverSample& b) { return a.time < b.time; });
@@ -360,7 +358,8 @@ void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
   uint32_t runs = 0;
   uint64_t left = entry.header.count;
   while (bytes.left() != 0) {
-    auto run = std::make_unique<OpenRun>(OpenRun{RunReader(&bytes, predictions_, limits_), block, run_count_++, {}});
+    auto run =
+        std::make_unique<OpenRun>(OpenRun{RunReader(&bytes, tables_.site_pools, limits_), block, run_count_++, {}});
     const uint64_t count = run->reader.left();
     const bool is_valid =
         !run->reader.is_damaged() && count <= left && ++runs <= kMaxRunsPerBlock && block->Charge(kRunOverheadBytes);

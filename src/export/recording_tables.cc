@@ -130,7 +130,7 @@ void Fields(Visit& visit, T& value) {
     StatsFields(visit, value);
   } else if constexpr (std::is_same_v<Type, SiteEntry>) {
     auto& sample = value.sample;
-    visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.block_bytes,
+    visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags,
           sample.alloc_objects, sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects,
           sample.inuse_bytes, sample.pool_peak_objects, sample.pool_peak_bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
@@ -248,7 +248,7 @@ bool IsValidSite(const SiteEntry& site, const Snapshot& names) {
   return site.sample.stack < names.stacks.size() && site.sample.device < names.devices.size() &&
          site.sample.allocator < std::max<size_t>(1, names.allocators.size()) &&
          static_cast<int>(site.sample.kind) < kMemoryKindCount && site.pool <= names.allocators.size() &&
-         site.sample.block_bytes >= 0 && site.sample.block_bytes <= kMaxEventBytes && AreSorted(site.sample.tags);
+         AreSorted(site.sample.tags);
 }
 
 bool IsValidModule(const Snapshot::Module& module) { return module.start <= module.limit; }
@@ -390,7 +390,7 @@ std::vector<std::string> TablesWriter::NewElements(const RecordingTables& tables
   put(Section::kSites, tables.sites.size(), &counts_.sites, [&](size_t i, std::string* out) {
     const uint32_t pool = i < tables.site_pools.size() ? tables.site_pools[i] : 0;
     Writer{out}(SiteEntry{tables.sites[i], pool});
-    sites_.push_back({tables.sites[i].block_bytes, pool != 0});
+    sites_.push_back(pool);
   });
   put_list(Section::kTagSets, tables.tag_sets, &counts_.tag_sets);
   put_list(Section::kThreads, tables.threads, &counts_.threads);
@@ -424,14 +424,6 @@ bool AddTablesBlock(std::string_view contents, RecordingTables* tables) {
     }
   }
   return bytes.ok();
-}
-
-std::vector<SitePrediction> PredictionsOf(const RecordingTables& tables) {
-  std::vector<SitePrediction> sites;
-  sites.reserve(tables.sites.size());
-  for (size_t i = 0; i < tables.sites.size(); ++i)
-    sites.push_back({tables.sites[i].block_bytes, tables.site_pools[i] != 0});
-  return sites;
 }
 
 EventLimits LimitsOf(const RecordingTables& tables) {

@@ -21,7 +21,7 @@ class TablesWriter {
   // 1 MiB each. There are none if nothing is new.
   std::vector<std::string> NewElements(const RecordingTables& tables);
   // The elements to which events may refer after the calls of NewElements so far.
-  const std::vector<SitePrediction>& sites() const { return sites_; }
+  const std::vector<uint32_t>& sites() const { return sites_; }
   const EventLimits& limits() const { return limits_; }
 
  private:
@@ -42,7 +42,7 @@ class TablesWriter {
   std::string header_;  // as last written
   Counts counts_;
   std::unordered_set<uint64_t> functions_;  // addresses
-  std::vector<SitePrediction> sites_;
+  std::vector<uint32_t> sites_;
   EventLimits limits_;
 };
 
@@ -50,8 +50,7 @@ class TablesWriter {
 // do not exist, or does not continue the tables. Then only the elements before the first wrong one are added.
 bool AddTablesBlock(std::string_view contents, RecordingTables* tables);
 
-// Return what a RunReader needs.
-std::vector<SitePrediction> PredictionsOf(const RecordingTables& tables);
+// Returns what a RunReader needs, besides the kinds of the sites.
 EventLimits LimitsOf(const RecordingTables& tables);
 
 std::string SampleBytes(const DriverSample& sample);

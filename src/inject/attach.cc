@@ -30,7 +30,6 @@
 #include "src/base/control_protocol.h"
 #include "src/base/driver_slot.h"
 #include "src/base/fork.h"
-#include "src/base/forked_child.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
@@ -158,8 +157,7 @@ AttachCode SetSlots() {
   return kAttached;
 }
 
-// The libraries stay loaded, because their references are restored later. They are found by dlopen: its lock is free in
-// a forked child, unlike that of dl_iterate_phdr, and forks do not wait for this thread (ForkWithoutGate).
+// The libraries stay loaded, because their references are restored later.
 void SetReportReferences() {
   int found = 0;
   const auto set_of = [&](const char* file, void* (*hook_by_name)(const char*), bool with_own) {
@@ -241,7 +239,7 @@ AttachCode Attach(const char* options) {
   if (options != nullptr && process == 0) {
     if (const AttachCode code = TakeOptions(options); code != kAttached) return code;
   }
-  ForkWithoutGate();
+  if (!BeginEvent()) return kAttachForkedChild;
   // Before the profiler is made, so that a process without the channel writes no profile.
   PrepareCudaTracking();
   SetAttachRequests(&kRequests);

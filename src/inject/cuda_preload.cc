@@ -15,6 +15,7 @@
 #include "src/api/recording/capture_range.h"
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
@@ -27,6 +28,7 @@
 namespace hbmprof::internal {
 
 void PrepareCudaTracking() {
+  if (IsOff()) return;
   SetOutputVariables("HBMPROF_CUDA_OUTPUT", "HBMPROF_CUDA_INTERVAL");
   StartTorchBlocks();
   StartTensorflowBlocks();
@@ -45,12 +47,7 @@ void CudaTrackingStarts() {
   });
 }
 
-bool CudaCallIsTracked() {
-  if (ProfilerAccess::ImplOf(Profiler::Default()).has_given_up()) return false;
-  StartExitWriterInChild();
-  KeepStateAtPythonEnd();
-  return true;
-}
+void CudaCallIsTracked() { KeepStateAtPythonEnd(); }
 
 void CudaProfilerCalled(bool starts) {
   // Read once: getenv must not run while another thread calls setenv.
@@ -61,7 +58,7 @@ void CudaProfilerCalled(bool starts) {
     if (!Completes([&] { choice = ReadCaptureChoice(nullptr); })) return;
     captures.store(choice.is_profiler_api ? kYes : kNo);
   }
-  if (captures.load() == kNo) return;
+  if (captures.load() == kNo || IsOff()) return;
   PrepareCudaTracking();
   if (starts) {
     BeginCaptureRange("cudaProfilerStart");

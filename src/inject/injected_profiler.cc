@@ -60,6 +60,7 @@ struct DriverMemory {
 __thread DriverMemory last_found __attribute__((tls_model("initial-exec"))) = {};
 
 std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
+  if (IsOff()) return std::nullopt;
   const auto memory = [](const DriverMemory& known) {
     return known.record().is_null() ? std::nullopt : std::optional<DriverMemory>(known);
   };
@@ -87,6 +88,7 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   return memory(now);
 }
 
+// REQUIRES: !IsOff().
 ProfilerImpl& Impl() { return ProfilerAccess::ImplOf(Profiler::Default()); }
 
 // Makes the memory a segment of the pool of this name, unless it is a segment already. Returns the pool whose segment
@@ -157,7 +159,6 @@ int Start() {
   return Completes([] {
     Profiler::Default();
     StartThreads();
-    StartExitWriterInAllChildren();
     WriteBeforeOlderExitHandlers();
   });
 }
@@ -285,6 +286,10 @@ class LinkedProbe {
 
 int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argument, void (*end)(void*),
                    const void* owner) {
+  if (IsOff()) {
+    end(argument);
+    return 1;
+  }
   std::shared_ptr<LinkedProbe> linked;
   if (!Completes([&] { linked = std::make_shared<LinkedProbe>(probe, argument, end); })) {
     end(argument);
@@ -297,7 +302,7 @@ int SetDeviceProbe(DeviceId device, InjectedProfiler::Probe* probe, void* argume
 }
 
 void RemoveDeviceProbe(DeviceId device, const void* owner) {
-  Impl().probes.Remove(device, owner, /*is_replaceable=*/true);
+  if (!IsOff()) Impl().probes.Remove(device, owner, /*is_replaceable=*/true);
 }
 
 int SetCounter(const char* name, size_t name_size, int64_t value) {
@@ -337,7 +342,7 @@ void ResetPeak(DeviceId device) noexcept { Profiler::Default().ResetPeak(device)
 
 int DropDevice(DeviceId device, int32_t survivor, const BufferId* kept, size_t count) {
   // The driver's wrapped calls end the records of its devices.
-  if (Impl().probes.HasFixed(device)) return 1;
+  if (IsOff() || Impl().probes.HasFixed(device)) return 1;
   return Completes([&] {
     std::optional<AllocatorId> allocator;
     if (survivor >= 0) allocator = static_cast<AllocatorId>(survivor);
@@ -369,7 +374,7 @@ int FindBufferAt(BufferId address, InjectedProfiler::Receive* receive, void* arg
 }
 
 void RecordFailureOfCaller(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) noexcept {
-  RecordFailure(Impl(), caller, device, space, bytes);
+  if (!IsOff()) RecordFailure(Impl(), caller, device, space, bytes);
 }
 
 // Calls act(), which returns an absl::Status, for a function that returns the code.
@@ -448,6 +453,7 @@ constexpr InjectedProfiler kTable = MakeTable();
 }  // namespace
 
 DriverBlock RecordKnownDriverBlock(const Caller& caller, const Pool& pool, uint64_t address, uint64_t bytes) {
+  if (IsOff()) return DriverBlock::kDropped;
   if (Impl().FindBlock(pool, BufferId(address)).has_value()) return DriverBlock::kLive;
   return Impl().RecordBlockIn(caller, pool, pool, BufferId(address), bytes) ? DriverBlock::kRecorded
                                                                             : DriverBlock::kDropped;
@@ -479,9 +485,11 @@ std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
   return memory->live.attributes.device;
 }
 
-int64_t ReservedBytes(const Pool& pool) { return Impl().ReservedBytes(pool); }
-int64_t AllocatedBytes(const Pool& pool) { return Impl().StatsOf(pool).bytes_allocated; }
-void EndDriverBlocks(const Pool& pool) { Impl().EndBlocks(pool); }
+int64_t ReservedBytes(const Pool& pool) { return IsOff() ? 0 : Impl().ReservedBytes(pool); }
+int64_t AllocatedBytes(const Pool& pool) { return IsOff() ? 0 : Impl().StatsOf(pool).bytes_allocated; }
+void EndDriverBlocks(const Pool& pool) {
+  if (!IsOff()) Impl().EndBlocks(pool);
+}
 
 void CudaMemoryUnmaps(uint64_t address, size_t bytes) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));

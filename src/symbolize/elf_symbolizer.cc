@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,6 +21,8 @@
 
 #include "hbmprof/pprof.h"
 #include "src/base/descriptor.h"
+#include "src/base/fork.h"
+#include "src/base/lazy.h"
 #include "src/base/mutex.h"
 #include "src/base/never_destroyed.h"
 #include "src/symbolize/demangle.h"
@@ -220,22 +221,6 @@ std::string CacheKey(const Snapshot::Module& module) {
 // again at the next use, because that is cheap and the file can be restored. Thread-safe.
 class SymbolCache {
  public:
-  explicit SymbolCache(pid_t owner, SymbolCache* previous) : owner_(owner), previous_(previous) {}
-
-  // Returns the cache of this process. A forked child gets a new, empty one, because another thread can hold the lock
-  // of the parent's cache during the fork.
-  static SymbolCache& Get() {
-    static std::atomic<SymbolCache*> current{nullptr};
-    SymbolCache* cache = current.load(std::memory_order_acquire);
-    const pid_t self = getpid();
-    while (cache == nullptr || cache->owner_ != self) {
-      auto* fresh = new SymbolCache(self, cache);
-      if (current.compare_exchange_strong(cache, fresh, std::memory_order_acq_rel)) return *fresh;
-      delete fresh;
-    }
-    return *cache;
-  }
-
   std::vector<Symbolizer::Name> Symbolize(const std::vector<Snapshot::Module>& modules,
                                           const std::vector<uint64_t>& addresses) {
     struct Segment {
@@ -272,15 +257,13 @@ class SymbolCache {
       const MutexLock lock(mutex_);
       if (const auto found = tables_.find(key); found != tables_.end()) return found->second.get();
     }
-    // Reads without the lock: a large file takes up to seconds, and a fork waits for each thread that holds a Mutex.
+    // Reads without the lock: a large file takes up to seconds.
     std::unique_ptr<SymbolTable> table = ReadSymbols(module);
     if (table == nullptr) return nullptr;
     const MutexLock lock(mutex_);
     return tables_.try_emplace(key, std::move(table)).first->second.get();
   }
 
-  const pid_t owner_;
-  [[maybe_unused]] SymbolCache* const previous_;  // of the parent process: not used, only reachable for leak checkers
   Mutex mutex_;
   std::unordered_map<std::string, std::unique_ptr<SymbolTable>> tables_ ABSL_GUARDED_BY(mutex_);
 };
@@ -289,8 +272,12 @@ class CachedElfSymbolizer final : public Symbolizer {
  public:
   std::vector<Name> Symbolize(const std::vector<Snapshot::Module>& modules,
                               const std::vector<uint64_t>& addresses) override {
-    return SymbolCache::Get().Symbolize(modules, addresses);
+    // In a process that is off, the lock of the cache may be held for ever (fork.h).
+    return IsOff() ? std::vector<Name>(addresses.size()) : cache_.Get().Symbolize(modules, addresses);
   }
+
+ private:
+  Lazy<SymbolCache> cache_;
 };
 
 // Not a static variable of a function, because such a variable has a lock, which another thread can hold while the

@@ -69,8 +69,8 @@ inline int64_t InUse(hbmprof::Profiler& profiler, std::string_view device) {
 inline std::vector<uint64_t> StackOf(const hbmprof::Profiler& profiler, size_t bytes) {
   const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
   for (const auto& sample : snapshot.samples) {
-    if (sample.block_bytes == static_cast<int64_t>(bytes) && sample.kind != hbmprof::MemoryKind::kPool &&
-        sample.inuse_objects != 0) {
+    if (sample.inuse_objects != 0 && sample.inuse_bytes == static_cast<int64_t>(bytes) * sample.inuse_objects &&
+        sample.kind != hbmprof::MemoryKind::kPool) {
       return snapshot.stacks[sample.stack].return_addresses;
     }
   }

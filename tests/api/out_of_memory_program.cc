@@ -237,9 +237,8 @@ int main(int argc, char** argv) {
     const std::unique_ptr<hbmprof::SimulatedDevice> second = NewDevice("sim:1");
     hbmprof::TrackingAllocator other(*second);
     ReportNameless(allocator, other);
-  } else if (mode == "many" || mode == "many_twice") {
+  } else if (mode == "many") {
     FailOnMany(number);
-    if (mode == "many_twice") InChild([&] { FailOnMany(number); });
   } else if (mode == "fragments") {
     Fragment(allocator);
   } else {

@@ -2,7 +2,7 @@
 //
 //   output_program leak                ends
 //   output_program hold COMMAND...     runs a command and ends
-//   output_program forks N             N forked children record 1 byte more and end, all at once
+//   output_program forks N             before it records, N forked children record 1 byte and end, all at once
 //   output_program reopen FILE         closes standard error, opens FILE (which gets its number), writes a line to it
 //   output_program broken COMMAND...   becomes a command whose standard error is a pipe without a reader
 //   output_program nobody COMMAND...   becomes a command of the user nobody
@@ -104,13 +104,16 @@ int main(int argc, char** argv) {
     execv(argv[2], argv + 2);
     Fail(argv[2]);
   }
+  if (mode == "forks") {
+    hbmprof_enabled();  // makes the profiler, whose file the children inherit
+    ForkMany(std::atoi(argv[2]));
+  }
   hbmprof_record_alloc(&memory[0], 1000, 0);
   if (mode == "hold") return Run(argv + 2);
   if (mode == "exec") {
     execv(argv[2], argv + 2);
     Fail(argv[2]);
   }
-  if (mode == "forks") ForkMany(std::atoi(argv[2]));
   if (mode == "reopen") {
     close(STDERR_FILENO);
     Require(open(argv[2], O_CREAT | O_WRONLY, 0644) == STDERR_FILENO, "open");

@@ -253,10 +253,8 @@ TEST_F(RecordingTest, LargeTablesAtTheStartDoNotFillTheFile) {
   EXPECT_EQ(Count(*reader, RecordedKind::kAlloc), 1);
 }
 
+// Switching a log on counts as recording, also if there is no event.
 TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer ends a forked child that starts a thread";
-#endif
 #if defined(__SANITIZE_ADDRESS__)
   // At the fork, the thread that writes the parent's recording may hold the lock of this allocator.
   GTEST_SKIP() << "the address sanitizer's allocator may be locked for ever in the child of many threads";
@@ -264,10 +262,14 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   ASSERT_TRUE(StartRecording(directory_ + "/parent.hbmrec").ok());
   const pid_t child = fork();
   if (child == 0) {
-    const bool has_none = StopRecording().code() == absl::StatusCode::kFailedPrecondition;
-    const bool starts = StartRecording(directory_ + "/child.hbmrec").ok();
-    Profiler::Default().RecordAlloc(BufferId(4096), 1, {});
-    _exit(has_none && starts && StopRecording().ok() ? 0 : 1);
+    alarm(10);
+    const auto is_refused = [](const absl::Status& status) {
+      return status.code() == absl::StatusCode::kFailedPrecondition;
+    };
+    _exit(is_refused(StopRecording()) && is_refused(StartRecording(directory_ + "/child.hbmrec")) &&
+                  is_refused(SaveFlightRecording(directory_ + "/flight.hbmrec"))
+              ? 0
+              : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -275,11 +277,8 @@ TEST_F(RecordingTest, ForkedChildIsNotRecorded) {
   Allocate(2);
   ASSERT_TRUE(StopRecording().ok());
   const std::unique_ptr<RecordingReader> parent = Open(directory_ + "/parent.hbmrec");
-  const std::unique_ptr<RecordingReader> own = Open(directory_ + "/child.hbmrec");
-  ASSERT_TRUE(parent != nullptr && own != nullptr);
+  ASSERT_NE(parent, nullptr);
   EXPECT_EQ(Count(*parent, RecordedKind::kAlloc), 2);
-  EXPECT_EQ(Count(*own, RecordedKind::kAlloc), 1);
-  EXPECT_EQ(own->tables().names.process_id, child);
 }
 
 // The flight recorder of Profiler::Default().
@@ -480,22 +479,6 @@ TEST_F(FlightTest, DoesNotReplaceARecordingOfThisProcess) {
   const std::unique_ptr<RecordingReader> recording = Open(directory_ + "/a.hbmrec");
   ASSERT_NE(recording, nullptr);
   EXPECT_EQ(Count(*recording, RecordedKind::kAlloc), 3) << "the profile's flight recording has not replaced it";
-}
-
-TEST_F(FlightTest, ForkedChildHasNoRecorder) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the child of a process with threads uses malloc and starts a thread";
-#endif
-  ASSERT_TRUE(internal::StartFlightRecorder(Impl(), 100'000, /*nanos=*/0));
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool records = StartRecording(directory_ + "/child.hbmrec").ok() && StopRecording().ok();
-    const absl::Status flight = SaveFlightRecording(directory_ + "/flight.hbmrec");
-    _exit(records && flight.code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -871,6 +871,18 @@ TEST_F(CudaDriverAdapterTest, ResetKeepsMemoryOfOtherContexts) {
   EXPECT_EQ(ForeignFrees(), 0);
 }
 
+TEST_F(CudaDriverAdapterTest, ResetKeepsStreamOrderedSegmentsButNotTheirBlocks) {
+  AllocAsync(0x4000, 4096);
+  const Pool pool = {profiler_.Device("GPU:0"), profiler_.Allocator("pool")};
+  ASSERT_TRUE(profiler_.RecordSegment(pool, BufferId(uint64_t{0x4000}), 4096));
+  ASSERT_TRUE(profiler_.RecordBlock(pool, BufferId(uint64_t{0x4000}), 100));
+  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
+  EXPECT_EQ(InUse(), 4096);
+  EXPECT_EQ(profiler_.Stats(pool.device).idle_bytes, 4096);
+  Free(0x4000);
+  EXPECT_EQ(InUse(), 0);
+}
+
 TEST_F(CudaDriverAdapterTest, ContextEndUnmapsTilesOfItsArrays) {
   const auto make_array = [&] {
     adapter_.Allocate(
@@ -1155,34 +1167,6 @@ TEST_F(CudaDriverAdapterTest, PoolCreatedWhileOffIsListed) {
   int count = 0;
   adapter_.ForEachPool(1, [&](const void*) { ++count; });
   EXPECT_EQ(count, 1);
-}
-
-TEST_F(CudaDriverAdapterTest, ChildDestroysPoolThatThreadOfParentQueries) {
-  void* pool = Handle(0x50);
-  const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
-  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
-  std::atomic<bool> queries{false};
-  std::atomic<bool> ends{false};
-  std::thread reader([&] {
-    adapter_.ForEachPool(1, [&](const void*) {
-      queries = true;
-      while (!ends) std::this_thread::yield();
-    });
-  });
-  while (!queries) std::this_thread::yield();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(5);
-    int count = 0;
-    adapter_.ForEachPool(1, [&](const void*) { ++count; });
-    const int result = adapter_.DestroyPool([] { return kSuccess; }, pool);
-    _exit(count == 1 && result == kSuccess ? 0 : 1);
-  }
-  int status = -1;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  ends = true;
-  reader.join();
 }
 
 TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {

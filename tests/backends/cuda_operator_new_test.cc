@@ -56,7 +56,7 @@ TEST(CudaOperatorNewTest, FirstUseAndLaterOnesAreRecorded) {
   is_on = false;
   int64_t objects = 0;
   for (const hbmprof::Snapshot::Sample& sample : hbmprof::Profiler::Default().TakeSnapshot().samples) {
-    if (sample.block_bytes != kBytes) continue;
+    if (sample.alloc_bytes != static_cast<int64_t>(kBytes) * sample.alloc_objects) continue;
     EXPECT_EQ(sample.kind, hbmprof::MemoryKind::kManaged);
     objects += sample.inuse_objects;
   }

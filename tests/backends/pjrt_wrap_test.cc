@@ -291,7 +291,7 @@ TEST_F(PjrtOwnership, ExecutionOnTwoDevicesHasOutputOnEach) {
       const std::map<std::string, std::string> tags(sample.tags.begin(), sample.tags.end());
       EXPECT_EQ(tags.at("executable"), "pair");
       EXPECT_EQ(tags.at("call_location"), "model.py:17");
-      EXPECT_EQ(tags.at("shape"), "u8[" + std::to_string(sample.block_bytes) + "]");
+      EXPECT_EQ(tags.at("shape"), "u8[" + std::to_string(sample.inuse_bytes / sample.inuse_objects) + "]");
     }
     EXPECT_THAT(stacks, ::testing::SizeIs(4));
     EXPECT_THAT(stacks, ::testing::Each(stacks.at(0)));

@@ -1,23 +1,27 @@
-// In a forked child all locks are free, also those that another thread of the parent held.
+// Which process records: each test runs in a process of its own, because the state of a process never goes back.
 
+#include "src/base/fork.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <filesystem>
-#include <iterator>
 #include <thread>
-#include <vector>
 
 #include "gtest/gtest.h"
-#include "src/base/forked_child.h"
 #include "src/base/mutex.h"
-#include "src/base/spin_lock.h"
+#include "src/base/thread_state.h"
 
 namespace hbmprof::internal {
 namespace {
+
+int ResultOf(pid_t child) {
+  int status = -1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
 
 // Runs `body` in a forked child and returns its exit code. The child is killed after 10 s.
 template <typename Body>
@@ -27,121 +31,136 @@ int RunInChild(const Body& body) {
     alarm(10);
     _exit(body());
   }
-  int status = -1;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  return ResultOf(child);
 }
 
-TEST(ForkTest, ChildHasFreeMutexesAndConsistentData) {
-  Mutex outer;
-  Mutex inner;
-  int first = 0;
-  int second = 0;
-  std::atomic<bool> held{false};
-  std::thread holder([&] {
-    MutexLock hold(outer);
-    ++first;
-    held.store(true);
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    MutexLock hold_inner(inner);  // while the fork waits
-    ++second;
-  });
-  while (!held.load()) std::this_thread::yield();
-  const int result = RunInChild([&] {
-    MutexLock hold(outer);
-    MutexLock hold_inner(inner);
-    return first == 1 && second == 1 ? 7 : 8;
-  });
-  holder.join();
-  EXPECT_EQ(result, 7);
-  MutexLock hold(outer);
-  EXPECT_EQ(second, 1);
+constexpr int kRecords = 1;
+constexpr int kIsOff = 2;
+constexpr int kContradicts = 3;
+
+// What this process does with an event.
+int Answer() {
+  const bool was_off = IsOff();
+  const bool records = BeginEvent();
+  return records == was_off || records != HasRecordedHere() ? kContradicts : records ? kRecords : kIsOff;
 }
 
-TEST(ForkTest, ChildHasFreeSpinLocks) {
-  SpinLock lock;
-  std::atomic<bool> held{false};
-  std::atomic<bool> stop{false};
-  std::thread holder([&] {
-    SpinLockHolder hold(lock);
-    held.store(true);
-    while (!stop.load()) std::this_thread::yield();
-  });
-  while (!held.load()) std::this_thread::yield();
-  const auto can_lock = [&lock]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return lock.TryLock(); };
-  // The fork does not wait for the lock.
-  EXPECT_EQ(RunInChild([&] {
-              {
-                SpinLockHolder hold(lock);
-                if (RunInChild([&] { return can_lock() ? 7 : 8; }) != 7) return 9;
-                if (can_lock()) return 10;
-              }
-              return can_lock() ? 7 : 8;
-            }),
-            7);
-  EXPECT_FALSE(can_lock()) << "in the parent, the lock is still held";
-  stop.store(true);
-  holder.join();
-  EXPECT_TRUE(can_lock());
-}
+int AnswerOfChild() { return RunInChild(&Answer); }
 
-TEST(ForkTest, ThreadsLockMutexesWhileOthersFork) {
-  Mutex mutex;
-  int64_t count = 0;
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) {
-    threads.emplace_back([&] {
-      while (!stop.load()) {
-        MutexLock hold(mutex);
-        ++count;
-      }
-    });
-  }
-  std::vector<std::thread> forkers;
-  std::atomic<int> failures{0};
-  for (int i = 0; i < 2; ++i) {
-    forkers.emplace_back([&] {
-      for (int fork_number = 0; fork_number < 100; ++fork_number) {
-        const int result = RunInChild([&] {
-          MutexLock hold(mutex);
-          return 7;
-        });
-        if (result != 7) failures.fetch_add(1);
-      }
-    });
-  }
-  for (std::thread& forker : forkers) forker.join();
-  stop.store(true);
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(failures.load(), 0);
-  MutexLock hold(mutex);
-  EXPECT_GT(count, 0);
-}
-
-TEST(ForkTest, IsForkedChildOnlyIfParentHadOtherThreads) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer has a thread of its own";
-#endif
-  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0);
-  std::thread([] {}).join();
-  // The kernel may still list the thread for a moment after it has ended.
-  const std::filesystem::path threads = "/proc/self/task";
-  while (std::distance(std::filesystem::directory_iterator(threads), {}) != 1) std::this_thread::yield();
-  EXPECT_EQ(RunInChild([] { return IsForkedChild() ? 1 : 0; }), 0) << "a thread that has ended holds no lock";
-  std::atomic<bool> stop{false};
-  std::thread other([&] {
-    while (!stop.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  });
+TEST(ForkTest, ChildOfAProcessThatHasRecordedNothingRecords) {
+  EXPECT_EQ(AnswerOfChild(), kRecords);
+  // And so does a child of such a child, until the child itself records.
   EXPECT_EQ(RunInChild([] {
-              if (!IsForkedChild()) return 1;
-              // A lock that was held during the fork is also held in the children of the child.
-              return RunInChild([] { return IsForkedChild() ? 0 : 2; });
+              if (AnswerOfChild() != kRecords || Answer() != kRecords) return kContradicts;
+              return AnswerOfChild();
             }),
-            0);
+            kIsOff);
+}
+
+TEST(ForkTest, ChildrenOfAProcessThatHasRecordedAreOff) {
+  EXPECT_EQ(RunInChild([] {
+              if (Answer() != kRecords) return kContradicts;
+              return RunInChild([] { return Answer() == kIsOff ? AnswerOfChild() : kContradicts; });
+            }),
+            kIsOff);
+}
+
+// The kernel empties the page, so no handler of pthread_atfork is needed.
+TEST(ForkTest, ChildWithoutForkHandlersIsOff) {
+  EXPECT_EQ(RunInChild([] {
+              if (Answer() != kRecords) return kContradicts;
+              const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+              if (child == 0) syscall(SYS_exit_group, Answer());
+              return ResultOf(child);
+            }),
+            kIsOff);
+}
+
+TEST(ForkTest, ChildOfVforkHasTheStateOfItsParent) {
+  EXPECT_EQ(RunInChild([] {
+              if (Answer() != kRecords) return kContradicts;
+              const pid_t child = vfork();
+              if (child == 0) _exit(HasRecordedHere() && !IsOff() ? kRecords : kIsOff);
+              return ResultOf(child);
+            }),
+            kRecords);
+}
+
+// Calls hold(wait) in another thread, and forks while that thread is in wait().
+template <typename Hold>
+int AnswerOfChildWhile(const Hold& hold) {
+  std::atomic<bool> is_held{false};
+  std::atomic<bool> stop{false};
+  std::thread holder([&] {
+    hold([&] {
+      is_held.store(true);
+      while (!stop.load()) std::this_thread::yield();
+    });
+  });
+  while (!is_held.load()) std::this_thread::yield();
+  const int answer = AnswerOfChild();
   stop.store(true);
-  other.join();
-  EXPECT_FALSE(IsForkedChild());
+  holder.join();
+  return answer;
+}
+
+TEST(ForkTest, ChildIsOffIfAThreadHeldALock) {
+  static Mutex mutex;
+  EXPECT_EQ(AnswerOfChildWhile([](const auto& wait) {
+              const MutexLock hold(mutex);
+              wait();
+            }),
+            kIsOff);
+  EXPECT_EQ(AnswerOfChildWhile([](const auto& wait) {
+              const ReentryGuard guard;
+              wait();
+            }),
+            kIsOff);
+  EXPECT_EQ(AnswerOfChild(), kRecords) << "the locks are free again";
+  EXPECT_EQ(RunInChild([] {
+              const MutexLock hold(mutex);
+              return AnswerOfChild();
+            }),
+            kIsOff)
+      << "the forking thread itself";
+}
+
+TEST(ForkTest, FirstEventsOfManyThreadsAreAllRecorded) {
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(RunInChild([] {
+                std::atomic<int> ready{0};
+                std::atomic<int> recorded{0};
+                std::thread threads[4];
+                for (std::thread& thread : threads) {
+                  thread = std::thread([&] {
+                    ready.fetch_add(1);
+                    while (ready.load() < 4) continue;
+                    if (BeginEvent()) recorded.fetch_add(1);
+                  });
+                }
+                for (std::thread& thread : threads) thread.join();
+                return recorded.load();
+              }),
+              4);
+  }
+}
+
+// A child is never one that records although its parent's event had begun.
+TEST(ForkTest, ChildSeesAFirstEventThatHasBegun) {
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(RunInChild([i] {
+                static std::atomic<bool> has_begun{false};
+                std::thread other([] {
+                  BeginEvent();
+                  has_begun.store(true);
+                });
+                for (int spins = 0; spins < i * 20; ++spins) std::atomic_signal_fence(std::memory_order_seq_cst);
+                const int result = RunInChild([] { return has_begun.load() && Answer() != kIsOff ? 7 : 0; });
+                other.join();
+                return result;
+              }),
+              0);
+  }
 }
 
 }  // namespace

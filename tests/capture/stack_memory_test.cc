@@ -267,19 +267,19 @@ void RecordMany(Profiler& profiler) {
 // Records each kind of event of a pool, with few blocks and with many.
 void UsePools(Profiler& profiler) {
   const auto at = [](uint64_t kib) { return BufferId((uint64_t{1} << 40) + (kib << 10)); };
+  const hbmprof::Pool outer = {hbmprof::kDefaultDevice, hbmprof::AllocatorId{1}};
+  const hbmprof::Pool inner = {hbmprof::kDefaultDevice, hbmprof::AllocatorId{2}};
   for (const uint64_t blocks : {4, 300}) {
     const size_t bytes = blocks << 10;
-    for (uint64_t i = 0; i < blocks; ++i) profiler.RecordBlock(at(2 * i), 1024);  // before the segments
-    profiler.RecordSegment(at(0), bytes);
-    profiler.RecordSegment(at(blocks), bytes);
-    profiler.RecordBlock(at(blocks - 1), 1024);        // its free was not recorded
-    profiler.RecordBlockResize(at(blocks - 2), 3000);  // extends into the second segment
-    profiler.RecordSegment(at(0), 1024);               // a block becomes a segment
-    profiler.RecordBlock(at(0), 512);
-    profiler.MergeSegments(at(0), at(blocks));
-    profiler.SplitSegment(at(0), bytes / 2);
-    profiler.RecordResize(at(blocks / 2), bytes);
-    profiler.RecordBlockFree(at(2));
+    profiler.RecordSegment(outer, at(0), bytes);
+    profiler.RecordSegment(outer, at(blocks), bytes);
+    for (uint64_t i = 0; i < 2 * blocks; ++i) profiler.RecordBlock(outer, at(i), 1024);
+    profiler.RecordBlock(outer, at(blocks - 1), 1024);  // its free was not recorded
+    profiler.RecordBlockResize(outer, at(blocks - 2), 3000);
+    profiler.RecordSegment(inner, at(0), 1024);  // a block becomes a segment
+    profiler.RecordBlock(inner, at(0), 512);
+    profiler.RecordResize(at(blocks), bytes / 2);
+    profiler.RecordBlockFree(outer, at(2));
     profiler.RecordAllocAt(profiler.KeepSite(hbmprof::Caller::OfThisFunction(), 64, {}), at(4000), 64);
     profiler.RecordFree(at(0));
     profiler.DropDevice(hbmprof::kDefaultDevice);

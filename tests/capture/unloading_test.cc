@@ -227,22 +227,6 @@ TEST(UnloadingTest, LibraryAroundOldStackWordsHasItsOwnFrames) {
   LoadAroundOldWords(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE);
 }
 
-// In the child of a process with several threads, the dynamic linker cannot be queried for unloaded libraries.
-TEST(UnloadingTest, UnidentifiedLibraryInForkedChildHasItsOwnFrames) {
-  std::promise<void> done;
-  std::thread other([&done] { done.get_future().wait(); });
-  const pid_t child = fork();
-  if (child == 0) {
-    LoadAroundOldWords(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  done.set_value();
-  other.join();
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-}
-
 TEST(UnloadingTest, RebuiltLibraryOfSameNameHasItsOwnFrames) {
   const std::string path = testing::TempDir() + "capture_plugin_" + std::to_string(getpid()) + ".so";
   for (int round = 0; round < 6; ++round) {
@@ -518,79 +502,6 @@ TEST(ModulesTest, KeepUnloadedLibraryUntilItsAddressIsReused) {
     EXPECT_EQ(module.path, FRAME_LIBRARY_LARGE);
   }
   EXPECT_EQ(covering, 1);
-}
-
-// Forks while the process has another thread: the child then takes no lock of the dynamic linker (forked_child.h).
-// The other thread waits during the fork, because a thread that starts holds locks of a sanitizer's allocator.
-pid_t ForkWithAnotherThread() {
-  std::promise<void> starts;
-  std::promise<void> ends;
-  auto other = std::make_unique<std::thread>([&starts, ended = ends.get_future()] {
-    starts.set_value();
-    ended.wait();
-  });
-  starts.get_future().wait();
-  const pid_t child = fork();
-  if (child == 0) {
-    static_cast<void>(other.release());  // the child does not have this thread
-  } else {
-    ends.set_value();
-    other->join();
-  }
-  return child;
-}
-
-TEST(ModulesTest, AreTheSameInForkedChild) {
-  const std::vector<Snapshot::Module> expected = LoadedModules();
-  const pid_t child = ForkWithAnotherThread();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    const std::vector<Snapshot::Module> modules = LoadedModules();
-    const auto same = [](const Snapshot::Module& a, const Snapshot::Module& b) {
-      // The kernel names files without symbolic links.
-      return a.start == b.start && a.limit == b.limit && a.offset == b.offset && a.bias == b.bias &&
-             a.build_id == b.build_id && (a.path == b.path || a.path == std::filesystem::canonical(b.path));
-    };
-    const bool is_same = std::equal(modules.begin(), modules.end(), expected.begin(), expected.end(), same);
-    for (size_t i = 0; !is_same && i < modules.size(); ++i) {
-      std::fprintf(stderr, "%#lx-%#lx +%#lx bias %#lx %s %s\n", static_cast<unsigned long>(modules[i].start),
-                   static_cast<unsigned long>(modules[i].limit), static_cast<unsigned long>(modules[i].offset),
-                   static_cast<unsigned long>(modules[i].bias), modules[i].path.c_str(), modules[i].build_id.c_str());
-    }
-    _exit(is_same ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-}
-
-// A program may map files that are not loaded libraries.
-TEST(ModulesTest, DamagedFileIsMappedInForkedChild) {
-  struct {
-    ElfW(Ehdr) header = {};
-    ElfW(Phdr) segments[2] = {};
-  } file;
-  std::memcpy(file.header.e_ident, ELFMAG, SELFMAG);
-  file.header.e_phoff = sizeof(file.header);
-  file.header.e_phnum = 2;
-  file.segments[0].p_type = PT_LOAD;
-  file.segments[0].p_flags = PF_R | PF_X;
-  file.segments[0].p_memsz = sizeof(file);
-  file.segments[1].p_type = PT_NOTE;
-  file.segments[1].p_vaddr = uintptr_t{1} << 40;  // far beyond the end of the file
-  file.segments[1].p_memsz = 100;
-  const int descriptor = memfd_create("damaged", 0);
-  ASSERT_EQ(write(descriptor, &file, sizeof(file)), static_cast<ssize_t>(sizeof(file)));
-  void* const mapped = mmap(nullptr, sizeof(file), PROT_READ | PROT_EXEC, MAP_PRIVATE, descriptor, 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  close(descriptor);
-  const pid_t child = ForkWithAnotherThread();
-  ASSERT_GE(child, 0);
-  if (child == 0) _exit(LoadedModules().empty() ? 1 : 0);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  munmap(mapped, sizeof(file));
 }
 
 TEST(ModulesTest, BuildIdIsEmptyIfLibraryHasNone) {

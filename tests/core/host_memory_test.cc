@@ -194,7 +194,7 @@ TEST(HostMemory, BuffersSegmentsAndTagsKeepToTheLimit) {
   EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 8 * live);
   int64_t segments = 0;
   for (uint64_t i = 0; i < 200000; ++i) {
-    if (profiler.RecordSegment(BufferId((uint64_t{1} << 50) + i * 4096), 4096)) ++segments;
+    if (profiler.RecordSegment({}, BufferId((uint64_t{1} << 50) + i * 4096), 4096)) ++segments;
   }
   EXPECT_LT(segments, 200000);
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 2000000 - live + 200000 - segments);
@@ -218,8 +218,8 @@ TEST(HostMemory, TinyLimitRecordsNothing) {
   options.max_host_bytes = 1;
   Profiler profiler(options);
   EXPECT_FALSE(profiler.RecordAlloc(At(1), 10));
-  EXPECT_FALSE(profiler.RecordSegment(At(2), 10));
-  EXPECT_FALSE(profiler.RecordBlock(At(3), 10));
+  EXPECT_FALSE(profiler.RecordSegment({}, At(2), 10));
+  EXPECT_FALSE(profiler.RecordBlock({}, At(3), 10));
   EXPECT_FALSE(profiler.RecordFree(At(1)));
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 3);
   EXPECT_EQ(profiler.GetTrackerStats().dropped_bytes, 30);

@@ -213,7 +213,7 @@ class LedgerTest : public ::testing::Test {
  protected:
   SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, bool in_pool = false) {
     const uintptr_t pc = 0x400000 + sites_.size();
-    return sites_.InternSite({StackAt(sites_, &pc), 0, {device, kind, {}}, 0, in_pool});
+    return sites_.InternSite({StackAt(sites_, &pc), {device, kind, {}}, 0, in_pool});
   }
   void Enter(Event event, SiteId site, int64_t bytes) {
     ASSERT_TRUE(EnterEvent(ledger_, sites_, event, site, bytes));
@@ -360,7 +360,7 @@ TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), {}, 0, false});
   Workers workers(4);
   for (int64_t i = 1; i <= 5000; ++i) {
     workers.Run(static_cast<size_t>(i) % workers.size(), [&] { EnterEvent(ledger, sites, Event::kAlloc, site, 1); });
@@ -373,7 +373,7 @@ TEST(LedgerLiveRecords, AreExactIfEachEventIsFlushed) {
   SiteTable sites(16);
   Ledger ledger(sites, 1);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
+  const SiteId site = sites.InternSite({StackAt(sites, &pc), {}, 0, false});
   for (int64_t live = 1; live <= 100; ++live) {
     EXPECT_TRUE(EnterEvent(ledger, sites, Event::kAlloc, site, 1));
     EXPECT_EQ(ledger.live_records(), live);
@@ -387,8 +387,8 @@ TEST(LedgerFastPath, EntersOnlyWhatItsShardAlonePermits) {
   SiteTable sites(16);
   Ledger ledger(sites, 2);
   const uintptr_t pcs[] = {1, 2};
-  const SiteId site = sites.InternSite({StackAt(sites, &pcs[0]), 0, {}, 0, false});
-  const SiteId pool = sites.InternSite({StackAt(sites, &pcs[1]), 0, {kDefaultDevice, MemoryKind::kPool, {}}, 0, false});
+  const SiteId site = sites.InternSite({StackAt(sites, &pcs[0]), {}, 0, false});
+  const SiteId pool = sites.InternSite({StackAt(sites, &pcs[1]), {kDefaultDevice, MemoryKind::kPool, {}}, 0, false});
   EXPECT_FALSE(Ledger::OwnShard(ledger).is_usable()) << "this thread has no shard in this ledger";
   ASSERT_TRUE(EnterEvent(ledger, sites, Event::kAlloc, site, 100));
   ASSERT_TRUE(EnterEvent(ledger, sites, Event::kAlloc, pool, 100));
@@ -408,7 +408,7 @@ TEST(LedgerMemory, OfASiteIsACellInEachShardThatUsesIt) {
   constexpr int kThreads = 64;  // they share the shards
   constexpr SiteId kSites = 10000;
   SiteTable sites(1 << 14);
-  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
+  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), {}, 0, false});
   Ledger ledger(sites, 64);
   const int64_t before = HostBytes();
   Workers workers(kThreads);
@@ -434,7 +434,7 @@ TEST(LedgerMemory, OfASiteIsACellInEachShardThatUsesIt) {
 TEST(LedgerMemory, EventsUseAnotherShardsCellIfThereIsNoMore) {
   constexpr SiteId kSites = 1000;
   SiteTable sites(1 << 14);
-  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), 0, {}, 0, false});
+  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), {}, 0, false});
   Ledger ledger(sites, 64);
   Workers workers(2);
   workers.Run(0, [&] {
@@ -661,7 +661,7 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   Ledger ledger(sites, 64);
   std::vector<SiteId> made;
   for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their cells takes a while
-    made.push_back(sites.InternSite({StackAt(sites, &pc), 0, {DeviceId(pc % 2), {}, {}}, 0, false}));
+    made.push_back(sites.InternSite({StackAt(sites, &pc), {DeviceId(pc % 2), {}, {}}, 0, false}));
   }
   // Threads also free buffers that other threads allocated (in `shelf`), so the part of a site in a shard can be
   // negative.

@@ -19,6 +19,7 @@ namespace {
 
 using hbmprof_test::ResidentBytes;
 using Inserted = LiveTable::Inserted;
+using Erased = LiveTable::Erased;
 
 bool operator==(const LiveRecord& a, const LiveRecord& b) {
   return a.site == b.site && a.birth == b.birth && a.bytes == b.bytes;
@@ -33,7 +34,7 @@ uint64_t Seed() {
 // Keys as an allocator makes them: aligned, dense.
 uint64_t Address(uint64_t i) { return 0x7f0000000000 + i * 256; }
 
-// A record that only its own key can have. Half of them are born in the present generation, as TryErase requires.
+// A record that only its own key can have. Half of them are born in the present generation.
 LiveRecord RecordOf(uint64_t key, uint64_t version = 0) {
   const uint64_t hash = HashWord(key + version);
   return {static_cast<SiteId>(hash % LiveTable::kMaxSites),
@@ -67,29 +68,36 @@ Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record) {
 LiveRecord InsertOrUpdate(LiveTable& table, uint64_t id, const LiveRecord& fresh, const LiveRecord* known) {
   EXPECT_EQ(InsertInSteps(table, id, fresh), known == nullptr ? Inserted::kNew : Inserted::kTaken);
   if (known == nullptr) return fresh;
-  table.Update(id, fresh.site, fresh.bytes);
+  const LiveRecord other = {known->site, known->birth, known->bytes ^ 1};
+  EXPECT_FALSE(table.Update(id, other, fresh.site, fresh.bytes)) << "not the expected record";
+  EXPECT_TRUE(table.Update(id, *known, fresh.site, fresh.bytes));
   return {fresh.site, known->birth, fresh.bytes};
 }
-bool EraseInSteps(LiveTable& table, uint64_t id, LiveRecord* record) {
-  uint64_t packed;
-  if (!table.TryErase(id, &packed, [] { return true; })) return table.Erase(id, record);
-  *record = LiveTable::Unpack(packed, PresentGeneration());
-  return true;
+bool Erase(LiveTable& table, uint64_t id, LiveRecord* record) {
+  const auto agrees = [] { return true; };
+  return table.TryErase(id, record, agrees) == Erased::kErased || table.Erase(id, record, agrees) == Erased::kErased;
 }
 
-TEST(LiveTable, TryEraseLeavesRecordsOfOtherGenerationsAndThoseThatDoNotAgree) {
+TEST(LiveTable, EraseAsksBeforeItErases) {
   LiveTable table;
   const auto other = static_cast<Generation>(PresentGeneration() + 1);
   ASSERT_EQ(table.Insert(Address(1), {1, other, 8}), Inserted::kNew);
-  ASSERT_EQ(table.Insert(Address(2), {2, PresentGeneration(), 8}), Inserted::kNew);
-  uint64_t packed = 0;
-  EXPECT_FALSE(table.TryErase(Address(1), &packed, [] { return true; }));
-  EXPECT_FALSE(table.TryErase(Address(2), &packed, [] { return false; }));
-  EXPECT_TRUE(table.TryErase(Address(2), &packed, [] { return true; }));
+  ASSERT_EQ(table.Insert(Address(2), {2, PresentGeneration(), 16}), Inserted::kNew);
   LiveRecord record;
+  const auto refuses = [&] {
+    EXPECT_EQ(record.site, 1u);
+    EXPECT_EQ(record.birth, other);
+    EXPECT_EQ(record.bytes, 8);
+    return false;
+  };
+  EXPECT_EQ(table.Erase(Address(1), &record, refuses), Erased::kRefused);
+  EXPECT_EQ(table.TryErase(Address(1), &record, refuses), Erased::kRefused);
+  EXPECT_EQ(table.Erase(Address(3), &record, refuses), Erased::kNone);
+  EXPECT_TRUE(Erase(table, Address(2), &record));
+  EXPECT_EQ(record.bytes, 16);
   EXPECT_FALSE(table.Find(Address(2), &record));
-  ASSERT_TRUE(table.Find(Address(1), &record));
-  EXPECT_EQ(record.birth, other);
+  EXPECT_TRUE(table.Find(Address(1), &record));
+  EXPECT_FALSE(table.Update(Address(2), record, 3, 24)) << "no record";
 }
 
 TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
@@ -98,7 +106,7 @@ TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
   table.Prefetch(Address(1));
   table.Resize(1000);
   EXPECT_FALSE(table.Find(Address(1), &record));
-  EXPECT_FALSE(table.Erase(Address(1), &record));
+  EXPECT_FALSE(Erase(table, Address(1), &record));
   EXPECT_EQ(Count(table), 0u);
 }
 
@@ -124,7 +132,7 @@ TEST(LiveTable, KeepsTheLargestAndSmallestRecordsWhole) {
   }
   for (int i = 0; i < 4; ++i) {
     LiveRecord found;
-    ASSERT_TRUE(table.Erase(ids[i], &found));
+    ASSERT_TRUE(Erase(table, ids[i], &found));
     EXPECT_TRUE(found == records[i]);
     EXPECT_FALSE(table.Find(ids[i], &found));
   }
@@ -149,7 +157,7 @@ TEST(LiveTable, AgreesWithAMapOverRandomEvents) {
         const LiveRecord fresh = RecordOf(id, random() % 4);
         model[id] = InsertOrUpdate(table, id, fresh, known == model.end() ? nullptr : &known->second);
       } else {
-        ASSERT_EQ(EraseInSteps(table, id, &record), known != model.end());
+        ASSERT_EQ(Erase(table, id, &record), known != model.end());
         if (known != model.end()) {
           ASSERT_TRUE(record == known->second);
           model.erase(known);
@@ -222,76 +230,6 @@ TEST(LiveTable, HandlesOfManyNameSpacesFillBucketsEvenly) {
   EXPECT_LT(InsertGrowing(table, ids), static_cast<int64_t>(ids.size() / 4));
 }
 
-TEST(LiveTable, RenameMovesOneRecord) {
-  LiveTable table;
-  const LiveRecord first = RecordOf(1);
-  const LiveRecord second = RecordOf(2);
-  table.Insert(Address(1), first);
-  table.Insert(Address(2), second);
-  EXPECT_FALSE(table.Rename(Address(4), Address(3))) << "no record";
-  EXPECT_FALSE(table.Rename(Address(1), Address(2))) << "the id is taken";
-  ExpectSame(table, {{Address(1), first}, {Address(2), second}});
-  EXPECT_EQ(Count(table), 2u);
-  EXPECT_TRUE(table.Rename(Address(1), Address(3)));
-  ExpectSame(table, {{Address(2), second}, {Address(3), first}});
-  EXPECT_EQ(Count(table), 2u);
-}
-
-// A table with the records of Address(first) and the following addresses.
-void Fill(LiveTable& table, uint64_t first, uint64_t records) {
-  for (uint64_t i = first; i < first + records; ++i) {
-    ASSERT_EQ(table.Insert(Address(i), RecordOf(i)), Inserted::kNew);
-    table.Resize(static_cast<int64_t>(i - first));
-  }
-}
-
-TEST(LiveTable, ForEachVisitsARecordThatMoves) {
-  constexpr uint64_t kFirst = uint64_t{1} << 30;
-  constexpr int kOthers = 3000;  // so that there are several steps
-  LiveTable table;
-  Fill(table, kFirst, kOthers);
-  table.Insert(Address(1), {LiveTable::kMaxSites, 0, 5});
-  std::atomic<bool> ends{false};
-  std::thread mover([&] {
-    for (uint64_t i = 1; !ends; ++i) EXPECT_TRUE(table.Rename(Address(i), Address(i + 1)));
-  });
-  for (int i = 0; i < 2000; ++i) {
-    int visits = 0;
-    int others = 0;
-    table.ForEach([&](uint64_t, const LiveRecord& record) { ++(record.bytes == 5 ? visits : others); });
-    if (visits >= 1 && others == kOthers) continue;
-    ADD_FAILURE() << visits << " visits, and of others " << others << ", in round " << i;
-    break;
-  }
-  ends = true;
-  mover.join();
-}
-
-// Events that change segments rename records while all other events wait.
-TEST(LiveTable, RenameDoesNotWaitForAWholeForEach) {
-  LiveTable table;
-  Fill(table, uint64_t{1} << 30, 200'000);
-  table.Insert(Address(1), RecordOf(1));
-  std::atomic<bool> ends{false};
-  std::atomic<uint64_t> renames{0};
-  std::thread mover([&] {
-    for (uint64_t i = 1; !ends; ++i, ++renames) EXPECT_TRUE(table.Rename(Address(i), Address(i + 1)));
-  });
-  uint64_t meanwhile = 0;
-  for (int round = 0; round < 50 && meanwhile < 3; ++round) {
-    uint64_t at_first = UINT64_MAX;
-    uint64_t at_last = 0;
-    table.ForEach([&](uint64_t, const LiveRecord&) {
-      at_last = renames.load();
-      at_first = std::min(at_first, at_last);
-    });
-    meanwhile = std::max(meanwhile, at_last - at_first);
-  }
-  ends = true;
-  mover.join();
-  EXPECT_GE(meanwhile, 3u) << "one may be counted after its rename";
-}
-
 TEST(LiveTable, MemoryFollowsNumberOfRecords) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's shadow memory hides the table's own";
@@ -308,7 +246,7 @@ TEST(LiveTable, MemoryFollowsNumberOfRecords) {
   EXPECT_GT(full, static_cast<int64_t>(kRecords * 16));
   for (uint64_t i = 100; i < kRecords; ++i) {
     LiveRecord record;
-    ASSERT_TRUE(table.Erase(Address(i), &record));
+    ASSERT_TRUE(Erase(table, Address(i), &record));
     table.Resize(static_cast<int64_t>(kRecords - i));
   }
   const int64_t nearly_empty = ResidentBytes() - before;
@@ -372,7 +310,7 @@ TEST(LiveTable, ThreadsWithOwnKeysLoseNothingDuringResize) {
               break;
             }
             case 1:
-              ASSERT_EQ(EraseInSteps(table, id, &record), known != model.end());
+              ASSERT_EQ(Erase(table, id, &record), known != model.end());
               if (known != model.end()) {
                 ASSERT_TRUE(record == known->second);
                 model.erase(known);
@@ -388,7 +326,7 @@ TEST(LiveTable, ThreadsWithOwnKeysLoseNothingDuringResize) {
         ExpectSame(table, model);
         for (const auto& [id, expected] : model) {
           LiveRecord record;
-          ASSERT_TRUE(table.Erase(id, &record));
+          ASSERT_TRUE(Erase(table, id, &record));
         }
       });
     }
@@ -417,7 +355,7 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
               if (InsertInSteps(table, id, RecordOf(id)) == Inserted::kNew) ++entered;
               continue;
             case 2:
-              if (!EraseInSteps(table, id, &record)) continue;
+              if (!Erase(table, id, &record)) continue;
               ++left;
               break;
             default:
@@ -427,10 +365,11 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
         }
       });
     }
-    // Records also leave by EraseWhere meanwhile.
+    // Records that agree also leave meanwhile.
     for (uint64_t i = 0; i < 10000; ++i) {
       LiveRecord record;
-      if (table.EraseWhere(Address(i % kKeys), &record, [&] { return record.site % 2 == 0; })) ++left;
+      const auto agrees = [&] { return record.site % 2 == 0; };
+      if (table.Erase(Address(i % kKeys), &record, agrees) == Erased::kErased) ++left;
     }
     for (std::thread& thread : threads) thread.join();
   }
@@ -463,7 +402,7 @@ TEST(LiveTable, VisitInStepsFindsEachLastingRecordOnce) {
       for (int i = 0; i < 20; ++i) table.Insert(Address(passing++), {LiveTable::kMaxSites - 1, 0, 1});
       LiveRecord erased;
       if (passing > kLasting + 5000) {
-        for (int i = 0; i < 30; ++i) table.Erase(Address(kLasting + random() % (passing - kLasting)), &erased);
+        for (int i = 0; i < 30; ++i) Erase(table, Address(kLasting + random() % (passing - kLasting)), &erased);
       }
       const auto records = static_cast<int64_t>(kLasting / 2 + random() % (3 * kLasting));
       for (int i = 0; i < 5; ++i) table.Resize(records);

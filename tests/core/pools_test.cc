@@ -1,33 +1,32 @@
-// Pools: segments that nest, grow, shrink, split, merge and are declared late, and blocks that lie across them, against
-// a naive model of every byte.
+// Pools: the rules of their records, one by one, and random programs against a naive model.
 
 #include <cstdint>
 #include <cstdlib>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "tests/support/interval_model.h"
+#include "src/core/joined/injected.h"
+#include "src/core/profiler_impl.h"
+#include "tests/support/pools_model.h"
 #include "tests/support/sanitized.h"
 
 namespace hbmprof {
 namespace {
 
-using hbmprof_test::IntervalModel;
-using Interval = IntervalModel::Interval;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr uint64_t kBase = uint64_t{1} << 32;
-constexpr int64_t kUnit = 256;
 constexpr int64_t kMiB = 1 << 20;
 
-BufferId At(int unit) { return BufferId(kBase + static_cast<uint64_t>(unit) * kUnit); }
-size_t Bytes(int units) { return static_cast<size_t>(units) * kUnit; }
-std::string TagName(int tag) { return "t" + std::to_string(tag); }
+BufferId MiBAt(int64_t mib) { return BufferId(kBase + static_cast<uint64_t>(mib * kMiB)); }
 
 Options WithoutStacks() {
   Options options;
@@ -35,567 +34,576 @@ Options WithoutStacks() {
   return options;
 }
 
-// In-use or peak bytes of the snapshot's samples, by tag, of kind kPool or of all others.
-int64_t Sum(const Snapshot& snapshot, const std::string& tag, bool pool, int64_t Snapshot::Sample::*value) {
-  int64_t sum = 0;
-  for (const Snapshot::Sample& sample : snapshot.samples) {
-    const std::string of_sample = sample.tags.empty() ? "" : sample.tags[0].second;
-    if (of_sample == tag && (sample.kind == MemoryKind::kPool) == pool) sum += sample.*value;
-  }
-  return sum;
-}
-
-void ExpectSame(const Profiler& profiler, const IntervalModel& model) {
-  const Snapshot snapshot = profiler.TakeSnapshot();
-  for (const Snapshot::Sample& sample : snapshot.samples) {
-    ASSERT_GE(sample.inuse_bytes, 0);
-    ASSERT_GE(sample.peak_bytes, 0);
-  }
-  for (int tag = 0; tag < IntervalModel::kTags; ++tag) {
-    SCOPED_TRACE("tag " + std::to_string(tag));
-    const auto i = static_cast<size_t>(tag);
-    ASSERT_EQ(Sum(snapshot, TagName(tag), false, &Snapshot::Sample::inuse_bytes), model.held().blocks[i] * kUnit);
-    ASSERT_EQ(Sum(snapshot, TagName(tag), true, &Snapshot::Sample::inuse_bytes), model.held().idle[i] * kUnit);
-    ASSERT_EQ(Sum(snapshot, TagName(tag), false, &Snapshot::Sample::peak_bytes),
-              model.held_at_peak().blocks[i] * kUnit);
-    ASSERT_EQ(Sum(snapshot, TagName(tag), true, &Snapshot::Sample::peak_bytes), model.held_at_peak().idle[i] * kUnit);
-  }
-  const DeviceStats stats = profiler.Stats(kDefaultDevice);
-  ASSERT_EQ(stats.bytes_in_use, model.in_use() * kUnit);
-  ASSERT_EQ(stats.peak_bytes_in_use, model.peak() * kUnit);
-  ASSERT_EQ(stats.pool_bytes, model.pool_units() * kUnit);
-  ASSERT_EQ(stats.bytes_reserved, model.idle_units() * kUnit);
-  ASSERT_EQ(stats.num_live, static_cast<int64_t>(model.size()));
-}
-
-// --- One rule each --------------------------------------------------------------------------------------------------
-
 class PoolsTest : public ::testing::Test {
  protected:
-  DeviceStats Stats() const { return profiler_.Stats(kDefaultDevice); }
-  void ExpectInUse(int64_t in_use, int64_t idle) const {
-    EXPECT_EQ(Stats().bytes_in_use, in_use);
-    EXPECT_EQ(Stats().bytes_reserved, idle);
+  // For each device and at each test's end: samples and totals are sound (two sums are equal, no value is negative).
+  ~PoolsTest() override {
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {
+      Snapshot::Sample sum;
+      int64_t excess = 0;
+      for (const Snapshot::Sample& sample : snapshot.samples) {
+        if (sample.device != device || SpaceOf(sample.kind) != MemorySpace::kDevice) continue;
+        EXPECT_GE(sample.inuse_bytes, 0);
+        EXPECT_GE(sample.peak_bytes, 0);
+        EXPECT_GE(sample.pool_peak_bytes, 0);
+        EXPECT_GE(sample.reserved_bytes, 0);
+        sum.inuse_bytes += sample.inuse_bytes;
+        sum.reserved_bytes += sample.reserved_bytes;
+      }
+      for (const PoolStats& pool : snapshot.devices[device].pools) {
+        excess += std::max<int64_t>(pool.bytes_allocated - pool.bytes_reserved, 0);
+      }
+      EXPECT_EQ(sum.inuse_bytes, snapshot.devices[device].spaces[0].bytes_in_use + excess);
+      EXPECT_EQ(sum.reserved_bytes, snapshot.devices[device].spaces[0].bytes_in_use);
+    }
   }
+
+  DeviceStats Stats() const { return profiler_.Stats(kDefaultDevice); }
+  // Bytes in MiB.
+  void ExpectInUse(int64_t in_use, int64_t idle) const {
+    EXPECT_EQ(Stats().bytes_in_use, in_use * kMiB);
+    EXPECT_EQ(Stats().idle_bytes, idle * kMiB);
+  }
+  bool Segment(const Pool& pool, int64_t at, int64_t mib) {
+    return profiler_.RecordSegment(pool, MiBAt(at), static_cast<size_t>(mib * kMiB));
+  }
+  bool Block(const Pool& pool, int64_t at, int64_t mib) {
+    return profiler_.RecordBlock(pool, MiBAt(at), static_cast<size_t>(mib * kMiB));
+  }
+  bool Buffer(int64_t at, int64_t mib) { return profiler_.RecordAlloc(MiBAt(at), static_cast<size_t>(mib * kMiB), {}); }
+  int64_t EndBlock(const Pool& pool, int64_t at) {
+    return profiler_.RecordBlockFree(pool, MiBAt(at)).value_or(-kMiB) / kMiB;
+  }
+  int64_t EndSegment(const Pool& pool, int64_t at) {
+    return profiler_.RecordSegmentFree(pool, MiBAt(at)).value_or(-kMiB) / kMiB;
+  }
+  int64_t End(int64_t at) { return profiler_.RecordFree(MiBAt(at)).value_or(-kMiB) / kMiB; }
+  PoolStats StatsOf(const Pool& pool) { return Impl().StatsOf(pool); }
+  internal::ProfilerImpl& Impl() { return internal::ProfilerAccess::ImplOf(profiler_); }
+
+  // The row of a pool's idle memory; one without values if there is none.
+  static Snapshot::Sample IdleRow(const Snapshot& snapshot, const std::string& name) {
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      const std::vector<uint64_t>& frames = snapshot.stacks[sample.stack].return_addresses;
+      if (frames.size() != 1 || !Snapshot::IsNamedFrame(frames[0])) continue;
+      const Snapshot::NamedFrame& frame = snapshot.named_frames[frames[0] & 0xffffffff];
+      if (frame.function == "[idle memory of " + name + "]") return sample;
+    }
+    return {};
+  }
+  // The sum of a value over the samples with the tag "t" `tag`.
+  static int64_t Sum(const Snapshot& snapshot, const std::string& tag, int64_t Snapshot::Sample::*value) {
+    int64_t sum = 0;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      if (!sample.tags.empty() && sample.tags[0].second == tag) sum += sample.*value;
+    }
+    return sum;
+  }
+
   Profiler profiler_{WithoutStacks()};
+  const Pool outer_ = {kDefaultDevice, profiler_.Allocator("outer")};
+  const Pool middle_ = {kDefaultDevice, profiler_.Allocator("middle")};
+  const Pool inner_ = {kDefaultDevice, profiler_.Allocator("inner")};
 };
 
-BufferId MiBAt(int64_t mib) { return BufferId(kBase + static_cast<uint64_t>(mib * kMiB)); }
+// --- Segments and blocks --------------------------------------------------------------------------------------------
 
-TEST_F(PoolsTest, BlockAcrossAdjacentSegmentsCountsOnce) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(20), 20 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(5), 30 * kMiB));
-  ExpectInUse(40 * kMiB, 10 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(5)), 30 * kMiB);
-  ExpectInUse(40 * kMiB, 40 * kMiB);
-}
-
-TEST_F(PoolsTest, BlockPartlyOutsideCountsThatPart) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 5 * kMiB));
-  ExpectInUse(13 * kMiB, 8 * kMiB);
-  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 20 * kMiB));
-  ExpectInUse(20 * kMiB, 15 * kMiB);
-}
-
-TEST_F(PoolsTest, LateSegmentTakesItsBlocks) {
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(4), 2 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
-  ExpectInUse(20 * kMiB, 17 * kMiB);
-  profiler_.RecordBlockFree(MiBAt(0));
-  profiler_.RecordBlockFree(MiBAt(4));
-  ExpectInUse(20 * kMiB, 20 * kMiB);
-}
-
-TEST_F(PoolsTest, NestedPoolsCountEachByteOnce) {
-  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100 * kMiB));    // the driver's
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 100 * kMiB));  // RMM's pool
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 40 * kMiB));     // the arena's
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 40 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 8 * kMiB)) << "begins where all around it begin";
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 2 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(40), 5 * kMiB));
-  ExpectInUse(100 * kMiB, 85 * kMiB);
-  const Snapshot snapshot = profiler_.TakeSnapshot();
-  std::map<std::pair<MemoryKind, int64_t>, int64_t> held;
-  for (const Snapshot::Sample& sample : snapshot.samples) held[{sample.kind, sample.block_bytes}] = sample.inuse_bytes;
-  EXPECT_EQ((held[{MemoryKind::kPool, 100 * kMiB}]), 55 * kMiB);
-  EXPECT_EQ((held[{MemoryKind::kPool, 40 * kMiB}]), 30 * kMiB);
+TEST_F(PoolsTest, BufferBecomesASegment) {
+  {
+    const ScopedTag tag("t", "driver");
+    ASSERT_TRUE(Buffer(0, 100));
+  }
+  ASSERT_TRUE(Segment(outer_, 0, 90)) << "the record keeps its size";
+  ExpectInUse(100, 100);
   EXPECT_EQ(Stats().pool_bytes, 100 * kMiB);
-  EXPECT_EQ(Stats().num_live, 5);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 8 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 40 * kMiB) << "with the block that is in it";
-  ExpectInUse(100 * kMiB, 95 * kMiB);
-  EXPECT_FALSE(profiler_.RecordBlockFree(MiBAt(8)));
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), 100 * kMiB);
+  EXPECT_EQ(Stats().num_allocs, 1);
+  ASSERT_TRUE(Block(outer_, 0, 30));
+  ASSERT_TRUE(Block(outer_, 30, 10));
+  ExpectInUse(100, 60);
+  EXPECT_EQ(Stats().num_live, 3);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_EQ(Sum(snapshot, "driver", &Snapshot::Sample::inuse_bytes), 0) << "never under the line of the driver's call";
+  EXPECT_EQ(Sum(snapshot, "driver", &Snapshot::Sample::reserved_bytes), 100 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "driver", &Snapshot::Sample::reserved_objects), 1);
+  EXPECT_EQ(IdleRow(snapshot, "outer").inuse_bytes, 60 * kMiB);
+  EXPECT_EQ(IdleRow(snapshot, "outer").inuse_objects, 1) << "segments";
+  EXPECT_EQ(IdleRow(snapshot, "outer").kind, MemoryKind::kPool);
+  ASSERT_EQ(snapshot.devices.at(0).pools.size(), 1u);
+  const PoolStats& pool = snapshot.devices[0].pools[0];
+  EXPECT_EQ(pool.name, "outer");
+  EXPECT_EQ(pool.bytes_reserved, 100 * kMiB);
+  EXPECT_EQ(pool.bytes_allocated, 40 * kMiB);
+  EXPECT_EQ(pool.idle_bytes, 60 * kMiB);
+  EXPECT_EQ(pool.segments, 1);
+  EXPECT_EQ(End(0), 100);
   ExpectInUse(0, 0);
   EXPECT_EQ(Stats().num_live, 0);
 }
 
-// The id of a block has no space for a deeper level.
-TEST_F(PoolsTest, SegmentsNestNoDeeperFromInsideOut) {
-  ASSERT_TRUE(profiler_.RecordSegment(At(1000), Bytes(2)));
-  ASSERT_TRUE(profiler_.RecordSegment(At(1000), Bytes(1)));
-  int deepest = 1;
-  for (; deepest < 126; ++deepest) {
-    ASSERT_TRUE(profiler_.RecordSegment(At(1000 - deepest), Bytes(2 + 2 * deepest))) << deepest;
-  }
-  const auto expect_same = [&] {
-    EXPECT_EQ(Stats().num_live, 127);
-    ExpectInUse(2 * deepest * kUnit, 2 * deepest * kUnit);
-  };
-  expect_same();
-  for (int more = 0; more < 4; ++more) {
-    EXPECT_FALSE(profiler_.RecordSegment(At(800 - more), Bytes(400 + 2 * more))) << "around all of them";
-  }
-  EXPECT_FALSE(profiler_.RecordSegment(At(1000), kUnit / 2)) << "inside all of them";
-  expect_same();
-  ASSERT_TRUE(profiler_.RecordAlloc(At(800), Bytes(400)));
-  EXPECT_FALSE(profiler_.RecordSegment(At(800), Bytes(400))) << "a live buffer around all of them";
-  EXPECT_EQ(profiler_.RecordFree(At(800)), 400 * kUnit);
-  ASSERT_TRUE(profiler_.RecordBlock(At(1000), Bytes(1)));
-  ExpectInUse(2 * deepest * kUnit, (2 * deepest - 1) * kUnit);
-  EXPECT_TRUE(profiler_.RecordBlockFree(At(1000)));
-  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 0);
-  expect_same();
-  profiler_.DropDevice(kDefaultDevice);
+TEST_F(PoolsTest, BlockMayLieAcrossSegments) {
+  ASSERT_TRUE(Segment(outer_, 0, 20));
+  ASSERT_TRUE(Segment(outer_, 20, 20));
+  ASSERT_TRUE(Block(outer_, 5, 30));
+  ExpectInUse(40, 10);
+  EXPECT_EQ(EndBlock(outer_, 5), 30);
+  ExpectInUse(40, 40);
+}
+
+TEST_F(PoolsTest, ThreePoolsInsideEachOtherAtOneAddress) {
+  ASSERT_TRUE(Buffer(0, 100));
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  ASSERT_TRUE(Block(outer_, 0, 40));
+  ASSERT_TRUE(Segment(middle_, 0, 40));
+  ASSERT_TRUE(Block(middle_, 0, 20));
+  ASSERT_TRUE(Segment(inner_, 0, 20));
+  ASSERT_TRUE(Block(inner_, 0, 8));
+  ASSERT_TRUE(Block(middle_, 20, 5));
+  ASSERT_TRUE(Block(outer_, 40, 7));
+  ExpectInUse(100, 53 + 15 + 12);
+  EXPECT_EQ(Stats().pool_bytes, 100 * kMiB);
+  EXPECT_EQ(StatsOf(outer_).idle_bytes, 53 * kMiB);
+  EXPECT_EQ(StatsOf(middle_).idle_bytes, 15 * kMiB);
+  EXPECT_EQ(StatsOf(inner_).idle_bytes, 12 * kMiB);
+  for (const Pool& pool : {outer_, middle_, inner_})
+    EXPECT_TRUE(Segment(pool, 0,
+                        pool.allocator == outer_.allocator    ? 100
+                        : pool.allocator == middle_.allocator ? 40
+                                                              : 20))
+        << "it is one already";
+  ExpectInUse(100, 80);
+  EXPECT_EQ(EndBlock(middle_, 0), 20) << "with the block that is in it";
+  ExpectInUse(100, 53 + 35);
+  EXPECT_EQ(EndBlock(inner_, 0), -1);
+  EXPECT_EQ(End(0), 100);
   ExpectInUse(0, 0);
+  EXPECT_EQ(Stats().num_live, 0);
 }
 
-TEST_F(PoolsTest, FreedBytesServeBlocksOfOtherThreads) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 256 * kMiB));
-  std::thread([&] {
-    for (int i = 0; i < 3; ++i) {
-      ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB));
-      ASSERT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 1 * kMiB);
-    }
-  }).join();
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 256 * kMiB));
-  ExpectInUse(256 * kMiB, 0);
+TEST_F(PoolsTest, EndedNestedSegmentIsABlockAgain) {
+  {
+    const ScopedTag tag("t", "block");
+    ASSERT_TRUE(Segment(outer_, 0, 100));
+    ASSERT_TRUE(Block(outer_, 10, 40));
+  }
+  ASSERT_TRUE(Segment(inner_, 10, 30)) << "with the size of the block";
+  ASSERT_TRUE(Block(inner_, 12, 5));
+  EXPECT_EQ(Sum(profiler_.TakeSnapshot(), "block", &Snapshot::Sample::inuse_bytes), 0);
+  EXPECT_EQ(EndSegment(outer_, 10), -1) << "a segment of another pool";
+  EXPECT_EQ(EndSegment(inner_, 10), 40);
+  ExpectInUse(100, 60);
+  EXPECT_EQ(Sum(profiler_.TakeSnapshot(), "block", &Snapshot::Sample::inuse_bytes), 40 * kMiB);
+  EXPECT_EQ(EndBlock(inner_, 12), -1) << "it has ended with its segment";
+  EXPECT_EQ(EndBlock(outer_, 10), 40);
+  ExpectInUse(100, 100);
 }
 
-TEST_F(PoolsTest, ResizeKeepsSiteAndCountsTheDifference) {
-  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 10 * kMiB));
+TEST_F(PoolsTest, BlocksOfAPoolWithoutSegmentsCountInUse) {
+  ASSERT_TRUE(Block(outer_, 0, 1));
+  ExpectInUse(1, 0);
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings, IsEmpty());
+  ASSERT_TRUE(Segment(outer_, 10, 10));
+  ASSERT_TRUE(Block(outer_, 10, 4));
+  ExpectInUse(11, 6);
+  EXPECT_EQ(EndBlock(outer_, 0), 1);
+  EXPECT_EQ(EndBlock(outer_, 10), 4);
+  ExpectInUse(10, 10);
+}
+
+TEST_F(PoolsTest, WhatCannotBeASegment) {
+  const DeviceId other = profiler_.Device("other");
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kManaged, {}}));
+  EXPECT_FALSE(Segment(outer_, 0, 1)) << "not in MemorySpace::kDevice";
+  ASSERT_TRUE(Buffer(1, 1));
+  EXPECT_FALSE(profiler_.RecordSegment({other, outer_.allocator}, MiBAt(1), 1)) << "of another device";
+  ASSERT_TRUE(Segment(outer_, 1, 1));
+  EXPECT_FALSE(Segment(inner_, 1, 1)) << "a segment of another pool";
+  EXPECT_EQ(EndSegment(inner_, 1), -1);
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
+  ExpectInUse(1, 1);
+}
+
+TEST_F(PoolsTest, RefusedIdsDoNothing) {
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(Buffer(i, 1));  // in all buckets of the live table
+  const BufferId bad(uint64_t{1} << 63 | 4096);
+  const BufferId too_high(uint64_t{1} << 50);
+  EXPECT_FALSE(profiler_.RecordFree(bad));
+  EXPECT_FALSE(profiler_.RecordBlockFree(outer_, too_high));
+  EXPECT_FALSE(profiler_.RecordSegmentFree(outer_, bad));
+  EXPECT_FALSE(profiler_.RecordBlockResize(outer_, too_high, 1));
+  EXPECT_FALSE(profiler_.RecordResize(bad, 1));
+  EXPECT_FALSE(Impl().Refine(Caller::OfThisFunction(), BufferId(), {}));
+  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 3);
+  EXPECT_FALSE(profiler_.RecordBlock(outer_, too_high, 100));
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
+  EXPECT_EQ(Stats().num_live, 300);
+  ExpectInUse(300, 0);
+}
+
+TEST_F(PoolsTest, ReplacedRecordsEndFirst) {
+  ASSERT_TRUE(Segment(outer_, 0, 20));
+  ASSERT_TRUE(Block(outer_, 0, 4));
+  ASSERT_TRUE(Block(outer_, 0, 6)) << "the free of the first was not recorded";
+  ExpectInUse(20, 14);
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 1);
+  ASSERT_TRUE(Segment(inner_, 0, 6));
+  ASSERT_TRUE(Block(inner_, 2, 1));
+  ASSERT_TRUE(Block(outer_, 0, 5)) << "in place of a nested segment";
+  ExpectInUse(20, 15);
+  EXPECT_EQ(StatsOf(inner_).bytes_allocated, 0);
+  ASSERT_TRUE(Buffer(0, 30)) << "in place of a segment";
+  ExpectInUse(30, 0);
+  EXPECT_EQ(Stats().num_live, 1);
+  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 3);
+}
+
+TEST_F(PoolsTest, ResizeKeepsTheSiteAndCountsTheDifference) {
+  ASSERT_TRUE(Buffer(0, 10));
   ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 15 * kMiB));
   EXPECT_EQ(Stats().bytes_in_use, 15 * kMiB);
   EXPECT_EQ(Stats().num_allocs, 1);
   EXPECT_EQ(Stats().largest_alloc_size, 15 * kMiB);
   ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 5 * kMiB));
-  EXPECT_EQ(Stats().bytes_in_use, 5 * kMiB);
   EXPECT_EQ(Stats().peak_bytes_in_use, 15 * kMiB);
   EXPECT_FALSE(profiler_.RecordResize(MiBAt(1), 5 * kMiB)) << "nothing is there";
   int64_t allocated = 0;
   for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) allocated += sample.alloc_bytes;
   EXPECT_EQ(allocated, 15 * kMiB);
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), 5 * kMiB);
-  EXPECT_EQ(Stats().bytes_in_use, 0);
+  ASSERT_TRUE(Segment(outer_, 0, 5));
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 20 * kMiB));
+  ASSERT_TRUE(Block(outer_, 8, 8));
+  ASSERT_TRUE(Segment(inner_, 8, 8));
+  ASSERT_TRUE(Block(inner_, 8, 2));
+  ExpectInUse(20, 12 + 6);
+  ASSERT_TRUE(profiler_.RecordBlockResize(outer_, MiBAt(8), 10 * kMiB));
+  ExpectInUse(20, 10 + 8);
+  EXPECT_EQ(StatsOf(inner_).bytes_reserved, 10 * kMiB);
+  EXPECT_EQ(End(0), 20);
+  ExpectInUse(0, 0);
 }
 
-TEST_F(PoolsTest, BlockOfKindPoolIsABlock) {
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 1 * kMiB, {kDefaultDevice, MemoryKind::kPool}));
-  ExpectInUse(1 * kMiB, 0);
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 10 * kMiB));
-  ExpectInUse(10 * kMiB, 9 * kMiB);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(0)), 1 * kMiB);
-  ExpectInUse(10 * kMiB, 10 * kMiB);
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(20), 1 * kMiB, {kDefaultDevice, MemoryKind::kPool}));
+TEST_F(PoolsTest, ShrunkSegmentEndsTheBlocksThatBeganBeyondIt) {
+  ASSERT_TRUE(Segment(outer_, 0, 20));
+  ASSERT_TRUE(Block(outer_, 2, 3));
+  ASSERT_TRUE(Block(outer_, 12, 3));
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 10 * kMiB));
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 20 * kMiB));
+  ExpectInUse(20, 17);
+  EXPECT_EQ(EndBlock(outer_, 12), -1);
+}
+
+TEST_F(PoolsTest, ResizedAliasStaysAtZeroBytes) {
+  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
+  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 1 * kMiB));
+  ExpectInUse(0, 0);
+}
+
+TEST_F(PoolsTest, ThereAreAtMost127Pools) {
+  std::vector<Pool> pools;
+  for (int i = 0; i < 127; ++i) {
+    pools.push_back({profiler_.Device("GPU:" + std::to_string(i % 2)), profiler_.Allocator(std::to_string(i))});
+    ASSERT_TRUE(Segment(pools.back(), 10 * i, 10)) << i;
+    ASSERT_TRUE(Block(pools.back(), 10 * i, 1 + i % 9));
+  }
+  const Pool more = {kDefaultDevice, profiler_.Allocator("more")};
+  EXPECT_FALSE(Segment(more, 5000, 1));
+  EXPECT_FALSE(Block(more, 5000, 1));
+  EXPECT_FALSE(profiler_.RecordBlockFree(more, MiBAt(5000)));
+  EXPECT_FALSE(profiler_.RecordBlockResize(more, MiBAt(5000), 1));
+  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 2);
+  for (int i = 0; i < 127; ++i) {
+    EXPECT_EQ(StatsOf(pools[static_cast<size_t>(i)]).idle_bytes, (9 - i % 9) * kMiB);
+    EXPECT_EQ(EndBlock(pools[static_cast<size_t>(i)], 10 * i), 1 + i % 9);
+  }
+}
+
+TEST_F(PoolsTest, BlocksWithoutTheirSegmentsAreInAWarning) {
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  ASSERT_TRUE(Block(outer_, 0, 8));
+  ASSERT_TRUE(Block(outer_, 50, 5)) << "its segment was not recorded";
+  ExpectInUse(10, 0);
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings, ElementsAre(HasSubstr("pool outer on GPU:0 have 3145728 bytes more")));
+  EXPECT_EQ(EndBlock(outer_, 50), 5);
+  ExpectInUse(10, 2);
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings, IsEmpty());
+}
+
+// --- Segments that end while blocks in them are live ----------------------------------------------------------------
+
+class EndedSegmentTest : public PoolsTest {
+ protected:
+  // Two segments, of which the one with a block of 4 MiB ends. There is no check at once.
+  void SetUp() override {
+    ASSERT_TRUE(Segment(outer_, 0, 10));
+    ASSERT_TRUE(Segment(outer_, 20, 10));
+    ASSERT_TRUE(Block(outer_, 20, 1));
+    ASSERT_TRUE(Block(outer_, 0, 4));
+    ASSERT_EQ(Live(), 4);
+    ASSERT_EQ(End(0), 10);
+    ASSERT_EQ(Live(), 3) << "the block is still there";
+  }
+  int64_t Live() { return Impl().ledger().CountLive(); }
+};
+
+TEST_F(EndedSegmentTest, AtOnceIfThePoolHasMoreAllocatedThanReserved) {
+  ASSERT_EQ(End(20), 10);
+  EXPECT_EQ(Live(), 0);
+}
+
+TEST_F(EndedSegmentTest, BeforeASegmentBegins) {
+  ASSERT_TRUE(Segment(inner_, 0, 3)) << "at the same address";
+  EXPECT_EQ(Live(), 3);
+  EXPECT_EQ(StatsOf(inner_).bytes_reserved, 3 * kMiB);
+  ASSERT_TRUE(Segment(outer_, 3, 3));
+  ASSERT_TRUE(Block(outer_, 4, 1));
+  ExpectInUse(16, 9 + 3 + 2);
+}
+
+TEST_F(EndedSegmentTest, BeforeABufferBecomesASegment) {
+  ASSERT_TRUE(Buffer(0, 10));
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  EXPECT_EQ(Live(), 3);
+  ExpectInUse(20, 19);
+}
+
+TEST_F(EndedSegmentTest, BeforeANewPeakOfThePool) {
+  ASSERT_TRUE(Block(outer_, 25, 5));
+  EXPECT_EQ(Live(), 3);
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_allocated, 6 * kMiB) << "not 10";
+}
+
+TEST_F(EndedSegmentTest, BeforeABlockGrowsToANewPeakOfThePool) {
+  ASSERT_TRUE(profiler_.RecordBlockResize(outer_, MiBAt(20), 6 * kMiB));
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_allocated, 6 * kMiB) << "not 10";
+}
+
+// The values of every site at the peak are those of that instant.
+TEST_F(EndedSegmentTest, BeforeANewPeakOfTheDevice) {
+  ASSERT_TRUE(Buffer(100, 90));
+  EXPECT_EQ(Stats().peak_bytes_in_use, 100 * kMiB);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_EQ(IdleRow(snapshot, "outer").peak_bytes, 9 * kMiB) << "not 5";
+}
+
+TEST_F(EndedSegmentTest, BeforeANewPeakBegins) {
+  profiler_.ResetPeak(kDefaultDevice);
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_allocated, 1 * kMiB) << "not 5";
+  EXPECT_EQ(IdleRow(profiler_.TakeSnapshot(), "outer").peak_bytes, 9 * kMiB);
+}
+
+TEST_F(EndedSegmentTest, BeforeASnapshotAndBeforeTotals) {
+  EXPECT_EQ(IdleRow(profiler_.TakeSnapshot(), "outer").inuse_bytes, 9 * kMiB);
+  EXPECT_EQ(Live(), 2);
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  ASSERT_TRUE(Block(outer_, 0, 4));
+  ASSERT_EQ(EndSegment(outer_, 0), 10);
+  ASSERT_EQ(Live(), 3);
+  ExpectInUse(10, 9);
+  EXPECT_EQ(Live(), 2);
+}
+
+TEST_F(EndedSegmentTest, ManySegmentsAtOnce) {
+  constexpr int kSegments = 3000;  // more than are kept
+  for (int i = 0; i < kSegments; ++i) {
+    ASSERT_TRUE(Segment(outer_, 1000 + 2 * i, 2));
+    ASSERT_TRUE(Block(outer_, 1000 + 2 * i, 1));
+  }
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  for (int i = 0; i < kSegments; ++i) ASSERT_EQ(End(1000 + 2 * i), 2);
+  ExpectInUse(110, 109);
+  EXPECT_EQ(Live(), 3);
+}
+
+TEST_F(EndedSegmentTest, WithThePoolsInsideIt) {
+  ASSERT_TRUE(Segment(outer_, 40, 10));
+  ASSERT_TRUE(Segment(middle_, 60, 10));
+  ASSERT_TRUE(Segment(inner_, 80, 10));
+  ASSERT_TRUE(Block(outer_, 40, 8));
+  ASSERT_TRUE(Segment(middle_, 40, 8));
+  ASSERT_TRUE(Block(middle_, 41, 4));
+  ASSERT_TRUE(Segment(inner_, 41, 4));
+  ASSERT_TRUE(Block(inner_, 42, 2));
+  ASSERT_EQ(End(40), 10);
+  ExpectInUse(30, 9 + 10 + 10);
+  EXPECT_EQ(Stats().num_live, 4);
+}
+
+TEST_F(PoolsTest, DropDeviceEndsAllButTheKept) {
+  const Pool elsewhere = {profiler_.Device("other"), outer_.allocator};
+  const AllocatorId survivor = profiler_.Allocator("survivor");
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  ASSERT_TRUE(Block(outer_, 0, 4));
+  ASSERT_TRUE(Segment(inner_, 0, 4));
+  ASSERT_TRUE(Block(inner_, 0, 1));
+  ASSERT_TRUE(Segment({kDefaultDevice, survivor}, 20, 10));
+  ASSERT_TRUE(Block({kDefaultDevice, survivor}, 20, 3));
+  ASSERT_TRUE(Segment(outer_, 40, 10));
+  ASSERT_TRUE(Block(outer_, 40, 5));
+  ASSERT_TRUE(Segment(elsewhere, 60, 10));
+  ASSERT_TRUE(Block(elsewhere, 60, 5));
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(Block(outer_, 41 + i, 1));
+  profiler_.DropDevice(kDefaultDevice, survivor, {MiBAt(40)});
+  ExpectInUse(20, 20);
+  EXPECT_EQ(Stats().num_live, 2);
+  EXPECT_EQ(profiler_.Stats(elsewhere.device).idle_bytes, 5 * kMiB);
   profiler_.DropDevice(kDefaultDevice);
   ExpectInUse(0, 0);
   EXPECT_EQ(Stats().pool_bytes, 0);
 }
 
-TEST_F(PoolsTest, SplitAtTheIdOfALiveSegmentIsRefused) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(4), 4 * kMiB));  // its id is its address
-  EXPECT_FALSE(profiler_.SplitSegment(MiBAt(0), 4 * kMiB));
-  ExpectInUse(20 * kMiB, 20 * kMiB);
-  EXPECT_TRUE(profiler_.SplitSegment(MiBAt(0), 8 * kMiB)) << "the end of the inner segment";
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(12), 4 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(12), 4 * kMiB));  // it was a block
-  EXPECT_TRUE(profiler_.SplitSegment(MiBAt(8), 4 * kMiB));
-  ExpectInUse(20 * kMiB, 20 * kMiB);
+TEST_F(PoolsTest, EndBlocksInARange) {
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(Block(outer_, 2 * i, 2));
+  ASSERT_TRUE(Segment(inner_, 20, 2));
+  ASSERT_TRUE(Block(inner_, 20, 1));
+  Impl().EndBlocksIn(outer_, MiBAt(10).value(), 40 * kMiB);
+  ExpectInUse(100, 40);
+  EXPECT_EQ(StatsOf(inner_).bytes_allocated, 0);
+  EXPECT_EQ(EndBlock(outer_, 8), 2);
+  EXPECT_EQ(EndBlock(outer_, 10), -1);
+  Impl().EndBlocks(outer_);
+  ExpectInUse(100, 100);
+  EXPECT_EQ(Stats().num_live, 1);
 }
 
-TEST_F(PoolsTest, MergeBeyondTheLargestSizeIsRefused) {
-  const int64_t size = int64_t{600} << 10;  // in MiB
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), static_cast<size_t>(size * kMiB)));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(size), static_cast<size_t>(size * kMiB)));
-  EXPECT_FALSE(profiler_.MergeSegments(MiBAt(0), MiBAt(size)));
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(0)), size * kMiB);
-  EXPECT_EQ(profiler_.RecordFree(MiBAt(size)), size * kMiB);
-  ExpectInUse(0, 0);
+// --- Peaks ----------------------------------------------------------------------------------------------------------
+
+TEST_F(PoolsTest, TwoPeaksEachWithItsOwnValues) {
+  const auto tagged = [&](const char* name, const auto& call) {
+    const ScopedTag tag("t", name);
+    ASSERT_TRUE(call());
+  };
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  tagged("a", [&] { return Block(outer_, 0, 60); });
+  tagged("b", [&] { return Block(outer_, 60, 30); });  // the pool's peak: 90
+  ASSERT_EQ(EndBlock(outer_, 0), 60);
+  tagged("buffer", [&] { return Buffer(200, 50); });  // the device's peak: 150
+  ASSERT_EQ(End(200), 50);
+  ASSERT_EQ(EndBlock(outer_, 60), 30);
+  const Snapshot snapshot = profiler_.TakeSnapshot();
+  EXPECT_EQ(Stats().peak_bytes_in_use, 150 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "a", &Snapshot::Sample::peak_bytes), 0);
+  EXPECT_EQ(Sum(snapshot, "b", &Snapshot::Sample::peak_bytes), 30 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "buffer", &Snapshot::Sample::peak_bytes), 50 * kMiB);
+  EXPECT_EQ(IdleRow(snapshot, "outer").peak_bytes, 70 * kMiB);
+  EXPECT_EQ(IdleRow(snapshot, "outer").peak_objects, 1);
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_allocated, 90 * kMiB);
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_reserved, 100 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "a", &Snapshot::Sample::pool_peak_bytes), 60 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "b", &Snapshot::Sample::pool_peak_bytes), 30 * kMiB);
+  EXPECT_EQ(Sum(snapshot, "b", &Snapshot::Sample::pool_peak_objects), 1);
+  EXPECT_EQ(Sum(snapshot, "buffer", &Snapshot::Sample::pool_peak_bytes), 0);
+
+  profiler_.ResetPeak(kDefaultDevice);
+  EXPECT_EQ(Stats().peak_bytes_in_use, 100 * kMiB);
+  EXPECT_EQ(StatsOf(outer_).peak_bytes_allocated, 0);
+  tagged("b", [&] { return Block(outer_, 0, 10); });
+  const Snapshot after = profiler_.TakeSnapshot();
+  EXPECT_EQ(IdleRow(after, "outer").peak_bytes, 100 * kMiB);
+  EXPECT_EQ(Sum(after, "b", &Snapshot::Sample::peak_bytes), 0);
+  EXPECT_EQ(Sum(after, "b", &Snapshot::Sample::pool_peak_bytes), 10 * kMiB);
 }
 
-TEST_F(PoolsTest, BlockReplacesTheStaleBlockOfAnotherDevice) {
-  const DeviceId other = profiler_.Device("other");
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(10), 10 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 4 * kMiB)) << "partly in the segment";
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(8), 1 * kMiB, {other}));
-  EXPECT_EQ(profiler_.GetTrackerStats().replaced_records, 1);
-  ExpectInUse(10 * kMiB, 10 * kMiB);
-  EXPECT_EQ(profiler_.Stats(other).bytes_in_use, 1 * kMiB);
-  profiler_.RecordFree(MiBAt(10));
-  profiler_.RecordBlockFree(MiBAt(8));
-  ExpectInUse(0, 0);
-  EXPECT_EQ(profiler_.Stats(other).bytes_in_use, 0);
-}
-
-TEST_F(PoolsTest, ResizeThatCutsAnInnerSegmentIsRefused) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 23 * kMiB));
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 16 * kMiB)) << "begins where the outer one begins";
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(7), 1 * kMiB));
-  EXPECT_FALSE(profiler_.RecordResize(MiBAt(0), 9 * kMiB));
-  ExpectInUse(23 * kMiB, 22 * kMiB);
-  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 16 * kMiB));
-  profiler_.RecordBlockFree(MiBAt(7));
-  profiler_.RecordFree(MiBAt(0));
-  ExpectInUse(0, 0);
-  EXPECT_EQ(Stats().num_live, 0);
-}
-
-TEST_F(PoolsTest, SegmentWithOverlappingBlocksCanShrink) {
-  ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 21 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 4 * kMiB));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(1), 4 * kMiB)) << "the free of the first was not recorded";
-  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 5 * kMiB));
-  for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) EXPECT_GE(sample.inuse_bytes, 0);
-  EXPECT_GE(Stats().bytes_reserved, 0);
-  profiler_.RecordFree(MiBAt(0));
-  profiler_.RecordBlockFree(MiBAt(0));
-  profiler_.RecordBlockFree(MiBAt(1));
-  ExpectInUse(0, 0);
-}
-
-// A block whose segments have too few idle bytes counts all of its bytes itself. It is found by its address also after
-// its inner segment has ended, or no longer reaches to it.
-class BlockThatCountsItselfTest : public PoolsTest {
+class PeakRecordTest : public PoolsTest {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(0), 20 * kMiB));
-    ASSERT_TRUE(profiler_.RecordSegment(MiBAt(4), 4 * kMiB));
-    ASSERT_TRUE(profiler_.RecordBlock(MiBAt(4), 3 * kMiB));
-    ASSERT_TRUE(profiler_.RecordBlock(MiBAt(6), 2 * kMiB));  // only 1 MiB is idle
-    ExpectInUse(22 * kMiB, 17 * kMiB);
-    profiler_.RecordBlockFree(MiBAt(4));
-    ExpectInUse(22 * kMiB, 20 * kMiB);
+    const ScopedTag tag("t", "driver");
+    ASSERT_TRUE(Buffer(0, 100));
   }
-  void ExpectTaken() {
-    ExpectInUse(20 * kMiB, 18 * kMiB);
-    EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)), 2 * kMiB);
-    ExpectInUse(20 * kMiB, 20 * kMiB);
-    EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 0);
+  // Where the peak counts the 100 MiB.
+  void ExpectPeak(int64_t of_leaf, int64_t idle) {
+    const Snapshot snapshot = profiler_.TakeSnapshot();
+    int64_t leaves = 0;
+    for (const Snapshot::Sample& sample : snapshot.samples) {
+      EXPECT_GE(sample.peak_bytes, 0);
+      EXPECT_GE(sample.peak_objects, 0);
+      if (sample.kind != MemoryKind::kPool) leaves += sample.peak_bytes;
+    }
+    EXPECT_EQ(leaves, of_leaf * kMiB);
+    EXPECT_EQ(IdleRow(snapshot, "outer").peak_bytes, idle * kMiB);
   }
 };
-TEST_F(BlockThatCountsItselfTest, InnerSegmentEnds) {
-  ASSERT_TRUE(profiler_.RecordFree(MiBAt(4)));
-  ExpectTaken();
+TEST_F(PeakRecordTest, BecomesASegment) {
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  ExpectPeak(0, 100);
 }
-TEST_F(BlockThatCountsItselfTest, InnerSegmentShrinks) {
-  ASSERT_TRUE(profiler_.RecordResize(MiBAt(4), 1 * kMiB));
-  ExpectTaken();
+TEST_F(PeakRecordTest, BecomesASegmentInAnotherThread) {
+  std::thread([&] { ASSERT_TRUE(Segment(outer_, 0, 100)); }).join();
+  ExpectPeak(0, 100);
 }
-TEST_F(BlockThatCountsItselfTest, AllSegmentsEnd) {
-  ASSERT_TRUE(profiler_.RecordFree(MiBAt(0)));
-  ExpectInUse(2 * kMiB, 0);
-  EXPECT_EQ(profiler_.RecordBlockFree(MiBAt(6)), 2 * kMiB);
-  ExpectInUse(0, 0);
+TEST_F(PeakRecordTest, ShrinksBeforeItBecomesASegment) {
+  ASSERT_TRUE(profiler_.RecordResize(MiBAt(0), 10 * kMiB));
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  ExpectPeak(100, 0);
 }
-
-TEST_F(PoolsTest, ResizedAliasStaysAtZeroBytes) {
-  ASSERT_TRUE(profiler_.RecordAlloc(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
-  ASSERT_TRUE(profiler_.RecordBlock(MiBAt(0), 100, {kDefaultDevice, MemoryKind::kAlias}));
-  EXPECT_TRUE(profiler_.RecordResize(MiBAt(0), 1 * kMiB));
-  EXPECT_TRUE(profiler_.RecordBlockResize(MiBAt(0), 1 * kMiB));
-  ExpectInUse(0, 0);
+TEST_F(PeakRecordTest, EndsBeforeAnotherAtItsAddressBecomesASegment) {
+  ASSERT_EQ(End(0), 100);
+  ASSERT_TRUE(Buffer(0, 10));
+  ASSERT_TRUE(Segment(outer_, 0, 10));
+  ExpectPeak(100, 0);
 }
-
-TEST_F(PoolsTest, BlockAddressBeyondTheLimitIsDropped) {
-  EXPECT_FALSE(profiler_.RecordBlock(BufferId(uint64_t{1} << 50), 100));
-  EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
+TEST_F(PeakRecordTest, ChangesItsSiteBeforeItBecomesASegment) {
+  ASSERT_TRUE(Impl().Refine(Caller::OfThisFunction(), MiBAt(0), profiler_.Allocator("program")));
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  ExpectPeak(100, 0);
 }
-
-// --- Random operations ----------------------------------------------------------------------------------------------
-
-class RandomPools {
- public:
-  RandomPools(Profiler* profiler, uint64_t seed) : profiler_(*profiler), random_(seed) {}
-
-  const IntervalModel& model() const { return model_; }
-  // Makes one random operation. Does nothing if a correct program could not make the operation that was drawn.
-  void Step() {
-    IntervalModel changed = model_;
-    bool recorded = false;
-    const int kind = Below(100);
-    if (kind < 30) {
-      const Interval block = Draw(6, false);
-      changed.Add(block);
-      if (!changed.IsSound()) return;
-      ScopedTag tag("t", TagName(block.tag));
-      recorded = profiler_.RecordBlock(At(block.start), Bytes(block.end - block.start));
-    } else if (kind < 45) {
-      recorded = Segment(&changed);
-      if (!recorded) return;
-    } else if (kind < 75) {
-      if (model_.size() == 0) return;
-      const size_t i = Any();
-      if (model_[i].is_segment && Below(4) != 0) return;
-      const Interval gone = model_[i];
-      if (gone.is_segment && gone.has_block_id && !IsInnermostBlock(i)) return;
-      changed.Remove(i);
-      if (!changed.IsSound()) return;
-      const bool as_block = !gone.is_segment || gone.has_block_id;
-      const std::optional<int64_t> freed =
-          as_block ? profiler_.RecordBlockFree(At(gone.start)) : profiler_.RecordFree(At(gone.start));
-      ASSERT_EQ(freed, static_cast<int64_t>(Bytes(gone.end - gone.start)))
-          << "free of " << gone.start << " before: " << Describe(model_);
-      recorded = true;
-    } else if (kind < 88) {
-      if (model_.size() == 0) return;
-      const size_t i = Any();
-      const Interval was = model_[i];
-      const int end = was.start + 1 + Below(was.is_segment ? 24 : 6);
-      if (was.is_segment && was.has_block_id && !IsInnermostBlock(i)) return;
-      if (was.is_segment && !CanSetEnd(i, end)) {
-        if (!was.has_block_id) {
-          EXPECT_FALSE(profiler_.RecordResize(At(was.start), Bytes(end - was.start)));
-        }
-        return;
-      }
-      changed.SetEnd(i, end);
-      if (!changed.IsSound() || changed.EqualSegments() > model_.EqualSegments()) return;
-      const bool as_block = !was.is_segment || was.has_block_id;
-      recorded = as_block ? profiler_.RecordBlockResize(At(was.start), Bytes(end - was.start))
-                          : profiler_.RecordResize(At(was.start), Bytes(end - was.start));
-    } else if (kind < 93) {
-      recorded = Split(&changed);
-      if (!recorded) return;
-    } else if (kind < 97) {
-      recorded = Merge(&changed);
-      if (!recorded) return;
-    } else if (kind < 99) {
-      profiler_.ResetPeak(kDefaultDevice);
-      changed.ResetPeak();
-      recorded = true;
-    } else {
-      if (Below(10) != 0) return;
-      profiler_.DropDevice(kDefaultDevice);
-      changed = IntervalModel(kUnits);
-      // The peak stays.
-      if (profiler_.Stats(kDefaultDevice).bytes_in_use == 0) profiler_.ResetPeak(kDefaultDevice);
-      recorded = true;
-    }
-    ASSERT_TRUE(recorded) << "operation " << kind << "\nbefore: " << Describe(model_)
-                          << "\nafter: " << Describe(changed);
-    last_ = "operation " + std::to_string(kind) + "\nbefore: " + Describe(model_) + "\nafter: " + Describe(changed);
-    model_ = changed;
-  }
-  // Describes the last operation.
-  const std::string& last() const { return last_; }
-
- private:
-  static std::string Describe(const IntervalModel& model) {
-    std::string text;
-    for (size_t i = 0; i < model.size(); ++i) {
-      const Interval& interval = model[i];
-      text += std::string(interval.is_segment ? interval.has_block_id ? " inner" : " segment" : " block") + "[" +
-              std::to_string(interval.start) + "," + std::to_string(interval.end) + ")t" + std::to_string(interval.tag);
-    }
-    return text;
-  }
-
-  static constexpr int kUnits = 64;
-
-  int Below(int limit) { return static_cast<int>(random_() % static_cast<uint64_t>(limit)); }
-  size_t Any() { return static_cast<size_t>(Below(static_cast<int>(model_.size()))); }
-  Interval Draw(int most, bool is_segment) {
-    const int start = Below(kUnits);
-    return {start, start + 1 + Below(most), Below(IntervalModel::kTags), is_segment, !is_segment};
-  }
-  // Returns whether RecordBlockFree of its address frees this one.
-  bool IsInnermostBlock(size_t i) const {
-    for (size_t j = 0; j < model_.size(); ++j) {
-      if (j == i || model_[j].start != model_[i].start) continue;
-      if (!model_[j].is_segment || (model_[j].has_block_id && model_.IsInside(j, i))) return false;
-    }
-    return true;
-  }
-  // Returns whether the added part contains no other segment, no segment is cut in two, and the segment stays inside
-  // the one around it.
-  bool CanSetEnd(size_t i, int end) const {
-    const Interval& segment = model_[i];
-    const int low = std::min(end, segment.end);
-    const int high = std::max(end, segment.end);
-    for (size_t j = 0; j < model_.size(); ++j) {
-      const Interval& other = model_[j];
-      if (j == i || !other.is_segment) continue;
-      if (model_.IsInside(i, j)) {
-        if (end > other.end) return false;
-      } else if (other.start < high && low < other.end && (end > segment.end || other.start < end)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  bool Segment(IntervalModel* changed) {
-    Interval segment = Draw(24, true);
-    // A block in a pool becomes a segment now and then.
-    if (model_.size() > 0 && Below(3) == 0) {
-      const size_t i = Any();
-      if (model_[i].is_segment) return false;
-      changed->MakeSegment(i);
-      // All of it lies in the segment that it begins in.
-      int around = 0;
-      for (size_t j = 0; j < model_.size(); ++j) around += model_.IsInside(i, j) ? 1 : 0;
-      if (around == 0 || around != model_.LevelOf(i) || !changed->IsSound()) return false;
-      EXPECT_TRUE(profiler_.RecordSegment(At(model_[i].start), Bytes(model_[i].end - model_[i].start)));
-      return true;
-    }
-    for (size_t i = 0; i < model_.size(); ++i) {
-      const Interval& other = model_[i];
-      if (other.start != segment.start) continue;
-      if (other.end == segment.end) return false;
-      if (other.is_segment && !other.has_block_id) segment.has_block_id = true;
-    }
-    changed->Add(segment);
-    if (!changed->IsSound()) return false;
-    // As a block of the segment around it, it must be the only one of that level there.
-    const size_t last = changed->size() - 1;
-    for (size_t i = 0; i < last; ++i) {
-      const Interval& other = (*changed)[i];
-      if (other.start != segment.start || !segment.has_block_id) continue;
-      if (!changed->IsInside(last, i)) return false;
-    }
-    ScopedTag tag("t", TagName(segment.tag));
-    EXPECT_TRUE(profiler_.RecordSegment(At(segment.start), Bytes(segment.end - segment.start)));
-    return true;
-  }
-
-  bool Split(IntervalModel* changed) {
-    if (model_.size() == 0) return false;
-    const size_t i = Any();
-    const Interval segment = model_[i];
-    if (!segment.is_segment || segment.has_block_id || segment.end - segment.start < 2) return false;
-    const int at = segment.start + 1 + Below(segment.end - segment.start - 1);
-    for (size_t j = 0; j < model_.size(); ++j) {
-      const Interval& other = model_[j];
-      if (other.is_segment && !other.has_block_id && other.start == at) return false;
-      if (other.is_segment && model_.IsInside(j, i) && other.start < at && at < other.end) return false;
-    }
-    changed->Split(i, at);
-    if (!changed->IsSound() || changed->EqualSegments() > model_.EqualSegments()) return false;
-    EXPECT_TRUE(profiler_.SplitSegment(At(segment.start), Bytes(at - segment.start)));
-    return true;
-  }
-
-  bool Merge(IntervalModel* changed) {
-    for (size_t i = 0; i < model_.size(); ++i) {
-      for (size_t j = 0; j < model_.size(); ++j) {
-        const Interval& first = model_[i];
-        const Interval& second = model_[j];
-        if (!first.is_segment || !second.is_segment || first.end != second.start) continue;
-        if (first.has_block_id || second.has_block_id || model_.DepthOf(i) != model_.DepthOf(j)) continue;
-        bool is_same_outer = true;
-        for (size_t k = 0; k < model_.size(); ++k) {
-          is_same_outer = is_same_outer && model_.IsInside(i, k) == model_.IsInside(j, k);
-        }
-        if (!is_same_outer || Below(2) == 0) continue;
-        changed->Merge(i, j);
-        if (!changed->IsSound() || changed->EqualSegments() > model_.EqualSegments()) return false;
-        EXPECT_TRUE(profiler_.MergeSegments(At(first.start), At(second.start)));
-        return true;
-      }
-    }
-    return false;
-  }
-
-  Profiler& profiler_;
-  std::mt19937_64 random_;
-  IntervalModel model_{kUnits};
-  std::string last_;
-};
-
-uint64_t Seed() {
-  const char* seed = std::getenv("HBMPROF_TEST_SEED");
-  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
+TEST_F(PeakRecordTest, ResetBeforeItBecomesASegment) {
+  profiler_.ResetPeak(kDefaultDevice);
+  ASSERT_TRUE(Segment(outer_, 0, 100));
+  ExpectPeak(100, 0);
 }
 
-TEST(RandomPoolsTest, EqualTheNaiveModelAfterEveryOperation) {
+// --- Random programs ------------------------------------------------------------------------------------------------
+
+using hbmprof_test::ModeledPools;
+using hbmprof_test::PoolOperation;
+using hbmprof_test::PoolsModel;
+using hbmprof_test::RandomPools;
+
+// HBMPROF_TEST_SEED: the first seed. HBMPROF_TEST_ROUNDS: their number.
+TEST(RandomPoolsTest, EqualTheNaiveModel) {
+  const char* chosen = std::getenv("HBMPROF_TEST_SEED");
   const char* rounds = std::getenv("HBMPROF_TEST_ROUNDS");
-  const uint64_t first = Seed();
-  const uint64_t count = rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : hbmprof_test::kSanitized ? 5 : 20;
+  const uint64_t first = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device()();
+  const uint64_t count = rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : hbmprof_test::kSanitized ? 6 : 30;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
     Profiler profiler(WithoutStacks());
-    RandomPools pools(&profiler, seed);
-    for (int i = 0; i < 2000; ++i) {
+    const ModeledPools pools(&profiler);
+    PoolsModel model;
+    RandomPools program(
+        pools, seed, 0, 200, [&](const PoolOperation& operation) { operation.Apply(&model); },
+        [&](const PoolsModel::Key& key) { model.End(key); });
+    std::mt19937_64 random(seed);
+    // Rare snapshots: the profiler does not end at once what is in ended segments.
+    const uint64_t period = std::vector<uint64_t>{1, 7, 60}[seed % 3];
+    for (int i = 0; i < 1200 && !::testing::Test::HasFailure(); ++i) {
       SCOPED_TRACE("step " + std::to_string(i));
-      pools.Step();
-      ASSERT_FALSE(::testing::Test::HasFailure());
-      ExpectSame(profiler, pools.model());
-      ASSERT_FALSE(::testing::Test::HasFailure()) << pools.last();
+      if (random() % 100 == 0) {
+        const int device = static_cast<int>(random() % PoolsModel::kDevices);
+        if (random() % 4 == 0) {
+          profiler.DropDevice(pools.device(device));
+          program.Forget(device);
+          const std::map<PoolsModel::Key, PoolsModel::Record> records = model.records();
+          for (const auto& [key, record] : records) {
+            if (record.device == device) model.End(key);
+          }
+        } else {
+          profiler.ResetPeak(pools.device(device));
+          model.ResetPeak(device);
+        }
+      } else {
+        program.Step();
+      }
+      if (random() % period == 0) ModeledPools::ExpectSame(profiler.TakeSnapshot(), model);
     }
+    program.Finish();
+    ModeledPools::ExpectSame(profiler.TakeSnapshot(), model);
+    ASSERT_FALSE(::testing::Test::HasFailure());
+    EXPECT_EQ(profiler.GetTrackerStats().live_records, 0);
     EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
     EXPECT_EQ(profiler.GetTrackerStats().replaced_records, 0);
     EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
-  }
-}
-
-// Blocks may overlap here, as they do if frees were not recorded. Whatever happens to the segments around a block, it
-// is found by its address as long as it is live.
-TEST(RandomPoolsTest, EachRecordIsFoundByItsAddress) {
-  constexpr int kUnits = 24;
-  const uint64_t first = Seed();
-  const uint64_t count = hbmprof_test::kSanitized ? 500 : 5000;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    SCOPED_TRACE("HBMPROF_TEST_SEED=" + std::to_string(seed));
-    Profiler profiler(WithoutStacks());
-    std::mt19937_64 random(seed);
-    const auto below = [&random](int limit) { return static_cast<int>(random() % static_cast<uint64_t>(limit)); };
-    for (int i = 0; i < 60; ++i) {
-      const BufferId address = At(below(kUnits));
-      const size_t bytes = Bytes(1 + below(kUnits / 2));
-      switch (below(10)) {
-        case 0:
-          profiler.RecordSegment(address, bytes);
-          break;
-        case 1:
-          profiler.RecordFree(address);
-          break;
-        case 2:
-          profiler.RecordResize(address, bytes);
-          break;
-        case 3:
-          profiler.SplitSegment(address, bytes);
-          break;
-        case 4:
-          profiler.RecordBlockFree(address);
-          break;
-        case 5:
-          profiler.RecordBlockResize(address, bytes);
-          break;
-        case 6:
-          profiler.MergeSegments(address, BufferId(address.value() + bytes));
-          break;
-        default:
-          profiler.RecordBlock(address, bytes);
-          break;
-      }
-    }
-    const bool blocks_first = below(2) == 0;
-    for (const bool blocks : {blocks_first, !blocks_first}) {
-      for (int unit = 0; unit < 2 * kUnits; ++unit) {
-        while (blocks ? profiler.RecordBlockFree(At(unit)) : profiler.RecordFree(At(unit))) {
-        }
-      }
-    }
-    for (int unit = 0; unit < 2 * kUnits; ++unit) profiler.RecordBlockFree(At(unit));
-    const DeviceStats stats = profiler.Stats(kDefaultDevice);
-    ASSERT_EQ(stats.num_live, 0);
-    ASSERT_EQ(stats.bytes_in_use, 0);
-    ASSERT_EQ(stats.pool_bytes, 0);
   }
 }
 

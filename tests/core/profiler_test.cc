@@ -82,8 +82,7 @@ void ExpectSound(const Snapshot& snapshot) {
     ASSERT_LT(sample.device, snapshot.devices.size());
     ASSERT_LT(sample.allocator, snapshot.allocators.size());
     std::string label = std::to_string(sample.stack) + "," + std::to_string(sample.device) + "," +
-                        std::string(MemoryKindName(sample.kind)) + "," + std::to_string(sample.allocator) + "," +
-                        std::to_string(sample.block_bytes);
+                        std::string(MemoryKindName(sample.kind)) + "," + std::to_string(sample.allocator);
     for (const auto& [key, value] : sample.tags) label.append(",").append(key).append("=").append(value);
     EXPECT_TRUE(labels.insert(label).second) << "twice: " << label;
     for (const Value value :
@@ -133,9 +132,9 @@ std::string Describe(const Snapshot& snapshot) {
                        snapshot.allocators[sample.allocator] + " ";
     for (const uint64_t address : snapshot.stacks[sample.stack].return_addresses) line += std::to_string(address) + ">";
     for (const auto& [key, value] : sample.tags) line.append(" ").append(key).append("=").append(value);
-    lines.insert(line + " bytes " + number(sample.block_bytes) + "alloc " + number(sample.alloc_objects) +
-                 number(sample.alloc_bytes) + "peak " + number(sample.peak_objects) + number(sample.peak_bytes) +
-                 "inuse " + number(sample.inuse_objects) + number(sample.inuse_bytes));
+    lines.insert(line + " alloc " + number(sample.alloc_objects) + number(sample.alloc_bytes) + "peak " +
+                 number(sample.peak_objects) + number(sample.peak_bytes) + "inuse " + number(sample.inuse_objects) +
+                 number(sample.inuse_bytes));
   }
   for (const Snapshot::Device& device : snapshot.devices) {
     for (const DeviceStats& stats : device.spaces) {
@@ -450,14 +449,17 @@ TEST(ProfilerLimits, SitesBeyondTheLimitShareOne) {
   Options options;
   options.max_sites = 5;
   Profiler profiler(options);
-  for (uint64_t i = 1; i <= 5; ++i) EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+  for (uint64_t i = 1; i <= 5; ++i) {
+    const ScopedTag tag("number", std::to_string(i));
+    EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
+  }
   EXPECT_THAT(profiler.TakeSnapshot().warnings, IsEmpty());
   for (uint64_t i = 6; i <= 10; ++i) {
     const ScopedTag tag("number", std::to_string(i));
     EXPECT_TRUE(profiler.RecordAlloc(At(i), i * 10));
     EXPECT_TRUE(profiler.RecordResize(At(i), i * 100));
   }
-  EXPECT_TRUE(profiler.RecordResize(At(1), 1000)) << "its new size has no place";
+  EXPECT_TRUE(profiler.RecordResize(At(1), 1000)) << "it keeps its site";
   ExpectSound(profiler.TakeSnapshot());
   ASSERT_TRUE(profiler.RecordSegment(At(20), 1 << 20));
   for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(profiler.RecordBlock(BufferId(At(20).value() + i * 4096), 100 + i));
@@ -475,7 +477,7 @@ TEST(ProfilerLimits, SitesBeyondTheLimitShareOne) {
     EXPECT_THAT(sample.tags, IsEmpty());
     others += sample.inuse_bytes;
   }
-  EXPECT_EQ(others, 1000 + 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20));
+  EXPECT_EQ(others, 100 * (6 + 7 + 8 + 9 + 10) + (1 << 20));
   ASSERT_THAT(snapshot.warnings, SizeIs(1));
   EXPECT_THAT(snapshot.warnings[0], HasSubstr("HBMPROF_MAX_SITES"));
   for (uint64_t i = 1; i <= 10; ++i) EXPECT_TRUE(profiler.RecordFree(At(i)));
@@ -486,7 +488,7 @@ TEST(ProfilerLimits, SitesBeyondTheLimitShareOne) {
 
 TEST(ProfilerLimits, BlockOutsideAllSegmentsTakesOneSite) {
   Options options;
-  options.max_sites = 100;
+  options.max_sites = 4;
   Profiler profiler(options);
   const DeviceId other = profiler.Device("GPU:1");
   ASSERT_TRUE(profiler.RecordSegment(At(0), 4096));
@@ -498,7 +500,7 @@ TEST(ProfilerLimits, BlockOutsideAllSegmentsTakesOneSite) {
     EXPECT_TRUE(profiler.RecordBlock(BufferId(At(100).value() + offset), i * 10)) << i;
     offset += i * 10;
   }
-  EXPECT_EQ(profiler.GetTrackerStats().sites, 92);
+  EXPECT_EQ(profiler.GetTrackerStats().sites, 4);
   EXPECT_EQ(profiler.GetTrackerStats().dropped_records, 0);
   ExpectSound(profiler.TakeSnapshot());
 }
@@ -972,9 +974,9 @@ TEST_F(ProfilerTest, ResetPeakStartsFromThePresent) {
   EXPECT_EQ(profiler_.Stats(other).peak_bytes_in_use, 9);
   Snapshot snapshot = profiler_.TakeSnapshot();
   for (const Snapshot::Sample& sample : snapshot.samples) {
-    if (snapshot.devices[sample.device].name == "GPU:0" && sample.block_bytes != 500) {
-      EXPECT_EQ(sample.peak_bytes, 0) << sample.block_bytes;
-      EXPECT_EQ(sample.peak_objects, 0) << sample.block_bytes;
+    if (snapshot.devices[sample.device].name == "GPU:0" && sample.inuse_bytes == 0) {
+      EXPECT_EQ(sample.peak_bytes, 0);
+      EXPECT_EQ(sample.peak_objects, 0);
     }
   }
   ExpectSound(snapshot);
@@ -1167,8 +1169,8 @@ TEST(ProfilerStacks, CutStackOfABlockIsCountedOnce) {
   EXPECT_EQ(counts(profiler.RecordBlockFree(At(2)) == 0x1000), 6);
 }
 
-// The cached site of a repeated stack also depends on the profiler, the size and the tags.
-TEST(ProfilerStacks, RepeatedStackDiffersByProfilerSizeAndTags) {
+// The cached site of a repeated stack also depends on the profiler, the kind and the tags, but not on the size.
+TEST(ProfilerStacks, RepeatedStackDiffersByProfilerKindAndTags) {
   constexpr uint64_t kRounds = 200;
   constexpr size_t kSizes = 3;
   Profiler profilers[2];
@@ -1189,12 +1191,48 @@ TEST(ProfilerStacks, RepeatedStackDiffersByProfilerSizeAndTags) {
   for (Profiler& profiler : profilers) {
     Snapshot snapshot = profiler.TakeSnapshot();
     if (&profiler == &profilers[1]) snapshot.samples.erase(snapshot.samples.begin());
-    EXPECT_THAT(snapshot.samples, SizeIs(kSizes * 2 * 2));
+    EXPECT_THAT(snapshot.samples, SizeIs(2 * 2));
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      EXPECT_EQ(sample.inuse_objects, static_cast<int64_t>(kRounds));
-      EXPECT_EQ(sample.inuse_bytes, static_cast<int64_t>(kRounds * sample.block_bytes));
+      EXPECT_EQ(sample.inuse_objects, static_cast<int64_t>(kRounds * kSizes));
+      EXPECT_EQ(sample.inuse_bytes, static_cast<int64_t>(kRounds * (100 + 101 + 102)));
     }
   }
+}
+
+// Records a buffer with one of 2^`levels` stacks.
+[[gnu::noinline]] void RecordAtPath(Profiler& profiler, uint64_t path, int levels, BufferId id, size_t bytes) {
+  if (levels == 0) {
+    ASSERT_TRUE(profiler.RecordAlloc(id, bytes));
+  } else if (path % 2 == 0) {
+    RecordAtPath(profiler, path / 2, levels - 1, id, bytes);
+    asm volatile("" ::"r"(0));
+  } else {
+    RecordAtPath(profiler, path / 2, levels - 1, id, bytes);
+    asm volatile("" ::"r"(1));
+  }
+}
+
+TEST(ProfilerStacks, ManySizesTakeNoPlaceAmongTheSites) {
+  constexpr uint64_t kPaths = 1100;
+  const auto profile_with = [&](uint64_t sizes) {
+    Profiler profiler;
+    int64_t bytes = 0;
+    for (uint64_t i = 0; i < kPaths * sizes; ++i) {
+      const size_t size = 256 * (1 + i / kPaths);
+      RecordAtPath(profiler, i % kPaths, 11, At(i), size);
+      bytes += static_cast<int64_t>(size);
+    }
+    const Snapshot snapshot = profiler.TakeSnapshot();
+    EXPECT_THAT(snapshot.warnings, IsEmpty());
+    EXPECT_THAT(snapshot.samples, SizeIs(kPaths));
+    EXPECT_EQ(snapshot.tracker.sites, static_cast<int64_t>(kPaths));
+    EXPECT_EQ(snapshot.tracker.dropped_records, 0);
+    EXPECT_EQ(Sum(snapshot, &Snapshot::Sample::inuse_bytes, [](const auto&) { return true; }), bytes);
+    ExpectSound(snapshot);
+    return SerializePprof(snapshot, nullptr)->size();
+  };
+  const size_t of_one_size = profile_with(1);
+  EXPECT_LT(profile_with(256), 2 * of_one_size);
 }
 
 TEST(ProfilerStacks, WithoutUnwinderHaveTotalsAndLabels) {
@@ -1225,7 +1263,7 @@ TEST_F(ProfilerTest, SamplesCarryTheTagsOfTheirAllocation) {
     profiler_.RecordFree(At(1));
   }
   for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) {
-    if (sample.block_bytes == 1) {
+    if (sample.alloc_bytes == 1) {
       EXPECT_THAT(sample.tags, ElementsAre(Pair("model", "llama"), Pair("phase", "prefill")));
       EXPECT_EQ(sample.inuse_objects, 0);
     } else {
@@ -1360,29 +1398,6 @@ bool IsRightInChild(const IsRight& is_right) {
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7;
 }
 
-// A thread of the parent may be taking its number during the fork, and never enter its id.
-TEST_F(ProfilerTest, NumbersOfThreadsBeginAnewInAForkedChild) {
-  using internal::EventLog;
-  EventLog log;
-  ASSERT_TRUE(log.Allocate(2));
-  log.SetMode(EventLog::Mode::kRing);
-  internal::ShardLog shard = {};
-  internal::RecordedEvent* next = nullptr;
-  log.Open(0, &shard, &next);
-  const auto write = [&] { log.Write({log.TimeInShard(&shard)}, 0, &shard, &next); };
-  write();
-  EXPECT_GT(EventLog::ThreadCount(), 1u);
-  EXPECT_TRUE(IsRightInChild([&] {
-    const bool none_is_left = EventLog::ThreadCount() == 1 && EventLog::ThreadOf(1) == 0;
-    write();
-    return none_is_left && EventLog::ThreadCount() == 2 && EventLog::ThreadOf(1) == getpid();
-  }));
-  log.SetMode(EventLog::Mode::kOff);
-  log.Close(&shard, next);
-  log.Return(log.TakeFull());
-  log.Free();
-}
-
 TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
   ASSERT_TRUE(profiler_.RecordAlloc(At(1), 100));
   std::optional<internal::ReentryGuard> guard(std::in_place);  // as in a signal handler that interrupted the tracker
@@ -1401,16 +1416,15 @@ TEST_F(ProfilerTest, ForkedChildDoesNotCallTheDriverOfItsParent) {
 }
 
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
+  profiler_.RecordAlloc(At(1), 1);
   std::atomic<bool> entered{false};
   std::atomic<bool> ends{false};
   const auto stats_in_child = [&] {
     const pid_t child = fork();
     if (child == 0) {
       alarm(10);
-      bool right =
+      const bool right =
           profiler_.Stats(kDefaultDevice).bytes_limit == std::nullopt && !profiler_.FindBuffer(At(1)).has_value();
-      profiler_.SetEnabled(true);
-      right = right && profiler_.enabled() && profiler_.RecordAlloc(At(1), 100);
       profiler_.RemoveDeviceProbe(kDefaultDevice, nullptr);
       _exit(right ? 7 : 8);
     }

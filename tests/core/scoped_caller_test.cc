@@ -6,6 +6,7 @@
 
 #include <csetjmp>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -15,16 +16,19 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/profiler.h"
+#include "hbmprof/tag.h"
 #include "src/capture/given_stack.h"
 
 namespace hbmprof {
 namespace {
 
-// Each buffer of a test has its own size, by which its stack is found.
+// Each buffer of a test has its own size, by which its stack is found. Buffers of one stack have the size as a tag,
+// too.
 class ScopedCallerTest : public testing::Test {
  public:
   // Records a buffer with the stack of the caller.
   [[gnu::noinline]] void Record(size_t bytes) {
+    const ScopedTag tag("size", std::to_string(bytes));
     EXPECT_TRUE(profiler_.RecordAlloc(BufferId(bytes << 20), bytes));
     asm volatile("");  // no tail call
   }
@@ -32,7 +36,9 @@ class ScopedCallerTest : public testing::Test {
   std::vector<uint64_t> StackOf(size_t bytes, const Profiler& profiler) {
     const Snapshot snapshot = profiler.TakeSnapshot();
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      if (sample.block_bytes == static_cast<int64_t>(bytes)) return snapshot.stacks[sample.stack].return_addresses;
+      const bool is_same = sample.tags.empty() ? sample.alloc_bytes == static_cast<int64_t>(bytes)
+                                               : sample.tags[0].second == std::to_string(bytes);
+      if (is_same) return snapshot.stacks[sample.stack].return_addresses;
     }
     ADD_FAILURE() << "no buffer of " << bytes << " bytes";
     return {0, 0, 0};
@@ -193,9 +199,14 @@ TEST_F(ScopedCallerTest, InlinedWrapperBeginsOneFunctionFurtherOut) {
 // A wrapper that passes a Caller of its own, of each sort of record.
 [[gnu::noinline]] void RecordsFrom(Profiler& profiler) {
   const Caller caller = Caller::OfThisFunction();
+  std::optional<ScopedTag> tag;
+  tag.emplace("size", "100");
   EXPECT_TRUE(profiler.RecordAllocFrom(caller, BufferId(0x1000), 100, {}));
-  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, BufferId(0x100000), 4096, {}));
-  EXPECT_TRUE(profiler.RecordBlockFrom(caller, BufferId(0x100000), 200, {}));
+  tag.emplace("size", "4096");
+  EXPECT_TRUE(profiler.RecordSegmentFrom(caller, {}, BufferId(0x100000), 4096));
+  tag.emplace("size", "200");
+  EXPECT_TRUE(profiler.RecordBlockFrom(caller, {}, BufferId(0x100000), 200));
+  tag.emplace("size", "300");
   EXPECT_TRUE(profiler.RecordAllocAt(profiler.KeepSite(caller, 300, {}), BufferId(0x2000), 300));
 }
 [[gnu::noinline]] void WrapperOfRecords(Profiler& profiler) {

@@ -16,7 +16,7 @@ Hash128 StackHash(uint64_t stack) {
   const uint64_t words[] = {0x55d000001000 + stack, 0x55d000002000};
   return HashWords128(words, 2);
 }
-SiteCache::Key KeyOf(uint64_t stack, const SiteWords& words = {256, 0, 0, 0}) { return {StackHash(stack), words}; }
+SiteCache::Key KeyOf(uint64_t stack, const SiteWord& word = {0, 0, 0}) { return {StackHash(stack), word}; }
 
 TEST(SiteCache, FindsStoredSites) {
   SiteCache cache;
@@ -34,13 +34,11 @@ TEST(SiteCache, DistinguishesEveryPartOfTheKey) {
   const uint64_t another_device = PackAttributes({DeviceId{1}});
   const uint64_t another_kind = PackAttributes({DeviceId{0}, MemoryKind::kManaged});
   const uint64_t another_allocator = PackAttributes({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
-  for (const SiteWords& other : {SiteWords{257, 0, 0, 0},
-                                 {0, 0, 0, 0},
-                                 {256, another_device, 0, 0},
-                                 {256, another_kind, 0, 0},
-                                 {256, another_allocator, 0, 0},
-                                 {256, 0, 1, 0},
-                                 {256, 0, 0, 1}}) {
+  for (const SiteWord& other : {SiteWord{another_device, 0, 0},
+                                {another_kind, 0, 0},
+                                {another_allocator, 0, 0},
+                                {0, 1, 0},
+                                {0, 0, true}}) {
     EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
   }
 }
@@ -96,10 +94,10 @@ TEST(SiteCache, ReturnsNoWrongSiteDuringReplacement) {
   ReplaceInFourThreads(1 << 18, [](SiteId site) { return KeyOf(site); });
 }
 
-TEST(SiteCache, ReturnsNoWrongSizeOfOneStackDuringReplacement) {
-  // The keys of sizes that are multiples of a large Fibonacci number are in one bucket, because the factor in a key is
+TEST(SiteCache, ReturnsNoWrongSiteOfOneStackDuringReplacement) {
+  // The keys of words that are multiples of a large Fibonacci number are in one bucket, because the factor in a key is
   // the golden ratio.
-  ReplaceInFourThreads(64, [](SiteId site) { return KeyOf(1, {site * uint64_t{2971215073}, 0, 0, false}); });
+  ReplaceInFourThreads(64, [](SiteId site) { return KeyOf(1, {site * uint64_t{2971215073}, 0, 0}); });
 }
 
 }  // namespace

@@ -75,14 +75,14 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   const StackRecord* stack = Intern(table, {1});
   const StackRecord* other = Intern(table, {2});
   const SiteKey keys[] = {
-      {stack, 64, {}, 0, false},
-      {other, 64, {}, 0, false},
-      {stack, 65, {}, 0, false},
-      {stack, 64, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, false},
-      {stack, 64, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, false},
-      {stack, 64, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, false},
-      {stack, 64, {}, 1, false},
-      {stack, 64, {}, 0, true},
+      {stack, {}, 0, 0},
+      {other, {}, 0, 0},
+      {stack, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, 0},
+      {stack, {DeviceId{0}, MemoryKind::kManaged, {}}, 0, 0},
+      {stack, {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}}, 0, 0},
+      {stack, {}, 1, 0},
+      {stack, {}, 0, 1},
+      {stack, {}, 0, kMaxPools},
   };
   std::set<SiteId> sites;
   for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
@@ -93,48 +93,44 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   for (SiteId site = 0; site < 8; ++site) {
     EXPECT_EQ(table.InternSite(keys[site]), site);
     EXPECT_EQ(table.Key(site).stack, keys[site].stack);
-    EXPECT_EQ(table.Key(site).block_bytes, keys[site].block_bytes);
     EXPECT_EQ(table.Key(site).attributes.device, keys[site].attributes.device);
     EXPECT_EQ(table.Key(site).attributes.kind, keys[site].attributes.kind);
     EXPECT_EQ(table.Key(site).attributes.allocator, keys[site].attributes.allocator);
     EXPECT_EQ(table.Key(site).tags, keys[site].tags);
-    EXPECT_EQ(table.Key(site).in_pool, keys[site].in_pool);
+    EXPECT_EQ(table.Key(site).from, keys[site].from);
   }
 }
 
 TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
-  for (uint64_t bytes = 0; bytes < 3; ++bytes) EXPECT_EQ(table.InternSite({stack, bytes, {}, 0, false}), bytes);
+  for (uint32_t tags = 0; tags < 3; ++tags) EXPECT_EQ(table.InternSite({stack, {}, tags, 0}), tags);
   EXPECT_EQ(Intern(table, {2}), nullptr) << "a stack without a site";
   EXPECT_EQ(Intern(table, {1}), stack);
-  EXPECT_EQ(table.InternSite({stack, 3, {}, 7, false}), 3u);
-  EXPECT_EQ(table.InternSite({stack, 4, {}, 8, false}), 3u);
-  EXPECT_EQ(table.InternSite({stack, 1, {}, 0, false}), 1u) << "a known one";
+  EXPECT_EQ(table.InternSite({stack, {}, 7, 0}), 3u);
+  EXPECT_EQ(table.InternSite({stack, {}, 8, 0}), 3u);
+  EXPECT_EQ(table.InternSite({stack, {}, 1, 0}), 1u) << "a known one";
   EXPECT_TRUE(table.Key(3).stack->is_other);
-  EXPECT_EQ(table.Key(3).block_bytes, 0u);
   EXPECT_EQ(table.Key(3).tags, 0u);
-  EXPECT_EQ(table.InternSite({stack, 3, {}, 0, true}), 4u) << "of another kind, which the pools distinguish";
+  EXPECT_EQ(table.InternSite({stack, {}, 0, true}), 4u) << "of another kind, which the pools distinguish";
   const Attributes managed = {DeviceId{1}, MemoryKind::kManaged, AllocatorId{2}};
-  const SiteId other = table.OtherSite(SiteWords(0, PackAttributes(managed), 9, false));
+  const SiteId other = table.OtherSite(SiteWord(PackAttributes(managed), 9, 0));
   EXPECT_EQ(other, 5u);
   EXPECT_EQ(table.Key(other).attributes.device, DeviceId{1});
   EXPECT_EQ(table.Key(other).attributes.kind, MemoryKind::kManaged);
   EXPECT_EQ(table.Key(other).attributes.allocator, AllocatorId{2});
-  SiteKey resized = table.Key(other);
-  resized.block_bytes = 100;
-  EXPECT_EQ(table.InternSite(resized), other);
+  EXPECT_EQ(table.InternSite(table.Key(other)), other);
   EXPECT_EQ(table.size(), 6u);
   EXPECT_EQ(SiteTable::PcsOf(*table.Key(other).stack).size(), 1u);
 }
 
 TEST(SiteTable, SharedSitesAreLimited) {
   SiteTable table(1);
-  ASSERT_EQ(table.InternSite({Intern(table, {1}), 0, {}, 0, false}), 0u);
+  ASSERT_EQ(table.InternSite({Intern(table, {1}), {}, 0, 0}), 0u);
   SiteId made = 0;
   for (int i = 0; i < 2000; ++i) {
     const Attributes attributes = {DeviceId(i % 50), MemoryKind::kDevice, AllocatorId(i / 50)};
-    if (table.OtherSite(SiteWords(0, PackAttributes(attributes), 0, false)) != kNoSite) ++made;
+    if (table.OtherSite(SiteWord(PackAttributes(attributes), 0, 0)) != kNoSite) ++made;
   }
   EXPECT_EQ(made + 1, table.capacity());
   EXPECT_EQ(table.size(), table.capacity());
@@ -144,28 +140,6 @@ TEST(SiteTable, LimitsOutOfRangeAreClamped) {
   EXPECT_EQ(SiteTable(-5).max_sites(), 1u);
   EXPECT_EQ(SiteTable(0).max_sites(), 1u);
   EXPECT_EQ(SiteTable(INT64_MAX).max_sites(), SiteId{1} << 22);
-}
-
-TEST(SiteTable, RoundsSizesOfAStackWithManySites) {
-  SiteTable table(100000);
-  const StackRecord* stack = Intern(table, {1});
-  std::set<SiteId> sites;
-  for (uint64_t bytes = 1; bytes <= 20000; ++bytes) {
-    const SiteId site = table.InternSite({stack, bytes, {}, 0, false});
-    ASSERT_NE(site, kNoSite);
-    const uint64_t kept = table.Key(site).block_bytes;
-    ASSERT_TRUE(kept == bytes || (kept > bytes && kept < 2 * bytes && (kept & (kept - 1)) == 0))
-        << bytes << ": " << kept;
-    sites.insert(site);
-  }
-  EXPECT_LT(sites.size(), 300u);
-  // A size that has a site keeps it. All sizes that are rounded to the same power of two have one site.
-  EXPECT_EQ(table.Key(table.InternSite({stack, 100, {}, 0, false})).block_bytes, 100u);
-  EXPECT_EQ(table.InternSite({stack, 15000, {}, 0, false}), table.InternSite({stack, 16384, {}, 0, false}));
-  // Another stack is not affected; nor are zero bytes.
-  const StackRecord* other = Intern(table, {2});
-  EXPECT_EQ(table.Key(table.InternSite({other, 15000, {}, 0, false})).block_bytes, 15000u);
-  EXPECT_EQ(table.Key(table.InternSite({stack, 0, {}, 0, false})).block_bytes, 0u);
 }
 
 TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
@@ -180,8 +154,8 @@ TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
         const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
         ASSERT_EQ(table.PcsOf(*stack)[2], i);
-        const SiteId site = table.InternSite({stack, i, {}, 0, false});
-        ASSERT_EQ(table.Key(site).block_bytes, i);
+        const SiteId site = table.InternSite({stack, {}, static_cast<uint32_t>(i), 0});
+        ASSERT_EQ(table.Key(site).tags, i);
         seen[t].push_back(site);
       }
     });

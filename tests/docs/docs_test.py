@@ -3,6 +3,7 @@
 
 usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
        docs_test.py --machine PAGE LOG [--skip COMMAND]... -- SHELL...
+       docs_test.py --framework NAME WORK
 
 The first form is the test. SOURCE is the repository, BUILD is its build folder with all targets built, WORK is a folder
 for the files of the test. With PAGE (such as docs/cuda.md) only the code and commands of these pages are tested. Exits
@@ -12,6 +13,9 @@ The second form is for scripts/fresh_machine.sh: it runs the commands of one pag
 built, and prints their times. `SHELL... bash -c SCRIPT` runs a script in a clone of the repository. LOG gets the output.
 Commands that begin with COMMAND are left out. The first command that fails ends the page.
 
+The third form is for tests/frameworks/run.py: it runs the blocks `framework: NAME` of all pages, each with a shell in a
+new folder of WORK that has the files of the page. The caller's environment has the framework and the command.
+
 The first word after ``` selects how a block is tested:
 
   console          Commands after "$ ", each followed by its output on a terminal. A command whose line ends in \\
@@ -20,7 +24,7 @@ The first word after ``` selects how a block is tested:
                    use). It is compiled and linked with the installed package, without a warning.
   cmake            Lines that a reader adds to a CMakeLists.txt. They are configured with the installed package;
                    FetchContent takes the repository.
-  python           Python code, which is compiled, not run. The functions of the package hbmprof that it calls exist.
+  python           Python code, which is compiled. The functions of the package hbmprof that it calls exist.
   sql              Nothing here: tests/tool runs the queries of docs/tables.md with DuckDB.
   text, or none    Nothing. No line begins with "$ ".
 
@@ -28,9 +32,11 @@ More words may follow:
 
   no-test: REASON  The block cannot be run or built here. It is listed at the end.
   new-machine: REASON  The same, but scripts/fresh_machine.sh runs it. Without output in the block, any output is right.
+  framework: NAME  The same, but the third form runs it, also with any output for a command without output.
   needs PATH       The same as no-test, if neither the clone nor the installed package has PATH.
   FILE             (cpp, c, cmake) The block is written to FILE. If FILE is in no folder, it is also built with -g, to
                    the program FILE without its suffix; if it is in one, the page's own commands build it.
+                   (python) The third form writes the block to FILE.
 
 The commands of a page run in one shell, whose working directory looks like a clone of the repository in which
 everything was built: build/release and build/dev are BUILD, build/pprof is pprof. `hbmprof` is on the path, and the
@@ -133,11 +139,14 @@ class Block:
   def __init__(self, page, line, info, lines):
     self.page, self.line, self.lines = page, line, lines
     self.kind, _, rest = info.partition(" ")
-    self.reason = self.needs = self.file = ""
+    self.reason = self.needs = self.file = self.framework = ""
     word, _, reason = rest.partition(": ")
     self.is_for_new_machine = word == "new-machine"
     if word in ("no-test", "new-machine"):
       self.reason = reason.strip()
+    elif word == "framework":
+      self.framework = reason.strip()
+      self.reason = f"needs {self.framework}; tests/frameworks/run.py runs it"
     elif rest.startswith("needs "):
       self.needs = rest[len("needs "):].strip()
     else:
@@ -652,6 +661,29 @@ class Machine(Pages):
     return 1 if self.problems else 0
 
 
+class Frameworks(Pages):
+  """The commands that need a framework."""
+
+  def main(self, framework, work):
+    shutil.rmtree(work, ignore_errors=True)
+    environment = {**os.environ, "TERM": "dumb", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    for block in (block for block in self.blocks if block.framework == framework):
+      folder = os.path.join(work, block.name.replace("/", "_").replace(":", "_"))
+      os.makedirs(folder)
+      for other in self.blocks:
+        if other.page == block.page and other.kind == "python" and other.file:
+          with open(os.path.join(folder, other.file), "w", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in other.lines))
+      commands = [(line, command, output or None) for line, command, output in block.commands()]
+      script = START + "".join(RUN.format(command) for _, command, _ in commands)
+      text = self.run_shell(block.page, ["bash", "-c", script], PAGE_SECONDS, cwd=folder, env=environment)
+      self.check_output(block.page, commands, text.replace(folder, SHOWN_ROOT))
+    for problem in self.problems:
+      print(f"FAILED: {problem}\n")
+    print(f"{framework}: {self.commands} commands of the pages run, {len(self.problems)} problems")
+    return 1 if self.problems or not self.commands else 0
+
+
 def machine_main(page, log, *rest):
   end = rest.index("--")
   return Machine(os.getcwd()).main(page, log, rest[1:end:2], rest[end + 1:])
@@ -660,6 +692,9 @@ def machine_main(page, log, *rest):
 if __name__ == "__main__":
   if sys.argv[1:2] == ["--machine"]:
     sys.exit(machine_main(*sys.argv[2:]))
+  if sys.argv[1:2] == ["--framework"]:
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.exit(Frameworks(source).main(sys.argv[2], os.path.abspath(sys.argv[3])))
   if len(sys.argv) < 7:
     sys.exit(__doc__)
   sys.exit(Test(*(os.path.abspath(argument) for argument in sys.argv[1:4]), *sys.argv[4:7]).main(sys.argv[7:]))

@@ -60,7 +60,7 @@ Snapshot SmallSnapshot(const std::vector<Snapshot::Stack>& stacks) {
   for (uint32_t i = 0; i < stacks.size(); ++i) {
     Snapshot::Sample& sample = s.samples.emplace_back();
     sample.stack = i;
-    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = 64;
+    sample.alloc_bytes = sample.inuse_bytes = 64;
     sample.alloc_objects = sample.inuse_objects = 1;
   }
   return s;
@@ -217,7 +217,7 @@ TEST(SerializePprof, CommentOfTheEnvironmentHasItsVariables) {
 TEST(SerializePprof, OmitsTheSizeLabelOfZeroByteBuffers) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].kind = MemoryKind::kAlias;
-  snapshot.samples[0].block_bytes = snapshot.samples[0].alloc_bytes = snapshot.samples[0].inuse_bytes = 0;
+  snapshot.samples[0].alloc_bytes = snapshot.samples[0].inuse_bytes = 0;
   const ProfileView view(Written(snapshot, nullptr));
   ASSERT_EQ(view.samples.size(), 1u);
   EXPECT_THAT(view.samples[0].labels, UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "alias")));
@@ -299,13 +299,16 @@ TEST(SerializePprof, AddsUpTheAgesOfMergedSamples) {
   for (const auto& sample : without.sample()) EXPECT_FALSE(sample.has_ages());
 }
 
-TEST(SerializePprof, MergesSegmentsOfOneStack) {
+TEST(SerializePprof, SizeLabelIsTheMeanOfAllAllocations) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}, {{0x10010}, false}});
+  snapshot.samples[1].alloc_bytes = 4096;
+  ProfileView view(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u) << "one stack with the same labels";
+  EXPECT_EQ(view.samples[0].labels.at("bytes"), std::to_string((64 + 4096) / 2));
   snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kPool;
-  snapshot.samples[1].block_bytes = 4096;
-  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 1);
-  snapshot.samples[0].kind = snapshot.samples[1].kind = MemoryKind::kDevice;
-  EXPECT_EQ(Written(snapshot, nullptr).sample_size(), 2);
+  view = ProfileView(Written(snapshot, nullptr));
+  ASSERT_EQ(view.samples.size(), 1u);
+  EXPECT_EQ(view.samples[0].labels.count("bytes"), 0u);
 }
 
 TEST(SerializePprof, PutsAddressesInsideTheCall) {
@@ -494,7 +497,6 @@ TEST(SerializePprof, KeepsTheLargestValues) {
   Snapshot snapshot = SmallSnapshot({{{0x10010}, false}});
   snapshot.samples[0].inuse_bytes = INT64_MAX;
   snapshot.samples[0].alloc_bytes = INT64_MIN;
-  snapshot.samples[0].block_bytes = INT64_MAX;
   const ProfileView view(Written(snapshot, nullptr));
   EXPECT_EQ(view.Sum("inuse_space"), INT64_MAX);
   EXPECT_EQ(view.Sum("alloc_space"), INT64_MIN);
@@ -686,7 +688,7 @@ Snapshot ManyStacks(size_t count) {
     sample.device = static_cast<uint32_t>(i % 2);
     sample.tags = {{"phase", "decode"}};
     const auto bytes = static_cast<int64_t>(i) + 1;
-    sample.block_bytes = sample.alloc_bytes = sample.inuse_bytes = sample.peak_bytes = bytes;
+    sample.alloc_bytes = sample.inuse_bytes = sample.peak_bytes = bytes;
     sample.alloc_objects = sample.inuse_objects = sample.peak_objects = 1;
   }
   return s;

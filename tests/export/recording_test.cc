@@ -50,7 +50,6 @@ MadeRecording SmallRecording() {
       recording.Site({{"allocate", "serve.py", 16}, {"Pool::Take"}, {"main"}}, {0, MemoryKind::kDevice, "", {}, "kv"});
   const uint32_t moved = recording.Site({{"Tensor::Tensor"}, {"main"}});
   const uint16_t worker = recording.Thread(4243, "worker");
-  recording.mutable_tables().sites[page].block_bytes = 4096;
   recording.Live(0x7000, 4096, page);
   recording.Alloc(10, 0x10000, 1 << 20, segment)
       .Alloc(20, MadeRecording::BlockId(0x10000), 4096, block, worker)
@@ -112,7 +111,6 @@ TEST(RecordingTest, RoundTripIsUnchanged) {
     EXPECT_EQ(read.sites[i].device, written.sites[i].device);
     EXPECT_EQ(read.sites[i].kind, written.sites[i].kind);
     EXPECT_EQ(read.sites[i].tags, written.sites[i].tags);
-    EXPECT_EQ(read.sites[i].block_bytes, written.sites[i].block_bytes);
     EXPECT_EQ(read.sites[i].inuse_bytes, written.sites[i].inuse_bytes);
     EXPECT_EQ(read.names.stacks[read.sites[i].stack].return_addresses,
               written.names.stacks[written.sites[i].stack].return_addresses);

@@ -66,41 +66,41 @@ Snapshot ServerSnapshot(int64_t decode_pages, uint64_t slide) {
   s.allocators = {"", "bfc"};
 
   // The reference holds until the next call.
-  const auto sample = [&](uint32_t stack, uint32_t device, MemoryKind kind, int64_t block_bytes) -> Snapshot::Sample& {
+  const auto sample = [&](uint32_t stack, uint32_t device, MemoryKind kind) -> Snapshot::Sample& {
     Snapshot::Sample& added = s.samples.emplace_back();
     added.stack = stack;
     added.device = device;
     added.kind = kind;
-    added.block_bytes = block_bytes;
     return added;
   };
-  const auto counts = [](Snapshot::Sample& to, int64_t alloc, int64_t peak, int64_t inuse) {
+  // `bytes`: of each allocation.
+  const auto counts = [](Snapshot::Sample& to, int64_t bytes, int64_t alloc, int64_t peak, int64_t inuse) {
     to.alloc_objects = alloc;
-    to.alloc_bytes = alloc * to.block_bytes;
+    to.alloc_bytes = alloc * bytes;
     to.peak_objects = peak;
-    to.peak_bytes = peak * to.block_bytes;
+    to.peak_bytes = peak * bytes;
     to.inuse_objects = inuse;
-    to.inuse_bytes = inuse * to.block_bytes;
+    to.inuse_bytes = inuse * bytes;
   };
-  counts(sample(0, 0, MemoryKind::kDevice, kWeightBytes), 2, 2, 2);
-  Snapshot::Sample& decode = sample(1, 0, MemoryKind::kDevice, kPageBytes);
+  counts(sample(0, 0, MemoryKind::kDevice), kWeightBytes, 2, 2, 2);
+  Snapshot::Sample& decode = sample(1, 0, MemoryKind::kDevice);
   decode.allocator = 1;
   decode.tags = {{"phase", "decode"}, {"request_class", "chat"}};
-  counts(decode, 10, 6, decode_pages);
+  counts(decode, kPageBytes, 10, 6, decode_pages);
   decode.pool_peak_objects = 7;
   decode.pool_peak_bytes = 7 * kPageBytes;
-  Snapshot::Sample& prefill = sample(1, 0, MemoryKind::kDevice, kPageBytes);
+  Snapshot::Sample& prefill = sample(1, 0, MemoryKind::kDevice);
   prefill.allocator = 1;
   prefill.tags = {{"phase", "prefill"}, {"request_class", "chat"}};
-  counts(prefill, 5, 3, 2);
+  counts(prefill, kPageBytes, 5, 3, 2);
   prefill.pool_peak_objects = 3;
   prefill.pool_peak_bytes = 3 * kPageBytes;
-  Snapshot::Sample& segment = sample(2, 0, MemoryKind::kPool, 4 << 20);
+  Snapshot::Sample& segment = sample(2, 0, MemoryKind::kPool);
   segment.allocator = 1;
-  counts(segment, 1, 1, 1);
-  counts(sample(3, 1, MemoryKind::kManaged, 4096), 1, 1, 1);
-  counts(sample(4, 1, MemoryKind::kDevice, 100), 3, 3, 0);
-  counts(sample(0, 1, MemoryKind::kDevice, 512), 0, 0, 0);  // never held anything: no sample
+  counts(segment, 4 << 20, 1, 1, 1);
+  counts(sample(3, 1, MemoryKind::kManaged), 4096, 1, 1, 1);
+  counts(sample(4, 1, MemoryKind::kDevice), 100, 3, 3, 0);
+  counts(sample(0, 1, MemoryKind::kDevice), 512, 0, 0, 0);  // never held anything: no sample
 
   s.devices.resize(2);
   s.devices[0].name = "GPU:0";

@@ -29,12 +29,13 @@ STUBS = """
     return 0; \\
   }
 """
-# The libraries that XLA's plugin and TensorFlow open.
+# The libraries that XLA's plugin, TensorFlow and ONNX Runtime open.
 CUDA_12 = ["libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11", "libcupti.so.12",
            "libcusolver.so.11", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.12", "libnvrtc.so.12"]
 CUDA_13 = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcupti.so.13",
            "libcusolver.so.12", "libcusparse.so.12", "libnccl.so.2", "libnvJitLink.so.13", "libnvrtc.so.13"]
-OPENED = {"xla_cuda_plugin.so": CUDA_13, "libtensorflow_cc.so.2": CUDA_12, "libtensorflow_framework.so.2": CUDA_12}
+OPENED = {"xla_cuda_plugin.so": CUDA_13, "libonnxruntime_providers_cuda.so": CUDA_13, "libtensorflow_cc.so.2": CUDA_12,
+          "libtensorflow_framework.so.2": CUDA_12}
 
 
 def output(*command):
@@ -51,10 +52,15 @@ def owner_of(name, version, versions, missing):
     return names[max(matching, key=len)] if matching else None
 
 
-def read_imports(library, present, functions):
-    """Adds the functions that a library imports from libraries that are not present."""
+def needed_and_missing(library, present):
+    """Returns NVIDIA's libraries that a library needs and that are not present."""
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "--dynamic", "--wide", library))
-    missing = [name for name in needed if LIBRARY.match(name) and name not in present]
+    return [name for name in needed if LIBRARY.match(name) and name not in present]
+
+
+def read_imports(library, missing, others, functions):
+    """Adds the functions that a library imports from the libraries `missing`, which it needs, and those without a version
+    that it imports from `others`, which come with another library that it needs."""
     for name in missing:
         functions[name]  # also if nothing of it is imported
     if not missing:
@@ -66,9 +72,11 @@ def read_imports(library, present, functions):
             versions[match[2]] = owner
     for line in output("nm", "--dynamic", "--undefined-only", library).splitlines():
         name, _, version = line.split()[-1].partition("@")
-        owner = FUNCTION.match(name) and owner_of(name, version, versions, missing)
-        if owner in missing:
-            functions[owner][name] = version or None
+        if not FUNCTION.match(name):
+            continue
+        owner = owner_of(name, version, versions, missing) or owner_of(name, version, versions, others)
+        if owner in others:
+            functions[owner][name] = version or functions[owner].get(name)
 
 
 def read_names(library, functions):
@@ -92,9 +100,12 @@ def wanted(folders):
         for path in folder.rglob("*.so*"):
             if path.is_file() and is_library(path):
                 packages[path.relative_to(folder).parts[0].removesuffix(".libs")].append(path)
+        missing = {library: needed_and_missing(library, {path.name for path in libraries})
+                   for libraries in packages.values() for library in libraries}
+        others = sorted(set().union(*missing.values()))
         for libraries in packages.values():
             for library in libraries:
-                read_imports(library, {path.name for path in libraries}, functions)
+                read_imports(library, missing[library], others, functions)
                 if library.name in OPENED:
                     read_names(library, functions)
     return functions

@@ -42,14 +42,16 @@ PROGRAMS = [
     Program("cudaMallocAsync", ["features.py", "plain"], "backend:cudaMallocAsync"),
     Program("spawn", ["spawn.py"]),
     Program("TensorFlow", ["tensorflow_arrays.py"]),
+    Program("ONNX Runtime", ["onnxruntime_model.py"]),
+    Program("numba", ["numba_arrays.py"]),
     Program("torchrun, 2 ranks", ["-m", "torch.distributed.run", "--nproc-per-node=2", "ddp.py"], "", 2),
 ]
 
 
 def framework_of(arguments):
-    """Returns the folder of the framework that a program needs."""
+    """Returns the folder of the framework that a program or a check needs."""
     names = " ".join(pathlib.Path(argument).name for argument in arguments)
-    return next((name for name in ("jax", "tensorflow") if name in names), "torch")
+    return next((name for name in ("jax", "tensorflow", "onnxruntime", "numba") if name in names), "torch")
 
 
 class Runner:
@@ -117,6 +119,13 @@ class Runner:
         if status != 0 or len(rows) < 3:
             problem = f"exit status {status}, {len(rows)} moments; see {results.parent / 'output'}"
         return sorted(rows, key=lambda row: row["process"]), seconds, problem
+
+    def run_pages(self, framework):
+        """The commands of the pages that need a framework. Returns the exit status and the output."""
+        command = [sys.executable, SOURCES / "tests/docs/docs_test.py", "--framework", framework, self.results / "pages"]
+        environment = self.environment(framework, folder=self.results)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
 
     def run_jax(self):
         """The programs of JAX's manual on XLA's CUDA plugin, compared with JAX's own profiles. Returns the output, and
@@ -186,10 +195,14 @@ def print_table(runner, programs, pool):
     return failed, differs
 
 
-def print_checks(runner, functions, pool):
+def print_checks(runner, functions, is_installed, pool):
     """Prints the result of each check. Returns what is wrong."""
     failed = []
     session = checks.Session(runner)
+    for check in functions:
+        if not is_installed(framework_of([check.__name__])):
+            print(f"{'not run':14} {check.__doc__} ({framework_of([check.__name__])} is not in {runner.frameworks.name})")
+    functions = [check for check in functions if is_installed(framework_of([check.__name__]))]
     for check, problem in zip(functions, pool.map(lambda function: function(session), functions)):
         is_known = check.__name__ in checks.KNOWN_TO_FAIL
         state = "known to fail" if problem and is_known else "FAILED" if problem else "passed"
@@ -204,18 +217,20 @@ def print_checks(runner, functions, pool):
 def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
-    has_jax = (frameworks / "jax/site-packages").exists()
-    programs = [program for program in PROGRAMS if program.name in names or
-                not names and (frameworks / framework_of(program.arguments) / "site-packages").exists()]
+    is_installed = lambda framework: (frameworks / framework / "site-packages").exists()
+    programs = [program for program in PROGRAMS if program.name in names or not names]
+    for program in programs:
+        if not is_installed(framework_of(program.arguments)):
+            print(f"{program.name:20} not run: {framework_of(program.arguments)} is not in {frameworks.name}")
+    programs = [program for program in programs if is_installed(framework_of(program.arguments))]
     functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
-    functions = [check for check in functions if has_jax or "jax" not in check.__name__]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         failed, differs = print_table(runner, programs, pool) if programs else ([], {})
-        if has_jax and (not names or "JAX" in names):
+        if is_installed("jax") and (not names or "JAX" in names):
             output, problem = runner.run_jax()
             print(output)
             failed += [f"JAX: {problem}"] if problem else []
-        failed += print_checks(runner, functions, pool)
+        failed += print_checks(runner, functions, is_installed, pool)
     if not names:
         failed += [f"{column} is known to differ, and does not" for column in KNOWN_TO_DIFFER if not differs[column]]
     for message in failed:

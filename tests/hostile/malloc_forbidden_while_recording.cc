@@ -128,26 +128,30 @@ struct Tag {
   }
 };
 
-// A pool's segments, which are declared late, resized, split and merged, and their blocks.
+// A pool's segments, one inside a block of the other, and their blocks.
 void UsePool([[maybe_unused]] int number) {
 #if defined(HOSTILE_LINKED)
   const Recording recording;
   hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  const uint64_t start = uint64_t{1} << 60 | static_cast<uint64_t>(number) << 32;
+  const hbmprof::Pool outer = {hbmprof::kDefaultDevice, hbmprof::AllocatorId{1}};
+  const hbmprof::Pool inner = {hbmprof::kDefaultDevice, hbmprof::AllocatorId{2}};
+  const uint64_t start = (uint64_t{1} << 48) + (static_cast<uint64_t>(number) << 32);
   const auto at = [&](uint64_t page) { return hbmprof::BufferId(start + page * 4096); };
   constexpr size_t kBytes = 256 * 4096;
-  for (uint64_t page = 0; page < 100; ++page) REQUIRE(profiler.RecordBlock(at(page), 4096));
-  REQUIRE(profiler.RecordSegment(at(0), kBytes));
-  for (uint64_t page = 100; page < 200; ++page) {
-    REQUIRE(profiler.RecordBlock(at(page), 4096));
-    if (page % 2 == 0) REQUIRE(profiler.RecordBlockFree(at(page)) && profiler.RecordBlock(at(page), 4096));
+  REQUIRE(profiler.RecordSegment(outer, at(0), kBytes));
+  for (uint64_t page = 0; page < 200; ++page) {
+    REQUIRE(profiler.RecordBlock(outer, at(page), 4096));
+    if (page % 2 == 0) {
+      REQUIRE(profiler.RecordBlockFree(outer, at(page)) && profiler.RecordBlock(outer, at(page), 4096));
+    }
   }
-  REQUIRE(profiler.RecordSegment(at(150), 4096));
-  REQUIRE(profiler.RecordBlock(at(150), 1024));
+  for (const uint64_t page : {150, 152}) {
+    REQUIRE(profiler.RecordSegment(inner, at(page), 4096));
+    REQUIRE(profiler.RecordBlock(inner, at(page), 1024));
+  }
+  REQUIRE(profiler.RecordSegmentFree(inner, at(150)) == 4096);
   REQUIRE(profiler.RecordResize(at(0), 2 * kBytes));
-  REQUIRE(profiler.RecordBlockResize(at(199), 2 * 4096));
-  REQUIRE(profiler.SplitSegment(at(0), kBytes / 2));
-  REQUIRE(profiler.MergeSegments(at(0), at(128)));
+  REQUIRE(profiler.RecordBlockResize(outer, at(199), 2 * 4096));
   REQUIRE(profiler.RecordResize(at(0), kBytes / 2));
   REQUIRE(profiler.RecordFree(at(0)) == kBytes / 2);
 #endif

@@ -135,12 +135,13 @@ void KeepsProtections(const char* library) {
   };
   print_changes("attach", attach(options));
   print_changes("detach", detach());
-  // The table of symbols is before the code.
+  // The table of symbols is between the first page, which nobody changes, and the code.
   Dl_info info;
   CHECK_THAT(dladdr(reinterpret_cast<void*>(attach), &info) != 0);
   std::map<uintptr_t, std::string> pages = Protections();
-  for (auto page = reinterpret_cast<uintptr_t>(info.dli_fbase); pages[page].at(2) != 'x'; page += 4096) {
-    CHECK_THAT(pages[page] == "r--p");
+  const auto first = reinterpret_cast<uintptr_t>(info.dli_fbase);
+  for (uintptr_t page = first; page < reinterpret_cast<uintptr_t>(attach); page += 4096) {
+    CHECK_THAT(pages[page] == pages[first] || pages[page] == "r-xp");
   }
 }
 

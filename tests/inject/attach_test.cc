@@ -1,11 +1,14 @@
 // Attaching the injected library to a running process, by the process itself. Each test runs attach_program.cc on the
 // fake libraries, or attach_real_program.cc on the real libcuda.
+#include <elf.h>
 #include <linux/capability.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -226,11 +229,41 @@ TEST_F(AttachTest, WrongReportsAreNamedAfterEachAttach) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
+// Copies a library, and calls change(segment) for each of its program headers.
+template <typename Change>
+void CopyWithSegments(const std::string& from, const std::string& to, const Change& change) {
+  std::ifstream original(from, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(original), {}};
+  const auto& header = *reinterpret_cast<const Elf64_Ehdr*>(bytes.data());
+  auto* const segments = reinterpret_cast<Elf64_Phdr*>(bytes.data() + header.e_phoff);
+  std::for_each(segments, segments + header.e_phnum, change);
+  std::ofstream(to, std::ios::binary) << bytes;
+}
+
+void MakeExecutable(Elf64_Phdr& segment) {
+  if (segment.p_type == PT_LOAD) segment.p_flags |= PF_X;
+}
+
+// In the first library, read-only references; in the others, all data can be executed, and references are read-only or
+// stay writable.
 TEST_F(AttachTest, PagesKeepTheirProtection) {
-  const CommandResult run =
-      RunCommand({HBMPROF_INJECT_ATTACH, HBMPROF_INJECTED, "protections", HBMPROF_TENSORFLOW_DOUBLE},
-                 Environment(HBMPROF_DOUBLES));
-  EXPECT_EQ(run.out, "attach 0\nchanged 0\ndetach 0\nchanged 0\n") << run.err;
+  const std::string injected = directory_ + "/libhbmprof_cuda.so";
+  const std::string read_only = directory_ + "/read_only.so";
+  const std::string writable = directory_ + "/writable.so";
+  CopyWithSegments(HBMPROF_INJECTED, injected, &MakeExecutable);
+  CopyWithSegments(HBMPROF_TENSORFLOW_DOUBLE, read_only, &MakeExecutable);
+  CopyWithSegments(HBMPROF_TENSORFLOW_DOUBLE, writable, [](Elf64_Phdr& segment) {
+    MakeExecutable(segment);
+    if (segment.p_type == PT_GNU_RELRO) segment.p_type = PT_NULL;
+  });
+  for (const std::string& ours : {std::string(HBMPROF_INJECTED), injected}) {
+    for (const std::string& other : {std::string(HBMPROF_TENSORFLOW_DOUBLE), read_only, writable}) {
+      const CommandResult run =
+          RunCommand({HBMPROF_INJECT_ATTACH, ours, "protections", other}, Environment(HBMPROF_DOUBLES));
+      EXPECT_EQ(run.out, "attach 0\nchanged 0\ndetach 0\nchanged 0\n") << ours << ' ' << other << '\n' << run.err;
+      EXPECT_EQ(run.exit_code, 0) << ours << ' ' << other;
+    }
+  }
 }
 
 TEST_F(AttachTest, UnknownFormRefuses) {

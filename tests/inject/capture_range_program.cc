@@ -79,7 +79,7 @@ void Fork() {
   Start();
   Inside(2 * kMiB);
   if (fork() == 0) {
-    Stop();  // the parent's range is not the child's
+    Stop();  // the parent's range is not the child's, which is off
     Outside(4 * kMiB);
     Start();
     Inside(8 * kMiB);

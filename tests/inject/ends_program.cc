@@ -226,6 +226,22 @@ void OwnHandlerInWorker(bool holds) {
   REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+// Cases with a child that holds memory before its parent does. Otherwise the child is off. Returns whether `how` is
+// one.
+bool ForkWorkers(const std::string& how) {
+  if (how == "worker") {
+    ForkedWorker();
+  } else if (how == "term_in_worker") {
+    TerminatedWorker();
+  } else if (how == "own_handler_in_holder") {
+    OwnHandlerInWorker(true);
+  } else {
+    return false;
+  }
+  HoldMemory(1 << 20);
+  return true;
+}
+
 // A child that shares its parent's memory until it ends.
 [[gnu::noinline]] void Vforked() {
   const pid_t child = vfork();
@@ -588,10 +604,7 @@ void EndAs(const std::string& how) {
     if (child == 0) _exit(0);
     REQUIRE(waitpid(child, nullptr, 0) == child);
   }
-  if (how == "worker") ForkedWorker();
-  if (how == "term_in_worker") TerminatedWorker();
   if (how == "own_handler_in_worker") OwnHandlerInWorker(false);
-  if (how == "own_handler_in_holder") OwnHandlerInWorker(true);
   if (how == "vfork") Vforked();
   if (how == "term_in_child") {
     const pid_t child = fork();
@@ -627,7 +640,7 @@ int main(int argc, char** argv) {
     HoldMemoryInCancelledThread();
   } else if (how == "exit_on_small_stack" || how == "too_much_on_small_stack") {
     HoldMemoryInLongName();
-  } else {
+  } else if (!ForkWorkers(how)) {
     HoldMemory(1 << 20);
   }
   std::puts("held");

@@ -235,6 +235,18 @@ void Functions() {
   Free(slab);
   CHECK_THAT(InUse() == 0 && !profiler.FindBuffer(Id(slab)).has_value());
 
+  // The blocks in mapped memory end when it is unmapped, also if the memory itself stays.
+  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
+  CUdeviceptr mapped = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK_THAT(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0) == kSuccess);
+  CHECK_THAT(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == kSuccess);
+  CHECK_THAT(cuMemMap(mapped, 2 * kMiB, 0, handle, 0) == kSuccess);
+  CHECK_THAT(user_records_block(mapped, kKiB) && profiler.Stats(gpu).idle_bytes == 2 * kMiB - kKiB);
+  CHECK_THAT(cuMemUnmap(mapped, 2 * kMiB) == kSuccess);
+  CHECK_THAT(InUse() == 2 * kMiB && profiler.Stats(gpu).idle_bytes == 2 * kMiB);
+  CHECK_THAT(cuMemRelease(handle) == kSuccess && InUse() == 0);
+
   // Memory with a handle lies in the driver's memory too.
   CHECK_THAT(!profiler.RecordAlloc(BufferId::Handle(9, 5), kKiB, {gpu, {}, {}}) && InUse() == 0);
 
@@ -328,16 +340,19 @@ void Forks() {
     CHECK_THAT(child >= 0);
     if (child == 0) {
       alarm(60);
-      // The child has none of its parent's records. (It may use the memory that the parent has allocated.)
       CHECK_THAT(InUse() == 0);
       const ScopedTag in_child("process", "child");
-      CHECK_THAT(user_records(segment + kKiB, 5 * kKiB, {Profiler::Default().Device("GPU:0"), {}, {}}));
-      CHECK_THAT(InUse() == 5 * kKiB);
-      std::exit(i == 0 ? 0 : 3);
+      Profiler& profiler = Profiler::Default();
+      CHECK_THAT(!user_records(segment + kKiB, 5 * kKiB, {profiler.Device("GPU:0"), {}, {}}));
+      profiler.RecordFree(Id(segment + kKiB));
+      profiler.SetDeviceProbe(hbmprof::kDefaultDevice, [] { return hbmprof::DeviceProbe(); });
+      profiler.RemoveDeviceProbe(hbmprof::kDefaultDevice, nullptr);
+      profiler.DropDevice(hbmprof::kDefaultDevice);
+      CHECK_THAT(InUse() == 0 && profiler.TakeSnapshot().samples.empty());
+      std::exit(3);
     }
     int status = 0;
-    CHECK_THAT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == (i == 0 ? 0 : 3));
-    if (i == 0) std::printf("child %d\n", static_cast<int>(child));
+    CHECK_THAT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 3);
   }
   ends = true;
   busy.join();

@@ -216,19 +216,18 @@ TEST(JoinedTest, EveryProfilerFunctionIsForwarded) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-TEST(JoinedTest, ForkedChildHasItsOwnProfiler) {
+TEST(JoinedTest, ForkedChildIsOff) {
   Started run;
   run.injected_path = run.directory + "/injected.%p.pb.gz";
   run.environment = {"HBMPROF_OUTPUT=" + run.directory + "/own.%p.pb.gz"};
   const CommandResult result = run.Case("forks");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");
-  const size_t at = result.out.find("child ");
-  ASSERT_NE(at, std::string::npos) << result.out;
-  const std::string child = std::to_string(std::strtol(result.out.c_str() + at + 6, nullptr, 10));
-  const ProfileView own = ViewProfile(run.directory + "/own." + child + ".pb.gz");
-  ExpectOneAccount(own, ViewProfile(run.directory + "/injected." + child + ".pb.gz"), 5 * kKiB);
-  EXPECT_EQ(own.SumWhere("inuse_space", "process", "child"), 5 * kKiB);
+  int profiles = 0;
+  for (const auto& file : std::filesystem::directory_iterator(run.directory)) {
+    profiles += file.path().extension() == ".gz" ? 1 : 0;
+  }
+  EXPECT_EQ(profiles, 3) << "the two at the end of the parent, and that of the case";
   ExpectOneAccount(run.Own(), run.Own(), DriversSum(result));
 }
 

@@ -157,7 +157,6 @@ void Fork(const Torch& torch) {
   const pid_t child = fork();
   if (child == 0) {
     torch.Free(block);
-    // A child that records nothing writes no profile.
     using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
     CUdeviceptr own = 0;
     REQUIRE(cuMemAlloc_v2(&own, 512) == kSuccess && cuMemFree_v2(own) == kSuccess);

@@ -185,9 +185,9 @@ TEST_P(TorchReleaseTest, ChildCanFreeInheritedBlocks) {
     const ProfileView view = ViewProfile(entry.path().string());
     EXPECT_THAT(view.comments, Not(Contains(HasSubstr("warning"))));
     ++profiles;
-    if (view.Sum("inuse_space") != 0) ExpectTotals(view, TotalsOf(run, 0), 0);
+    ExpectTotals(view, TotalsOf(run, 0), 0);
   }
-  EXPECT_EQ(profiles, 2);
+  EXPECT_EQ(profiles, 1) << "the child is off";
 }
 
 TEST_P(TorchReleaseTest, BlocksBeyondALimitAreDroppedWithoutAWarning) {

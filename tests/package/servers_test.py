@@ -1,16 +1,16 @@
-"""Runs the lines of docs/python.md for vLLM and Ray, with stand-ins for both.
+"""Runs the plugin for vLLM that the wheel has, and the line of docs/python.md for Ray, with stand-ins for both.
 
-The plugin is the code of the page. It is found by its entry point, as vLLM finds it. Ray starts a worker as
-`bash -c "exec PY_EXECUTABLE SCRIPT ARGUMENTS"`, and ends it with SIGTERM.
+The plugin is found by its entry point, as vLLM finds it. Ray starts a worker as `bash -c "exec PY_EXECUTABLE SCRIPT
+ARGUMENTS"`, and ends it with SIGTERM.
 """
 import json
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 
 WORKER = '''
@@ -34,14 +34,18 @@ sys.modules["__main__"].allocate = allocate
 for plugin in importlib.metadata.entry_points(group="vllm.general_plugins"):
     plugin.load()()
     plugin.load()()  # vLLM may load a plugin more than once
-from vllm.v1.worker.gpu_worker import Worker
+from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-worker = Worker()
+worker = WorkerWrapperBase()
+worker.init_worker([{}])
+worker = worker.worker
+worker.init_device()
 worker.load_model()
 worker.determine_available_memory()
 worker.initialize_from_config(None)
 worker.compile_or_warm_up_model()
 assert worker.execute_model(batch=3) == 3
+assert worker.sample_tokens() == 4
 allocate(9)
 print("ready", *sys.argv[1:], flush=True)
 if "wait" in sys.argv:
@@ -51,7 +55,16 @@ VLLM = '''
 import __main__
 
 
+class Runner:
+    def capture_model(self):
+        __main__.allocate(7)
+
+
 class Worker:
+    def init_device(self):
+        __main__.allocate(600000)
+        self.model_runner = Runner()
+
     def load_model(self):
         __main__.allocate(1000)
 
@@ -63,10 +76,20 @@ class Worker:
 
     def compile_or_warm_up_model(self):
         __main__.allocate(50)
+        self.model_runner.capture_model()
 
     def execute_model(self, batch):
         __main__.allocate(4)
         return batch
+
+    def sample_tokens(self):
+        __main__.allocate(80000)
+        return 4
+
+
+class WorkerWrapperBase:
+    def init_worker(self, all_kwargs):
+        self.worker = Worker()
 '''
 
 
@@ -82,19 +105,18 @@ def phases(folder):
 
 
 def main():
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "python.md").read_text()
-    plugin = textwrap.dedent(re.search(r"  ```python\n(  import hbmprof\n.*?)  ```\n", page, re.S)[1])
+    sources = pathlib.Path(__file__).parents[2]
+    page = (sources / "docs" / "python.md").read_text()
     executable = re.search(r'"py_executable": "(.*?)"', page)[1]
-    expected = {"load": 1000, "profile": 200, "kv cache": 30, "warm up": 50, "serve": 4, "-": 9}
+    expected = {"init": 600000, "load": 1000, "profile": 200, "kv cache": 30, "warm up": 50, "capture": 7, "serve": 80004,
+                "-": 9}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write(folder / "my_package.py", plugin)
-        write(folder / "my_package-1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
-        write(folder / "my_package-1.dist-info" / "entry_points.txt",
-              "[vllm.general_plugins]\nphases = my_package:register\n")
+        write(folder / "hbmprof-1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: hbmprof\nVersion: 1\n")
+        shutil.copy(sources / "python" / "entry_points.txt", folder / "hbmprof-1.dist-info")
         for module in ("vllm", "vllm/v1", "vllm/v1/worker"):
             write(folder / module / "__init__.py", "")
-        write(folder / "vllm/v1/worker/gpu_worker.py", VLLM)
+        write(folder / "vllm/v1/worker/worker_base.py", VLLM)
         write(folder / "worker.py", WORKER)
         # vLLM: `hbmprof run -- vllm serve ...` starts its workers itself.
         subprocess.run(["hbmprof", "run", "-o", folder / "vllm-profiles", "--", sys.executable, folder / "worker.py"],

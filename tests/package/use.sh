@@ -48,9 +48,13 @@ case $kind in
     venv/bin/pip install --no-index /files/*.whl
     use venv/bin/hbmprof venv/bin/python
     venv/bin/python - <<'EOF'
+import importlib.metadata
 import hbmprof
 print(hbmprof.version(), hbmprof.library_dir(), hbmprof.include_dir())
 assert (hbmprof.include_dir() / "hbmprof" / "c_api.h").exists()
+plugins = {point.group: point.load() for point in importlib.metadata.distribution("hbmprof").entry_points
+           if point.group != "pytest11"}
+assert plugins["vllm.general_plugins"].__module__ == "hbmprof.vllm", plugins
 EOF
     rm -rf profiles serve*.hbmrec
     venv/bin/hbmprof run --output profiles -- venv/bin/python /files/leak_test.py

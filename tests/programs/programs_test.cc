@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ CommandResult RunProgram(const std::string& program, std::vector<std::string> ar
 
 class ForkTest : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(ForkTest, ChildStartsEmptyAndWritesAProfile) {
+TEST_P(ForkTest, ChildIsOff) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   if (GetParam() == "dump") {
     GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
@@ -42,7 +43,13 @@ TEST_P(ForkTest, ChildStartsEmptyAndWritesAProfile) {
 #endif
   const std::string directory = NewDirectory();
   ExpectDone(RunProgram("fork_while_allocating", {directory, GetParam()}));
-  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+  EXPECT_TRUE(std::filesystem::is_empty(directory));
+}
+
+TEST(Fork, ChildOfAParentWithoutEventsWritesAProfile) {
+  const std::string directory = NewDirectory();
+  ExpectDone(RunProgram("fork_before_first_event", {directory}));
+  for (int i = 0; i < 20 && !HasFailure(); ++i) {
     const ProfileView view = ViewProfile(directory + "/child." + std::to_string(i) + ".pb.gz");
     EXPECT_EQ(view.Sum("inuse_space"), 1000);
     EXPECT_EQ(view.Sum("peak_space"), 10000);
@@ -84,6 +91,12 @@ TEST(Fork, HandlersCanUseWholeProfiler) {
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
   ExpectDone(RunProgram("fork_with_handlers", {"stats"}));
+}
+
+TEST(Programs, NoCallWaitsForASlowDisk) {
+  const CommandResult run = RunProgram("slow_disk", {NewDirectory()});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "done\n");
 }
 
 TEST(Programs, BuffersOutliveTheirThreads) { ExpectDone(RunProgram("thread_exit")); }

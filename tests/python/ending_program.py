@@ -1,5 +1,5 @@
-"""Ends while daemon threads record allocations with hbmprof's C interface in the library argv[1]. Before that it forks:
-the child records too, with a thread of its own, and ends.
+"""Ends while daemon threads record allocations with hbmprof's C interface in the library argv[1]. Before that it forks,
+before and after its own first allocation: the child allocates too, with threads of its own, and ends.
 """
 import ctypes
 import os
@@ -30,8 +30,9 @@ def start_threads():
 
 
 if __name__ == "__main__":
-    start_threads()
-    for _ in range(5):
+    for number in range(6):
+        if number == 3:
+            start_threads()  # from here on, the children are off
         child = os.fork()
         if child == 0:
             allocate(5 << 40, 300)

@@ -1,5 +1,6 @@
 // The profiles of the workers of Python's multiprocessing (workers_program.py), for each start method and both
 // libraries.
+#include <filesystem>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -50,6 +51,22 @@ TEST_P(PythonWorkersTest, WriteProfilesAndEndUnchanged) {
   EXPECT_EQ(FilesIn(workers).size(), 3u);
   for (const auto& [pid, contents] : FilesIn(workers)) {
     EXPECT_EQ(ViewProfile(directory_ + "/" + pid + ".pb.gz").Sum("inuse_space"), 1 << 20) << pid;
+  }
+}
+
+// With the other start methods a worker is a new process.
+TEST_P(PythonWorkersTest, ForkedWorkersOfAParentThatHoldsMemoryAreOff) {
+  if (!is_linked()) return;
+  std::vector<std::string> options = Options();
+  options.push_back("HBMPROF_TEST_HOLDS=1");
+  const std::string workers = NewDirectory();
+  const CommandResult run = Run(options, workers);
+  EXPECT_FALSE(run.timed_out);
+  EXPECT_EQ(run.out, "work 0\nwork_and_exit 3\nheld\ndone\n") << run.err;
+  EXPECT_EQ(FilesIn(workers).size(), 3u);
+  const bool is_forked = std::string(std::get<0>(GetParam())) == "fork";
+  for (const auto& [pid, contents] : FilesIn(workers)) {
+    EXPECT_EQ(std::filesystem::exists(directory_ + "/" + pid + ".pb.gz"), !is_forked) << pid;
   }
 }
 

@@ -30,7 +30,7 @@ void RunOnce(std::function<void()>* action) {
 }  // namespace
 
 namespace internal {
-void TraceLedger() {
+void TraceLedger(uint64_t) {
   if (at_ledger) RunOnce(&at_ledger);
 }
 void TraceStep(EventStep step) {

@@ -84,7 +84,7 @@ Operation& Begin(Operation operation) {
 }  // namespace
 
 namespace internal {
-void TraceLedger() {
+void TraceLedger(uint64_t) {
   ThreadLog* log = log_of_this_thread;
   if (log == nullptr) return;
   log->steps.push_back(
@@ -95,15 +95,14 @@ void TraceStep(EventStep) {}
 
 namespace {
 
-// The properties that distinguish samples: call site, phase, device, kind, block size.
-using Key = std::tuple<int, std::string, int, MemoryKind, int64_t>;
+// The properties that distinguish samples: call site, phase, device, kind.
+using Key = std::tuple<int, std::string, int, MemoryKind>;
 using Values = std::array<int64_t, 6>;
 enum { kAllocObjects, kAllocBytes, kPeakObjects, kPeakBytes, kInUseObjects, kInUseBytes };
 
 std::string Print(const Key& key) {
   return "site " + std::to_string(std::get<0>(key)) + " phase '" + std::get<1>(key) + "' device " +
-         std::to_string(std::get<2>(key)) + " kind " + std::string(MemoryKindName(std::get<3>(key))) + " bytes " +
-         std::to_string(std::get<4>(key));
+         std::to_string(std::get<2>(key)) + " kind " + std::string(MemoryKindName(std::get<3>(key)));
 }
 
 // The simplest implementation, without locks and shards: maps, and a copy of everything at each peak.
@@ -174,7 +173,7 @@ class NaiveModel {
   }
 
   void Enter(const Operation& operation) {
-    const Key key(operation.call_site, kPhases[operation.phase], operation.device, operation.memory, operation.bytes);
+    const Key key(operation.call_site, kPhases[operation.phase], operation.device, operation.memory);
     Buffer buffer{key, operation.bytes, 0};
     if (IsBlock(operation)) {
       auto segment = segments_.upper_bound(operation.address);
@@ -449,7 +448,7 @@ class Exactness : public ::testing::Test {
       const auto& pcs = snapshot.stacks.at(sample.stack).return_addresses;
       const std::string phase = sample.tags.empty() ? "" : sample.tags.at(0).second;
       const std::string& device = snapshot.devices.at(sample.device).name;
-      const Key key(call_sites_.at(pcs.at(0)), phase, device.back() - '0', sample.kind, sample.block_bytes);
+      const Key key(call_sites_.at(pcs.at(0)), phase, device.back() - '0', sample.kind);
       const bool is_new = samples
                               .emplace(key, Values{sample.alloc_objects, sample.alloc_bytes, sample.peak_objects,
                                                    sample.peak_bytes, sample.inuse_objects, sample.inuse_bytes})

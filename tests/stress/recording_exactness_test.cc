@@ -65,7 +65,7 @@ std::map<std::string, Values> SamplesOf(const Snapshot& snapshot) {
                            sample.peak_bytes,    sample.inuse_objects, sample.inuse_bytes};
     if (values == Values{}) continue;
     std::string key = snapshot.devices[sample.device].name + " " + std::string(MemoryKindName(sample.kind)) + " " +
-                      snapshot.allocators[sample.allocator] + " " + std::to_string(sample.block_bytes);
+                      snapshot.allocators[sample.allocator];
     for (const auto& [name, value] : sample.tags) key += " " + name + "=" + value;
     for (const uint64_t address : snapshot.stacks[sample.stack].return_addresses) key += " " + std::to_string(address);
     Values& sum = samples[key];

@@ -57,10 +57,8 @@ class Maker {
   void AddTables() {
     recording_.mutable_tables().names.devices[0].spaces[0].bytes_limit = kLimit;
     for (int i = 1; i < kThreads; ++i) recording_.Thread(4242 + i, "worker" + std::to_string(i));
-    const auto site = [&](const std::string& function, int64_t bytes, MadeRecording::SiteOptions options) {
-      const uint32_t number = recording_.Site({{function}, {"llm::Scheduler::Step"}, {"main"}}, options);
-      recording_.mutable_tables().sites[number].block_bytes = bytes;
-      return number;
+    const auto site = [&](const std::string& function, MadeRecording::SiteOptions options) {
+      return recording_.Site({{function}, {"llm::Scheduler::Step"}, {"main"}}, options);
     };
     MadeRecording::SiteOptions plain;
     MadeRecording::SiteOptions segment;
@@ -68,14 +66,14 @@ class Maker {
     MadeRecording::SiteOptions page;
     page.tags = {{"model", "base"}, {"phase", "decode"}};
     if (load_.pool) page.from = "";
-    weights_ = site("llm::Model::Load", 48 << 20, plain);
-    segment_ = site("llm::Pool::Grow", kSegmentBytes, segment);
-    page_ = site("llm::KvCache::AllocatePage", kPage, page);
-    leaked_ = site("llm::KvCache::LeakPage", kPage, page);
-    burst_ = site("llm::Prefill::Workspace", int64_t{256} << 20, plain);
+    weights_ = site("llm::Model::Load", plain);
+    segment_ = site("llm::Pool::Grow", segment);
+    page_ = site("llm::KvCache::AllocatePage", page);
+    leaked_ = site("llm::KvCache::LeakPage", page);
+    burst_ = site("llm::Prefill::Workspace", plain);
     for (int i = 0; i < 64; ++i) {
       plain.tags = {{"layer", std::to_string(i % 8)}};
-      temporary_[i] = site("llm::Layer" + std::to_string(i) + "::Forward", int64_t{4096} * (i + 1), plain);
+      temporary_[i] = site("llm::Layer" + std::to_string(i) + "::Forward", plain);
     }
     recording_.mutable_tables().marks = {{"warm"}, {"end"}};
   }

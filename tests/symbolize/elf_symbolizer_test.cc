@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "hbmprof/pprof.h"
+#include "src/base/fork.h"
 #include "src/capture/modules.h"
 #include "tests/support/temporary_directory.h"
 
@@ -269,7 +270,8 @@ TEST(ElfSymbolizer, NamesFromSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(ElfSymbolizer, WorksInForkedChildOfThreads) {
+// The lock of the cache may be held for ever in the child, which then is off and finds no name.
+TEST(ElfSymbolizer, ReturnsInForkedChildOfThreads) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's allocator does not survive a fork while another thread allocates host memory";
 #endif
@@ -284,7 +286,8 @@ TEST(ElfSymbolizer, WorksInForkedChildOfThreads) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);  // ends a child that waits for a lock
-      _exit(ElfSymbolizer().Symbolize(modules, {address})[0].name == "named_here::Free" ? 0 : 1);
+      const std::string name = ElfSymbolizer().Symbolize(modules, {address})[0].name;
+      _exit(name == (hbmprof::internal::IsOff() ? "" : "named_here::Free") ? 0 : 1);
     }
     int status = 0;
     waitpid(child, &status, 0);

@@ -69,8 +69,8 @@ int Main(const std::string& directory, uint64_t seed, size_t runs, size_t most_d
 
   std::printf(
       "| dumps | tuned: leaks | others | seen: leaks | others | last: leaks | others | fresh: leaks | others | "
-      "held out: leaks | others | by replacement | undecidable |\n"
-      "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+      "held out: leaks | others | blind: leaks | others | by replacement | undecidable |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (size_t row = 0; row < rows.size(); ++row) {
     std::map<std::pair<Is, Use>, Mean> means;
     Mean replaced;
@@ -83,7 +83,7 @@ int Main(const std::string& directory, uint64_t seed, size_t runs, size_t most_d
     }
     std::printf("| %zu%s, %s |", rows[row].dumps, rows[row].when == DumpTimes::kLate ? " late" : "",
                 rows[row].with_ages ? "**ages**" : "totals");
-    for (const Use use : {Use::kTuned, Use::kSeen, Use::kLast, Use::kFresh, Use::kHeldOut}) {
+    for (const Use use : {Use::kTuned, Use::kSeen, Use::kLast, Use::kFresh, Use::kHeldOut, Use::kBlind}) {
       for (const Is is : {Is::kLeak, Is::kNoLeak}) std::printf(" %s |", means[{is, use}].Text().c_str());
     }
     std::printf(" %s | %s |\n", replaced.Text().c_str(), undecidable.Text().c_str());
@@ -95,7 +95,7 @@ int Main(const std::string& directory, uint64_t seed, size_t runs, size_t most_d
     std::printf("| **%s** | | | |\n", kNames[static_cast<size_t>(is)]);
     for (const Kind& kind : Kinds()) {
       if (kind.is != is) continue;
-      constexpr const char* kMarks[] = {"", " *", " **", " ***", " (held out)"};
+      constexpr const char* kMarks[] = {"", " *", " **", " ***", " (held out)", " (blind)"};
       std::printf("| `%s`%s |", kind.name, kMarks[static_cast<size_t>(kind.use)]);
       for (size_t row = 0; row < rows.size(); ++row) {
         if (rows[row].when == DumpTimes::kLate || (rows[row].dumps != 1 && rows[row].dumps != 8)) continue;

@@ -120,6 +120,15 @@ class Maker {
     }
     return freed;
   }
+  // A table whose older half is freed when it is full: `period` is the time between two such times.
+  void HalvedWhenFull(double limit, double period) {
+    const std::vector<double> times = Times(limit / 2 / period);
+    const auto half = std::max<size_t>(1, static_cast<size_t>(limit / 2));
+    for (size_t i = 0; i < times.size(); ++i) {
+      const size_t freed = (i / half + 2) * half;
+      Add(times[i], freed < times.size() ? times[freed] : kNever);
+    }
+  }
   void Keep(size_t buffer) { buffers_[buffer].death = kNever; }
   // Jumps of uneven size within this time.
   void Jumps(int count, double last, double size, double spread) {
@@ -1212,6 +1221,226 @@ const std::vector<MadeKind>& MadeKinds() {
        [](Maker& m) {
          const double last = m.Uniform(0.2, 0.75);
          for (const double t : m.Times(m.LogUniform(5, 60), 0, last)) m.AddMany(m.LogUniform(2, 60), t);
+       }},
+
+      // Written when no rule of the judge was changed any more, without a look at its code.
+      {{"leak_of_failed_jobs", Is::kLeak, Use::kBlind},  // a job frees all at its end, unless it fails
+       [](Maker& m) {
+         const std::vector<double> starts = m.Renewals(1 / m.LogUniform(40, 150));
+         const double fails = m.Uniform(0.15, 0.5);
+         const double size = m.LogUniform(3, 40);
+         for (size_t i = 0; i + 1 < starts.size(); ++i) {
+           const double end = m.Chance(fails) ? kNever : starts[i + 1];
+           for (const double t : m.Times(size)) m.Add(starts[i] + t * (starts[i + 1] - starts[i]), end);
+         }
+       }},
+      {{"leak_of_tenants", Is::kLeak, Use::kBlind},  // each replaces its buffers now and then; one stays when it leaves
+       [](Maker& m) {
+         const double stay = m.LogUniform(0.02, 0.2);
+         const int buffers = m.Int(2, 8);
+         for (const double t : m.Times(m.LogUniform(20, 150), 0, 1, m.Chance(0.5))) {
+           const double end = t + stay * m.Uniform(0.3, 2);
+           const double period = stay * m.LogUniform(0.05, 0.5);
+           for (int b = 0; b < buffers; ++b) {
+             for (double at = t; at < end; at += period) m.Add(at, std::min(end, at + period));
+           }
+           m.Add(end);
+         }
+       }},
+      {{"leak_on_overload", Is::kLeak, Use::kBlind},  // requests that time out at the peaks of a day
+       [](Maker& m) {
+         const auto day = m.Day(m.Uniform(2.5, 9));
+         const double live = m.LogUniform(3, 30);
+         m.Sessions(live, m.LogUniform(0.001, 0.01), day);
+         for (const double t : m.TimesOf(m.LeakCount() * 3, [&](double t) { return std::pow(day(t), 4); })) m.Add(t);
+       }},
+      {{"leak_after_failover", Is::kLeak, Use::kBlind},  // much of it at first, then at an even rate
+       [](Maker& m) {
+         const double from = m.Uniform(0, 0.5);
+         const double floor = m.Uniform(0.15, 0.6);
+         const double length = m.Uniform(0.02, 0.15);
+         for (const double t : m.TimesOf(m.LeakCount() * 2, [=](double t) {
+                return t < from ? 0 : floor + (1 - floor) * std::exp((from - t) / length);
+              })) {
+           m.Add(t);
+         }
+       }},
+      {{"leak_of_long_prompts", Is::kLeak, Use::kBlind},  // a prompt above a length loses its buffer
+       [](Maker& m) {
+         const double limit = m.Uniform(1.5, 6);
+         for (const double t : m.Times(m.LogUniform(200, 3000), 0, 1, true)) {
+           const double length = std::exp(m.random().Normal());
+           m.AddSized(t, length > limit ? kNever : t + 1e-3 * length, length);
+         }
+       }},
+      {{"leak_beside_walk", Is::kLeak, Use::kBlind},  // the number of sessions is a random walk
+       [](Maker& m) {
+         const std::vector<double> walk = m.Walk(200, m.Uniform(0.05, 0.4));
+         const double live = m.LogUniform(20, 150);
+         m.Sessions(live, m.LogUniform(0.005, 0.05), [&](double t) {
+           return std::min(1.0, std::max(0.0, 0.5 + 0.2 * walk[std::min<size_t>(199, static_cast<size_t>(t * 200))]));
+         });
+         m.Leak(live * m.Uniform(0.5, 4), m.Chance(0.5));
+       }},
+      {{"leak_beside_pressure", Is::kLeak, Use::kBlind},  // at a limit the older half is freed; some are forgotten
+       [](Maker& m) {
+         const double limit = m.LogUniform(20, 200);
+         m.HalvedWhenFull(limit, m.LogUniform(0.03, 0.25));
+         m.Leak(limit * m.Uniform(0.5, 3));
+       }},
+      {{"leak_by_deploys", Is::kLeak, Use::kBlind},  // each version of the program has a rate of its own
+       [](Maker& m) {
+         const std::vector<double> versions = m.Renewals(1 / m.LogUniform(4, 15));
+         const double count = m.LogUniform(50, 1000);
+         for (size_t i = 0; i + 1 < versions.size(); ++i) {
+           const double to = std::min(1.0, versions[i + 1]);
+           m.Leak(count * (to - versions[i]) * std::exp(0.8 * m.random().Normal()), false, versions[i], to);
+         }
+       }},
+      {{"leak_of_replicas", Is::kLeak, Use::kBlind},  // the handover between two sets of buffers loses some
+       [](Maker& m) {
+         const std::vector<double> starts = m.Renewals(1 / m.LogUniform(10, 60));
+         const int size = m.Int(10, 100);
+         const double lost = m.Uniform(0.02, 0.2);
+         for (size_t i = 0; i + 1 < starts.size(); ++i) {
+           for (int k = 0; k < size; ++k) {
+             const double end = starts[i + 1] + 0.1 * (starts[i + 1] - starts[i]);
+             m.Add(starts[i] + m.Exponential(0.002), m.Chance(lost) ? kNever : end);
+           }
+         }
+       }},
+      {{"leak_beside_late_start", Is::kLeak, Use::kBlind},  // a second model is loaded later
+       [](Maker& m) {
+         const double count = m.LeakCount();
+         m.AddMany(count * m.Uniform(0.2, 2), m.Uniform(0.3, 0.7));
+         m.Leak(count, m.Chance(0.5));
+       }},
+      {{"leak_of_watchers", Is::kLeak, Use::kBlind},  // few, one for each event of a regular poll that found something
+       [](Maker& m) {
+         const double found = m.Uniform(0.1, 0.5);
+         const double period = found / m.LogUniform(15, 80);
+         for (double t = m.Uniform(0, period); t < 1; t += period) {
+           m.Add(t, m.Chance(found) ? kNever : t + 0.5 * period);
+         }
+       }},
+
+      {{"halved_when_full", Is::kNoLeak, Use::kBlind},  // at a limit the older half is freed
+       [](Maker& m) { m.HalvedWhenFull(m.LogUniform(20, 300), m.LogUniform(0.03, 0.25)); }},
+      {{"any_half_freed", Is::kNoLeak, Use::kBlind},  // at a limit each entry is freed with even chance
+       [](Maker& m) {
+         const double limit = m.LogUniform(20, 300);
+         const double period = m.LogUniform(0.01, 0.06);
+         std::vector<double> births;
+         for (const double t : m.Times(limit / 2 / period)) {
+           births.push_back(t);
+           if (static_cast<double>(births.size()) < limit) continue;
+           std::vector<double> kept;
+           for (const double birth : births) {
+             if (m.Chance(0.5)) {
+               m.Add(birth, t);
+             } else {
+               kept.push_back(birth);
+             }
+           }
+           births = kept;
+         }
+         for (const double birth : births) m.Add(birth);
+       }},
+      {{"jobs_beside_each_other", Is::kNoLeak, Use::kBlind},  // of any length; each frees all at its end
+       [](Maker& m) {
+         const double median = m.LogUniform(0.005, 0.06);
+         const double size = m.LogUniform(3, 40);
+         for (const double t : m.Times(m.LogUniform(0.5, 4) / median)) {
+           const double length = std::min(0.3, median * std::exp(0.8 * m.random().Normal()));
+           for (const double at : m.Times(size)) m.Add(t + at * length, t + length);
+         }
+       }},
+      {{"cache_of_bytes", Is::kNoLeak, Use::kBlind},  // the oldest entries go until a new one fits
+       [](Maker& m) {
+         const double limit = m.LogUniform(20, 200);
+         const std::vector<double> times = m.Times(limit / m.LogUniform(0.02, 0.4), 0, 1, m.Chance(0.5));
+         std::vector<double> sizes;
+         for (size_t i = 0; i < times.size(); ++i) sizes.push_back(std::exp(m.random().Normal()));
+         std::vector<double> deaths(times.size(), kNever);
+         double held = 0;
+         for (size_t i = 0, oldest = 0; i < times.size(); ++i) {
+           held += sizes[i];
+           for (; held > limit * 1.6 && oldest < i; ++oldest) {
+             held -= sizes[oldest];
+             deaths[oldest] = times[i];
+           }
+         }
+         for (size_t i = 0; i < times.size(); ++i) m.AddSized(times[i], deaths[i], sizes[i]);
+       }},
+      {{"entries_that_are_refreshed", Is::kNoLeak, Use::kBlind},  // each use lets an entry live on for a time
+       [](Maker& m) {
+         const double life = m.LogUniform(0.01, 0.08);
+         const double again = m.Uniform(0.2, 0.7);
+         for (const double t : m.TimesOf(m.LogUniform(100, 1500), m.Day(m.Uniform(0.9, 6)))) {
+           double death = t + life;
+           while (m.Chance(again)) death += m.Uniform(0, life);
+           m.Add(t, death);
+         }
+       }},
+      {{"leases_of_three_lengths", Is::kNoLeak, Use::kBlind},
+       [](Maker& m) {
+         const double longest = m.Uniform(0.1, 0.35);
+         for (const double t : m.Times(m.LogUniform(100, 1500), 0, 1, true)) {
+           m.Add(t, t + longest * std::pow(0.2, m.Int(0, 2)));
+         }
+       }},
+      {{"queue_in_an_outage", Is::kNoLeak, Use::kBlind},  // it fills while nothing is taken, and is worked off
+       [](Maker& m) {
+         const double from = m.Uniform(0.1, 0.4);
+         const double length = m.Uniform(0.05, 0.2);
+         const double speed = m.Uniform(2, 4);
+         for (const double t : m.Times(m.LogUniform(100, 2000))) {
+           const double waits = (t - from) / speed + from + length;  // for those that came before it
+           m.Add(t, std::max(t + m.Exponential(0.002), t < from ? 0 : waits));
+         }
+       }},
+      {{"sessions_until_full", Is::kNoLeak, Use::kBlind},  // more and more clients, up to a number
+       [](Maker& m) {
+         const double full = m.Uniform(0.2, 0.6);
+         m.Sessions(m.LogUniform(20, 200), m.LogUniform(0.005, 0.08), [=](double t) { return std::min(1.0, t / full); });
+       }},
+      {{"index_until_complete", Is::kNoLeak, Use::kBlind},  // made again now and then, of data that grow until complete
+       [](Maker& m) {
+         const std::vector<double> times = m.Renewals(m.LogUniform(0.01, 0.1));
+         const double complete = m.Uniform(0.2, 0.6);
+         const double entries = m.LogUniform(50, 500);
+         for (size_t i = 0; i + 1 < times.size(); ++i) {
+           m.AddMany(entries * std::min(times[i], complete), times[i], times[i + 1]);
+         }
+       }},
+      {{"handover", Is::kNoLeak, Use::kBlind},  // a new set of buffers is filled before the old one is freed
+       [](Maker& m) {
+         const std::vector<double> starts = m.Renewals(m.LogUniform(0.02, 0.3));
+         const double overlap = m.Uniform(0.02, 0.3);
+         const double size = m.LogUniform(5, 200);
+         for (size_t i = 0; i + 1 < starts.size(); ++i) {
+           const double length = starts[i + 1] - starts[i];
+           for (const double t : m.Times(size)) {
+             m.Add(starts[i] + t * overlap * length, starts[i + 1] + overlap * length);
+           }
+         }
+       }},
+      {{"second_model", Is::kNoLeak, Use::kBlind},  // loaded later, with a warm-up, beside traffic
+       [](Maker& m) {
+         const double from = m.Uniform(0.2, 0.6);
+         m.AddMany(m.LogUniform(10, 500), from);
+         m.WarmUp(m.LogUniform(5, 100), m.Uniform(0.005, 0.05), from);
+         m.Traffic();
+       }},
+      {{"flushed_when_full", Is::kNoLeak, Use::kBlind},  // all at once, after a number of births that follow the load
+       [](Maker& m) {
+         const double limit = std::floor(m.LogUniform(10, 300));
+         const std::vector<double> times = m.Times(limit / m.LogUniform(0.02, 0.3), 0, 1, true);
+         const auto length = static_cast<size_t>(limit);
+         for (size_t i = 0; i < times.size(); ++i) {
+           const size_t last = (i / length + 1) * length;
+           m.Add(times[i], last < times.size() ? times[last] : kNever);
+         }
        }},
   };
   return kinds;

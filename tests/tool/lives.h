@@ -70,6 +70,7 @@ struct Kind {
     kLast,     // after the judge, and then evaluated
     kFresh,    // before the present judge of ages, whose rules were chosen with it and with all kinds above
     kHeldOut,  // likewise, but its figures were seen only when the judge was complete
+    kBlind,    // after that; nothing was changed after the first look at its figures
   } use;
 };
 const std::vector<Kind>& Kinds();

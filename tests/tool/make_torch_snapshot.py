@@ -14,6 +14,7 @@ caching allocator with a seed, which counts its own numbers. The options and the
   trace=1         0: without a trace, as without _record_memory_history
   oom=1           0: no allocation fails
   metadata=1      0: no user_metadata
+  cpp=0           1: with frames of C++, as PyTorch 2.15 writes them: binaries, and the offsets in them
 
 The output is JSON, a list of devices: the bytes reserved and requested at the end, the number of blocks at the end and
 their bytes by the innermost function, the number of entries before any is lost, and the most bytes reserved in the
@@ -40,6 +41,14 @@ SITES = [[PYTORCH, frame("forward", "/srv/model.py", 31), MAIN],
          [PYTORCH, frame("attention", "/srv/model.py", 57), frame("forward", "/srv/model.py", 33), MAIN],
          [frame("c10::cuda::CUDACachingAllocator::malloc", "??", 0), frame("load_weights", "/srv/load.py", 8), MAIN],
          [frame("recurse", "/srv/tree.py", 5), frame("recurse", "/srv/tree.py", 5), MAIN]]
+LIBRARIES = "/venv/lib/python3.11/site-packages/torch/lib/"
+CPP_INSIDE = [frame("torch::CapturedTraceback::gather(bool, bool, bool)", LIBRARIES + "libtorch_cpu.so", 107817241),
+              frame("??", LIBRARIES + "libtorch_cuda.so", 68989582),
+              frame("_PyEval_EvalFrameDefault", "/usr/lib/libpython3.11.so.1.0", 1038786)]
+CPP_OUTSIDE = [frame("??", "/lib/x86_64-linux-gnu/libc.so.6", 160329), frame("_start", "/usr/bin/python3.11", 4224)]
+CPP_BACKWARD = [CPP_INSIDE[1],
+                frame("torch::autograd::generated::MulBackward0::apply(std::vector<at::Tensor, "
+                      "std::allocator<at::Tensor> >&&)", LIBRARIES + "libtorch_cpu.so", 12)]
 FREE_SITE = [frame("step", "/srv/train.py", 71), MAIN]
 
 
@@ -179,7 +188,7 @@ class Device:
 def main():
   path, release = sys.argv[1:3]
   options = {"events": 400, "lost": 0, "expandable": 0, "devices": 1, "protocol": 4, "trace": 1, "oom": 1,
-             "metadata": 1, "release": release}
+             "metadata": 1, "cpp": 0, "release": release}
   for argument in sys.argv[3:]:
     key, value = argument.split("=")
     assert key in options, key
@@ -187,6 +196,7 @@ def main():
   assert release in RELEASES, release
   rng = random.Random(7)
   devices = [Device(i, options) for i in range(options["devices"])]
+  sites = [CPP_INSIDE + site + CPP_OUTSIDE for site in SITES] + [CPP_BACKWARD] if options["cpp"] else SITES
   time = 1_700_000_000_000_000
   for call in range(options["events"]):
     time += rng.randrange(1, 20000)
@@ -202,9 +212,9 @@ def main():
     else:
       requested = rng.choice((100, 4000, 300_000, 3 * MIB, 9 * MIB + 17))
       metadata = "step %d" % (call // 100) if options["metadata"] and rng.random() < 0.3 else ""
-      device.alloc(requested, SITES[rng.randrange(len(SITES))], time, metadata)
+      device.alloc(requested, sites[rng.randrange(len(sites))], time, metadata)
   if options["oom"]:
-    devices[0].record("oom", 3 * MIB, 1 << 40, SITES[0], time)
+    devices[0].record("oom", 3 * MIB, 1 << 40, sites[0], time)
   for device in devices:
     if RELEASES.index(release) >= 3:
       device.record("annotate", device.live()[0][0], 0, [], time, user_metadata="kv cache")

@@ -43,7 +43,7 @@ class Bytes:
 
 
 def read_tables(contents, sites, threads):
-  """Adds (kind, size of each allocation) of each site, and the id of each thread. Returns the start time, if given."""
+  """Adds the kind of each site, and the id of each thread. Returns the start time, if given."""
   block = Bytes(contents)
   start = None
   while block.at < len(contents):
@@ -57,7 +57,7 @@ def read_tables(contents, sites, threads):
           elements.varint()
         for _ in range(2 * elements.varint()):
           elements.text()
-        sites.append((kind, elements.signed()))
+        sites.append(kind)
         for _ in range(6):
           elements.signed()
       elif section == 10:
@@ -78,6 +78,7 @@ def read_run(block, sites):
     block.at += size
   times, site_numbers, ids, all_bytes, threads = columns
   last_ids = [0, 0, 0]
+  last_sizes = [0] * 128
   thread = 0
   last = None
   events = []
@@ -87,7 +88,7 @@ def read_run(block, sites):
       time += times.varint()
     site = site_numbers.varint() - 1 if kind <= FAILED else -1
     if kind in WITH_BUFFER:
-      site_kind = sites[site][0]
+      site_kind = sites[site]
       buffer = last_ids[site_kind] = (last_ids[site_kind] + (ids.signed() << shift)) % 2**64
     else:
       buffer = 0 if kind == CHARGE else ids.varint()
@@ -96,7 +97,9 @@ def read_run(block, sites):
     elif kind == CHARGE:
       size = 0 if last is None or not last[6] else -last[2] if last[1] == FREE else last[2]
     else:
-      size = sites[site][1] if site >= 0 else 0
+      size = last_sizes[site % 128] if site >= 0 else 0
+    if site >= 0 and kind != CHARGE:
+      last_sizes[site % 128] = size
     if flag & 32:
       thread = threads.varint()
     last = (time, kind, size, buffer, thread, site, bool(flag & 16))
@@ -120,7 +123,7 @@ def changes(runs):
 def main():
   with open(sys.argv[1], "rb") as file:
     data = file.read()
-  assert data[:8] == b"HBMREC\r\n" and struct.unpack_from("<I", data, 8)[0] == 1
+  assert data[:8] == b"HBMREC\r\n" and struct.unpack_from("<I", data, 8)[0] == 2
   blocks = []
   sites, threads = [], []
   start = None

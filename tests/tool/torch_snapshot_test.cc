@@ -248,6 +248,20 @@ TEST(TorchSnapshot, MetadataIsATag) {
   EXPECT_THAT(steps, testing::Contains("step 2"));
 }
 
+TEST(TorchSnapshot, FramesOfBinariesBelongToLibraries) {
+  const Made made = Make("2.15", {"cpp=1"});
+  std::vector<std::string> names;
+  const Json json = ToolJson({"top", made.path, "-w", "kind=device"});
+  for (const Json& row : json["rows"]) {
+    if (row["flat"] != 0) names.push_back(row["name"]);
+  }
+  EXPECT_THAT(names, testing::UnorderedElementsAre("attention", "forward", "load_weights", "recurse",
+                                                   "backward: MulBackward0 [PyTorch]"));
+  EXPECT_THAT(OutputOf({"top", made.path, "--no-own", "-n", "0"}),
+              AllOf(HasSubstr("  libtorch_cuda.so+0x41cb28e "), HasSubstr("  torch::CapturedTraceback::gather "),
+                    HasSubstr("  _PyEval_EvalFrameDefault "), Not(HasSubstr("_start"))));
+}
+
 TEST(TorchSnapshot, CanBeGzipped) {
   const Made made = Make("2.15");
   ASSERT_EQ(RunCommand({"gzip", "-k", made.path}).exit_code, 0);

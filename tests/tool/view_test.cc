@@ -41,7 +41,8 @@ void WriteStacks(const std::string& path, const std::vector<Stack>& stacks, int6
         const uint64_t start = 0x100000 * (mappings.size() + 1);
         mapping = maker.Mapping(start, start + 0x10000, 0, frame[0]);
       }
-      const uint64_t function = maker.Function(frame[1], frame[1], frame.size() > 2 ? frame[2] : "");
+      const bool is_python = frame.size() > 2;
+      const uint64_t function = maker.Function(frame[1], is_python ? "" : frame[1], is_python ? frame[2] : "");
       locations.push_back(
           maker.Location(mapping, mapping == 0 ? 0 : 0x100000 * (mappings.size() + 1) + ++address, {{function, 7}}));
     }
@@ -205,8 +206,22 @@ TEST(OwnCode, PackagesAreLibrariesIfThereIsOtherCode) {
     WriteStacks(path,
                 {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, frame, server, {python, "train", "/srv/train.py"}}, 100}});
     EXPECT_EQ(Flat({"top", path}), (Expected{{"train", 100}})) << frame[1];
-    WriteStacks(path, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, frame, server, thread}, 100}});
-    EXPECT_EQ(Flat({"top", path}), (Expected{{frame[1], 100}})) << "the packages are the program";
+    const std::vector<std::string> command = {"-", "<module>", "/srv/venv/bin/server"};  // which pip makes
+    for (const std::vector<std::string>& start : {thread, command}) {
+      WriteStacks(path, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, frame, server, start}, 100}});
+      EXPECT_EQ(Flat({"top", path}), (Expected{{frame[1], 100}})) << "the packages are the program";
+    }
+  }
+}
+
+TEST(OwnCode, AScriptWithoutASuffixIsOwnCode) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  const std::vector<std::string> package = {"-", "run", "/usr/lib/python3/dist-packages/server/main.py"};
+  for (const std::vector<std::string>& frame : {std::vector<std::string>{"-", "main", "/home/me/bin/train"},
+                                                {"-", "<module>", "/home/me/train"},
+                                                {"-", "<module>", "/home/me/bin/train.py"}}) {
+    WriteStacks(path, {{{{"/x/libcuda.so.1", "cuMemAlloc_v2"}, package, frame}, 100}});
+    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{frame[1], 100}}));
   }
 }
 
@@ -217,6 +232,7 @@ TEST(OwnCode, GeneratedCodeAndGgmlAreLibraries) {
       {python, "call", "/srv/inductor_cache/ab/cabc.py"},
       {python, "call", "/home/me/.cache/vllm/torch_compile_cache/1234/rank_0_0/inductor_cache/ab/cabc.py"},
       {python, "forward", "<eval_with_key>.12"},
+      {"-", "_runtime_wrapper", "/x/site-packages/torch/_functorch/codegen.py:codegen(wrapper)"},
       {"/opt/llama/libggml-cuda.so", "f"},
       {"/opt/llama/libggml-base.so.0", "f"},
       {"/srv/llama", "ggml_backend_alloc_ctx_tensors_from_buft"},

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -34,6 +33,7 @@
 #include "src/base/completes.h"
 #include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/base/fork.h"
 #include "src/base/lines.h"
 #include "src/export/device_use.h"
 
@@ -628,12 +628,14 @@ absl::Status Listen(const std::string& directory, Server* server) {
 }
 
 // The child has no server thread. It closes its copies of the sockets, so that no client waits for the child.
-void CloseInChild() {
+void CloseInChild(bool /*is_off*/) {
   Server* const server = running.exchange(nullptr);
   if (server == nullptr) return;
   server->listener.Close();
   for (Client& client : server->clients) client.socket.Close();
 }
+
+[[gnu::constructor]] void FollowForks() { HandleForks(&CloseInChild); }
 
 std::atomic<bool> is_started{false};
 
@@ -641,7 +643,6 @@ absl::Status Start(const std::string& directory) {
   auto server = std::make_unique<Server>();
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
-  pthread_atfork(nullptr, nullptr, &CloseInChild);
   std::atexit(&RemoveControlSocket);
   if (!StartBackgroundThread(&ServeForEver, server.get())) {
     RemoveFile(*server);

@@ -7,6 +7,7 @@
 
 #include "hbmprof/hbmprof.h"
 #include "src/api/control/live.h"
+#include "src/base/fork.h"
 #include "src/base/http_query.h"
 #include "src/export/metrics.h"
 
@@ -46,6 +47,7 @@ HttpAnswer MetricsAnswer(const internal::HttpParameters& parameters) {
 }  // namespace
 
 HttpAnswer AnswerHttpGet(std::string_view target) try {
+  if (internal::IsOff()) return ErrorAnswer(503, internal::kOffText);
   const size_t question = std::min(target.find('?'), target.size());
   const std::string_view path = target.substr(0, question);
   const internal::HttpParameters parameters =

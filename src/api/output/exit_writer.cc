@@ -19,7 +19,6 @@
 #include "src/base/background_thread.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
-#include "src/base/forked_child.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/monotonic_clock.h"
@@ -45,10 +44,8 @@ struct Writes {
 ExitWriterOptions writer;                // set before `is_registered`
 std::atomic<bool> is_registered{false};  // the exit handler
 std::atomic<pid_t> thread_process{0};    // the process that has the thread
-std::atomic<bool> needs_thread{false};   // whether this process is a forked child that gets the thread on request
-std::atomic<bool> starts_in_children{false};
-sem_t requested;                     // posted for each request
-std::atomic<uint32_t> completed{0};  // a futex: the number of completed requests
+sem_t requested;                         // posted for each request
+std::atomic<uint32_t> completed{0};      // a futex: the number of completed requests
 Writes before_exec;
 Writes at_ignored_signal;
 std::atomic<int> delayed_signal{0};   // a signal that the thread sends to the process again; 0: none
@@ -131,7 +128,7 @@ bool BeginEnd(bool is_exit) {
 }
 
 void EndByExit() {
-  if (IsEnded()) return;
+  if (IsOff() || IsEnded()) return;
   // Another thread in exit also finds this handler. And the C library, if it has a handler more when this one returns,
   // reads its list from the start, because that thread may have freed the part in which this handler was.
   std::atexit(&EndByExit);
@@ -147,8 +144,7 @@ void EndByExit() {
   }
   if (thread_process.load() == getpid()) {
     sem_post(&requested);
-  } else if (!writer.starts_thread_at_exit || IsForkedChild() || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
-    // In such a child pthread_create could wait forever for a lock of the dynamic linker.
+  } else if (!writer.starts_thread_at_exit || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
     if (WithEnoughStack([] { WriteAtEnd(nullptr); })) return;
     PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
     ended_process.store(getpid());
@@ -161,7 +157,7 @@ void EndByExit() {
 
 // Returns whether the thread may hold a lock that the exit writer needs.
 bool MayHoldLock() {
-  return thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || fork_state.mutexes != 0;
+  return thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || thread_state.mutexes != 0;
 }
 
 // Makes the exit writer send the signal to the process again a little later, or after the profile at the end, if it is
@@ -226,11 +222,16 @@ bool StartThread() {
   return true;
 }
 
-// A fork handler of the child.
+// A child that begins like a new process gets the thread of its parent.
 void StartInChild() {
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
-  needs_thread.store(true);
-  if (starts_in_children.load()) StartExitWriterInChild();
+  if (IsOff()) return;
+  const KeptErrno kept_errno;
+  before_exec.completed.store(before_exec.requested.load());
+  at_ignored_signal.completed.store(at_ignored_signal.requested.load());
+  delayed_signal.store(0);
+  first_delay.store(0);
+  StartThread();
 #endif
 }
 
@@ -248,11 +249,11 @@ void WriteBeforeOlderExitHandlers() {
   if (is_registered.load()) std::atexit(&EndByExit);
 }
 
-bool StartExitWriter(bool in_children) {
+bool StartExitWriter() {
   static std::atomic<bool> is_started{false};
   if (is_started.exchange(true)) return true;
-  if (in_children) starts_in_children.store(true);
   if (!StartThread()) return false;
+  // Not when this library is loaded: a new thread needs malloc, whose own handler must run first.
   pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
   for (const int number : kSignals) Handle(number);
@@ -260,21 +261,6 @@ bool StartExitWriter(bool in_children) {
 }
 
 bool HasExitWriter() { return thread_process.load() == getpid(); }
-
-void StartExitWriterInChild() {
-  if (!needs_thread.load(std::memory_order_relaxed) || !needs_thread.exchange(false)) return;
-  const KeptErrno kept_errno;
-  before_exec.completed.store(before_exec.requested.load());
-  at_ignored_signal.completed.store(at_ignored_signal.requested.load());
-  delayed_signal.store(0);
-  first_delay.store(0);
-  StartThread();
-}
-
-void StartExitWriterInAllChildren() {
-  starts_in_children.store(true);
-  StartExitWriterInChild();
-}
 
 void WriteByExitWriter() {
   if (!HasExitWriter()) return;

@@ -19,12 +19,13 @@ struct ExitWriterOptions {
   void (*write_at_end)(const ProcessEnd& end) = nullptr;  // called once at most
   void (*write_before_exec)() = nullptr;                  // the process continues if exec fails
   void (*write_and_continue)() = nullptr;                 // for a signal that does not end the process
-  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, or if
-  // IsForkedChild() (forked_child.h), the thread that calls exit calls write_at_end, without a time limit.
+  // Whether exit starts a thread for write_at_end, if the process has none. If not, or if it cannot be started, the
+  // thread that calls exit calls write_at_end, without a time limit.
   bool starts_thread_at_exit = true;
 };
 
-// Sets the functions, and registers an exit handler that calls write_at_end. Only the first call has an effect.
+// Sets the functions, and registers an exit handler that calls write_at_end. Only the first call has an effect. A
+// process that is off (fork.h) calls none of them.
 //
 // With glibc before version 2.41, several threads can be in exit at once: each takes the next exit handler from one
 // list, and the last one frees the list and ends the process. So while write_at_end runs, each further thread in exit
@@ -48,22 +49,13 @@ void WriteBeforeOlderExitHandlers();
 // that process the handler waits until the thread has called write_and_continue, and returns: the process continues,
 // and the handler stays. A SIGABRT that a thread sends to itself is always taken for the end, because abort() sends it.
 //
-// `in_children`: whether each forked child gets such a thread at once. If not: see StartExitWriterInChild.
+// A forked child gets such a thread at once, unless it is off (fork.h).
 //
 // A second call does nothing and returns true. Returns false if the thread could not be started; then no handler is
 // set. REQUIRES: WriteAtExit was called.
-bool StartExitWriter(bool in_children);
+bool StartExitWriter();
 // Returns whether this process has the thread.
 bool HasExitWriter();
-
-// Starts the thread in a forked child of a process that has the thread, if the child does not have it yet. Does nothing
-// in other processes, so it can be called at each event. A child without the thread writes a profile only if it ends by
-// exit. Does not change errno.
-void StartExitWriterInChild();
-
-// Calls StartExitWriterInChild in this process, and in each child that is forked from now on. It is needed if the
-// program itself records events.
-void StartExitWriterInAllChildren();
 
 // Requests the profile from the thread, and waits until it is written, for five seconds at most after the first end of
 // this process has begun. Does nothing if this process has no such thread. Async-signal-safe. Does not change errno.

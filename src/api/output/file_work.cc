@@ -14,12 +14,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/public/enough_stack.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/forked_child.h"
 #include "src/base/lazy.h"
 #include "src/base/monotonic_clock.h"
 #include "src/base/mutex.h"
@@ -55,7 +52,7 @@ using Jobs = std::deque<std::shared_ptr<Job>>;
 
 struct Queue {
   Mutex mutex;
-  // The process of the jobs. In a forked child they are those of its parent, which it neither does nor destroys.
+  // The process of the jobs. A forked child neither does nor destroys those of its parent.
   pid_t process ABSL_GUARDED_BY(mutex) = getpid();
   Jobs jobs ABSL_GUARDED_BY(mutex);             // the first one is in progress. If there is any, there is a thread
   bool is_late ABSL_GUARDED_BY(mutex) = false;  // a call has stopped waiting for the job in progress
@@ -104,9 +101,6 @@ void StartThread() {
 
 absl::Status DoFileWork(std::function<void()> work, int64_t most_wait) {
   const NoCancellation no_cancellation;
-  if (IsForkedChild() && !HasExitWriter()) {
-    return WithEnoughStack(work) ? absl::OkStatus() : Refused("the stack is small and no thread can be started");
-  }
   const auto job = std::make_shared<Job>(std::move(work));
   Queue& own = queue.Get();
   bool has_thread = false;

@@ -20,8 +20,7 @@ inline constexpr int64_t kMostWaitForStart = 5'000'000'000;
 // that is not done when the process ends delays the end, within the limit of exit_writer.h.
 //
 // Errors: kDeadlineExceeded (`work` is called, or will be, and has not ended), kResourceExhausted (`work` is never
-// called: no thread can be started, or too much other work waits). The thread ends when no work is left. In a forked
-// child that has no exit writer, a new thread could wait for ever (forked_child.h), so the calling thread calls work().
+// called: no thread can be started, or too much other work waits). The thread ends when no work is left.
 //
 // Device probes in `work` have the DriverContext of the calling thread, and the time limit of ProbeLimit.
 //

@@ -78,11 +78,6 @@ void KeptProfiles::Keep(Profile profile, const DefaultOptions& options) {
   std::vector<Profile> removed;
   {
     MutexLock hold(mutex_);
-    if (process_ != getpid()) {
-      process_ = getpid();
-      profiles_.clear();
-      bytes_ = 0;
-    }
     bytes_ += profile.bytes;
     profiles_.push_back(std::move(profile));
     while (profiles_.size() > static_cast<size_t>(options.dump_keep) || bytes_ > options.dump_keep_bytes) {

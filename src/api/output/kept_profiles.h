@@ -3,8 +3,6 @@
 #ifndef HBMPROF_SRC_API_OUTPUT_KEPT_PROFILES_H_
 #define HBMPROF_SRC_API_OUTPUT_KEPT_PROFILES_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -17,8 +15,7 @@
 
 namespace hbmprof::internal {
 
-// The profiles of one process with one pattern. A forked child begins with none: it does not remove those of its
-// parent. Thread-safe.
+// The profiles of one process with one pattern. Thread-safe.
 class KeptProfiles {
  public:
   struct Files {
@@ -44,7 +41,6 @@ class KeptProfiles {
   void Keep(Profile profile, const DefaultOptions& options);
 
   Mutex mutex_;
-  pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<Profile> profiles_ ABSL_GUARDED_BY(mutex_);  // oldest first
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;             // their sum
 };

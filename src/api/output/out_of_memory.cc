@@ -1,6 +1,5 @@
 #include "hbmprof/out_of_memory.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,6 +28,7 @@
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/device_facts.h"
+#include "src/base/fork.h"
 #include "src/base/hash.h"
 #include "src/base/kept_errno.h"
 #include "src/base/lazy.h"
@@ -73,17 +73,6 @@ struct Limiter {
   std::atomic<int64_t> unreported{0};
 };
 Limiter limiters[64];
-
-// A forked child has reported nothing.
-[[gnu::constructor]] void ClearLimitersInChildren() {
-  pthread_atfork(nullptr, nullptr, [] {
-    for (Limiter& limiter : limiters) {
-      limiter.key.store(0);
-      limiter.next_millis.store(0);
-      limiter.unreported.store(0);
-    }
-  });
-}
 
 Limiter* LimiterOf(const Profiler& profiler, DeviceId device) {
   const uint64_t words[] = {reinterpret_cast<uintptr_t>(&profiler), static_cast<uint64_t>(device)};
@@ -374,7 +363,8 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 [[gnu::noinline]] bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   const Caller caller = Caller::OfThisFunction();
   thread_local bool reporting = false;
-  if (reporting || !profiler.enabled()) return false;
+  // A failure is an event. (Those of a joined profiler are events of the injected library.)
+  if (reporting || !profiler.enabled() || !internal::BeginEvent()) return false;
   const internal::KeptErrno kept_errno;
   const internal::NoCancellation no_cancellation;
   reporting = true;

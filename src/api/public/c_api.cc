@@ -24,6 +24,7 @@
 #include "hbmprof/recording.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/public/default_profiler.h"
+#include "src/base/fork.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/core/joined/injected.h"
@@ -465,6 +466,7 @@ static int GetStats(const char* function, int device, int space, hbmprof_stats* 
   if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
     return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
   }
+  if (hbmprof::internal::IsOff()) return Fail(hbmprof::internal::OffStatus());
   const hbmprof::DeviceStats of_device =
       hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
   const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
@@ -502,6 +504,7 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
   if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_tracker_stats, foreign_frees))) {
     return InvalidArgument(__func__, "stats is null or its struct_size is not set");
   }
+  if (hbmprof::internal::IsOff()) return Fail(hbmprof::internal::OffStatus());
   const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
   hbmprof_tracker_stats all = {};
   all.foreign_frees = of_tracker.foreign_frees;

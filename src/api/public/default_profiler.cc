@@ -31,6 +31,7 @@
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
+#include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
@@ -84,7 +85,7 @@ int64_t Allocations(const Snapshot& snapshot) {
 OutputFile* Output() {
   OutputFile* file = output_file.load(std::memory_order_acquire);
   if (file == nullptr || file->process() == getpid()) return file;
-  // This is a forked child: the parent's object may be locked by a thread that the child does not have.
+  // This is a forked child: its file has another name, and a thread of its parent may hold the lock of the object.
   std::unique_ptr<OutputFile> own(file->NewForChild());
   return output_file.compare_exchange_strong(file, own.get(), std::memory_order_acq_rel) ? own.release() : file;
 }
@@ -179,10 +180,9 @@ void StartOutput(const DefaultOptions& options) try {
 void StartExitWriterIfWanted(const DefaultOptions& options) {
   if (!options.output_on_signals) return;
   EndWithProcess(options);
-  // The injected library exports the replacements. Its forked children cannot use the device memory of their parent, so
-  // they get the thread only when they record an event.
+  // The injected library exports the replacements.
   const bool is_injected = output_variable != nullptr;
-  if (!internal::StartExitWriter(/*in_children=*/!is_injected)) {
+  if (!internal::StartExitWriter()) {
     return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
   }
   if (!is_injected) internal::ReplaceEndCalls();
@@ -213,7 +213,7 @@ void StartThreadsNow(const DefaultOptions& options) try {
 }
 
 // Makes the process's own profiler. Returns false if another thread has made it meanwhile. The calling thread must be
-// inside the tracker (ReentryGuard). No lock is taken, since another thread could hold it when the process forks.
+// inside the tracker (ReentryGuard). Takes no lock.
 // Throws std::bad_alloc.
 bool Make(const ProcessOptions& options) {
   internal::RunEnvironment();  // opens files, which a sandbox can forbid later
@@ -276,8 +276,9 @@ DefaultProfiler* MakeFromEnvironment() {
   return default_profiler.load(std::memory_order_acquire);
 }
 
-// Returns null in the same case as MakeFromEnvironment. Does not change errno.
+// Returns null in the same case as MakeFromEnvironment, and in a process that is off. Does not change errno.
 DefaultProfiler* FindOrMake() {
+  if (internal::IsOff()) return nullptr;
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
   if (found != nullptr) return found;
   const internal::KeptErrno kept_errno;
@@ -307,19 +308,23 @@ void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
 void internal::StartThreads() {
   const DefaultProfiler* const made = default_profiler.load(std::memory_order_acquire);
   static std::atomic<bool> is_started{false};
-  if (made == nullptr || !made->options.enabled || is_started.exchange(true)) return;
+  if (made == nullptr || !made->options.enabled || IsOff() || is_started.exchange(true)) return;
   const NoCancellation no_cancellation;
   const internal::KeptErrno kept_errno;
   StartThreadsNow(made->options);
 }
 
 void internal::EndFilesWithProcess() {
+  if (IsOff()) return;
   const DefaultOptions options = Profiler::OptionsOfDefault();
   EndWithProcess(options);
   StartExitWriterIfWanted(options);
 }
 
+absl::Status internal::OffStatus() { return absl::FailedPreconditionError(kOffText); }
+
 absl::Status internal::WriteOutput() try {
+  if (IsOff()) return OffStatus();
   Profiler& profiler = Profiler::Default();
   OutputFile* const file = Output();
   if (file == nullptr) return absl::OkStatus();
@@ -336,8 +341,8 @@ std::string internal::CaptureOutput() {
 }
 
 void internal::KeepStateForExit() {
-  static std::atomic<pid_t> kept_by{0};
-  if (kept_by.exchange(getpid()) == getpid()) return;
+  static std::atomic<bool> is_kept{false};
+  if (IsOff() || is_kept.exchange(true)) return;
   const NoCancellation no_cancellation;
   const KeptErrno kept_errno;
   const DriverContext* const driver = driver_context.load();
@@ -377,6 +382,7 @@ Profiler& Profiler::Default() {
 
 absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
   const internal::NoCancellation no_cancellation;
+  if (internal::IsOff()) return internal::OffStatus();
   if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
   const internal::ReentryGuard guard;
   if (!guard.entered()) {

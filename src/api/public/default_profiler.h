@@ -35,6 +35,9 @@ void StartThreads();
 // std::bad_alloc.
 void EndFilesWithProcess();
 
+// The error of all functions in a process that is off (fork.h).
+absl::Status OffStatus();
+
 // Writes a profile to DefaultOptions::output of Profiler::Default(). Does nothing if that is empty or recording was off
 // from the start. Any thread may call it. Errors: those of save_device_memory_profile.
 absl::Status WriteOutput();

@@ -8,6 +8,7 @@
 #include "src/api/public/default_profiler.h"
 #include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
+#include "src/base/fork.h"
 
 namespace hbmprof {
 
@@ -20,6 +21,7 @@ absl::Status HostMemoryExhausted() {
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
+  if (internal::IsOff()) return internal::OffStatus();
   const internal::ScopedMark mark(path);
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
@@ -42,6 +44,7 @@ void SetCounter(std::string_view name, int64_t value) try {
 }
 
 absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options) try {
+  if (internal::IsOff()) return internal::OffStatus();
   return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();

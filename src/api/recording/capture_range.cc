@@ -26,7 +26,7 @@
 #include "src/base/atomic_file.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
-#include "src/base/forked_child.h"
+#include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"

@@ -19,10 +19,12 @@
 #include <utility>
 #include <vector>
 
+#include "src/api/public/default_profiler.h"
 #include "src/api/recording/recording_source.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
+#include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
@@ -58,19 +60,15 @@ void Sleep(int64_t nanoseconds) {
 
 Lazy<Marks> marks;
 
-// The profiler whose log is on in the process `log_process`. In a forked child, nothing is on.
-std::atomic<pid_t> log_process{0};
+// The profiler whose log is on. A process that has switched a log on counts as one that has recorded, so no forked
+// child has a log of its parent.
 std::atomic<ProfilerImpl*> logged_profiler{nullptr};
-// The process that has a flight recorder, and its number of buffers; 0: there is none.
-std::atomic<pid_t> flight_process{0};
+// The number of buffers of the flight recorder; 0: there is none.
 std::atomic<size_t> flight_buffers{0};
 std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
 std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on
 
-ProfilerImpl* LoggedProfiler() {
-  return log_process.load(std::memory_order_acquire) == getpid() ? logged_profiler.load(std::memory_order_acquire)
-                                                                 : nullptr;
-}
+ProfilerImpl* LoggedProfiler() { return IsOff() ? nullptr : logged_profiler.load(std::memory_order_acquire); }
 
 void ObserveTags(TagSetId tags) {
   ProfilerImpl* const profiler = LoggedProfiler();
@@ -81,7 +79,6 @@ void ObserveTags(TagSetId tags) {
 
 void SetLogged(ProfilerImpl* profiler) {
   logged_profiler.store(profiler, std::memory_order_release);
-  log_process.store(getpid(), std::memory_order_release);
   tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
 }
 
@@ -90,29 +87,23 @@ void SetLogged(ProfilerImpl* profiler) {
 class LogUse {
  public:
   LogUse() {
-    for (pid_t none = 0; !user.compare_exchange_strong(none, getpid(), std::memory_order_acq_rel); none = 0) {
-      if (none != getpid()) {  // a thread of the parent had it when this process was forked
-        user.compare_exchange_strong(none, 0, std::memory_order_acq_rel);
-      } else {
-        Sleep(kMillisecond);
-      }
-    }
+    while (is_used.exchange(true, std::memory_order_acq_rel)) Sleep(kMillisecond);
   }
-  ~LogUse() { user.store(0, std::memory_order_release); }
+  ~LogUse() { is_used.store(false, std::memory_order_release); }
   LogUse(const LogUse&) = delete;
   LogUse& operator=(const LogUse&) = delete;
 
  private:
-  static std::atomic<pid_t> user;
+  static std::atomic<bool> is_used;
   const DelayedSignals delayed_;  // ends after ~LogUse
 };
-std::atomic<pid_t> LogUse::user{0};
+std::atomic<bool> LogUse::is_used{false};
 
 // Switches the flight recorder on if it is wanted (at its start, and after each recording). Otherwise records that no
 // log is on.
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
-  const size_t buffers = flight_process.load() == getpid() ? flight_buffers.load(std::memory_order_relaxed) : 0;
+  const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
   if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
   flight_start.store(INT64_MAX);  // a save that begins before the instant is known has no events
   flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
@@ -122,8 +113,8 @@ void ResumeFlight(ProfilerImpl& profiler) {
 // Switches the log off, and returns the instant. Allocates no memory.
 int64_t SwitchOff(ProfilerImpl& profiler) { return profiler.ledger().SetLogMode(Mode::kOff); }
 
-// The process that has a recording in progress; 0: none.
-std::atomic<pid_t> recording_process{0};
+// Whether a recording is in progress.
+std::atomic<bool> is_recording{false};
 
 // A recording in progress. After Begin, only the thread of the recording uses it, except for the methods that other
 // threads may call.
@@ -133,8 +124,6 @@ class Recorder {
       : profiler_(profiler), ledger_(profiler.ledger()), path_(std::move(path)), options_(options) {
     sem_init(&wakes_, 0, 0);
   }
-
-  pid_t process() const { return process_; }
 
   // Opens the file and switches the log on. The log's buffers are allocated. kAlreadyExists: `must_be_new` is true, and
   // the file exists.
@@ -190,7 +179,6 @@ class Recorder {
   Ledger& ledger_;
   std::string path_;  // changes only in Begin
   const RecordingOptions options_;
-  const pid_t process_ = getpid();
   LedgerState start_;  // until the tables of the first file are written
   std::unique_ptr<File> file_;
   std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: a change whose last part is not read yet
@@ -429,17 +417,12 @@ void Recorder::Run() {
   file_.reset();
   ledger_.log().Free();
   ResumeFlight(profiler_);
-  recording_process.store(0, std::memory_order_release);
+  is_recording.store(false, std::memory_order_release);
   is_done_.store(true, std::memory_order_release);
 }
 
 // The recording of this process. Never destroyed while its thread runs.
 std::atomic<Recorder*> recorder{nullptr};
-
-Recorder* OwnRecorder() {
-  Recorder* const found = recorder.load(std::memory_order_acquire);
-  return found != nullptr && found->process() == getpid() ? found : nullptr;
-}
 
 absl::Status Validate(const RecordingOptions& options) {
   const auto problem = [](const char* field, int64_t value, const char* range) {
@@ -462,16 +445,11 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
                       bool must_be_new) {
   EventLog& log = profiler.ledger().log();
   Recorder* const before = recorder.load(std::memory_order_acquire);
-  const bool is_own = before != nullptr && before->process() == getpid();
-  if (is_own && !before->is_done()) {
+  if (before != nullptr && !before->is_done()) {
     return absl::FailedPreconditionError("StartRecording: there is a recording already; StopRecording ends it");
   }
   auto own = std::make_unique<Recorder>(profiler, path, options);
   if (log.mode() == Mode::kRing) SwitchOff(profiler);
-  if (log.mode() != Mode::kOff) {
-    return absl::FailedPreconditionError(
-        "StartRecording: this process was forked inside one of hbmprof's functions; it cannot be recorded");
-  }
   log.Return(log.TakeFull());
   log.Free();
   // Each shard that is in use keeps one buffer.
@@ -486,11 +464,11 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
     static_cast<Recorder*>(argument)->Run();
     return nullptr;
   };
-  recording_process.store(getpid(), std::memory_order_release);
+  is_recording.store(true, std::memory_order_release);
   const bool has_begun = has_memory && status.ok();
   const bool is_started = has_begun && StartBackgroundThread(run, own.get());
   if (!is_started) {
-    recording_process.store(0, std::memory_order_release);
+    is_recording.store(false, std::memory_order_release);
     SwitchOff(profiler);
     log.Return(log.TakeFull());
     log.Free();
@@ -500,7 +478,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
   }
   SetLogged(&profiler);
   recorder.store(own.release(), std::memory_order_release);
-  if (is_own) delete before;
+  delete before;
   return status;
 }
 
@@ -690,6 +668,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
 
 absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
                            bool must_be_new) try {
+  if (!BeginEvent()) return OffStatus();
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
   const ReentryGuard guard;
@@ -699,8 +678,9 @@ absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, cons
 }
 
 absl::Status StopRecorder() try {
+  if (IsOff()) return OffStatus();
   const LogUse use;
-  Recorder* const own = OwnRecorder();
+  Recorder* const own = recorder.load(std::memory_order_acquire);
   if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
   if (!own->Stop()) {
     return absl::DeadlineExceededError("StopRecording: the recording was not written within ten seconds");
@@ -712,14 +692,14 @@ absl::Status StopRecorder() try {
   return NoHostMemory();
 }
 
-bool IsRecorderRunning() { return recording_process.load(std::memory_order_acquire) == getpid(); }
+bool IsRecorderRunning() { return !IsOff() && is_recording.load(std::memory_order_acquire); }
 
 bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
+  if (!BeginEvent()) return false;
   const LogUse use;
   const ReentryGuard guard;
   // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
   flight_buffers.store(events / EventBuffer::kEvents + 2 + Ledger::kShards);
-  flight_process.store(getpid());
   flight_nanos.store(nanos);
   if (IsRecorderRunning()) return true;
   ResumeFlight(profiler);
@@ -732,6 +712,7 @@ bool IsFlightRecorderOn() {
 }
 
 void StopFlightRecorder() {
+  if (IsOff()) return;
   const LogUse use;
   const ReentryGuard guard;
   flight_buffers.store(0);
@@ -743,6 +724,7 @@ void StopFlightRecorder() {
 }
 
 absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
+  if (IsOff()) return OffStatus();
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(

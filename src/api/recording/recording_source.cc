@@ -125,7 +125,6 @@ void RecordingSource::AddSites() {
     sample.kind = key.attributes.kind;
     sample.allocator = AllocatorIndex(key.attributes.allocator);
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
-    sample.block_bytes = static_cast<int64_t>(key.block_bytes);
     tables_.site_pools.push_back(key.from == 0 ? 0 : 1 + AllocatorIndex(sites.pools().Of(key.from).allocator));
   }
 }

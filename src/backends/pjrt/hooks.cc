@@ -18,7 +18,6 @@
 #include "hbmprof/tag.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/traceback.h"
 
@@ -157,12 +156,11 @@ Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* arg
       tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
 }
 
-// Returns the names of the functions that contain the addresses; none if no thread can be started, or during a fork,
-// when that thread would wait for this one. It takes more stack to find names than the program's thread may have.
+// Returns the names of the functions that contain the addresses; none if no thread can be started. It takes
+// more stack to find names than the program's thread may have.
 // Throws std::bad_alloc.
 std::vector<Symbolizer::Name> NamesOf(const Profiler& profiler, const std::vector<uint64_t>& addresses) {
   std::vector<Symbolizer::Name> names;
-  if (fork_state.forks != 0) return names;
   // Not in that thread: a probe may load a library, and this thread may hold the dynamic linker's lock.
   const std::vector<Snapshot::Module> modules = profiler.TakeSnapshot().modules;
   bool is_found = false;

@@ -13,6 +13,7 @@
 #include "hbmprof/profiler.h"
 #include "src/backends/pjrt/hooks.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 
@@ -29,7 +30,9 @@ std::atomic<TrackedPlugin*> tracked_plugins[kMaxPlugins];
 template <int kPlugin, int kHook>
 [[gnu::noinline]] pjrt::Error* Enter(void* args) {
   const Caller caller = Caller::OfThisFunction();
-  return kPjrtHooks[kHook].run(*tracked_plugins[kPlugin].load(std::memory_order_acquire), caller, args);
+  TrackedPlugin& tracked = *tracked_plugins[kPlugin].load(std::memory_order_acquire);
+  if (!BeginEvent()) return tracked.plugin.Call(kPjrtHooks[kHook].slot, args);
+  return kPjrtHooks[kHook].run(tracked, caller, args);
 }
 
 using EntryPoint = pjrt::Error* (*)(void*);
@@ -120,6 +123,7 @@ namespace hbmprof::pjrt {
 const PJRT_Api* Wrap(const PJRT_Api* api) {
   const auto* const original = reinterpret_cast<const internal::pjrt::Api*>(api);
   const internal::pjrt::Api* wrapped = original;
+  if (internal::IsOff()) return api;
   if (!internal::Completes([&] { wrapped = internal::WrapTable(original); })) {
     internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
   }

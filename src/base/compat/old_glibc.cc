@@ -29,7 +29,7 @@
 #include <cstring>
 
 #include "src/base/compat/first_glibc.h"
-#include "src/base/forked_child.h"
+#include "src/base/fork.h"
 
 #if defined(__x86_64__)
 #define HBMPROF_GLIBC_2_3_3 "GLIBC_2.3.3"
@@ -234,12 +234,12 @@ int FindInObject(dl_phdr_info* object, size_t /*size*/, void* argument) {
 }  // namespace
 
 // Since 2.35. Without it, the list of the dynamic linker is searched under its lock. The dynamic linker holds the lock
-// only while it changes the list, and the thread that holds it may take it again. In a forked child, this lock may be
-// held for ever, so no object is found there.
+// only while it changes the list, and the thread that holds it may take it again. In a process that is off (fork.h),
+// the lock may be held for ever, so no object is found there.
 extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* result) {
   FindObject* const real = real_find_object.load(std::memory_order_acquire);
   if (real != nullptr) return real(address, result);
-  if (hbmprof::internal::IsForkedChild()) return -1;
+  if (hbmprof::internal::IsOff()) return -1;
   result->dlfo_link_map = nullptr;
   Search search = {reinterpret_cast<uintptr_t>(address), result};
   dl_iterate_phdr(&FindInObject, &search);

@@ -246,7 +246,7 @@ class PathTable {
     entry->hash = hash;
     entry->size = size;
     std::memcpy(entry + 1, bytes, size);
-    used_ += bytes_used;  // before the entry can be found (fork.h)
+    used_ += bytes_used;
     return reinterpret_cast<uint64_t>(entry);
   }
 

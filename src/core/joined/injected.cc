@@ -20,8 +20,7 @@ const InjectedProfiler* Look() {
   return nullptr;
 }
 
-// Runs when the library is loaded, so that the dynamic linker's lock is not needed later: in a forked child it may be
-// held for ever.
+// Runs when the library is loaded, so that the dynamic linker's lock is not needed later.
 [[gnu::constructor]] void FindEarly() { FindInjected(); }
 
 }  // namespace

@@ -86,7 +86,7 @@ class Stream {
          value.host_bytes, value.max_host_bytes, value.unwinder);
   }
   void PassOne(Snapshot::Sample& value) {
-    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.block_bytes, value.alloc_objects,
+    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.alloc_objects,
          value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes,
          value.reserved_objects, value.reserved_bytes, value.pool_peak_objects, value.pool_peak_bytes, value.born,
          value.freed_by_octave);
@@ -137,7 +137,7 @@ class Stream {
 static_assert(sizeof(DeviceStats) == 8 * 24 && sizeof(TrackerStats) == 8 * 12 + sizeof(std::string));
 static_assert(sizeof(DeviceProbe) == 8 * 15 + sizeof(std::string) + sizeof(std::vector<int>));
 static_assert(sizeof(PoolStats) == 8 * 6 + sizeof(std::string));
-static_assert(sizeof(Snapshot::Sample) == 8 * 13 + 3 * sizeof(std::vector<int>));
+static_assert(sizeof(Snapshot::Sample) == 8 * 12 + 3 * sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::Stack) == 8 + sizeof(std::vector<int>));
 static_assert(sizeof(Snapshot::NamedFrame) == 8 * 2 + 2 * sizeof(std::string));
 static_assert(sizeof(Snapshot::Python) == 2 * sizeof(std::string));

@@ -154,12 +154,6 @@ int32_t EventLog::ThreadOf(uint16_t number) { return threads[number].load(std::m
 
 uint32_t EventLog::ThreadCount() { return std::min(numbered_threads.load(std::memory_order_relaxed), kMaxThreads + 1); }
 
-void EventLog::ForgetThreads() {
-  for (uint32_t number = ThreadCount(); --number > 0;) threads[number].store(0, std::memory_order_relaxed);
-  numbered_threads.store(1, std::memory_order_relaxed);
-  thread_state.recorded = 0;
-}
-
 uint64_t& EventLog::MarkOfThread() {
   static __thread uint64_t mark __attribute__((tls_model("initial-exec"))) = 0;
   return mark;

@@ -118,8 +118,6 @@ class EventLog {
   static int32_t ThreadOf(uint16_t number);
   // Returns the number of thread numbers in use, including 0, which stands for no thread.
   static uint32_t ThreadCount();
-  // In a forked child, where no thread of the parent is left: the numbers begin anew.
-  static void ForgetThreads();
   // The number, plus 1, of the mark that the next snapshots of the calling thread write. 0: they write no mark.
   static uint64_t& MarkOfThread();
 
@@ -156,7 +154,6 @@ class EventLog {
 
   std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
-  // Both are set before and unset after the memory is used, so that the destructor is right at any instant (fork.h).
   std::atomic<EventBuffer*> memory_{nullptr};
   size_t count_ = 0;  // while `memory_` is not null
   mutable SpinLock lock_;

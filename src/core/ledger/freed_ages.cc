@@ -12,8 +12,7 @@ FreedAges::~FreedAges() {
 }
 
 FreedAges::Counters* FreedAges::Find(SiteId site) const {
-  // A site that is older than this process has the number of its counters in the parent. These may be those of another
-  // site here.
+  // A site without counters has the number 0.
   const uint32_t number = sites_.At(site).freed_ages.load(std::memory_order_relaxed);
   if (number >= count_.load(std::memory_order_acquire)) return nullptr;
   return all_[number].site == site ? &all_[number] : nullptr;

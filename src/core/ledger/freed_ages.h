@@ -22,7 +22,6 @@ namespace hbmprof::internal {
 class FreedAges {
  public:
   explicit FreedAges(const SiteTable& sites) : sites_(sites) {}
-  // In a forked child it may be called at any instant of the parent's other threads (fork.h).
   ~FreedAges();
 
   // Counts a freed buffer whose age is in this octave. A counter stays at its largest value. If the

@@ -62,7 +62,7 @@ Ledger::Shard* Ledger::MakeShard() {
   return shard;
 }
 
-Ledger::Shard* Ledger::AnyShard() {
+Ledger::Shard* Ledger::AnyShardSlow() {
   Shard* found = ShardOfThisThread();
   if (found == nullptr) ForEachShard([&](Shard& shard) { found = &shard; });
   return found;
@@ -153,39 +153,41 @@ void Ledger::AddReserved(SiteBooks books, int64_t bytes, int64_t segments) {
 
 // --- Events ---
 
-void Ledger::Event::BeginAll() {
-  LookAtClock();
-  if (own_ != nullptr) ledger_.LockAll();
-}
-
-Ledger::Event::CellRef Ledger::Event::PrepareSlow(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Shard* shard = own_;
-  if (!ledger_.TakeCells(*own_, site)) shard = holds_all() ? ledger_.ShardWith(site) : nullptr;
+Ledger::Cell* Ledger::PrepareSlow(Shard* own, Scope scope, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const bool holds_all = scope == Scope::kAllShards;
+  Shard* shard = own;
+  if (!TakeCells(*own, site)) shard = holds_all ? ShardWith(site) : nullptr;
   if (shard == nullptr) return nullptr;
   Cell* const cell = shard->cells + site;
-  ledger_.BringToEpoch(*shard, site, cell);
-  const bool needs_all = cell->books.is_segment != 0 || bytes > own_->books[cell->books.book()].headroom;
-  return holds_all() || !needs_all ? cell : nullptr;
+  BringToEpoch(*shard, site, cell);
+  const bool needs_all = cell->books.is_segment != 0 || bytes > own->books[cell->books.book()].headroom;
+  return holds_all || !needs_all ? cell : nullptr;
 }
 
-void Ledger::Event::WriteLog(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes,
-                             bool is_continued) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (time_ == 0) time_ = holds_all() ? ledger_.TimeOfInstant() : ledger_.log_.TimeInShard(&own_->log);
-  ledger_.WriteEvent(*own_, {time_, id, bytes, site, 0, kind, is_continued});
+int64_t Ledger::WriteLog(Shard& own, Scope scope, RecordedEvent event) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (event.time == 0) event.time = scope == Scope::kAllShards ? TimeOfInstant() : log_.TimeInShard(&own.log);
+  WriteEvent(own, event);
+  return event.time;
 }
 
-void Ledger::Event::AddWithAllLocks(SiteBooks books, int64_t bytes, int segments, uint64_t id) {
+void Ledger::AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int segments, uint64_t id, int64_t time) {
   const BookId book = books.book();
   int64_t sum = 0;
-  const bool is_peak = bytes > 0 && ledger_.MakeHeadroom(*own_, book, bytes, &sum);
-  own_->books[book].headroom -= bytes;
-  if (is_peak) ledger_.BeginPeak(book, sum, time_, id);
-  ledger_.AddReserved(books, bytes, segments);
+  const bool is_peak = bytes > 0 && MakeHeadroom(own, book, bytes, &sum);
+  own.books[book].headroom -= bytes;
+  if (is_peak) BeginPeak(book, sum, time, id);
+  AddReserved(books, bytes, segments);
+}
+
+int64_t Ledger::Event::LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes) {
+  if (own_->next_event == nullptr) return 0;
+  const int64_t time =
+      ledger_.WriteLog(*own_, scope_, {0, id, record.bytes, record.site, 0, RecordedKind::kMoveFrom, true});
+  return ledger_.WriteLog(*own_, scope_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
 }
 
 void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveRecord& record, SiteId to) {
-  Log(RecordedKind::kMoveFrom, id, record.site, record.bytes, true);
-  Log(RecordedKind::kMoveTo, id, to, record.bytes, false);
+  LogMove(id, record, to, record.bytes);
   --cell->alloc_objects;
   cell->alloc_bytes -= record.bytes;
   --cell->inuse_objects;
@@ -194,31 +196,31 @@ void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveR
   cell_to->AddAllocBytes(record.bytes);
   ++cell_to->inuse_objects;
   cell_to->inuse_bytes += record.bytes;
+  const bool is_peak_record = ledger_.EndPeakRecord(cell->books, id);
   if (cell->books.is_segment != 0 || cell_to->books.is_segment != 0) {
     ledger_.AddReserved(cell->books, -record.bytes, -1);
     ledger_.AddReserved(cell_to->books, record.bytes, 1);
     // It was the same memory at the peak that its allocation made.
-    if (ledger_.EndPeakRecord(cell->books, id)) {
+    if (is_peak_record) {
       --cell->peak_objects;
       cell->peak_bytes -= record.bytes;
       ++cell_to->peak_objects;
       cell_to->peak_bytes += record.bytes;
     }
   }
-  Count(0);
+  Count(0, id);
 }
 
 void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, int64_t bytes) {
-  Log(RecordedKind::kMoveFrom, id, record.site, record.bytes, true);
-  Log(RecordedKind::kMoveTo, id, record.site, bytes, false);
+  const int64_t time = LogMove(id, record, record.site, bytes);
   const int64_t more = bytes - record.bytes;
   cell->AddAllocBytes(std::max<int64_t>(more, 0));
   cell->inuse_bytes += more;
   Book& book = own_->books[cell->books.book()];
   book.largest_alloc = std::max(book.largest_alloc, bytes);
-  AddToBook(cell->books, more, 0, id);
   ledger_.EndPeakRecord(cell->books, id);
-  Count(0);
+  AddToBook(cell->books, more, 0, 0, time);
+  Count(0, id);
 }
 
 // --- Totals and snapshots ---
@@ -298,8 +300,14 @@ int64_t Ledger::CountLive() const {
 
 void Ledger::Reading::Add(const Cell& cell, SiteBooks books, SiteTotals* totals) const {
   if (cell.epoch >= epoch) return;
-  SiteTotals values = {cell.alloc_objects, cell.alloc_bytes, cell.inuse_objects, cell.inuse_bytes,
-                       cell.inuse_objects, cell.inuse_bytes, 0,                  0};
+  SiteTotals values = {cell.alloc_objects,
+                       cell.alloc_bytes,
+                       cell.inuse_objects,
+                       cell.inuse_bytes,
+                       cell.inuse_objects,
+                       cell.inuse_bytes,
+                       0,
+                       0};
   if (cell.epoch >= peak_epochs[books.account]) {
     values.peak_objects = cell.peak_objects;
     values.peak_bytes = cell.peak_bytes;
@@ -332,7 +340,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     if (count <= sites->size()) break;
     UnlockAll();
   }
-  TraceLedger();
+  TraceLedger(0);
   for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
   const int pool_count = sites_.pools().size();
   for (int pool = 1; pool <= pool_count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
@@ -380,7 +388,8 @@ void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LockAll();
-  const int64_t time = SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
+  const int64_t time =
+      SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
   const auto reset = [&](BookId book) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     BeginPeak(book, SumOfBook(book), time, 0);
     ForEachShard([&](Shard& shard) { shard.books[book].SetHeadroom(0); });
@@ -390,7 +399,7 @@ void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     reset(BookOf(pool));
     pools_[pool].peak = ReservedBytes(pool);
   });
-  TraceLedger();
+  TraceLedger(0);
   UnlockAll();
 }
 

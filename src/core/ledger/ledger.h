@@ -129,8 +129,6 @@ class Ledger {
   // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1
   // to 64: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
-  // In a forked child it may be called at any instant of the parent's other threads: it reads only pointers and sizes
-  // that are right at every instant (fork.h).
   ~Ledger();
 
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
@@ -145,12 +143,13 @@ class Ledger {
   enum class Scope : uint8_t { kOwnShard, kAllShards };
   class Event {
    public:
-    Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger), scope_(scope) {
-      own_ = ledger.shard_of_[thread_state.number].load(std::memory_order_acquire);
-      if (own_ == nullptr) own_ = ledger.AnyShard();
+    Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS
+        : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
+      if (own_ == nullptr) return;
       if (scope == Scope::kAllShards) {
-        BeginAll();
-      } else if (own_ != nullptr) {
+        LookAtClock();
+        ledger.LockAll();
+      } else {
         own_->lock.Lock();
       }
     }
@@ -178,13 +177,15 @@ class Ledger {
     CellRef Prepare(SiteId site, int64_t bytes) {
       Cell* const cell = own_->cells + site;
       const bool is_common = cell->epoch == own_->epoch && cell->books.is_segment == 0;
-      if (__builtin_expect(static_cast<int64_t>(!is_common), 0) != 0) return PrepareSlow(site, bytes);
+      if (__builtin_expect(static_cast<int64_t>(!is_common), 0) != 0) {
+        return ledger_.PrepareSlow(own_, scope_, site, bytes);
+      }
       return bytes <= own_->books[cell->books.book()].headroom || holds_all() ? cell : nullptr;
     }
 
     // Enters the allocation of an object of `bytes` bytes. `cell`: from Prepare(site, bytes).
     void Alloc(CellRef cell, uint64_t id, SiteId site, int64_t bytes) {
-      Log(RecordedKind::kAlloc, id, site, bytes, false);
+      const int64_t time = Log(RecordedKind::kAlloc, id, site, bytes);
       ++cell->alloc_objects;
       cell->AddAllocBytes(bytes);
       ++cell->inuse_objects;
@@ -192,20 +193,20 @@ class Ledger {
       Book& book = own_->books[cell->books.book()];
       ++book.num_allocs;
       if (bytes > book.largest_alloc) book.largest_alloc = bytes;
-      AddToBook(cell->books, bytes, 1, id);
-      Count(1);
+      AddToBook(cell->books, bytes, 1, id, time);
+      Count(1, id);
     }
     // Enters the free of a record, after it left the live table, and counts its age. `cell`: from
     // Prepare(record.site, 0).
     void Free(CellRef cell, uint64_t id, const LiveRecord& record) {
       if (record.birth != PresentGeneration()) ledger_.CountAge(record);
-      Log(RecordedKind::kFree, id, record.site, record.bytes, false);
+      Log(RecordedKind::kFree, id, record.site, record.bytes);
       --cell->inuse_objects;
       cell->inuse_bytes -= record.bytes;
       ++own_->books[cell->books.book()].num_frees;
       ledger_.EndPeakRecord(cell->books, id);
-      AddToBook(cell->books, -record.bytes, -1, id);
-      Count(-1);
+      AddToBook(cell->books, -record.bytes, -1, id, 0);
+      Count(-1, id);
     }
     // Moves a live object from its site to the site `to` of the same book. `cell` and `cell_to`: from Prepare of both
     // sites. Afterwards its allocation counts at `to` and no longer at its old site.
@@ -218,29 +219,27 @@ class Ledger {
     PoolTotals TotalsOf(PoolNumber pool) const { return ledger_.SumOfPool(pool); }
 
    private:
-    void BeginAll();
-    [[gnu::noinline]] CellRef PrepareSlow(SiteId site, int64_t bytes);
-    // Writes an event to the event log, if that is on. `is_continued`: another event of the same change follows.
-    void Log(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes, bool is_continued) {
-      if (__builtin_expect(own_->next_event != nullptr, 0) != 0) WriteLog(kind, id, site, bytes, is_continued);
+    // Writes an event to the event log, if that is on. Returns its time; 0 if the log is off.
+    int64_t Log(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
+      if (__builtin_expect(own_->next_event == nullptr, 1) != 0) return 0;
+      return ledger_.WriteLog(*own_, scope_, {0, id, bytes, site, 0, kind, false});
     }
-    [[gnu::noinline]] void WriteLog(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes, bool is_continued);
+    // Writes the two events of one change.
+    int64_t LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes);
     // Adds bytes to the book, and `segments` to the number of the pool's segments if the record is one.
-    void AddToBook(SiteBooks books, int64_t bytes, int segments, uint64_t id) {
-      if (holds_all()) return AddWithAllLocks(books, bytes, segments, id);
+    void AddToBook(SiteBooks books, int64_t bytes, int segments, uint64_t id, int64_t time) {
+      if (holds_all()) return ledger_.AddWithAllLocks(*own_, books, bytes, segments, id, time);
       own_->books[books.book()].headroom -= bytes;
     }
-    [[gnu::noinline]] void AddWithAllLocks(SiteBooks books, int64_t bytes, int segments, uint64_t id);
-    // Counts the event, which changes the number of live records by `records`.
-    void Count(int records) {
-      TraceLedger();
+    // Counts the event of the record `id`, which changes the number of live records by `records`.
+    void Count(int records, uint64_t id) {
+      TraceLedger(id);
       own_->unflushed += records - kOneEvent;
     }
 
     Ledger& ledger_;
     const Scope scope_;
-    Shard* own_;
-    int64_t time_ = 0;  // of the event in the log; 0: none yet
+    Shard* const own_;
   };
 
   const FreedAges& freed_ages() const { return freed_ages_; }
@@ -329,7 +328,8 @@ class Ledger {
     int64_t peak = 0;  // bytes
     uint64_t peak_epoch = 1;
     int64_t peak_time = 0;  // of the last peak; 0: the log was off
-    // Of the live record whose allocation made the peak; 0: none. It may be set to 0 under the lock of any shard.
+    // Of the live record whose allocation made the peak and that has not changed since; 0: none. It may be set to 0
+    // under the lock of any shard.
     std::atomic<uint64_t> peak_id{0};
   };
   // What a pool has reserved. Changes only while all shards are locked.
@@ -381,7 +381,17 @@ class Ledger {
   Shard* MakeShard();
   // Returns this thread's shard. If there is no memory for it, returns any shard that was made, or null if there is
   // none.
-  Shard* AnyShard();
+  Shard* AnyShard() {
+    Shard* const shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
+    return __builtin_expect(static_cast<int64_t>(shard != nullptr), 1) != 0 ? shard : AnyShardSlow();
+  }
+  [[gnu::noinline]] Shard* AnyShardSlow();
+  // Parts of Event.
+  [[gnu::noinline]] Cell* PrepareSlow(Shard* own, Scope scope, SiteId site, int64_t bytes);
+  // Writes `event` with the present time, unless it has a time already. Returns its time.
+  [[gnu::noinline]] int64_t WriteLog(Shard& own, Scope scope, RecordedEvent event);
+  [[gnu::noinline]] void AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int segments, uint64_t id,
+                                         int64_t time);
   uint8_t BitOf(const Shard& shard) const { return static_cast<uint8_t>(1 << (&shard - shards_)); }
   bool HasCells(const Shard& shard, SiteId site) const {
     return (chunks_[site >> kChunkBits].load(std::memory_order_relaxed) & BitOf(shard)) != 0;

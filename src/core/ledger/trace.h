@@ -13,13 +13,13 @@ enum class EventStep : uint8_t {
   kSiteFound,  // the site of an allocation is known, and nothing is recorded
 };
 #ifdef HBMPROF_TRACE_LEDGER
-// Defined by the tests. TraceLedger is called once per event that the ledger enters, with its shard locked, once per
-// Snapshot and once per ResetPeak with all shards locked. So the order of its calls is the order of the events of an
-// account. TraceStep is called with no lock held.
-void TraceLedger();
+// Defined by the tests. TraceLedger is called once per event that the ledger enters, with the id of its record and with
+// its shard locked, and once per Snapshot and once per ResetPeak, with 0 and with all shards locked. So the order of
+// its calls is the order of the events of an account. TraceStep is called with no lock held.
+void TraceLedger(uint64_t id);
 void TraceStep(EventStep step);
 #else
-inline void TraceLedger() {}
+inline void TraceLedger(uint64_t) {}
 inline void TraceStep(EventStep) {}
 #endif
 

@@ -4,16 +4,14 @@ namespace hbmprof::internal {
 
 // --- Records ---
 
-Pools::Added Pools::AddWithAllLocks(uint64_t id, const LiveRecord& record) {
-  const SiteBooks books = sites_.At(record.site).books;
+Pools::Added Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
   bool has_replaced = false;
   for (;;) {
-    const bool needs_check = books.is_from_pool() || books.is_segment != 0;
-    if (needs_check) Settle();
+    Settle();
     {
       Event event(ledger_, Scope::kAllShards);
       if (!event.is_usable()) return Added::kNoMemory;
-      if (needs_check && HasEnded()) continue;
+      if (HasEnded()) continue;
       const Event::CellRef cell = event.Prepare(record.site, record.bytes);
       if (cell == nullptr) return Added::kNoMemory;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
@@ -27,26 +25,33 @@ Pools::Added Pools::AddWithAllLocks(uint64_t id, const LiveRecord& record) {
   }
 }
 
-std::optional<LiveRecord> Pools::RemoveWithAllLocks(uint64_t id) {
-  const std::optional<LiveRecord> removed = EraseWithAllLocks(id, [](const LiveRecord&) { return true; });
+std::optional<LiveRecord> Pools::RemoveUncommon(uint64_t id) {
+  const std::optional<LiveRecord> removed = EraseIf(id, [](const LiveRecord&) { return true; });
   CheckEndedIfDue();
   return removed;
 }
 
 template <typename Agrees>
-std::optional<LiveRecord> Pools::EraseWithAllLocks(uint64_t id, const Agrees& agrees) {
-  Event event(ledger_, Scope::kAllShards);
-  if (!event.is_usable()) return std::nullopt;
-  LiveRecord record;
-  Event::CellRef cell = nullptr;
-  const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
-    if (agrees(record)) cell = event.Prepare(record.site, 0);
-    return cell != nullptr;
-  });
-  if (erased != LiveTable::Erased::kErased) return std::nullopt;
-  event.Free(cell, id, record);
-  KeepEnded(event, id, record, 0);
-  return record;
+std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
+  for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
+    Event event(ledger_, scope);
+    if (!event.is_usable()) return std::nullopt;
+    LiveRecord record;
+    Event::CellRef cell = nullptr;
+    bool has_agreed = false;
+    const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
+      has_agreed = agrees(record);
+      if (has_agreed) cell = event.Prepare(record.site, 0);
+      return cell != nullptr;
+    });
+    if (erased == LiveTable::Erased::kErased) {
+      event.Free(cell, id, record);
+      KeepEnded(event, id, record, 0);
+      return record;
+    }
+    if (!has_agreed) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 SiteId Pools::SiteWith(SiteId site, const Attributes& attributes) {
@@ -63,7 +68,7 @@ bool Pools::Move(uint64_t id, const LiveRecord& expected, SiteId to) {
   const Event::CellRef cell = event.Prepare(record.site, 0);
   const Event::CellRef cell_to = event.Prepare(to, 0);
   if (cell == nullptr || cell_to == nullptr) return false;
-  live_.Update(id, to, record.bytes);
+  live_.Update(id, record, to, record.bytes);
   event.Move(cell, cell_to, id, record, to);
   KeepEnded(event, id, record, 0);
   return true;
@@ -76,13 +81,13 @@ bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
   const Event::CellRef cell = event.Prepare(record.site, 0);
   const Event::CellRef cell_to = event.Prepare(site, 0);
   if (cell == nullptr || cell_to == nullptr) return true;  // it keeps its site
-  live_.Update(id, site, record.bytes);
+  if (!live_.Update(id, record, site, record.bytes)) return false;
   event.Move(cell, cell_to, id, record, site);
   return true;
 }
 
 bool Pools::Resize(uint64_t id, int64_t bytes) {
-  for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
+  for (Scope scope = Scope::kOwnShard;; scope = Scope::kAllShards) {
     if (scope == Scope::kAllShards) Settle();
     {
       Event event(ledger_, scope);
@@ -90,15 +95,16 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
       if (!event.is_usable() || !live_.Find(id, &record)) return false;
       if (sites_.Key(record.site).attributes.kind == MemoryKind::kAlias || bytes == record.bytes) return true;
       const Event::CellRef cell = event.Prepare(record.site, std::max<int64_t>(bytes - record.bytes, 0));
-      if (cell == nullptr) continue;
-      live_.Update(id, record.site, bytes);
+      if (cell == nullptr && event.holds_all()) return false;
+      if (cell == nullptr || (event.holds_all() && HasEnded())) continue;
+      // Another thread may have changed or ended the record meanwhile.
+      if (!live_.Update(id, record, record.site, bytes)) continue;
       event.Resize(cell, id, record, bytes);
       KeepEnded(event, id, record, bytes);
     }
     CheckEndedIfDue();
     return true;
   }
-  return false;
 }
 
 // --- Segments ---
@@ -145,7 +151,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
     const SiteBooks books = sites_.At(record.site).books;
     return books.is_segment != 0 && books.pool == number;
   };
-  if (const auto removed = EraseWithAllLocks(address, is_segment_of_pool); removed.has_value()) {
+  if (const auto removed = EraseIf(address, is_segment_of_pool); removed.has_value()) {
     CheckEndedIfDue();
     return removed->bytes;
   }
@@ -231,7 +237,7 @@ void Pools::RemoveWhere(const Matches& matches) {
       if (!is_again) ids[count++] = id;
     });
     for (size_t i = 0; i < count; ++i) {
-      EraseWithAllLocks(ids[i], [&](const LiveRecord& record) { return matches(ids[i], record); });
+      EraseIf(ids[i], [&](const LiveRecord& record) { return matches(ids[i], record); });
     }
     if (!is_again) continue;
     next = from;
@@ -251,8 +257,7 @@ void Pools::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, con
   RemoveWhere([&](uint64_t id, const LiveRecord& record) {
     const SiteKey key = sites_.Key(record.site);
     if (key.attributes.device != device) return false;
-    return key.from != 0 ||
-           (key.attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
+    return key.from != 0 || (key.attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
   });
   Settle();
 }

@@ -18,11 +18,11 @@
 // the whole live table, so it is not made at once, but before the blocks can be seen or confused with others:
 // 1. if the pool has more allocated than reserved after the end, or if there are too many ended ranges
 // 2. before a segment begins to exist
-// 3. before an event that may raise the peak of what a pool has allocated
+// 3. before an event that may raise a peak, and before ResetPeak (Settle)
 // 4. before a snapshot (Settle)
 //
-// Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the lock
-// of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
+// Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the
+// lock of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
 #ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
 #define HBMPROF_SRC_CORE_POOLS_POOLS_H_
 
@@ -88,23 +88,22 @@ class Pools {
       Event event(ledger_, Scope::kOwnShard);
       if (!event.is_usable()) return std::nullopt;
       Event::CellRef cell = nullptr;
-      const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
+      const LiveTable::Erased erased = live_.TryErase(id, &record, [&] {
         cell = event.Prepare(record.site, 0);
         return cell != nullptr;
       });
-      if (erased == LiveTable::Erased::kNone) return std::nullopt;
       if (erased == LiveTable::Erased::kErased) {
         event.Free(cell, id, record);
         return record;
       }
     }
-    return RemoveWithAllLocks(id);
+    return RemoveUncommon(id);
   }
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
   // segment of this pool now. Returns false, and changes nothing, if it is a segment of another pool or a block of
-  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is not
-  // -1, a segment of this pool with another size counts as no record: its end was not recorded.
+  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is
+  // not -1, a segment of this pool with another size counts as no record: its end was not recorded.
   std::optional<bool> MakeSegment(uint64_t id, const Pool& pool, int64_t bytes = -1);
   // The same for a block at `address` of any other pool of the device.
   std::optional<bool> MakeSegmentOfBlock(uint64_t address, const Pool& pool);
@@ -147,12 +146,13 @@ class Pools {
   };
   static constexpr size_t kMostEnded = 1024;  // more are checked at once
 
-  // Add and Remove for records that need the locks of all shards.
-  [[gnu::noinline]] Added AddWithAllLocks(uint64_t id, const LiveRecord& record);
-  [[gnu::noinline]] std::optional<LiveRecord> RemoveWithAllLocks(uint64_t id);
-  // Removes the record of `id` if `agrees(record)`. Makes no check.
+  // Add for a record that needs the locks of all shards.
+  [[gnu::noinline]] Added AddWithAllLocks(uint64_t id, LiveRecord record);
+  // Remove for any record.
+  [[gnu::noinline]] std::optional<LiveRecord> RemoveUncommon(uint64_t id);
+  // Removes the record of `id` if `agrees(record)`. Makes no check of ended ranges.
   template <typename Agrees>
-  std::optional<LiveRecord> EraseWithAllLocks(uint64_t id, const Agrees& agrees);
+  std::optional<LiveRecord> EraseIf(uint64_t id, const Agrees& agrees);
   // Gives a record, which must still have the site of `expected`, a site that is, or was, a segment's.
   bool Move(uint64_t id, const LiveRecord& expected, SiteId to);
   // Returns the site that differs from `site` only in its attributes. Returns kNoSite if there is no memory.

@@ -105,10 +105,12 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
   return place.bucket != nullptr;
 }
 
-void LiveTable::Update(uint64_t id, SiteId site, int64_t bytes) {
+bool LiveTable::Update(uint64_t id, const LiveRecord& expected, SiteId site, int64_t bytes) {
   const LockedChain chain(*this, id);
-  if (const Place place = chain.Find(id); place.bucket != nullptr)
-    place.entry().site_and_bytes = Pack({site, 0, bytes});
+  const Place place = chain.Find(id);
+  if (place.bucket == nullptr || place.entry().site_and_bytes != Pack(expected)) return false;
+  place.entry().site_and_bytes = Pack({site, 0, bytes});
+  return true;
 }
 
 bool LiveTable::MapArray(size_t array) {

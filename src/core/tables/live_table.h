@@ -99,22 +99,33 @@ class LiveTable {
   enum class Erased : uint8_t { kErased, kRefused, kNone };  // kRefused: by `agrees`; kNone: there is no record
   template <typename Agrees>
   Erased Erase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+    LockedChain chain(*this, id);
+    const Place place = chain.Find(id);
+    if (place.bucket == nullptr) return Erased::kNone;
+    *record = place.record();
+    if (!agrees()) return Erased::kRefused;
+    chain.Remove(place);
+    return Erased::kErased;
+  }
+  // The common case of Erase: returns kRefused also, and changes nothing, if another thread has locked the bucket, if
+  // the bucket has an overflow bucket, or if the record is not in the bucket. Calls no function but `agrees`.
+  template <typename Agrees>
+  Erased TryErase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
     Bucket& bucket = *PositionOf(id).bucket;
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
     if (__builtin_expect(last >= kFull, 0) != 0) {
       bucket.UndoTryLock(fill);
-      return EraseInChain(id, record, agrees);
+      return Erased::kRefused;
     }
     const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
     // A record is only in the bucket of its id, so if it is here, the split state need not be compared.
-    if (entry.id != id) {
-      bucket.Unlock(fill);
-      return EraseInChain(id, record, agrees);
+    bool erases = entry.id == id;
+    if (erases) {
+      *record = Unpack(entry.site_and_bytes, bucket.BirthAt(at));
+      erases = agrees();
     }
-    *record = Unpack(entry.site_and_bytes, bucket.BirthAt(at));
-    const bool erases = agrees();
     if (erases) {
       bucket.BirthAt(at) = bucket.BirthAt(last);
       Entry& moved = bucket.EntryAt(last);
@@ -128,16 +139,17 @@ class LiveTable {
     return erases ? Erased::kErased : Erased::kRefused;
   }
 
-  // Gives the record of `id`, if there is one, another site and another number of bytes. It keeps its birth.
-  void Update(uint64_t id, SiteId site, int64_t bytes);
+  // Gives the record of `id` another site and another number of bytes. It keeps its birth. Returns false, and changes
+  // nothing, if there is no record or if its site or its bytes are not those of `expected`.
+  bool Update(uint64_t id, const LiveRecord& expected, SiteId site, int64_t bytes);
 
   // Calls VisitSome until all records are visited.
   template <typename Visit>
   void ForEach(const Visit& visit) const;
   // Calls `visit(id, record)` for a limited number of records, from the hash `*next` on, which is kFirstHash for the
   // first call, and sets `*next` for the following call. Returns false after the last records. All calls together visit
-  // each record that is live meanwhile exactly once. `visit` runs under locks of the table, which it must not call. A long
-  // visit delays nobody for long.
+  // each record that is live meanwhile exactly once. `visit` runs under locks of the table, which it must not call. A
+  // long visit delays nobody for long.
   template <typename Visit>
   bool VisitSome(uint64_t* next, const Visit& visit) const;
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
@@ -159,12 +171,10 @@ class LiveTable {
   // What Bucket::fill can be, besides kOne times the number of entries in use.
   static constexpr uint32_t kFull = kEntriesPerBucket * kOne;
   static constexpr uint32_t kOverflows = kFull + kOne;  // full, and has an overflow bucket
-  // Above kOverflows. Like SpinLock, the word of a locked bucket is another one in each forked child. (It repeats after
-  // 2^15 forks, each in the child of the one before. Each child makes its own table.)
-  static uint16_t Locked() { return static_cast<uint16_t>(lock_generation.load(std::memory_order_relaxed)); }
-  static_assert(kOverflows < kLockedBit);
+  static constexpr uint16_t kLocked = 0x8000;
+  static_assert(kOverflows < kLocked);
   struct alignas(64) Bucket {
-    // kOne times the number of entries in use, kOverflows or Locked(). One word says how full the bucket is and whether
+    // kOne times the number of entries in use, kOverflows or kLocked. One word says how full the bucket is and whether
     // it is locked, so an event compares once. The thread with the lock has the other value. An overflow bucket is
     // never locked.
     std::atomic<uint16_t> fill;
@@ -172,18 +182,18 @@ class LiveTable {
     Bucket* overflow;
     Entry entries[kEntriesPerBucket];
 
-    // Returns Locked() if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
+    // Returns kLocked if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
     // word if a thread of the parent process had locked it.
-    uint32_t TryLock() { return fill.exchange(Locked(), std::memory_order_acquire); }
+    uint32_t TryLock() { return fill.exchange(kLocked, std::memory_order_acquire); }
     // `before`: what TryLock returned.
     [[gnu::cold]] void UndoTryLock(uint32_t before) {
-      if (before != Locked()) Unlock(before <= kOverflows ? before : CountFill());
+      if (before != kLocked) Unlock(before <= kOverflows ? before : CountFill());
     }
     uint32_t Lock() {
       Backoff backoff;
       for (;;) {
-        if (const uint32_t before = TryLock(); before != Locked()) return before <= kOverflows ? before : CountFill();
-        while (fill.load(std::memory_order_relaxed) == Locked()) backoff.Wait();
+        if (const uint32_t before = TryLock(); before != kLocked) return before <= kOverflows ? before : CountFill();
+        while (fill.load(std::memory_order_relaxed) == kLocked) backoff.Wait();
       }
     }
     // Computes the fill from the entries.
@@ -292,9 +302,6 @@ class LiveTable {
     return records <= grow_above_.load(std::memory_order_relaxed) &&
            records >= shrink_below_.load(std::memory_order_relaxed);
   }
-  // The body of Erase, for a bucket that is locked or has overflow buckets, and for an id that is not in its bucket.
-  template <typename Agrees>
-  [[gnu::noinline]] Erased EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees);
   [[gnu::cold]] bool ResizeSlow(int64_t records);
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
@@ -323,17 +330,6 @@ class LiveTable {
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
   Bucket first_array_[kMinBuckets] = {};
 };
-
-template <typename Agrees>
-LiveTable::Erased LiveTable::EraseInChain(uint64_t id, LiveRecord* record, const Agrees& agrees) {
-  LockedChain chain(*this, id);
-  const Place place = chain.Find(id);
-  if (place.bucket == nullptr) return Erased::kNone;
-  *record = place.record();
-  if (!agrees()) return Erased::kRefused;
-  chain.Remove(place);
-  return Erased::kErased;
-}
 
 template <typename Visit>
 void LiveTable::ForEach(const Visit& visit) const {

@@ -24,16 +24,15 @@ class SiteCache {
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
-  // The hash of a stack and of `words`, the other attributes.
+  // The hash of a stack and of `word`, the rest of the site's key.
   class Key {
    public:
     // `hash` is SiteTable::HashOf(stack).
-    Key(const Hash128& hash, const SiteWords& words) {
-      // For one stack, different words have different keys: an odd factor keeps different blocks different, and the
-      // products of different attributes (32 bits) with this factor differ by more than the bits that kSiteMask
-      // removes. The block is part of both, so that an entry that is read while it is replaced does not match.
-      low_ = hash.low ^ words.block * kHashSeed0;
-      high_ = hash.high ^ (words.attributes + low_) * kHashSeed0;
+    Key(const Hash128& hash, const SiteWord& word) {
+      // For one stack, different words have different keys, because the factor is odd. The word is part of both, so
+      // that an entry that is read while it is replaced does not match.
+      low_ = hash.low ^ word.value * kHashSeed0;
+      high_ = hash.high ^ low_ * kHashSeed0;
     }
 
    private:

@@ -8,12 +8,8 @@
 namespace hbmprof::internal {
 namespace {
 
-uint64_t HashSite(const StackRecord& stack, const SiteWords& words) {
-  return MultiplyFold(MultiplyFold(stack.hash ^ words.attributes, kHashSeed1 ^ words.block), kHashSeed0);
-}
-
-uint64_t RoundUpToPowerOfTwo(uint64_t bytes) {
-  return bytes <= 1 ? bytes : uint64_t{1} << (64 - __builtin_clzll(bytes - 1));
+uint64_t HashSite(const StackRecord& stack, const SiteWord& word) {
+  return MultiplyFold(MultiplyFold(stack.hash, kHashSeed1 ^ word.value), kHashSeed0);
 }
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
@@ -63,29 +59,23 @@ std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) {
 
 SiteId SiteTable::InternSite(const SiteKey& key) {
   const SiteId site = key.stack->is_other ? kNoSite : FindOrMake(key);
-  return site != kNoSite ? site : OtherSite(SiteWords(key));
+  return site != kNoSite ? site : OtherSite(SiteWord(key));
 }
 
-SiteId SiteTable::OtherSite(const SiteWords& words) {
-  SiteKey key = words.WithStack(&other_stack_);
-  key.block_bytes = 0;
+SiteId SiteTable::OtherSite(const SiteWord& word) {
+  SiteKey key = word.WithStack(&other_stack_);
   key.tags = 0;
   return FindOrMake(key);
 }
 
 SiteId SiteTable::FindOrMake(const SiteKey& key) {
-  const SiteWords words(key);
-  const uint64_t hash = HashSite(*key.stack, words);
+  const SiteWord word(key);
+  const uint64_t hash = HashSite(*key.stack, word);
   const auto site_of = [this](uint64_t payload) -> const Site& { return At(static_cast<SiteId>(payload - 1)); };
   const auto equal = [&](uint64_t payload) {
     const Site& site = site_of(payload);
-    return site.stack == key.stack && site.words == words;
+    return site.stack == key.stack && site.word == word;
   };
-  if (key.stack->sites.load(std::memory_order_relaxed) >= kExactSites) {
-    SiteKey rounded = key;
-    rounded.block_bytes = RoundUpToPowerOfTwo(key.block_bytes);
-    if (rounded.block_bytes != key.block_bytes && sites_.Find(hash, equal) == 0) return FindOrMake(rounded);
-  }
   const auto make = [&]() -> uint64_t {
     const SiteId site = size_.load(std::memory_order_relaxed);
     const SiteId others = other_sites_.load(std::memory_order_relaxed);
@@ -96,14 +86,13 @@ SiteId SiteTable::FindOrMake(const SiteKey& key) {
       other_sites_.store(others + 1, std::memory_order_relaxed);
     } else {
       if (site - others >= max_sites_ || !TakeHostBytes(sizeof(Site))) return 0;
-      const_cast<StackRecord*>(key.stack)->sites.fetch_add(1, std::memory_order_relaxed);
     }
     const bool is_segment = key.attributes.kind == MemoryKind::kPool;
     new (records_ + site) Site(key, is_segment ? pools_.Find({key.attributes.device, key.attributes.allocator}) : 0);
     size_.store(site + 1, std::memory_order_release);
     return uint64_t{site} + 1;
   };
-  const auto hash_of = [&](uint64_t payload) { return HashSite(*site_of(payload).stack, site_of(payload).words); };
+  const auto hash_of = [&](uint64_t payload) { return HashSite(*site_of(payload).stack, site_of(payload).word); };
   const uint64_t found = sites_.Intern(hash, equal, hash_of, make);
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }

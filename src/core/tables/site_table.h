@@ -1,11 +1,7 @@
-// SiteTable: gives every distinct (call stack, attributes, tags, block size) a small number, its SiteId, which never
-// changes.
+// SiteTable: gives every distinct (call stack, attributes, tags) a small number, its SiteId, which never changes.
 //
 // Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
 // lock while its record is made.
-//
-// The block size is part of a site, so that profiles can show it. When a stack has kExactSites sites, the sizes of its
-// further sites are rounded up to a power of two. This bounds the number of sites per stack.
 #ifndef HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 #define HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 
@@ -39,13 +35,12 @@ constexpr AccountId AccountOf(const Attributes& attributes) {
   return AccountOf(attributes.device, SpaceOf(attributes.kind));
 }
 
-// A distinct call stack. Immutable, except `sites`. Its return addresses follow in memory, innermost first; that of
+// A distinct call stack. Immutable. Its return addresses follow in memory, innermost first; that of
 // SiteTable::OtherSite has none.
 struct StackRecord {
   const uintptr_t* pcs() const { return reinterpret_cast<const uintptr_t*>(this + 1); }
 
   uint64_t hash;
-  std::atomic<uint32_t> sites;  // number of sites with this stack
   uint16_t depth;
   bool truncated;
   bool is_other;  // of OtherSite
@@ -56,11 +51,10 @@ using BookId = int;
 inline constexpr int kBooks = kAccounts + kMaxPools + 1;
 constexpr BookId BookOf(PoolNumber pool) { return kAccounts + pool; }
 
-// Everything that identifies a site. The site of a segment has MemoryKind::kPool and the name of its own pool. Sizes are
-// at most 2^40, devices below kMaxDevices, allocators below kMaxAllocators.
+// Everything that identifies a site. The site of a segment has MemoryKind::kPool and the name of its own pool.
+// Devices are below kMaxDevices, allocators below kMaxAllocators.
 struct SiteKey {
   const StackRecord* stack = nullptr;
-  uint64_t block_bytes = 0;
   Attributes attributes;
   uint32_t tags = 0;  // TagSetId
   // The pool, of the same device, that has handed the memory out. 0: none, the memory is from the device.
@@ -73,31 +67,25 @@ constexpr Attributes UnpackAttributes(uint64_t packed) {
   return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
 }
 
-// A SiteKey without its stack, in two words that are built and compared in registers.
-struct SiteWords {
+// A SiteKey without its stack, in one word.
+struct SiteWord {
   // `attributes` comes from PackAttributes.
-  SiteWords(uint64_t block_bytes, uint64_t attributes, uint32_t tags, PoolNumber from)
-      : block(block_bytes | uint64_t{tags} << kTagsShift | uint64_t{from} << kFromShift), attributes(attributes) {}
-  explicit SiteWords(const SiteKey& key)
-      : SiteWords(key.block_bytes, PackAttributes(key.attributes), key.tags, key.from) {}
+  SiteWord(uint64_t attributes, uint32_t tags, PoolNumber from)
+      : value(attributes | uint64_t{tags} << kTagsShift | uint64_t{from} << kFromShift) {}
+  explicit SiteWord(const SiteKey& key) : SiteWord(PackAttributes(key.attributes), key.tags, key.from) {}
 
   SiteKey WithStack(const StackRecord* stack) const {
-    return {stack, block_bytes(), UnpackAttributes(attributes),
-            static_cast<uint32_t>(block >> kTagsShift) & (kMaxTagSets - 1),
-            static_cast<PoolNumber>(block >> kFromShift)};
+    return {stack, UnpackAttributes(static_cast<uint32_t>(value)),
+            static_cast<uint32_t>(value >> kTagsShift) & (kMaxTagSets - 1),
+            static_cast<PoolNumber>(value >> kFromShift)};
   }
-  static constexpr uint64_t kMaxBlockBytes = (uint64_t{1} << 41) - 1;
-  uint64_t block_bytes() const { return block & kMaxBlockBytes; }
-  bool operator==(const SiteWords& other) const { return block == other.block && attributes == other.attributes; }
+  bool operator==(const SiteWord& other) const { return value == other.value; }
 
-  uint64_t block;       // size, tags and `from`
-  uint64_t attributes;  // at most 32 bits
+  uint64_t value;  // attributes (at most 32 bits), tags and `from`
 
  private:
-  static constexpr int kTagsShift = 41;
+  static constexpr int kTagsShift = 32;
   static constexpr int kFromShift = kTagsShift + 16;
-  static_assert(kMaxPools < 1 << (64 - kFromShift));
-  static_assert(kMaxBlockBytes == (uint64_t{1} << kTagsShift) - 1);
   static_assert(kMaxTagSets == 1 << (kFromShift - kTagsShift));
 };
 
@@ -118,10 +106,10 @@ static_assert(sizeof(SiteBooks) == 4 && kMaxPools < 1 << 7 && kBooks < 1 << 16 &
 // A site: its key, and values computed from it. Immutable, except `freed_ages`.
 struct alignas(32) Site {
   // `own_pool`: of a segment, the number of its own pool.
-  Site(const SiteKey& key, PoolNumber own_pool) : words(key), stack(key.stack), books(BooksOf(key, own_pool)) {}
-  SiteKey key() const { return words.WithStack(stack); }
+  Site(const SiteKey& key, PoolNumber own_pool) : word(key), stack(key.stack), books(BooksOf(key, own_pool)) {}
+  SiteKey key() const { return word.WithStack(stack); }
 
-  const SiteWords words;
+  const SiteWord word;
   const StackRecord* const stack;
   const SiteBooks books;
   mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
@@ -163,9 +151,9 @@ class SiteTable {
   // Returns the site of `key`, whose stack comes from InternStack or from a site of the same table. If max_sites is
   // reached or there is no memory, returns OtherSite.
   SiteId InternSite(const SiteKey& key);
-  // Returns the site for the events whose own site has no place: one without tags and without a size, for all stacks.
-  // It has the device, the kind, the allocator and `from` of `words`. Returns kNoSite if there are too many of these.
-  SiteId OtherSite(const SiteWords& words);
+  // Returns the site for the events whose own site has no place: one without tags, for all stacks. It has the device,
+  // the kind, the allocator and `from` of `word`. Returns kNoSite if there are too many of these.
+  SiteId OtherSite(const SiteWord& word);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const { return records_[site]; }
@@ -180,7 +168,6 @@ class SiteTable {
   SiteId capacity() const { return max_sites_ + kOtherSites; }
 
  private:
-  static constexpr uint32_t kExactSites = 256;
   static constexpr SiteId kOtherSites = 1024;  // the most sites of OtherSite
 
   // A page more than the records need, so that they are in small pages (see MapPages).

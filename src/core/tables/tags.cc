@@ -55,8 +55,7 @@ struct TagSet {
   const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
 };
 
-// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc. A
-// forked child keeps it (fork.h).
+// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc.
 class TagRegistry {
  public:
   TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
@@ -135,7 +134,7 @@ TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_vi
   const ReentryGuard guard;
   // The thread is inside the tracker already, for example in a signal handler that interrupted this function, and may
   // hold the lock.
-  if (!guard.entered()) return tags;
+  if (!guard.entered() || IsOff()) return tags;
   SpinLockHolder hold(lock_);
   bool dropped = false;
   const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
@@ -229,7 +228,7 @@ std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key
     if (set == nullptr) return uint64_t{0};
     *set = {hash, ++last_set_, count};
     std::memcpy(static_cast<void*>(set + 1), list, bytes);
-    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found (fork.h)
+    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found
     return PayloadOf(set);
   });
   if (found != 0) return At<TagSet>(found)->id;

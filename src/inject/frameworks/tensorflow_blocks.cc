@@ -1,6 +1,5 @@
 #include "src/inject/frameworks/tensorflow_blocks.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/frameworks/python_end.h"
@@ -41,11 +41,6 @@ std::atomic<int64_t> recorded_bytes{0};
 std::atomic<bool> has_dropped{false};
 // The devices with blocks: bit i is set for DeviceId(i).
 std::atomic<uint64_t> devices{0};
-
-// The child of a fork begins without records, but frees blocks that it inherited.
-[[gnu::constructor]] void FollowForks() {
-  pthread_atfork(nullptr, nullptr, [] { has_dropped.store(true, std::memory_order_relaxed); });
-}
 
 bool IsShown() { return state.load(std::memory_order_relaxed) == State::kShown; }
 
@@ -136,7 +131,7 @@ void StartTensorflowBlocks() { is_started.store(true, std::memory_order_release)
 
 void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t requested, int64_t bytes,
                              const Caller& caller) {
-  if (!is_started.load(std::memory_order_acquire) || !IsShown()) return;
+  if (!is_started.load(std::memory_order_acquire) || !IsShown() || IsOff()) return;
   if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
   // Default() throws if the host has no memory for the profiler.
   if (!Completes([] { Profiler::Default(); })) return;

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -31,7 +30,6 @@ namespace {
 enum class State : uint8_t {
   kUnused,  // nothing was reported
   kShown,
-  kForked,  // the process is a forked child: its tables are empty
   // In all states below, the reports are not used, because they contradict each other or the records.
   kOtherTotal,     // PyTorch's total says `reported` bytes allocated, the sum of its reports is `counted`
   kMoreThanTotal,  // `reported` bytes are reserved, which is less than the `counted` bytes that are allocated
@@ -73,14 +71,6 @@ Device devices[kMaxTorchDevices];
 std::atomic<bool> is_started{false};
 std::atomic<bool> has_report{false};
 std::atomic<bool> has_unknown_device{false};
-
-[[gnu::constructor]] void FollowForks() {
-  pthread_atfork(nullptr, nullptr, [] {
-    for (Device& device : devices) {
-      if (device.state.load(std::memory_order_relaxed) != State::kUnused) device.state.store(State::kForked);
-    }
-  });
-}
 
 FrameworkLabel label("pytorch");
 
@@ -259,7 +249,6 @@ std::string WhyNotShown(const Device& device) {
   switch (device.state.load(std::memory_order_acquire)) {
     case State::kUnused:
     case State::kShown:
-    case State::kForked:
       break;
     case State::kOtherTotal:
       return absl::StrCat("its total is ", reported, " bytes, the sum of its reports ", counted, " bytes");

@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "src/base/exports.h"
-#include "src/base/forked_child.h"
+#include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/loaded_objects.h"
 
@@ -57,7 +57,7 @@ class RealFunction {
   uintptr_t Get() {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
-    if (IsForkedChild()) return 0;
+    if (IsOff()) return 0;
     uintptr_t found = 0;
     ForEachLoadedObject([this, &found](const dl_phdr_info& object) {
       if (found != 0) return;
@@ -122,7 +122,8 @@ extern "C" {
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
   const uintptr_t real = hbmprof::internal::real_report_memory.Get();
-  // A forked child does not search. If its parent has not found the function, that of the caller's library is used.
+  // A process that is off does not search. If its parent has not found the function, that of the caller's library is
+  // used.
   return real != 0 ? real : hbmprof::internal::real_report_memory.GetOfCaller(caller->pc - 1);
 }
 

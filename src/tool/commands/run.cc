@@ -150,13 +150,14 @@ class ProfilesAtSignal {
   // `variable`: "NAME=VALUE" in the environment of the processes.
   explicit ProfilesAtSignal(std::string variable) : variable_(std::move(variable)) {}
 
-  // Requests the profiles. Takes about two seconds at most.
+  // Requests the profiles. Takes about six seconds at most; whoever stops a container waits ten. The first profile of a
+  // process reads the symbols of its libraries, which takes half a second of processor time for PyTorch's.
   void Take() {
     const std::vector<LiveProcess> processes = RecordedOf(ProcessesWith(variable_));
     std::vector<std::string> sockets;
     for (const LiveProcess& process : processes) sockets.push_back(process.socket);
     QueryLimits limits;
-    limits.millis = limits.total_millis = 1'500;
+    limits.millis = limits.total_millis = 5'000;
     std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(sockets, "profile", limits);
     for (size_t i = 0; i < processes.size(); ++i) {
       Taken& taken = taken_[processes[i].pid];

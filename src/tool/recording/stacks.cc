@@ -26,8 +26,8 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   for (uint32_t stack = 0; stack < snapshot.stacks.size(); ++stack) {
     Snapshot::Sample& sample = snapshot.samples.emplace_back();
     sample.stack = stack;
-    sample.block_bytes = int64_t{stack} + 1;
     sample.alloc_objects = 1;
+    sample.alloc_bytes = int64_t{stack} + 1;  // the label is their quotient
   }
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
   ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));

@@ -393,7 +393,7 @@ function drawLibraries() {
 }
 
 function drawSizes() {
-  // Sizes are grouped by powers of two.
+  // The mean sizes of the call sites are grouped by powers of two.
   const counts = [];
   let hasObjects = false;
   for (const {labels, now, objects} of view.entries) {
@@ -421,7 +421,7 @@ function drawSizes() {
     ticks.push(element("span", {}, (p - first) % step === 0 ? short(p) : ""));
   }
   $("sizes").replaceChildren(element("div", {class: "histogram"}, ...bars), element("div", {class: "ticks"}, ...ticks),
-                             muted(`${data.types[view.type].type} in blocks of up to this many bytes`));
+                             muted(`${data.types[view.type].type} of call sites whose blocks have a mean size of up to this many bytes`));
 }
 
 // --- Parts that do not depend on the choices -----------------------------------------------------------------------

@@ -19,13 +19,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "src/base/descriptor.h"
 #include "src/base/hash.h"
+#include "src/export/known_code.h"
 #include "src/export/utf8.h"
+#include "src/symbolize/demangle.h"
 #include "src/tool/torch/snapshot_contents.h"
 #include "src/tool/torch/snapshot_pickle.h"
 #include "src/tool/util/text.h"
@@ -45,6 +51,13 @@ constexpr size_t kEventsPerFlush = 1 << 16;
 // Steps over pieces and blocks. A trace that needs more was made to slow the reader down.
 constexpr uint64_t kMostSteps = 100'000'000;
 constexpr uint64_t kMostStepsPerEvent = 1000;
+
+// Whether a file of this name, without its folder, is no source: "libc10.so", "libc.so.6", "python3.11", "server".
+bool IsBinary(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  const std::string_view ending = name.substr(dot == name.npos ? name.size() : dot);
+  return !name.empty() && name[0] != '<' && (ending.size() < 2 || ending == ".so" || absl::ascii_isdigit(ending[1]));
+}
 
 // A piece or a block.
 struct Part {
@@ -214,23 +227,29 @@ class Recorder {
 
  private:
   struct SiteKey {
-    uint64_t words[3];
-    bool operator==(const SiteKey& other) const { return std::equal(words, words + 3, other.words); }
+    uint64_t words[2];
+    bool operator==(const SiteKey& other) const { return std::equal(words, words + 2, other.words); }
   };
   struct SiteHash {
-    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 3); }
+    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 2); }
   };
 
   void MakeNames() {
     Snapshot& names = tables_.names;
+    std::vector<bool> is_interpreter;
     for (const TorchFrame& frame : snapshot_.frames) {
-      const std::string& file = snapshot_.texts.text(frame.file);
-      names.named_frames.push_back({internal::ValidUtf8(snapshot_.texts.text(frame.function)),
-                                    file == "??" ? "" : internal::ValidUtf8(file), frame.line, 0});
+      const Snapshot::NamedFrame& named = names.named_frames.emplace_back(NameOf(frame));
+      is_interpreter.push_back(named.line == 0 &&
+                               internal::OwnerOf(named.function, named.file, "").role == internal::CodeRole::kRuntime);
     }
     for (const std::vector<uint32_t>& frames : snapshot_.stacks) {
-      Snapshot::Stack& stack = names.stacks.emplace_back();
-      for (const uint32_t frame : frames) stack.return_addresses.push_back(Snapshot::kNamedFrame | frame);
+      std::vector<uint64_t>& stack = names.stacks.emplace_back().return_addresses;
+      // PyTorch writes some of the interpreter's frames inside of the functions that it calls.
+      bool is_in_python = false;
+      for (const uint32_t frame : frames) {
+        is_in_python = is_in_python || absl::EndsWith(names.named_frames[frame].file, ".py");
+        if (!is_in_python || !is_interpreter[frame]) stack.push_back(Snapshot::kNamedFrame | frame);
+      }
     }
     before_stack_ = static_cast<uint32_t>(names.stacks.size());
     names.stacks.emplace_back().return_addresses.push_back(Snapshot::kNamedFrame | names.named_frames.size());
@@ -238,6 +257,17 @@ class Recorder {
     names.allocators = {"", "pytorch"};
     tables_.tag_sets.emplace_back();
     tables_.threads.emplace_back();
+  }
+
+  // Frames of C++ have their source file and line, or their binary and the offset in it, also without a function.
+  Snapshot::NamedFrame NameOf(const TorchFrame& frame) const {
+    std::string function = internal::ValidUtf8(snapshot_.texts.text(frame.function));
+    std::string file = internal::ValidUtf8(snapshot_.texts.text(frame.file));
+    const std::string name = file.substr(file.rfind('/') + 1);
+    if (file == "??") return {internal::ShortenDemangled(function), "", frame.line, 0};
+    if (!IsBinary(name)) return {std::move(function), std::move(file), frame.line, 0};
+    if (function == "??") return {absl::StrCat(name, "+0x", absl::Hex(frame.line)), std::move(file), 0, 0};
+    return {internal::ShortenDemangled(function), std::move(file), 0, 0};
   }
 
   // Returns the index in devices_ of a device of PyTorch, before they are sorted.
@@ -357,8 +387,8 @@ class Recorder {
   enum class SiteKind : uint8_t { kRequest, kSegment, kBlock };
 
   uint32_t SiteOf(size_t device, SiteKind kind, const Part& part) {
-    const SiteKey key = {{uint64_t{part.stack} << 32 | part.metadata, static_cast<uint64_t>(part.bytes),
-                          uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
+    const SiteKey key = {
+        {uint64_t{part.stack} << 32 | part.metadata, uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
     const auto [site, is_new] = sites_.try_emplace(key, static_cast<uint32_t>(tables_.sites.size()));
     if (is_new) {
       Snapshot::Sample& sample = tables_.sites.emplace_back();
@@ -366,7 +396,6 @@ class Recorder {
       sample.device = static_cast<uint32_t>(device);
       sample.kind = kind == SiteKind::kSegment ? MemoryKind::kPool : MemoryKind::kDevice;
       sample.allocator = 1;
-      sample.block_bytes = part.bytes;
       if (part.metadata != 0) {
         sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts.text(part.metadata)));
       }

@@ -7,7 +7,7 @@ import time
 
 from profile_fields import Profile
 
-PROGRAMS = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = os.environ.get("FRAMEWORKS_PROGRAMS") or os.path.dirname(os.path.abspath(__file__))
 WITHOUT_FRAMES = "no Python frame"
 OUTSIDE = "no frame of the program"
 
@@ -15,21 +15,21 @@ OUTSIDE = "no frame of the program"
 def own_line(frames):
     """The innermost of the frames (function, file, line) that is in a file of the programs."""
     for function, file, line in frames:
-        if os.path.dirname(file) == PROGRAMS:
+        if file.startswith(PROGRAMS + os.sep):
             return f"{function.rsplit('.')[-1]} {os.path.basename(file)}:{line}"
     return OUTSIDE if frames else WITHOUT_FRAMES
 
 
 def of_hbmprof(framework):
-    """The sums of the blocks of an allocator, `pytorch` or `tensorflow`. PyTorch's backend cudaMallocAsync has blocks of
-    the driver."""
+    """The sums of the blocks of an allocator, `pytorch` or `tensorflow`, or those of the driver, None. PyTorch's backend
+    cudaMallocAsync has blocks of the driver."""
     path = f"{os.environ['FRAMEWORKS_RESULTS']}.{os.getpid()}.{time.monotonic_ns()}.pb.gz"
     subprocess.run([os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path], check=True)
     found = collections.Counter()
     lines = collections.Counter()
     for frames, values, labels in Profile(path).rows():
         allocator = labels.get("allocator")
-        if allocator not in (framework, "cudaMallocAsync"):
+        if allocator not in (framework, "cudaMallocAsync") or labels["kind"] not in ("device", "pool"):
             continue
         found["reserved"] += values["inuse_space"]
         if allocator == framework and labels.get("kind") != "device":

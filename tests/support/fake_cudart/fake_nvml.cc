@@ -110,4 +110,25 @@ int nvmlDeviceGetNvLinkState(void*, unsigned, unsigned* is_active) {
   return 0;
 }
 int nvmlDeviceGetFieldValues(void*, int, void*) { return 3; }
+
+// The functions that vLLM calls.
+int nvmlInitWithFlags(unsigned) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = static_cast<unsigned>(fake_cuda_device_count());
+  return 0;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
+  if (index >= static_cast<unsigned>(fake_cuda_device_count())) return 2;
+  *device = reinterpret_cast<void*>(static_cast<uintptr_t>(index + 1));
+  return 0;
+}
+int nvmlDeviceGetName(void*, char* text, unsigned size) {
+  std::snprintf(text, size, "Substitute H100");
+  return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void*, int* major, int* minor) {
+  *major = 9;
+  *minor = 0;
+  return 0;
+}
 }

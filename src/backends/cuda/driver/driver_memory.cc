@@ -396,22 +396,14 @@ void CudaPools::Remove(const void* pool) {
   if (removed.empty()) return;
   const Pool& destroyed = removed.mapped();
   Backoff backoff;
-  while (destroyed.readers.load(std::memory_order_acquire) != 0 && destroyed.process == getpid()) backoff.Wait();
-}
-
-void CudaPools::AddReader(Pool& pool) {
-  if (pool.process != getpid()) {
-    pool.process = getpid();
-    pool.readers.store(0, std::memory_order_relaxed);
-  }
-  pool.readers.fetch_add(1, std::memory_order_relaxed);
+  while (destroyed.readers.load(std::memory_order_acquire) != 0) backoff.Wait();
 }
 
 CudaPools::Pool* CudaPools::Find(const void* pool) {
   MutexLock lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return nullptr;
-  AddReader(found->second);
+  found->second.readers.fetch_add(1, std::memory_order_relaxed);
   return &found->second;
 }
 
@@ -419,7 +411,7 @@ CudaPools::Pool* CudaPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
     if (pool->second.pool.device != device) continue;
-    AddReader(pool->second);
+    pool->second.readers.fetch_add(1, std::memory_order_relaxed);
     *last = pool->first;
     return &pool->second;
   }

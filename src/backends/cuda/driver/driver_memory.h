@@ -223,10 +223,7 @@ class CudaPools {
   struct Pool {
     explicit Pool(const CudaPool& of) : pool(of) {}
     const CudaPool pool;
-    // Calls of ForEach and Visit that use the pool now, in the process `process`. A forked child has none of its
-    // parent's threads, so it begins with no readers.
-    std::atomic<int> readers{0};
-    pid_t process = 0;  // guarded by CudaPools::mutex_, and not changed after the pool was removed
+    std::atomic<int> readers{0};  // calls of ForEach and Visit that use the pool now
   };
   using Pools = std::map<const void*, Pool>;
 
@@ -273,8 +270,6 @@ class CudaPools {
   // Returns the first pool of the device after `*last`, and sets `*last` to it; null if there is none. The caller is
   // counted as a reader of the pool.
   Pool* Next(int device, const void** last) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  void AddReader(Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   Pools pools_ ABSL_GUARDED_BY(mutex_);

@@ -1,7 +1,5 @@
 #include "src/backends/cuda/driver/driver_ranges.h"
 
-#include <pthread.h>
-
 #include <iterator>
 #include <new>
 
@@ -13,11 +11,6 @@ namespace hbmprof::internal {
 namespace {
 
 Lazy<CudaDriverRanges> instance;
-
-// A forked child starts without records.
-[[gnu::constructor]] void FollowForks() {
-  pthread_atfork(nullptr, nullptr, [] { CudaDriverRanges::Changed(); });
-}
 
 }  // namespace
 

@@ -23,6 +23,7 @@
 #include "src/backends/cuda/shared/driver_abi.h"
 #include "src/backends/cuda/shared/made_tracker.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 
@@ -87,13 +88,15 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
 
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
 // written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
-// Returns null in a forked child that records nothing: a lock of the tracker may be held by a thread that it does not
-// have.
+// Returns null in a process that is off. A process that has made a tracked call counts as one that has recorded, so
+// that the tracker's tables do not survive a fork.
 CudaDriverAdapter* Tracker() {
+  if (!BeginEvent()) return nullptr;
   static MadeTracker<ProcessTracker> made;
   bool is_new = false;
   ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
-  if (tracker == nullptr || !CudaCallIsTracked()) return nullptr;
+  if (tracker == nullptr) return nullptr;
+  CudaCallIsTracked();
   if (is_new) CudaTrackingStarts();
   return &tracker->adapter;
 }
@@ -225,7 +228,7 @@ extern "C" {
     if (!call.outermost()) return real();                                                   \
     [[maybe_unused]] const Caller& caller = call.caller();                                  \
     const CUresult result = action;                                                         \
-    if (result == kErrorOutOfMemory) REPORT(name, arguments);                               \
+    if (result == kErrorOutOfMemory && !IsOff()) REPORT(name, arguments);                   \
     return result;                                                                          \
   }
 #include "src/backends/cuda/driver/driver_calls.inc"

@@ -21,10 +21,10 @@ class CudaMemoryFromBefore;
 
 // Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
 // Profiler::Default(), possibly in several threads at the same time, CudaTrackingStarts once, after that, and
-// CudaCallIsTracked in each tracked call. It returns false in a forked child that cannot record.
+// CudaCallIsTracked in each tracked call.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
-bool CudaCallIsTracked();
+void CudaCallIsTracked();
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
 // wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);

@@ -10,6 +10,7 @@
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/shared/made_tracker.h"
 #include "src/base/completes.h"
+#include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 
@@ -34,6 +35,7 @@ bool IsInjected() {
 }  // namespace
 
 CudaLinkedCalls* CudaLinkedCalls::Instance() {
+  if (!BeginEvent()) return nullptr;
   static MadeTracker<CudaLinkedCalls> made;
   return made.Get([] {
     Profiler::Default();
@@ -42,7 +44,7 @@ CudaLinkedCalls* CudaLinkedCalls::Instance() {
 }
 
 void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind) {
-  if (IsInjected()) return;
+  if (IsOff() || IsInjected()) return;
   const ScopedCaller scope(caller);
   const bool is_reported = Completes([&] {
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
