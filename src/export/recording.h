@@ -266,8 +266,8 @@ class RecordingState {
     int64_t num_live = 0;
     int64_t largest_alloc = 0;
     int64_t change_time = 0;  // of the last change of in_use; 0: none
-    // The buffer whose allocation has made the peak. If it becomes a segment while this peak stands, it counts at its
-    // new site at the peak, too. No value if that cannot happen any more.
+    // The buffer whose allocation has made the peak. If its next event moves it to another site while this peak stands,
+    // as when it becomes a segment, it counts at its new site at the peak, too.
     std::optional<uint64_t> peak_buffer;
   };
   struct Pool {

@@ -303,8 +303,7 @@ void RecordingState::Apply(const RecordedEvent& event) {
       Account& account = Change(event.site, {1, std::max(moved_.bytes, bytes), 1, bytes});
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, moved_.time};
-      if (std::exchange(has_moved_peak_, false) && numbers_.segment_of(event.site) != RecordedPools::kNone)
-        MovePeak(bytes, event.site);
+      if (std::exchange(has_moved_peak_, false) && bytes == moved_.bytes) MovePeak(bytes, event.site);
       break;
     }
     case RecordedKind::kResetPeak:

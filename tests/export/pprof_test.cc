@@ -413,7 +413,7 @@ TEST(SerializePprof, WritesShortAndMangledNames) {
 
 TEST(SerializePprof, HasNoFunctionsWithoutSymbolizer) {
   const Profile profile = Written(ServerSnapshot(), nullptr);
-  EXPECT_EQ(profile.function_size(), 2);  // [no stack], [stack truncated]
+  EXPECT_EQ(profile.function_size(), 3);  // [no stack], [stack truncated], [idle memory of bfc]
   EXPECT_EQ(profile.mapping_size(), 3);
 }
 
@@ -433,11 +433,11 @@ TEST(SerializePprof, DropFramesMatchesOnlyOwnFunctions) {
 TEST(SerializePprof, CommentsShowEveryDevice) {
   FakeSymbolizer symbolizer = ServerSymbolizer();
   const ProfileView view(Written(ServerSnapshot(), &symbolizer));
-  ASSERT_EQ(view.comments.size(), 5u);  // GPU:0; GPU 1 twice; the tracker; the process
+  ASSERT_EQ(view.comments.size(), 6u);  // GPU:0; its pool; GPU 1 twice; the tracker; the process
   EXPECT_EQ(view.Comment("device GPU:0 space=device", "in_use"), "6291456");
   EXPECT_EQ(view.Comment("device GPU:0", "peak"), "6291456");
   EXPECT_EQ(view.Comment("device GPU:0", "limit"), "67108864");
-  EXPECT_EQ(view.Comment("device GPU:0", "reserved"), "3801088");
+  EXPECT_EQ(view.Comment("device GPU:0", "idle"), "3801088");
   EXPECT_EQ(view.Comment("device GPU:0", "unaccounted"), "0");
   EXPECT_EQ(view.Comment("device GPU%201%3Db space=device", "limit"), "n/a");
   EXPECT_EQ(view.Comment("device GPU%201%3Db space=device", "unaccounted"), "n/a");

@@ -270,7 +270,8 @@ class Model {
       sum->at_peak = in_use_of_sites;
     }
   }
-  // The buffer gets another site. If it has made the peak, it was at the new site then, too.
+  // The buffer gets another site. If this is its first event, and it has made the peak, it was at the new site then,
+  // too.
   void Move(uint64_t id, uint32_t to) {
     Live& one = live.at(id);
     if (id == peak_buffer) {
@@ -278,6 +279,7 @@ class Model {
         in_use.at_peak[site].first += sign;
         in_use.at_peak[site].second += sign * one.bytes;
       }
+      peak_buffer = 0;
     }
     one.site = to;
   }
@@ -399,6 +401,10 @@ TEST(RecordingStateTest, EqualsAModelAfterEachChange) {
       segments_at_the_peak += id == model.peak_buffer ? 1 : 0;
       become(id, segment);
     } else {
+      const uint64_t last = next_id - 1;  // perhaps the one that has made the peak
+      if (const auto one = model.live.find(last); one != model.live.end() && one->second.site == plain[1]) {
+        become(last, plain[2]);
+      }
       if (random() % 20 != 0) continue;
       apply(RecordedKind::kResetPeak, 0, 0, kNoRecordedSite);
       model.EndEvent(0, true);

@@ -94,12 +94,11 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
   for (const size_t number : changed_) {
     AccountState& account = accounts_[number];
     const bool is_peak = account.now.in_use > account.now.peak;
-    // The same memory, now as idle memory of the pool.
-    const bool is_segment_of_peak = event.kind == RecordedKind::kMoveTo && account.peak_buffer == event.id &&
-                                    account.now.in_use == account.now.peak &&
-                                    pools_.segment_of(event.site) != RecordedPools::kNone;
+    // The same memory, now at another site, such as that of a segment.
+    const bool is_same_peak = event.kind == RecordedKind::kMoveTo && account.peak_buffer == event.id &&
+                              account.now.in_use == account.now.peak;
     if (has_site && account.peak_buffer == event.id) account.peak_buffer.reset();
-    if (!is_peak && !is_segment_of_peak) continue;
+    if (!is_peak && !is_same_peak) continue;
     if (event.kind == RecordedKind::kAlloc) account.peak_buffer = event.id;
     account.now.peak = account.now.in_use;
     account.now.peak_time = event.time;

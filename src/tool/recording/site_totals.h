@@ -34,8 +34,8 @@ class SiteTotals {
     int64_t in_use = 0;
     int64_t idle = 0;  // of pools; part of in_use
     // The highest in_use since the start of the recording, and when it was first reached: the time, and the event (0 is
-    // the first one; -1: at the start). If the buffer that was allocated by this event becomes a segment before in_use
-    // changes, it is the time of that event.
+    // the first one; -1: at the start). If the buffer that was allocated by this event moves to another site before
+    // in_use changes, as when it becomes a segment, they are those of that event.
     int64_t peak = 0;
     int64_t peak_time = 0;
     int64_t peak_event = -1;
