@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/joined/injected.h"
 #include "src/core/run_environment.h"
 #include "src/core/tables/births.h"
 
@@ -57,13 +61,41 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
   return index_of;
 }
 
+void SetValues(const SiteTotals& totals, hbmprof::Snapshot::Sample* sample) {
+  sample->alloc_objects = totals.alloc_objects;
+  sample->alloc_bytes = totals.alloc_bytes;
+  sample->peak_objects = totals.peak_objects;
+  sample->peak_bytes = totals.peak_bytes;
+  sample->inuse_objects = totals.inuse_objects;
+  sample->inuse_bytes = totals.inuse_bytes;
+}
+
+// Adds one sample for all sites of a device with the same kind and tags.
+void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
+             const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  std::map<std::tuple<DeviceId, MemoryKind, TagSetId>, SiteTotals> sums;
+  for (SiteId site = 0; site < sites.size(); ++site) {
+    const SiteKey key = profiler.sites().Key(site);
+    sums[{key.attributes.device, key.attributes.kind, key.tags}].Add(sites[site]);
+  }
+  const Labels process_tags = profiler.names.tags.All();
+  for (const auto& [key, totals] : sums) {
+    const auto& [device, kind, tags] = key;
+    hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
+    sample.device = device_index[static_cast<size_t>(device)];
+    sample.kind = kind;
+    sample.tags = WithProcessTags(TagsOf(tags), process_tags);
+    SetValues(totals, &sample);
+  }
+  snapshot->stacks.emplace_back();
+}
+
 // Adds the samples and their stacks.
 void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites, const Births& births,
                 const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, Labels> tags;
   const Labels process_tags = profiler.names.tags.All();
-  int64_t others = 0;
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     // A resize moves the object to another site. The bytes by which it had grown before are still those of this site.
@@ -72,7 +104,6 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
       continue;
     }
     const SiteKey key = profiler.sites().Key(site);
-    if (key.stack->is_other) others += totals.alloc_objects;
     hbmprof::Snapshot::Sample sample;
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
     if (is_new) snapshot->stacks.push_back({profiler.sites().PcsOf(*key.stack), key.stack->truncated});
@@ -84,23 +115,27 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
-    sample.alloc_objects = totals.alloc_objects;
-    sample.alloc_bytes = totals.alloc_bytes;
-    sample.peak_objects = totals.peak_objects;
-    sample.peak_bytes = totals.peak_bytes;
-    sample.inuse_objects = totals.inuse_objects;
-    sample.inuse_bytes = totals.inuse_bytes;
+    SetValues(totals, &sample);
     sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes, key.attributes.kind == MemoryKind::kPool);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
     snapshot->samples.push_back(std::move(sample));
   }
-  if (others == 0) return;
-  snapshot->warnings.push_back("The table of call sites is full: " + std::to_string(others) +
-                               " allocations are shown as " + std::string(SiteTable::kOtherStacks) +
-                               ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
 }
 
 }  // namespace
+
+hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts) {
+  return ProfilerAccess::HasImpl(profiler) ? ProfilerAccess::ImplOf(profiler).TakeSnapshot(parts)
+                                           : profiler.TakeSnapshot();
+}
+
+bool HasRecorded(Profiler& profiler) {
+  const hbmprof::Snapshot snapshot = SnapshotOf(profiler, SnapshotParts::kDevices);
+  return std::any_of(snapshot.devices.begin(), snapshot.devices.end(), [](const hbmprof::Snapshot::Device& device) {
+    return std::any_of(std::begin(device.spaces), std::end(device.spaces),
+                       [](const DeviceStats& stats) { return stats.num_allocs != 0; });
+  });
+}
 
 DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) {
   DeviceStats stats;
@@ -159,27 +194,40 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   return StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
-Snapshot ProfilerImpl::TakeSnapshot() const {
+Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // A profiler that also records the host's allocator must not record the memory allocated here.
   const ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
-  ledger_.Snapshot(&sites, &accounts);
+  if (parts == SnapshotParts::kDevices) {
+    accounts = ledger_.AllTotals();
+  } else {
+    ledger_.Snapshot(&sites, &accounts);
+  }
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
-  const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   DescribeProcess(*this, &snapshot);
   snapshot.allocators = names.allocators.All();
   snapshot.counters = names.counters.All();
-  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
-  // constructor, which runs under that lock, may be waiting for one of ours.
-  snapshot.modules = LoadedModules();
-  AddSamples(*this, sites, births, AddDevices(*this, accounts, &snapshot), &snapshot);
-  AddPython(*this, &snapshot);
+  const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
+  if (sites_.is_full()) {
+    snapshot.warnings.push_back("The table of call sites is full: new call sites are shown as " +
+                                std::string(SiteTable::kOtherStacks) +
+                                ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
+  }
+  if (parts == SnapshotParts::kSums) AddSums(*this, sites, device_index, &snapshot);
+  if (parts == SnapshotParts::kAll) {
+    const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
+    // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+    // constructor, which runs under that lock, may be waiting for one of ours.
+    snapshot.modules = LoadedModules();
+    AddSamples(*this, sites, births, device_index, &snapshot);
+    AddPython(*this, &snapshot);
+  }
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }

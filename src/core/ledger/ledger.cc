@@ -272,6 +272,14 @@ AccountTotals Ledger::Totals(AccountId account) const {
   return totals;
 }
 
+std::vector<AccountTotals> Ledger::AllTotals() const {
+  std::vector<AccountTotals> totals(kAccounts);
+  LockAll();
+  for (AccountId account = 0; account < kAccounts; ++account) totals[account] = SumOf(account);
+  UnlockAll();
+  return totals;
+}
+
 int64_t Ledger::CountLive() const {
   int64_t live = 0;
   LockAll();

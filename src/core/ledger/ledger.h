@@ -302,6 +302,8 @@ class Ledger {
   AccountTotals Totals(AccountId account) const;
   // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
   int64_t CountLive() const;
+  // Returns the values of all accounts at one instant. Reads no cell.
+  std::vector<AccountTotals> AllTotals() const;
 
   // Sets the totals of all accounts and of all sites that exist at one instant, each indexed by its number. Snapshots
   // run one at a time; another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread),

@@ -142,6 +142,9 @@ class SiteTable {
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
 
+  // Returns whether there is a site of OtherSite.
+  bool is_full() const { return other_sites_.load(std::memory_order_relaxed) != 0; }
+
   SiteId max_sites() const { return max_sites_; }
   // Sites have smaller numbers than this.
   SiteId capacity() const { return max_sites_ + kOtherSites; }
