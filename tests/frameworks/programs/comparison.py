@@ -24,7 +24,11 @@ def of_hbmprof(framework):
     """The sums of the blocks of an allocator, `pytorch` or `tensorflow`, or those of the driver, None. PyTorch's backend
     cudaMallocAsync has blocks of the driver."""
     path = f"{os.environ['FRAMEWORKS_RESULTS']}.{os.getpid()}.{time.monotonic_ns()}.pb.gz"
-    subprocess.run([os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path], check=True)
+    # On a busy machine, the first profile, which reads symbols, can take longer than the command waits.
+    for is_last in (False, False, True):
+        command = [os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path]
+        if subprocess.run(command, check=is_last).returncode == 0:
+            break
     found = collections.Counter()
     lines = collections.Counter()
     for frames, values, labels in Profile(path).rows():
