@@ -188,7 +188,7 @@ FrameOwner OwnerOfPython(std::string_view source) {
   }
   if (!package.empty()) return {CodeRole::kPackage, package};
   // What runs in exec(), such as the functions of a dataclass, and a program given by -c.
-  if (source == "<string>") return {CodeRole::kPackage, "generated code"};
+  if (source == "<string>") return {CodeRole::kGenerated, "generated code"};
   const bool in_package = source.find("-packages/") != source.npos;
   if (!in_package && MatchesAny(kPythonLibrary, source)) return {CodeRole::kRuntime, "CPython"};
   return {CodeRole::kOwnCode, ""};
@@ -251,6 +251,7 @@ void MemoryHolder::Add(const FrameOwner& frame) {
       if (framework_.empty()) framework_ = frame.library;
       break;
     case CodeRole::kPackage:
+    case CodeRole::kGenerated:
       if (package_.empty() && library_.empty()) package_ = frame.library;
       break;
     case CodeRole::kLibrary:

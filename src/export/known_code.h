@@ -16,14 +16,16 @@ enum class CodeRole {
   kAllocator,  // a function of a framework that hands out memory, whatever that is for
   kOperator,   // the same, that runs in a thread of the framework's: a part of PyTorch's backward pass
   kLibrary,    // allocates for itself: NCCL, cuBLAS
-  kPackage,  // a Python package that is not in the table, or generated code: a library of the own code, if there is any
-  kOwnCode,  // the program's own code: it has a name or a binary, and is none of the above
+  kPackage,    // a Python package that is not in the table: a library of the own code, if there is any
+  kGenerated,  // what Python's exec() runs: the same, and also a library of a package
+  kOwnCode,    // the program's own code: it has a name or a binary, and is none of the above
 };
 
 // Ranks roles. The frames of a stack that count as own code are those with the lowest rank in it: without a frame of
 // kOwnCode, a package is the program itself, as that of a server, and an operator names the memory of its thread;
-// without one of these, all frames count but those of allocators.
-inline constexpr int kOwnRanks = 4;
+// without one of these, generated code is the program, as in `python -c`; without it, all frames count but those of
+// allocators.
+inline constexpr int kOwnRanks = 5;
 inline int OwnRank(CodeRole role) {
   switch (role) {
     case CodeRole::kOwnCode:
@@ -31,10 +33,12 @@ inline int OwnRank(CodeRole role) {
     case CodeRole::kPackage:
     case CodeRole::kOperator:
       return 1;
-    case CodeRole::kAllocator:
-      return 3;
-    default:
+    case CodeRole::kGenerated:
       return 2;
+    case CodeRole::kAllocator:
+      return 4;
+    default:
+      return 3;
   }
 }
 

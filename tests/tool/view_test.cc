@@ -196,7 +196,6 @@ TEST(OwnCode, PackagesAreLibrariesIfThereIsOtherCode) {
       {python, "load", packages + "transformers/model.py"},
       {packages + "cuda_helper/_bindings.so", "Load"},
       {"/usr/lib/python3/dist-packages/numba/_core.so", "Load"},
-      {python, "__init__", "<string>"},
   };
   const std::string path = ScratchDir() + "/p.pb.gz";
   using Expected = std::map<std::string, int64_t>;
@@ -212,6 +211,21 @@ TEST(OwnCode, PackagesAreLibrariesIfThereIsOtherCode) {
       EXPECT_EQ(Flat({"top", path}), (Expected{{frame[1], 100}})) << "the packages are the program";
     }
   }
+}
+
+TEST(OwnCode, WhatRunsInExecIsOwnCodeOnlyWithoutOther) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  const std::vector<std::string> driver = {"/x/libcuda.so.1", "cuMemAlloc_v2"};
+  const std::vector<std::string> generated = {"-", "__init__", "<string>"};
+  const std::vector<std::string> package = {"-", "run", "/x/site-packages/server/main.py"};
+  const std::vector<std::string> program = {"-", "train", "/srv/train.py"};
+  const std::vector<std::string> start = {"-", "Thread.run", "/usr/lib/python3.11/threading.py"};
+  for (const std::vector<std::string>& caller : {package, program}) {
+    WriteStacks(path, {{{driver, generated, caller, start}, 100}});
+    EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{caller[1], 100}}));
+  }
+  WriteStacks(path, {{{driver, generated, start}, 100}});  // a program that is given by -c
+  EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"__init__", 100}}));
 }
 
 TEST(OwnCode, AScriptWithoutASuffixIsOwnCode) {
