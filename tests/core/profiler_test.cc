@@ -62,9 +62,6 @@ int64_t Sum(const Snapshot& snapshot, Value value, const std::function<bool(cons
   }
   return sum;
 }
-int64_t SumOfKind(const Snapshot& snapshot, Value value, MemoryKind kind) {
-  return Sum(snapshot, value, [kind](const Snapshot::Sample& sample) { return sample.kind == kind; });
-}
 
 const Snapshot::Device* FindDevice(const Snapshot& snapshot, std::string_view name) {
   for (const Snapshot::Device& device : snapshot.devices) {
