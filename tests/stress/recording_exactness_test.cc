@@ -157,6 +157,7 @@ class Load {
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) threads.emplace_back([this, i] { RunThread(i); });
     for (std::thread& thread : threads) thread.join();
+    instant_();  // a snapshot ends the blocks of segments that have ended, which is part of the recording then
   }
 
  private:
