@@ -37,6 +37,13 @@ namespace hbmprof::internal {
 inline constexpr int64_t kMaxLiveBuffersLimit = int64_t{1} << 32;
 inline constexpr int64_t kMaxHostBytesLimit = int64_t{1} << 50;
 
+// What TakeSnapshot reads.
+enum class SnapshotParts : uint8_t {
+  kDevices,  // the totals of the devices, but no samples: costs the same for any number of sites
+  kSums,     // also a sample for all sites of a device with the same kind and tags, without stacks and ages
+  kAll,
+};
+
 class ProfilerImpl {
  public:
   // `is_enabled`: the switch of the Profiler that owns this object.
@@ -99,7 +106,7 @@ class ProfilerImpl {
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats TrackerStatsOfParts() const;  // all but live_records; takes no lock of a shard
   TrackerStats GetTrackerStats() const;
-  Snapshot TakeSnapshot() const;
+  Snapshot TakeSnapshot(SnapshotParts parts = SnapshotParts::kAll) const;
   void ResetPeak(DeviceId device);
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
   // Counts an allocation that is not recorded.

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/joined/injected.h"
 #include "src/core/pool_samples.h"
 #include "src/core/run_environment.h"
 #include "src/core/tables/births.h"
@@ -58,6 +62,43 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
   return index_of;
 }
 
+void SetValues(const SiteTotals& totals, hbmprof::Snapshot::Sample* sample) {
+  sample->alloc_objects = totals.alloc_objects;
+  sample->alloc_bytes = totals.alloc_bytes;
+  sample->peak_objects = totals.peak_objects;
+  sample->peak_bytes = totals.peak_bytes;
+  sample->inuse_objects = totals.inuse_objects;
+  sample->inuse_bytes = totals.inuse_bytes;
+  sample->pool_peak_objects = totals.pool_peak_objects;
+  sample->pool_peak_bytes = totals.pool_peak_bytes;
+}
+
+// Adds one sample for all sites of a device and an allocator with the same kind, pool and tags. All have one empty
+// stack.
+void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
+             const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  std::map<uint64_t, SiteTotals> sums;  // by SiteWord
+  for (SiteId site = 0; site < sites.size(); ++site) {
+    sums[profiler.sites().At(site).word.value].Add(sites[site]);
+  }
+  const Labels process_tags = profiler.names.tags.All();
+  std::vector<uint32_t> from;
+  for (const auto& [word, totals] : sums) {
+    const SiteKey key = SiteWord(word).WithStack(nullptr);
+    hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
+    sample.device = device_index[static_cast<size_t>(key.attributes.device)];
+    sample.kind = key.attributes.kind;
+    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
+    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
+    SetValues(totals, &sample);
+    from.push_back(FromOf(profiler, key));
+  }
+  snapshot->stacks.emplace_back();
+  SeparatePools(
+      from, [](const std::string&) { return uint64_t{0}; }, snapshot);
+}
+
 // Adds the samples and their stacks.
 void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites, const Births& births,
                 const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
@@ -65,7 +106,6 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
   std::unordered_map<TagSetId, Labels> tags;
   const Labels process_tags = profiler.names.tags.All();
   std::vector<uint32_t> from;
-  int64_t others = 0;
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     if (totals.alloc_objects == 0 && totals.alloc_bytes == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
@@ -73,7 +113,6 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
       continue;
     }
     const SiteKey key = profiler.sites().Key(site);
-    if (key.stack->is_other) others += totals.alloc_objects;
     hbmprof::Snapshot::Sample sample;
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
     if (is_new) snapshot->stacks.push_back({profiler.sites().PcsOf(*key.stack), key.stack->truncated});
@@ -85,14 +124,7 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
-    sample.alloc_objects = totals.alloc_objects;
-    sample.alloc_bytes = totals.alloc_bytes;
-    sample.peak_objects = totals.peak_objects;
-    sample.peak_bytes = totals.peak_bytes;
-    sample.inuse_objects = totals.inuse_objects;
-    sample.inuse_bytes = totals.inuse_bytes;
-    sample.pool_peak_objects = totals.pool_peak_objects;
-    sample.pool_peak_bytes = totals.pool_peak_bytes;
+    SetValues(totals, &sample);
     sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
     from.push_back(FromOf(profiler, key));
@@ -100,13 +132,22 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
   }
   SeparatePools(
       from, [](const std::string& text) { return InternNamedFrame(text, "", 0, 0); }, snapshot);
-  if (others == 0) return;
-  snapshot->warnings.push_back("The table of call sites is full: " + std::to_string(others) +
-                               " allocations are shown as " + std::string(SiteTable::kOtherStacks) +
-                               ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
 }
 
 }  // namespace
+
+hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts) {
+  return ProfilerAccess::HasImpl(profiler) ? ProfilerAccess::ImplOf(profiler).TakeSnapshot(parts)
+                                           : profiler.TakeSnapshot();
+}
+
+bool HasRecorded(Profiler& profiler) {
+  const hbmprof::Snapshot snapshot = SnapshotOf(profiler, SnapshotParts::kDevices);
+  return std::any_of(snapshot.devices.begin(), snapshot.devices.end(), [](const hbmprof::Snapshot::Device& device) {
+    return std::any_of(std::begin(device.spaces), std::end(device.spaces),
+                       [](const DeviceStats& stats) { return stats.num_allocs != 0; });
+  });
+}
 
 DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) {
   DeviceStats stats;
@@ -195,31 +236,43 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
-Snapshot ProfilerImpl::TakeSnapshot() const {
+Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // A profiler that also records the host's allocator must not record the memory allocated here.
   const ReentryGuard guard;
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   std::vector<PoolTotals> pools;
   pools_.Settle();
-  ledger_.Snapshot(&sites, &accounts, &pools);
+  if (parts == SnapshotParts::kDevices) {
+    ledger_.AllTotals(&accounts, &pools);
+  } else {
+    ledger_.Snapshot(&sites, &accounts, &pools);
+  }
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
-  const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   DescribeProcess(*this, &snapshot);
   snapshot.allocators = names.allocators.All();
   snapshot.counters = names.counters.All();
-  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
-  // constructor, which runs under that lock, may be waiting for one of ours.
-  snapshot.modules = LoadedModules();
   const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
   AddPools(*this, pools, device_index, &snapshot);
-  AddSamples(*this, sites, births, device_index, &snapshot);
-  AddPython(*this, &snapshot);
+  if (sites_.is_full()) {
+    snapshot.warnings.push_back("The table of call sites is full: new call sites are shown as " +
+                                std::string(SiteTable::kOtherStacks) +
+                                ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
+  }
+  if (parts == SnapshotParts::kSums) AddSums(*this, sites, device_index, &snapshot);
+  if (parts == SnapshotParts::kAll) {
+    const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
+    // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+    // constructor, which runs under that lock, may be waiting for one of ours.
+    snapshot.modules = LoadedModules();
+    AddSamples(*this, sites, births, device_index, &snapshot);
+    AddPython(*this, &snapshot);
+  }
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);
   return snapshot;
 }

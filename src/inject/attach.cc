@@ -37,6 +37,7 @@
 #include "src/base/references.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/snapshot_builder.h"
 #include "src/inject/attach_warnings.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
@@ -218,7 +219,7 @@ std::string Describe() {
                                   " ", slots_found.load(), "\nreferences ", reference_count.load(), "\ncalls ",
                                   EndedCudaCalls() - calls_before.load(), "\n");
   const CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
-  const Snapshot snapshot = Profiler::Default().TakeSnapshot();
+  const Snapshot snapshot = SnapshotOf(Profiler::Default(), SnapshotParts::kDevices);
   for (const Snapshot::Device& device : snapshot.devices) {
     if (before == nullptr) break;
     const CudaMemoryFromBefore::Bytes bytes = before->Of(Profiler::Default().Device(device.name));

@@ -195,7 +195,13 @@ def kernel_code(session):
     return None if marked == wanted and wanted else f"{marked} are marked, not {wanted}"
 
 
+def documented_answers(session):
+    """The substitutes answer as NVIDIA's documentation says."""
+    _, output, _ = session.run("answers.py")
+    return None if "done" in output and "differs" not in output else output
+
+
 CHECKS = [pages, tensorflow_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
           frames_of_a_deep_stack, lines_of_the_program, generated_code, operators_of_the_backward_pass, forward_line,
           second_recording, pytest_limits, leak_after_attach, jax_under_run, use_with_jax_cuda, killed_process,
-          whole_segment, phases_and_kernels, kernel_code]
+          whole_segment, phases_and_kernels, kernel_code, documented_answers]

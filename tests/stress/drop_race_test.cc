@@ -1,10 +1,11 @@
-// A device is dropped, or a segment is freed or changed, during an event of another thread: at every step that a test
+// A device is dropped, or a record is freed or changed, during an event of another thread: at every step that a test
 // can force, and at random. In each order, no value is negative and no record without an owner is left.
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -73,20 +74,18 @@ class DropRaceTest : public ::testing::Test {
       }
       const DeviceStats stats = profiler_.Stats(device_);
       EXPECT_EQ(bytes, stats.bytes_in_use);
-      EXPECT_GE(stats.bytes_reserved, 0);
+      EXPECT_GE(stats.idle_bytes, 0);
       EXPECT_GE(stats.pool_bytes, 0);
       EXPECT_EQ(profiler_.GetTrackerStats().live_records, stats.num_live);
       if (round == 1) {
         EXPECT_EQ(stats.bytes_in_use, 0);
         EXPECT_EQ(stats.pool_bytes, 0);
-        EXPECT_EQ(stats.bytes_reserved, 0);
+        EXPECT_EQ(stats.idle_bytes, 0);
         EXPECT_EQ(stats.num_live, 0);
-        // No segment is left at the address: a block there is not in a segment, and a new segment is recorded.
-        EXPECT_TRUE(profiler_.RecordBlock(kBlockAddress, kBlock, {device_}));
-        EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
-        EXPECT_TRUE(profiler_.RecordBlockFree(kBlockAddress));
-        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
-        EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
+        for (const PoolStats& pool : snapshot.devices.at(0).pools) {
+          EXPECT_EQ(pool.bytes_reserved, 0);
+          EXPECT_EQ(pool.bytes_allocated, 0);
+        }
       }
       profiler_.DropDevice(device_);
     }
@@ -94,6 +93,8 @@ class DropRaceTest : public ::testing::Test {
 
   Profiler profiler_;
   const DeviceId device_ = profiler_.Device("GPU:0");
+  const Pool pool_ = {device_, profiler_.Allocator("pool")};
+  const Pool inner_ = {device_, profiler_.Allocator("inner")};
 };
 
 // Runs `meanwhile` in another thread until it has ended or waits for the event that this thread is in.
@@ -114,20 +115,11 @@ class Beside {
   std::atomic<bool> ended_{false};
 };
 
-TEST_F(DropRaceTest, WhileASegmentIsDeclared) {
+TEST_F(DropRaceTest, WhileABufferIsRecorded) {
   Force(
-      internal::EventStep::kSegmentPlaced, [&] { profiler_.RecordSegment(kAddress, kSegment, {device_}); },
+      internal::EventStep::kSiteFound, [&] { profiler_.RecordAlloc(kAddress, kSegment, {device_}); },
       [&] { profiler_.DropDevice(device_); });
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileSegmentIsDeclaredInsideDroppedOne) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentPlaced,
-      [&] { EXPECT_TRUE(profiler_.RecordSegment(kBlockAddress, kBlock, {device_})); },
-      [&] { profiler_.DropDevice(device_); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
+  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "it is recorded after the drop";
   ExpectSound();
 }
 
@@ -144,7 +136,7 @@ TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
         }
       });
     };
-    EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
+    EXPECT_TRUE(profiler_.RecordSegment(pool_, kAddress, kSegment));
     at_ledger = nullptr;
     beside.Join();
     EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
@@ -154,7 +146,7 @@ TEST_F(DropRaceTest, WhileARecordBecomesASegment) {
 }
 
 TEST_F(DropRaceTest, WhileASegmentIsResized) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
+  profiler_.RecordSegment(pool_, kAddress, kSegment);
   Beside beside;
   at_ledger = [&] { beside.Start([&] { profiler_.RecordFree(kAddress); }); };
   EXPECT_TRUE(profiler_.RecordResize(kAddress, 2 * kSegment));
@@ -164,104 +156,30 @@ TEST_F(DropRaceTest, WhileASegmentIsResized) {
   ExpectSound();
 }
 
-TEST_F(DropRaceTest, WhileASegmentIsFreed) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  profiler_.RecordBlock(kBlockAddress, kBlock, {device_});
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
-      [&] { profiler_.DropDevice(device_); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileFreedSegmentIsDroppedAndDeclaredAgain) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
-      [&] {
-        profiler_.DropDevice(device_);
-        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
-      });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0) << "the free ends the new one";
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileMergedOrSplitSegmentIsFreed) {
-  const BufferId second(kAddress.value() + kSegment);
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  profiler_.RecordSegment(second, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(second); },
-      [&] { EXPECT_TRUE(profiler_.MergeSegments(kAddress, second)); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 2 * kSegment);
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { profiler_.RecordFree(kAddress); },
-      [&] { EXPECT_TRUE(profiler_.SplitSegment(kAddress, kSegment)); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment) << "the half that it did not free";
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileResizedSegmentIsFreed) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  std::optional<int64_t> freed;
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { freed = profiler_.RecordFree(kAddress); },
-      [&] { EXPECT_TRUE(profiler_.RecordResize(kAddress, 2 * kSegment)); });
-  EXPECT_EQ(freed, 2 * kSegment) << "the record at the time of the free";
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, 0);
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, OneOfTwoFreesOfASegmentGetsItsRecord) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  std::optional<int64_t> first;
-  std::optional<int64_t> second;
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { first = profiler_.RecordFree(kAddress); },
-      [&] { second = profiler_.RecordFree(kAddress); });
-  EXPECT_FALSE(first);
-  EXPECT_EQ(second, kSegment);
-  EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 1);
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileABufferReplacesASegment) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kSegmentFreed, [&] { EXPECT_TRUE(profiler_.RecordAlloc(kAddress, kBlock, {device_})); },
-      [&] { profiler_.DropDevice(device_); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock);
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileABlockIsRecorded) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
-      [&] { profiler_.DropDevice(device_); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kBlock) << "it is recorded after the drop";
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileSegmentOfRecordedBlockIsDeclared) {
-  Force(
-      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
-      [&] { EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_})); });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
-  EXPECT_EQ(profiler_.Stats(device_).bytes_reserved, kSegment - kBlock);
-  ExpectSound();
-}
-
-TEST_F(DropRaceTest, WhileBlockIsRecordedInSegmentDeclaredAgain) {
-  profiler_.RecordSegment(kAddress, kSegment, {device_});
-  Force(
-      internal::EventStep::kBlockPlaced, [&] { profiler_.RecordBlock(kBlockAddress, kBlock, {device_}); },
-      [&] {
-        EXPECT_TRUE(profiler_.RecordFree(kAddress));
-        EXPECT_TRUE(profiler_.RecordSegment(kAddress, kSegment, {device_}));
-      });
-  EXPECT_EQ(profiler_.Stats(device_).bytes_in_use, kSegment);
-  ExpectSound();
+// What another thread does in the moment in which a segment with live blocks ends.
+TEST_F(DropRaceTest, WhileASegmentEnds) {
+  const std::function<void()> actions[] = {
+      [&] { profiler_.DropDevice(device_); },
+      [&] { EXPECT_EQ(profiler_.RecordBlockFree(pool_, kBlockAddress).value_or(kBlock), kBlock); },
+      [&] { EXPECT_FALSE(profiler_.RecordFree(kAddress)); },
+      [&] { EXPECT_TRUE(profiler_.RecordSegment(pool_, kAddress, kSegment)); },
+      [&] { EXPECT_TRUE(profiler_.RecordAlloc(kAddress, kSegment, {device_})); },
+      [&] { profiler_.TakeSnapshot(); },
+  };
+  for (const std::function<void()>& action : actions) {
+    profiler_.RecordSegment(pool_, kAddress, kSegment);
+    profiler_.RecordBlock(pool_, kBlockAddress, kBlock);
+    profiler_.RecordSegment(inner_, kBlockAddress, kBlock);
+    profiler_.RecordBlock(inner_, kBlockAddress, kBlock / 2);
+    Beside beside;
+    at_ledger = [&] { beside.Start(action); };
+    EXPECT_EQ(profiler_.RecordFree(kAddress), kSegment);
+    at_ledger = nullptr;
+    beside.Join();
+    EXPECT_LE(profiler_.Stats(device_).num_live, 1);
+    EXPECT_EQ(profiler_.TakeSnapshot().warnings.size(), 0u);
+    ExpectSound();
+  }
 }
 
 TEST_F(DropRaceTest, AtRandom) {
@@ -277,26 +195,31 @@ TEST_F(DropRaceTest, AtRandom) {
   for (uint64_t i = 0; i < 3; ++i) {
     recorders.emplace_back([&, i] {
       const uint64_t address = kAddress.value() + i * kSegment;
+      const auto at = [&](uint64_t offset) { return BufferId(address + offset); };
       for (int round = 0; round < kRounds; ++round) {
-        if (round % 2 == 0) profiler_.RecordAlloc(BufferId(address), kSegment, {device_});
-        if (round % 5 == 0) profiler_.RecordBlock(BufferId(address + 12288), kBlock, {device_});
-        profiler_.RecordSegment(BufferId(address), kSegment, {device_});
-        profiler_.RecordBlock(BufferId(address + 4096), kBlock, {device_});
-        profiler_.RecordBlock(BufferId(address + 8192), kBlock, {device_});
-        if (round % 7 == 0) profiler_.RecordSegment(BufferId(address + 8192), kBlock, {device_});
-        if (round % 4 == 0) profiler_.RecordResize(BufferId(address), kSegment / 2);
-        if (round % 4 == 1) profiler_.SplitSegment(BufferId(address), 16384);
-        profiler_.RecordBlockResize(BufferId(address + 8192), 2 * kBlock);
-        if (round % 8 == 1) profiler_.MergeSegments(BufferId(address), BufferId(address + 16384));
-        profiler_.RecordBlockFree(BufferId(address + 4096));
-        if (round % 3 == 0) profiler_.RecordFree(BufferId(address));
-        if (round % 4 == 1) profiler_.RecordFree(BufferId(address + 16384));
+        if (round % 2 == 0) profiler_.RecordAlloc(at(0), kSegment, {device_});
+        profiler_.RecordSegment(pool_, at(0), kSegment);
+        profiler_.RecordBlock(pool_, at(4096), kBlock);
+        profiler_.RecordBlock(pool_, at(8192), kBlock);
+        if (round % 7 == 0) profiler_.RecordSegment(inner_, at(8192), kBlock);
+        if (round % 7 == 0) profiler_.RecordBlock(inner_, at(8192), kBlock);
+        if (round % 14 == 0) profiler_.RecordSegmentFree(inner_, at(8192));
+        if (round % 4 == 0) profiler_.RecordResize(at(0), kSegment / 2);
+        // Threads change and end one block at once, though no program should.
+        profiler_.RecordBlock(pool_, kBlockAddress, kBlock);
+        profiler_.RecordBlockResize(pool_, kBlockAddress, static_cast<size_t>(2 + round % 3) * kBlock);
+        if (round % 2 == 0) profiler_.RecordBlockFree(pool_, kBlockAddress);
+        profiler_.RecordBlockResize(pool_, at(8192), 2 * kBlock);
+        profiler_.RecordBlockFree(pool_, at(4096));
+        if (round % 3 == 0) profiler_.RecordFree(at(0));
+        if (round % 3 == 1) profiler_.RecordSegmentFree(pool_, at(0));
       }
     });
   }
   for (std::thread& recorder : recorders) recorder.join();
   stop.store(true);
   for (std::thread& dropper : droppers) dropper.join();
+  profiler_.DropDevice(device_);
   ExpectSound();
 }
 

@@ -40,14 +40,11 @@ constexpr int kThreads = 8;
 constexpr int kEventsPerThread = (hbmprof_test::kSanitized ? 400000 : 1600000) / kThreads;
 constexpr int kDevices = 2;
 constexpr int kCallSites = 12;
-constexpr int kSegments = 4;
-constexpr int kBlocksPerSegment = 256;
-constexpr int64_t kBlockBytes = 4096;
 constexpr std::array<const char*, 4> kPhases = {"", "prefill", "decode", "other_phase"};
 
 // One call that a thread made to the profiler.
 struct Operation {
-  enum Kind : uint8_t { kAlloc, kSegment, kBlock, kFree, kBlockFree, kResetPeak, kSnapshot };
+  enum Kind : uint8_t { kAlloc, kFree, kResetPeak, kSnapshot };
   Kind kind;
   uint8_t call_site = 0;
   uint8_t phase = 0;
@@ -114,8 +111,6 @@ class NaiveModel {
     int64_t num_allocs = 0;
     int64_t num_live = 0;
     int64_t largest = 0;
-    int64_t pool_bytes = 0;
-    int64_t reserved = 0;
     std::map<Key, std::pair<int64_t, int64_t>> at_peak;
   };
 
@@ -123,12 +118,9 @@ class NaiveModel {
     const Operation& operation = *step.operation;
     switch (operation.kind) {
       case Operation::kAlloc:
-      case Operation::kSegment:
-      case Operation::kBlock:
         Enter(operation);
         break;
       case Operation::kFree:
-      case Operation::kBlockFree:
         Leave(operation);
         break;
       case Operation::kResetPeak: {
@@ -164,25 +156,12 @@ class NaiveModel {
   struct Buffer {
     Key key;
     int64_t bytes;
-    uint64_t segment;  // 0: in none
   };
-  using Address = std::pair<bool, uint64_t>;  // whether it is a block
-
-  static bool IsBlock(const Operation& operation) {
-    return operation.kind == Operation::kBlock || operation.kind == Operation::kBlockFree;
-  }
 
   void Enter(const Operation& operation) {
     const Key key(operation.call_site, kPhases[operation.phase], operation.device, operation.memory);
-    Buffer buffer{key, operation.bytes, 0};
-    if (IsBlock(operation)) {
-      auto segment = segments_.upper_bound(operation.address);
-      ASSERT_NE(segment, segments_.begin());
-      buffer.segment = (--segment)->first;
-    }
-    ASSERT_TRUE(live_.emplace(Address(IsBlock(operation), operation.address), buffer).second)
-        << "an address is handed out twice";
-    if (operation.kind == Operation::kSegment) segments_[operation.address] = key;
+    const Buffer buffer{key, operation.bytes};
+    ASSERT_TRUE(live_.emplace(operation.address, buffer).second) << "an address is handed out twice";
     Site& site = sites_[key];
     Account& account = accounts_[{operation.device, SpaceOf(operation.memory)}];
     ++site.alloc_objects;
@@ -197,7 +176,7 @@ class NaiveModel {
   }
 
   void Leave(const Operation& operation) {
-    const auto found = live_.find(Address(IsBlock(operation), operation.address));
+    const auto found = live_.find(operation.address);
     ASSERT_NE(found, live_.end()) << "a free entered the ledger before its allocation";
     const Buffer buffer = found->second;
     live_.erase(found);
@@ -209,16 +188,7 @@ class NaiveModel {
     site.objects += sign;
     site.bytes += sign * buffer.bytes;
     account.num_live += sign;
-    if (buffer.segment != 0) {
-      sites_[segments_[buffer.segment]].bytes -= sign * buffer.bytes;
-      account.reserved -= sign * buffer.bytes;
-      return;
-    }
     account.in_use += sign * buffer.bytes;
-    if (std::get<3>(buffer.key) == MemoryKind::kPool) {
-      account.pool_bytes += sign * buffer.bytes;
-      account.reserved += sign * buffer.bytes;
-    }
   }
 
   void TakePeak(Account& account, int device, MemorySpace space) {
@@ -231,8 +201,7 @@ class NaiveModel {
   }
 
   std::map<Key, Site> sites_;
-  std::map<Address, Buffer> live_;
-  std::map<uint64_t, Key> segments_;
+  std::map<uint64_t, Buffer> live_;
   std::map<std::pair<int, MemorySpace>, Account> accounts_;
 };
 
@@ -249,19 +218,6 @@ constexpr std::array<AllocFunction, sizeof...(kNumbers)> AllocFunctions(std::ind
   return {&AllocAt<kNumbers>...};
 }
 constexpr auto kAllocAt = AllocFunctions(std::make_index_sequence<kCallSites>());
-constexpr int kSegmentSite = kCallSites;
-constexpr int kBlockSite = kCallSites + 1;
-[[gnu::noinline]] bool SegmentAt(Profiler& profiler, BufferId id, size_t bytes, const Attributes& attributes) {
-  const bool recorded = profiler.RecordSegment(id, bytes, attributes);
-  asm volatile("");
-  return recorded;
-}
-[[gnu::noinline]] bool BlockAt(Profiler& profiler, BufferId id, size_t bytes, const Attributes& attributes) {
-  const bool recorded = profiler.RecordBlock(id, bytes, attributes);
-  asm volatile("");
-  return recorded;
-}
-
 Options TestOptions() {
   Options options;
   options.max_stack_depth = 1;  // the call site is all that matters here
@@ -271,16 +227,12 @@ Options TestOptions() {
 // First return address -> call site, found with a separate profiler.
 std::map<uint64_t, int> LearnCallSites() {
   std::map<uint64_t, int> sites;
-  for (int i = 0; i < kCallSites + 2; ++i) {
+  for (int i = 0; i < kCallSites; ++i) {
     Profiler profiler(TestOptions());
-    const BufferId id(uint64_t{4096});
-    const bool recorded = i < kCallSites      ? kAllocAt[i](profiler, id, 4096, {})
-                          : i == kSegmentSite ? SegmentAt(profiler, id, 4096, {})
-                                              : BlockAt(profiler, id, 4096, {});
-    EXPECT_TRUE(recorded);
+    EXPECT_TRUE(kAllocAt[i](profiler, BufferId(uint64_t{4096}), 4096, {}));
     sites[profiler.TakeSnapshot().stacks.at(0).return_addresses.at(0)] = i;
   }
-  EXPECT_EQ(sites.size(), static_cast<size_t>(kCallSites) + 2);
+  EXPECT_EQ(sites.size(), static_cast<size_t>(kCallSites));
   return sites;
 }
 
@@ -302,22 +254,6 @@ class Exactness : public ::testing::Test {
       options.capacity = size_t{256} << 20;
       devices_.push_back(std::move(SimulatedDevice::Create(options).value()));
       device_ids_.push_back(profiler_.Device(options.name));
-    }
-  }
-
-  // A segment and the list of its free blocks. A block may be allocated by one thread and freed by another.
-  struct Pool {
-    std::mutex mutex;
-    uint64_t start = 0;
-    std::vector<uint64_t> free_blocks;
-  };
-
-  void MakeSegments() {
-    for (Pool& pool : pools_) {
-      pool.start = reinterpret_cast<uint64_t>(devices_[0]->Allocate(kBlocksPerSegment * kBlockBytes).value());
-      Begin({Operation::kSegment, kSegmentSite, 0, 0, MemoryKind::kPool, pool.start, kBlocksPerSegment * kBlockBytes});
-      ASSERT_TRUE(SegmentAt(profiler_, BufferId(pool.start), kBlocksPerSegment * kBlockBytes, AttributesOf(0)));
-      for (int i = 0; i < kBlocksPerSegment; ++i) pool.free_blocks.push_back(pool.start + i * kBlockBytes);
     }
   }
 
@@ -377,52 +313,19 @@ class Exactness : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
 
-  void Block(std::mt19937_64& random, std::vector<uint64_t>* blocks) {
-    Pool& pool = pools_[random() % kSegments];
-    uint64_t block;
-    {
-      std::lock_guard<std::mutex> hold(pool.mutex);
-      if (pool.free_blocks.empty()) return;
-      block = pool.free_blocks.back();
-      pool.free_blocks.pop_back();
-    }
-    Begin({Operation::kBlock, kBlockSite, 0, 0, MemoryKind::kDevice, block, kBlockBytes});
-    EXPECT_TRUE(BlockAt(profiler_, BufferId(block), kBlockBytes, AttributesOf(0)));
-    blocks->push_back(block);
-  }
-
-  void BlockFree(std::mt19937_64& random, std::vector<uint64_t>* blocks) {
-    if (blocks->empty()) return;
-    std::swap((*blocks)[random() % blocks->size()], blocks->back());
-    const uint64_t block = blocks->back();
-    blocks->pop_back();
-    Begin({Operation::kBlockFree, kBlockSite, 0, 0, MemoryKind::kDevice, block, kBlockBytes});
-    EXPECT_EQ(profiler_.RecordBlockFree(BufferId(block)), kBlockBytes);
-    for (Pool& pool : pools_) {
-      if (block - pool.start >= kBlocksPerSegment * kBlockBytes) continue;
-      std::lock_guard<std::mutex> hold(pool.mutex);
-      pool.free_blocks.push_back(block);
-    }
-  }
-
   void Work(int thread, uint64_t seed, ThreadLog* log) {
     log_of_this_thread = log;
     log->steps.reserve(2 * kEventsPerThread);
     std::mt19937_64 random(seed + static_cast<uint64_t>(thread));
     std::vector<Buffer> own;
-    std::vector<uint64_t> blocks;
     for (int i = 0; i < kEventsPerThread; ++i) {
       // Phases of growth and of shrinking, so that there are many peaks.
       const bool growing = (i / 5000) % 2 == 0;
       const unsigned choice = random() % 100;
-      if (choice < (growing ? 45u : 35u)) {
+      if (choice < (growing ? 50u : 40u)) {
         Alloc(random, &own);
-      } else if (choice < 80) {
+      } else if (choice < 90) {
         Free(random, &own);
-      } else if (choice < 88) {
-        Block(random, &blocks);
-      } else if (choice < 95) {
-        BlockFree(random, &blocks);
       } else if (choice < 96) {
         EXPECT_FALSE(profiler_.RecordFree(BufferId(uint64_t{1} + 2 * (random() % 1000000))));
         foreign_.fetch_add(1, std::memory_order_relaxed);
@@ -438,7 +341,6 @@ class Exactness : public ::testing::Test {
       }
     }
     while (!own.empty()) Free(random, &own);
-    while (!blocks.empty()) BlockFree(random, &blocks);
     log_of_this_thread = nullptr;
   }
 
@@ -462,7 +364,6 @@ class Exactness : public ::testing::Test {
   std::vector<std::unique_ptr<SimulatedDevice>> devices_;
   Profiler profiler_{TestOptions()};
   std::vector<DeviceId> device_ids_;
-  std::array<Pool, kSegments> pools_;
   std::mutex shared_mutex_;
   std::deque<Buffer> shared_;
   std::atomic<int64_t> foreign_{0};
@@ -476,7 +377,6 @@ TEST_F(Exactness, EverySnapshotEqualsTheNaiveModel) {
   std::vector<ThreadLog> logs(kThreads + 1);
   ThreadLog& main_log = logs[kThreads];
   log_of_this_thread = &main_log;
-  MakeSegments();
 
   std::atomic<int> running{kThreads};
   std::vector<std::thread> threads;
@@ -541,17 +441,13 @@ TEST_F(Exactness, EverySnapshotEqualsTheNaiveModel) {
         ASSERT_EQ(stats.num_allocs, account.num_allocs);
         ASSERT_EQ(stats.num_live, account.num_live);
         ASSERT_EQ(stats.largest_alloc_size, account.largest);
-        ASSERT_EQ(stats.pool_bytes, account.pool_bytes);
-        ASSERT_EQ(stats.bytes_reserved, account.reserved);
       }
     }
   }
-  // Only the segments are left.
-  const DeviceStats last = profiler_.Stats(device_ids_[0]);
-  EXPECT_EQ(last.bytes_in_use, kSegments * kBlocksPerSegment * kBlockBytes);
-  EXPECT_EQ(last.bytes_reserved, last.bytes_in_use);
-  EXPECT_EQ(last.num_live, kSegments);
-  EXPECT_EQ(profiler_.Stats(device_ids_[1]).num_live, 0);
+  for (const DeviceId device : device_ids_) {
+    EXPECT_EQ(profiler_.Stats(device).bytes_in_use, 0);
+    EXPECT_EQ(profiler_.Stats(device).num_live, 0);
+  }
   const TrackerStats tracker = profiler_.GetTrackerStats();
   EXPECT_EQ(tracker.foreign_frees, foreign_.load());
   EXPECT_EQ(tracker.replaced_records, 0);

@@ -1,7 +1,7 @@
 // Pools under concurrency: threads run random programs of buffers, segments, nested pools and blocks. Each program has
-// addresses of its own, all use the same pools, and a program goes from thread to thread. Another thread takes snapshots
-// and resets peaks. The ledger reports the order of the events; the naive model replays them in that order, and every
-// snapshot must equal it in all values.
+// addresses of its own, all use the same pools, and a program goes from thread to thread. Another thread takes
+// snapshots and resets peaks. The ledger reports the order of the events; the naive model replays them in that order,
+// and every snapshot must equal it in all values.
 
 #include <algorithm>
 #include <atomic>
@@ -77,8 +77,8 @@ Options WithoutStacks() {
   return options;
 }
 
-// Replays the steps. An event is that of the thread's operation, or it ends a record in the memory of a segment that has
-// ended.
+// Replays the steps. An event is that of the thread's operation, or it ends a record in the memory of a segment that
+// has ended.
 class Replay {
  public:
   void Apply(const Step& step) {

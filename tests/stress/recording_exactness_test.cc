@@ -57,30 +57,43 @@ int64_t Events() { return FromEnvironment("HBMPROF_TEST_EVENTS", 60'000); }
 int64_t Instants() { return FromEnvironment("HBMPROF_TEST_INSTANTS", 30); }
 
 // The samples of a snapshot as text keys and values. Sites without values are left out.
-using Values = std::array<int64_t, 6>;
+using Values = std::array<int64_t, 10>;
 std::map<std::string, Values> SamplesOf(const Snapshot& snapshot) {
   std::map<std::string, Values> samples;
   for (const Snapshot::Sample& sample : snapshot.samples) {
-    const Values values = {sample.alloc_objects, sample.alloc_bytes,   sample.peak_objects,
-                           sample.peak_bytes,    sample.inuse_objects, sample.inuse_bytes};
+    const Values values = {sample.alloc_objects,     sample.alloc_bytes,     sample.peak_objects,
+                           sample.peak_bytes,        sample.inuse_objects,   sample.inuse_bytes,
+                           sample.pool_peak_objects, sample.pool_peak_bytes, sample.reserved_objects,
+                           sample.reserved_bytes};
     if (values == Values{}) continue;
     std::string key = snapshot.devices[sample.device].name + " " + std::string(MemoryKindName(sample.kind)) + " " +
                       snapshot.allocators[sample.allocator];
     for (const auto& [name, value] : sample.tags) key += " " + name + "=" + value;
-    for (const uint64_t address : snapshot.stacks[sample.stack].return_addresses) key += " " + std::to_string(address);
+    for (const uint64_t address : snapshot.stacks[sample.stack].return_addresses) {
+      // The row of a pool's idle memory: its frame has a name, and a number of the process.
+      if (Snapshot::IsNamedFrame(address)) continue;
+      key += " " + std::to_string(address);
+    }
     Values& sum = samples[key];
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += values[i];
   }
   return samples;
 }
 
-std::map<std::string, std::pair<int64_t, int64_t>> TotalsOf(const Snapshot& snapshot) {
-  std::map<std::string, std::pair<int64_t, int64_t>> totals;
+std::map<std::string, std::vector<int64_t>> TotalsOf(const Snapshot& snapshot) {
+  std::map<std::string, std::vector<int64_t>> totals;
   for (const Snapshot::Device& device : snapshot.devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
       const DeviceStats& stats = device.spaces[space];
       if (stats.num_allocs == 0) continue;
-      totals[device.name + " " + std::to_string(space)] = {stats.bytes_in_use, stats.peak_bytes_in_use};
+      totals[device.name + " " + std::to_string(space)] = {stats.bytes_in_use, stats.peak_bytes_in_use,
+                                                           stats.pool_bytes, stats.idle_bytes};
+    }
+    for (const PoolStats& pool : device.pools) {
+      if (pool.peak_bytes_reserved == 0) continue;
+      totals[device.name + " " + pool.name] = {pool.bytes_reserved,      pool.bytes_allocated,
+                                               pool.idle_bytes,          pool.segments,
+                                               pool.peak_bytes_reserved, pool.peak_bytes_allocated};
     }
   }
   return totals;
@@ -88,9 +101,12 @@ std::map<std::string, std::pair<int64_t, int64_t>> TotalsOf(const Snapshot& snap
 
 // Makes the peaks 0.
 Snapshot WithoutPeaks(Snapshot snapshot) {
-  for (Snapshot::Sample& sample : snapshot.samples) sample.peak_objects = sample.peak_bytes = 0;
+  for (Snapshot::Sample& sample : snapshot.samples) {
+    sample.peak_objects = sample.peak_bytes = sample.pool_peak_objects = sample.pool_peak_bytes = 0;
+  }
   for (Snapshot::Device& device : snapshot.devices) {
     for (DeviceStats& stats : device.spaces) stats.peak_bytes_in_use = 0;
+    for (PoolStats& pool : device.pools) pool.peak_bytes_reserved = pool.peak_bytes_allocated = 1;
   }
   return snapshot;
 }
@@ -132,6 +148,8 @@ class Load {
     profiler_.RecordAlloc(BufferId(4096), 4096);  // a snapshot of a profiler without events has no mark
     for (int device = 0; device < kDevices; ++device) {
       devices_.push_back(profiler_.Device("device:" + std::to_string(device)));
+      outer_.push_back({devices_.back(), profiler_.Allocator("outer")});
+      inner_.push_back({devices_.back(), profiler_.Allocator("inner")});
     }
   }
 
@@ -145,8 +163,9 @@ class Load {
   struct Slot {
     enum State : uint8_t { kFree, kBuffer, kSegment };
     State state = kFree;
+    size_t device = 0;          // of a segment
     std::set<uint64_t> blocks;  // addresses
-    uint64_t inner = 0;         // a segment inside; 0: none
+    uint64_t inner = 0;         // the block that is a segment of the inner pool; 0: none
   };
 
   // Returns the address of a slot of a thread.
@@ -192,8 +211,9 @@ class Load {
           if (random() % 2 == 0) return;
           profiler_.RecordAllocAt(site, BufferId(address), bytes);
         } else if (random() % 6 == 0) {
-          profiler_.RecordSegment(BufferId(address), kSlotBytes, attributes);
           slot.state = Slot::kSegment;
+          slot.device = random() % kDevices;
+          profiler_.RecordSegment(outer_[slot.device], BufferId(address), kSlotBytes);
           return;
         } else {
           (random() % 2 == 0 ? AllocateA : AllocateB)(profiler_, BufferId(address), bytes, attributes);
@@ -203,6 +223,13 @@ class Load {
       case Slot::kBuffer:
         if (random() % 4 == 0) {
           profiler_.RecordResize(BufferId(address), bytes);
+        } else if (random() % 8 == 0) {
+          for (slot.device = 0; slot.device < kDevices; ++slot.device) {
+            if (!profiler_.RecordSegment(outer_[slot.device], BufferId(address), bytes)) continue;
+            profiler_.RecordResize(BufferId(address), kSlotBytes);
+            slot.state = Slot::kSegment;
+            return;
+          }
         } else if (random() % 16 == 0) {  // its free was not seen
           AllocateB(profiler_, BufferId(address), bytes, attributes);
         } else {
@@ -218,17 +245,23 @@ class Load {
   void StepSegment(Slot& slot, uint64_t address, std::mt19937& random) {
     const uint64_t block = address + random() % 16 * (kSlotBytes / 16);
     const unsigned choice = random() % 64;
-    if (choice == 0) {
+    const Pool& outer = outer_[slot.device];
+    const Pool& inner = inner_[slot.device];
+    if (choice == 0) {  // with live blocks
       profiler_.RecordFree(BufferId(address));
       slot = Slot();
-    } else if (choice == 1 && slot.inner == 0 && slot.blocks.count(block) != 0) {
-      if (profiler_.RecordSegment(BufferId(block), kSlotBytes / 32)) slot.inner = block;
-    } else if (choice == 2 && slot.blocks.count(block) != 0) {
-      profiler_.RecordBlockResize(BufferId(block), (1 + random() % 4) * 8192);
+    } else if (choice < 4 && slot.inner == 0 && slot.blocks.count(block) != 0) {
+      if (profiler_.RecordSegment(inner, BufferId(block), kSlotBytes / 32)) slot.inner = block;
+    } else if (choice < 8 && slot.inner != 0) {
+      profiler_.RecordBlock(inner, BufferId(slot.inner + random() % 4 * 4096), 4096);
+    } else if (choice == 8 && slot.inner != 0) {
+      profiler_.RecordSegmentFree(inner, BufferId(std::exchange(slot.inner, 0)));
+    } else if (choice == 9 && slot.blocks.count(block) != 0) {
+      profiler_.RecordBlockResize(outer, BufferId(block), (1 + random() % 4) * 8192);
     } else if (slot.blocks.insert(block).second) {
-      profiler_.RecordBlock(BufferId(block), kSlotBytes / 32);
+      profiler_.RecordBlock(outer, BufferId(block), kSlotBytes / 32);
     } else {
-      profiler_.RecordBlockFree(BufferId(block));
+      profiler_.RecordBlockFree(outer, BufferId(block));
       if (slot.inner == block) slot.inner = 0;
       slot.blocks.erase(block);
     }
@@ -238,6 +271,8 @@ class Load {
   const int64_t events_per_thread_;
   const std::function<void()> instant_;
   std::vector<DeviceId> devices_;
+  std::vector<Pool> outer_;  // of each device
+  std::vector<Pool> inner_;
   std::array<std::atomic<uint64_t>, 16> handed_ = {};  // addresses; 0: none
   std::array<std::atomic<bool>, kThreads* kSlotsPerThread> is_handed_ = {};
 };

@@ -140,7 +140,7 @@ TEST_F(ControlTest, PsSaysThatTheTableOfCallSitesIsFull) {
   EXPECT_EQ(ps.exit_code, 0);
   EXPECT_THAT(ps.err, MatchesRegex("hbmprof ps: " + program.name() +
                                    " control_program: The table of call sites is full: "
-                                   "[0-9]+ allocations are shown as .other call stacks.\\. HBMPROF_MAX_SITES .*\n"));
+                                   "new call sites are shown as .other call stacks.\\. HBMPROF_MAX_SITES .*\n"));
   const CommandResult dump = Hbmprof({"dump", program.name(), "-o", "full.pb.gz"});
   ASSERT_EQ(dump.exit_code, 0) << dump.err;
   const auto view = ViewProfile(directory_ + "/full.pb.gz");

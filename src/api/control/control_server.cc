@@ -35,6 +35,7 @@
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"
 #include "src/base/lines.h"
+#include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
 
 namespace hbmprof::internal {
@@ -144,7 +145,7 @@ std::string InLine(std::string name) {
 std::string Info(const Server& server) {
   std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
                                   HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(server), "\n");
-  const Snapshot snapshot = Profiler::Default().TakeSnapshot();
+  const Snapshot snapshot = SnapshotOf(Profiler::Default(), SnapshotParts::kDevices);
   absl::StrAppend(&text, "host ", InLine(snapshot.host), "\n");
   for (const auto& [name, value] : snapshot.environment) {
     absl::StrAppend(&text, "environment ", name, " ", InLine(value), "\n");

@@ -9,6 +9,7 @@
 #include "src/base/descriptor.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/snapshot_builder.h"
 #include "src/export/metrics.h"
 #include "src/export/stats_json.h"
 
@@ -47,14 +48,14 @@ std::string LiveStats(int64_t seconds) {
   state.seconds = seconds;
   state.tracking = profiler.enabled();
   if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();
-  return StatsJson(profiler.TakeSnapshot(), state);
+  return StatsJson(SnapshotOf(profiler, SnapshotParts::kSums), state);
 }
 
 std::string LiveMetrics(std::optional<std::string_view> tags) {
-  const Profiler& profiler = Profiler::Default();
+  Profiler& profiler = Profiler::Default();
   const std::vector<std::string> keys =
       tags.has_value() ? MetricsTags(*tags) : Profiler::OptionsOfDefault().metrics_tags;
-  return PrometheusText(profiler.TakeSnapshot(), keys, profiler.enabled());
+  return PrometheusText(SnapshotOf(profiler, SnapshotParts::kSums), keys, profiler.enabled());
 }
 
 void ResetPeaks() {

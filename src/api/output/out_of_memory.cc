@@ -38,6 +38,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 #include "src/export/out_of_memory_report.h"
 #include "src/export/recording.h"
@@ -323,7 +324,7 @@ void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, Devi
 void ReserveForOutOfMemoryReports() { TakeReserve(); }
 
 std::string DeviceName(Profiler& profiler, DeviceId device) {
-  for (const Snapshot::Device& known : profiler.TakeSnapshot().devices) {
+  for (const Snapshot::Device& known : SnapshotOf(profiler, SnapshotParts::kDevices).devices) {
     if (profiler.Device(known.name) == device) return known.name;
   }
   return "";

@@ -28,6 +28,7 @@
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/core/joined/injected.h"
+#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 #include "src/export/device_use.h"
 
@@ -236,6 +237,11 @@ int OrdinalOf(const char* name) {
   return name == "GPU:" + std::to_string(ordinal) ? ordinal : -1;  // not "GPU:07"
 }
 
+std::vector<hbmprof::Snapshot::Device> DevicesNow() {
+  using hbmprof::internal::SnapshotParts;
+  return hbmprof::internal::SnapshotOf(hbmprof::Profiler::Default(), SnapshotParts::kDevices).devices;
+}
+
 }  // namespace
 
 extern "C" {
@@ -309,7 +315,7 @@ int hbmprof_device(const char* name) {
 int hbmprof_devices(int* devices, int capacity) try {
   if (!hbmprof::internal::ReentryGuard().entered()) return -1;
   int count = 0;
-  for (const hbmprof::Snapshot::Device& device : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+  for (const hbmprof::Snapshot::Device& device : DevicesNow()) {
     if (std::none_of(std::begin(device.spaces), std::end(device.spaces), hbmprof::internal::IsUsed)) continue;
     const int number = hbmprof_device(device.name.c_str());
     if (number < 0) return -1;
@@ -327,7 +333,7 @@ int hbmprof_device_name(int device, char* name, size_t capacity) try {
   if (IsDevice(device) && !IsNamed(device)) {
     found = "GPU:" + std::to_string(device);
   } else {
-    for (const hbmprof::Snapshot::Device& of_snapshot : hbmprof::Profiler::Default().TakeSnapshot().devices) {
+    for (const hbmprof::Snapshot::Device& of_snapshot : DevicesNow()) {
       if (hbmprof_device(of_snapshot.name.c_str()) == device) found = of_snapshot.name;
     }
     if (found.empty()) return -1;

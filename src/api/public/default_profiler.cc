@@ -39,6 +39,7 @@
 #include "src/base/thread_state.h"
 #include "src/core/joined/joined.h"
 #include "src/core/run_environment.h"
+#include "src/core/snapshot_builder.h"
 
 namespace hbmprof {
 namespace {
@@ -119,7 +120,7 @@ std::string BesideOutput(const std::string& output, const char* name) {
 
 // Writes a profile that a later one replaces.
 void WriteProfileNow() try {
-  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
+  if (!internal::HasRecorded(Profiler::Default())) return;
   const absl::Status status = internal::WriteOutput();
   if (!status.ok()) return PrintMessage("hbmprof: no profile: ", Text(status));
   if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
@@ -143,7 +144,7 @@ void WriteAndContinue() try {
   const internal::ProbeLimit limit;
   internal::EndCaptureRange(0);
   // WriteLastProfile would keep a snapshot without samples for the end of the process.
-  if (Profiler::Default().TakeSnapshot().samples.empty()) return;
+  if (!internal::HasRecorded(Profiler::Default())) return;
   // A file that was opened early can be written once only, and SIGKILL may end the process next.
   OutputFile* const file = Output();
   file != nullptr && file->is_early() ? WriteLastProfile({}) : WriteProfileNow();

@@ -33,6 +33,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
 
 namespace hbmprof {
@@ -185,7 +186,7 @@ void AppendToLog(const std::string& log, const std::string& lines) {
   log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
   if (options.log.empty()) return;
   std::string lines;
-  for (const Snapshot::Device& device : Profiler::Default().TakeSnapshot().devices) {
+  for (const Snapshot::Device& device : SnapshotOf(Profiler::Default(), SnapshotParts::kDevices).devices) {
     if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) lines += LineOf(device, label) + "\n";
   }
   if (lines.empty()) return;

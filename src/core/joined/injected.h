@@ -143,7 +143,9 @@ class ProfilerAccess {
   static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // Returns the injected profiler that `profiler` has joined, or null.
   static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
-  // REQUIRES: `profiler` has not joined another one.
+  // Returns whether the profiler is neither a joined one nor Profiler::Off().
+  static bool HasImpl(const Profiler& profiler) { return profiler.impl_ != nullptr; }
+  // REQUIRES: HasImpl.
   static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }
 };
 

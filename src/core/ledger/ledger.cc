@@ -290,6 +290,21 @@ PoolTotals Ledger::Totals(PoolNumber pool) const {
   return totals;
 }
 
+void Ledger::AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const {
+  accounts->assign(kAccounts, {});
+  pools->assign(kMaxPools + 1, {});
+  LockAll();
+  ReadTotals(accounts, pools);
+  UnlockAll();
+}
+
+void Ledger::ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const {
+  for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
+  const int count = sites_.pools().size();
+  for (int pool = 1; pool <= count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
+  pools->resize(count + 1);
+}
+
 int64_t Ledger::CountLive() const {
   int64_t live = 0;
   LockAll();
@@ -341,10 +356,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
     UnlockAll();
   }
   TraceLedger(0);
-  for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
-  const int pool_count = sites_.pools().size();
-  for (int pool = 1; pool <= pool_count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
-  pools->resize(pool_count + 1);
+  ReadTotals(accounts, pools);
   BeginEpoch();
   reading.epoch = epoch_;
   for (BookId book = 0; book < kBooks; ++book) reading.peak_epochs[book] = common_[book].peak_epoch;

@@ -255,6 +255,8 @@ class Ledger {
   int64_t ReservedBytes(PoolNumber pool) const { return pools_[pool].bytes.load(std::memory_order_relaxed); }
   // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
   int64_t CountLive() const;
+  // Sets the totals of all accounts and pools at one instant, each indexed by its number. Takes the locks of all shards.
+  void AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
 
   // Sets the totals of all accounts, pools and sites that exist at one instant, each indexed by its number. Snapshots
   // run one at a time; another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread),
@@ -447,6 +449,8 @@ class Ledger {
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
   PoolTotals SumOfPool(PoolNumber pool) const;
+  // The body of AllTotals. The vectors have space for the totals.
+  void ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
   int64_t SumOfBook(BookId book) const;
   // Calls `visit(number)` for the pools of the account's device, if it is of MemorySpace::kDevice.
   template <typename Visit>

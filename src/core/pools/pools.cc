@@ -174,7 +174,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
 void Pools::KeepEnded(const Event& event, uint64_t id, const LiveRecord& record, int64_t kept_bytes) {
   const SiteBooks books = sites_.At(record.site).books;
   const uint64_t address = AddressOf(id);
-  if (books.is_segment == 0 || kept_bytes >= record.bytes || BufferId(address).is_handle()) return;
+  if (books.is_segment == 0 || kept_bytes >= record.bytes) return;
   const PoolTotals totals = event.TotalsOf(books.pool);
   if (totals.bytes_allocated == 0) return;
   SpinLockHolder hold(ended_lock_);

@@ -72,6 +72,7 @@ struct SiteWord {
   // `attributes` comes from PackAttributes.
   SiteWord(uint64_t attributes, uint32_t tags, PoolNumber from)
       : value(attributes | uint64_t{tags} << kTagsShift | uint64_t{from} << kFromShift) {}
+  explicit SiteWord(uint64_t value) : value(value) {}
   explicit SiteWord(const SiteKey& key) : SiteWord(PackAttributes(key.attributes), key.tags, key.from) {}
 
   SiteKey WithStack(const StackRecord* stack) const {
@@ -162,6 +163,9 @@ class SiteTable {
   const PoolNumbers& pools() const { return pools_; }
   // Sites 0 to size()-1 exist.
   SiteId size() const { return size_.load(std::memory_order_acquire); }
+
+  // Returns whether there is a site of OtherSite.
+  bool is_full() const { return other_sites_.load(std::memory_order_relaxed) != 0; }
 
   SiteId max_sites() const { return max_sites_; }
   // Sites have smaller numbers than this.

@@ -84,6 +84,9 @@ int fake_cuda_release(void* ptr, unsigned kinds);
 int fake_cuda_find(const void* ptr, struct fake_cuda_block* block);
 // Whether the stream captures into a graph; then copies and fills do nothing.
 int fake_cuda_is_capturing(void* stream);
+// Whether the stream waits for the legacy stream, and the legacy stream for it; and whether such a stream captures.
+int fake_cuda_is_blocking(void* stream);
+int fake_cuda_is_legacy_stream_blocked(void);
 // Whether devices have pools of memory: 0 with FAKE_CUDA_POOLS=0.
 int fake_cuda_has_pools(void);
 // Frees the memory that cudaDeviceReset frees.

@@ -25,6 +25,8 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidContext = 201;
 constexpr int kInvalidHandle = 400;
+constexpr int kHostMemoryAlreadyRegistered = 712;
+constexpr int kHostMemoryNotRegistered = 713;
 constexpr int kNotSupported = 801;
 constexpr int kCaptureImplicit = 906;
 constexpr size_t kGranularity = size_t{2} << 20;
@@ -341,12 +343,13 @@ CUresult cuMemFreeHost(void* ptr) {
 
 CUresult cuMemHostRegister_v2(void* ptr, size_t bytes, unsigned) {
   if (const int error = fake_cuda_enter("cuMemHostRegister_v2")) return error;
-  return fake_cuda_adopt(fake_cuda_current_device(), ptr, bytes, FAKE_CUDA_REGISTERED) != 0 ? kSuccess : kInvalidValue;
+  const bool is_new = fake_cuda_adopt(fake_cuda_current_device(), ptr, bytes, FAKE_CUDA_REGISTERED) != 0;
+  return is_new ? kSuccess : kHostMemoryAlreadyRegistered;
 }
 
 CUresult cuMemHostUnregister(void* ptr) {
   if (const int error = fake_cuda_enter("cuMemHostUnregister")) return error;
-  return Release(ptr, Bit(FAKE_CUDA_REGISTERED));
+  return fake_cuda_release(ptr, Bit(FAKE_CUDA_REGISTERED)) != 0 ? kSuccess : kHostMemoryNotRegistered;
 }
 
 CUresult cuDeviceGetDefaultMemPool(Handle* pool, CUdevice device) {
@@ -799,10 +802,11 @@ CUresult cuStreamBeginCapture_v2(Handle stream, int) {
 
 CUresult cuStreamBeginCapture_v2_ptsz(Handle stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
 
-static bool IsCapturing() {
+int fake_cuda_is_legacy_stream_blocked(void) {
   State& state = TheState();
   std::lock_guard<std::mutex> lock(state.mutex);
-  return !state.capturing.empty();
+  const auto is_blocking = [](const auto& stream) { return fake_cuda_is_blocking(stream.first) != 0; };
+  return std::any_of(state.capturing.begin(), state.capturing.end(), is_blocking) ? 1 : 0;
 }
 
 static CUresult CaptureInfo(Handle stream, int* status, Handle* graph) {
@@ -824,8 +828,8 @@ int fake_cuda_is_capturing(void* stream) { return CapturedGraph(stream) != nullp
 CUresult cuStreamGetCaptureInfo_v2(Handle stream, int* status, uint64_t* id, Handle* graph, const Handle** nodes,
                                    size_t* count) {
   static const Handle kNode = reinterpret_cast<Handle>(uintptr_t{0x10});
-  // The legacy stream waits for the streams that are being captured.
-  if (stream == nullptr && IsCapturing()) return fake_cuda_result("cuStreamGetCaptureInfo_v2", kCaptureImplicit);
+  if (stream == nullptr && fake_cuda_is_legacy_stream_blocked() != 0)
+    return fake_cuda_result("cuStreamGetCaptureInfo_v2", kCaptureImplicit);
   Handle found = nullptr;
   const CUresult result = CaptureInfo(stream, status, &found);
   if (id != nullptr) *id = reinterpret_cast<uintptr_t>(found);

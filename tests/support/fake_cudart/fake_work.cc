@@ -1,4 +1,4 @@
-// The fake libcuda.so.1: the work of a device. Streams and events are numbers, and everything has finished at once.
+// The fake libcuda.so.1: the work of a device. A stream is any number, and everything has finished at once.
 // Copies and fills are real, because device memory is host memory; on a capturing stream they do nothing. Every name of
 // a kernel or of a variable is found, and kernels do nothing.
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,13 @@ using namespace hbmprof::internal::cuda_driver;  // NOLINT: its types
 namespace {
 
 constexpr int kInvalidValue = 1;
+constexpr int kInvalidDevice = 101;
+constexpr int kUnsupportedLimit = 215;
+constexpr int kInvalidHandle = 400;
+constexpr int kCaptureImplicit = 906;
+constexpr int kGreatestPriority = -5;
+constexpr unsigned kNonBlocking = 1;
+constexpr unsigned kDisableTiming = 2;
 constexpr size_t kVariableBytes = size_t{1} << 20;
 
 struct Number {
@@ -64,8 +72,60 @@ CUresult NewHandle(Handle* handle) {
 }
 
 struct Event {
-  std::chrono::steady_clock::time_point at;
+  unsigned flags;
+  std::optional<std::chrono::steady_clock::time_point> at;
 };
+
+struct Stream {
+  unsigned flags = 0;
+  int priority = 0;
+  CUdevice device = fake_cuda_current_device();
+  Handle context = nullptr;
+};
+struct Streams {
+  std::mutex mutex;
+  std::map<Handle, Stream> by_handle;
+};
+Streams& TheStreams() {
+  static auto* const streams = new Streams;
+  return *streams;
+}
+
+// A stream that was not created, such as the default one, is one of the current context.
+Stream StreamOf(Handle stream) {
+  Streams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  const auto found = streams.by_handle.find(stream);
+  return found == streams.by_handle.end() ? Stream{} : found->second;
+}
+
+// CUlimit: of a stack, of printf's buffer, of the heap, of nested grids and their launches, of a fetch of the L2 cache,
+// and of its persisting part.
+std::atomic<size_t> limits[] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0};
+constexpr int kLimits = sizeof(limits) / sizeof(limits[0]);
+
+struct ErrorName {
+  CUresult error;
+  const char* name;
+};
+constexpr ErrorName kErrorNames[] = {{kSuccess, "CUDA_SUCCESS"},
+                                     {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
+                                     {kErrorOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                     {3, "CUDA_ERROR_NOT_INITIALIZED"},
+                                     {100, "CUDA_ERROR_NO_DEVICE"},
+                                     {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE"},
+                                     {201, "CUDA_ERROR_INVALID_CONTEXT"},
+                                     {kUnsupportedLimit, "CUDA_ERROR_UNSUPPORTED_LIMIT"},
+                                     {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+                                     {500, "CUDA_ERROR_NOT_FOUND"},
+                                     {600, "CUDA_ERROR_NOT_READY"},
+                                     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                     {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+                                     {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+                                     {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                     {801, "CUDA_ERROR_NOT_SUPPORTED"},
+                                     {kCaptureImplicit, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"},
+                                     {999, "CUDA_ERROR_UNKNOWN"}};
 
 void* Memory(CUdeviceptr ptr) { return reinterpret_cast<void*>(ptr); }
 
@@ -139,7 +199,8 @@ CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice) {
 }
 CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   unsigned bus = 0;
-  if (std::sscanf(text, "%*x:%x:", &bus) != 1 || bus == 0) return kInvalidValue;
+  if (std::sscanf(text, "%*x:%x:", &bus) != 1) return kInvalidValue;
+  if (bus == 0 || bus > static_cast<unsigned>(fake_cuda_device_count())) return kInvalidDevice;
   return Answer(device, static_cast<CUdevice>(bus) - 1);
 }
 CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) { return Answer(can, 0); }
@@ -149,35 +210,63 @@ CUresult cuDeviceGetMemPool(Handle* pool, CUdevice device) { return cuDeviceGetD
 CUresult cuMemPoolSetAttribute(Handle, int, void*) { return fake_cuda_ready(); }
 CUresult cuMemPoolSetAccess(Handle, const void*, size_t) { return fake_cuda_ready(); }
 CUresult cuGetErrorName(CUresult error, const char** text) {
-  *text = error == kSuccess ? "CUDA_SUCCESS" : error == kErrorOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
-  return kSuccess;
+  const auto* const found = std::find_if(std::begin(kErrorNames), std::end(kErrorNames),
+                                         [error](const ErrorName& one) { return one.error == error; });
+  *text = found == std::end(kErrorNames) ? nullptr : found->name;
+  return *text == nullptr ? kInvalidValue : kSuccess;
 }
 CUresult cuCtxGetApiVersion(Handle, unsigned* version) { return Answer(version, 3020u); }
 CUresult cuCtxGetFlags(unsigned* flags) { return Answer(flags, 0u); }
 CUresult cuCtxGetId(Handle context, unsigned long long* id) {
   return Answer(id, reinterpret_cast<unsigned long long>(context) + 1);
 }
-CUresult cuCtxGetLimit(size_t* value, int) { return Answer(value, size_t{1024}); }
-CUresult cuCtxSetLimit(int, size_t) { return fake_cuda_ready(); }
+CUresult cuCtxGetLimit(size_t* value, int limit) {
+  return limit < 0 || limit >= kLimits ? kUnsupportedLimit : Answer(value, limits[limit].load());
+}
+CUresult cuCtxSetLimit(int limit, size_t value) {
+  if (limit < 0 || limit >= kLimits) return kUnsupportedLimit;
+  limits[limit] = value;
+  return fake_cuda_ready();
+}
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
-  return Answer(greatest, -5);
+  return Answer(greatest, kGreatestPriority);
 }
 
 // --- Streams and events. ---
 
-CUresult cuStreamCreate(Handle* stream, unsigned) { return NewHandle(stream); }
-CUresult cuStreamCreateWithPriority(Handle* stream, unsigned, int) { return NewHandle(stream); }
-CUresult cuStreamDestroy_v2(Handle) { return fake_cuda_ready(); }
-CUresult cuStreamGetPriority(Handle, int* priority) { return Answer(priority, 0); }
-CUresult cuStreamGetFlags(Handle, unsigned* flags) { return Answer(flags, 0u); }
+CUresult cuCtxGetCurrent(Handle* context);
+CUresult cuStreamCreateWithPriority(Handle* handle, unsigned flags, int priority) {
+  if (const int error = NewHandle(handle)) return error;
+  Stream stream;
+  stream.flags = flags;
+  stream.priority = std::clamp(priority, kGreatestPriority, 0);
+  cuCtxGetCurrent(&stream.context);
+  Streams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.by_handle[*handle] = stream;
+  return kSuccess;
+}
+CUresult cuStreamCreate(Handle* stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
+CUresult cuStreamDestroy_v2(Handle stream) {
+  Streams& streams = TheStreams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  streams.by_handle.erase(stream);
+  return fake_cuda_ready();
+}
+CUresult cuStreamGetPriority(Handle stream, int* priority) { return Answer(priority, StreamOf(stream).priority); }
+CUresult cuStreamGetFlags(Handle stream, unsigned* flags) { return Answer(flags, StreamOf(stream).flags); }
 CUresult cuStreamGetId(Handle stream, unsigned long long* id) {
   return Answer(id, reinterpret_cast<unsigned long long>(stream));
 }
-CUresult cuStreamGetDevice(Handle, CUdevice* device) { return Answer(device, fake_cuda_current_device()); }
-CUresult cuCtxGetCurrent(Handle* context);
-CUresult cuStreamGetCtx(Handle, Handle* context) { return cuCtxGetCurrent(context); }
+CUresult cuStreamGetDevice(Handle stream, CUdevice* device) { return Answer(device, StreamOf(stream).device); }
+CUresult cuStreamGetCtx(Handle stream, Handle* context) {
+  const Handle of_stream = StreamOf(stream).context;
+  return of_stream == nullptr ? cuCtxGetCurrent(context) : Answer(context, of_stream);
+}
+int fake_cuda_is_blocking(void* stream) { return (StreamOf(stream).flags & kNonBlocking) == 0 ? 1 : 0; }
 CUresult cuStreamIsCapturing(Handle stream, int* status) {
+  if (stream == nullptr && fake_cuda_is_legacy_stream_blocked() != 0) return kCaptureImplicit;
   return Answer(status, fake_cuda_is_capturing(stream) != 0 ? kCaptureActive : 0);
 }
 CUresult cuStreamQuery(Handle) { return fake_cuda_ready(); }
@@ -196,7 +285,7 @@ CUresult cuLaunchHostFunc(Handle stream, void (*function)(void*), void* data) {
   if (fake_cuda_is_capturing(stream) == 0) function(data);
   return kSuccess;
 }
-CUresult cuEventCreate(Handle* event, unsigned) { return Answer(event, Handle{new Event{}}); }
+CUresult cuEventCreate(Handle* event, unsigned flags) { return Answer(event, Handle{new Event{flags, {}}}); }
 CUresult cuEventDestroy_v2(Handle event) {
   delete static_cast<Event*>(event);
   return kSuccess;
@@ -209,8 +298,10 @@ CUresult cuEventRecordWithFlags(Handle event, Handle stream, unsigned) { return 
 CUresult cuEventQuery(Handle) { return fake_cuda_enter("cuEventQuery"); }
 CUresult cuEventSynchronize(Handle) { return fake_cuda_ready(); }
 CUresult cuEventElapsedTime(float* milliseconds, Handle start, Handle end) {
-  const auto passed = static_cast<Event*>(end)->at - static_cast<Event*>(start)->at;
-  return Answer(milliseconds, std::chrono::duration<float, std::milli>(passed).count());
+  const auto& [first_flags, first] = *static_cast<Event*>(start);
+  const auto& [last_flags, last] = *static_cast<Event*>(end);
+  if (!first || !last || ((first_flags | last_flags) & kDisableTiming) != 0) return kInvalidHandle;
+  return Answer(milliseconds, std::chrono::duration<float, std::milli>(*last - *first).count());
 }
 CUresult cuEventElapsedTime_v2(float* milliseconds, Handle start, Handle end) {
   return cuEventElapsedTime(milliseconds, start, end);

@@ -80,9 +80,13 @@ int cuProfilerStop();
 int cuStreamAddCallback(Stream, void (*)(Stream, int, void*), void*, unsigned);
 int cuStreamBeginCapture_v2(Stream, int);
 int cuStreamCreateWithPriority(Stream*, unsigned, int);
+int cuStreamDestroy_v2(Stream);
 int cuStreamEndCapture(Stream, void**);
 int cuStreamGetCaptureInfo_v2(Stream, int*, uint64_t*, void**, void* const**, size_t*);
+int cuStreamGetDevice(Stream, int*);
+int cuStreamGetFlags(Stream, unsigned*);
 int cuStreamGetId(Stream, unsigned long long*);
+int cuStreamGetPriority(Stream, int*);
 int cuStreamIsCapturing(Stream, int*);
 int cuThreadExchangeStreamCaptureMode(int*);
 }
@@ -319,7 +323,7 @@ int cudaDeviceCanAccessPeer(int* can, int, int) {
   *can = 0;
   return kSuccess;
 }
-int cudaDeviceEnablePeerAccess(int, unsigned) { return kSuccess; }
+int cudaDeviceEnablePeerAccess(int, unsigned) { return Remember(kInvalidDevice); }
 int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
   *greatest = -5;
@@ -348,7 +352,22 @@ int cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorString(int error) {
   return error == kSuccess ? "no error" : error == kOutOfMemory ? "out of memory" : "an error";
 }
-const char* cudaGetErrorName(int error) { return error == kOutOfMemory ? "cudaErrorMemoryAllocation" : "cudaError"; }
+const char* cudaGetErrorName(int error) {
+  switch (error) {
+    case kSuccess:
+      return "cudaSuccess";
+    case 1:
+      return "cudaErrorInvalidValue";
+    case kOutOfMemory:
+      return "cudaErrorMemoryAllocation";
+    case kInvalidDevice:
+      return "cudaErrorInvalidDevice";
+    case kNotSupported:
+      return "cudaErrorNotSupported";
+    default:
+      return "unrecognized error code";
+  }
+}
 
 // --- Memory. ---
 
@@ -437,12 +456,10 @@ int cudaStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
 }
 int cudaStreamCreateWithFlags(Stream* stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
 int cudaStreamCreate(Stream* stream) { return cudaStreamCreateWithFlags(stream, 0); }
-int cudaStreamGetPriority(Stream, int* priority) {
-  *priority = 0;
-  return kSuccess;
-}
+int cudaStreamGetPriority(Stream stream, int* priority) { return Call(cuStreamGetPriority, stream, priority); }
+int cudaStreamGetFlags(Stream stream, unsigned* flags) { return Call(cuStreamGetFlags, stream, flags); }
 int cudaStreamGetId(Stream stream, unsigned long long* id) { return Call(cuStreamGetId, stream, id); }
-int cudaStreamGetDevice(Stream, int* device) { return cudaGetDevice(device); }
+int cudaStreamGetDevice(Stream stream, int* device) { return Call(cuStreamGetDevice, stream, device); }
 int cudaStreamAddCallback(Stream stream, void (*callback)(Stream, int, void*), void* data, unsigned flags) {
   return Call(cuStreamAddCallback, stream, callback, data, flags);
 }
@@ -472,7 +489,7 @@ int cudaGraphNodeGetDependencies(void*, void*, size_t* count) {
   return kSuccess;
 }
 #endif
-int cudaStreamDestroy(Stream) { return kSuccess; }
+int cudaStreamDestroy(Stream stream) { return Call(cuStreamDestroy_v2, stream); }
 int cudaStreamQuery(Stream) { return kSuccess; }
 int cudaStreamSynchronize(Stream) { return kSuccess; }
 int cudaStreamWaitEvent(Stream, void*, unsigned) { return kSuccess; }
