@@ -273,8 +273,8 @@ TEST(ProfileView, ResolvesStacksLabelsAndValues) {
   EXPECT_THAT(view.samples[0].functions, ElementsAre("f0", "f2"));
   EXPECT_THAT(view.samples[0].labels,
               UnorderedElementsAre(Pair("device", "GPU:0"), Pair("kind", "device"), Pair("bytes", "64")));
-  EXPECT_EQ(view.samples[1].values.at("inuse_space"), 25);
-  EXPECT_EQ(view.Sum("inuse_space"), 15 + 25);
+  EXPECT_EQ(view.samples[1].values.at("inuse_space"), 29);
+  EXPECT_EQ(view.Sum("inuse_space"), 19 + 29);
   EXPECT_EQ(view.SumUnder("alloc_objects", "f1"), 100);
   EXPECT_EQ(view.SumUnder("alloc_objects", "f2"), 200);
   EXPECT_EQ(view.SumWhere("peak_space", "device", "GPU:0"), 13 + 23);
