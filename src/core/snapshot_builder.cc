@@ -257,6 +257,9 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   DescribeProcess(*this, &snapshot);
   snapshot.allocators = names.allocators.All();
   snapshot.counters = names.counters.All();
+  // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
+  // constructor, which runs under that lock, may be waiting for one of ours. The finisher needs the modules.
+  snapshot.modules = LoadedModules();
   const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
   AddPools(*this, pools, device_index, &snapshot);
   if (sites_.is_full()) {
@@ -267,9 +270,6 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   if (parts == SnapshotParts::kSums) AddSums(*this, sites, device_index, &snapshot);
   if (parts == SnapshotParts::kAll) {
     const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
-    // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
-    // constructor, which runs under that lock, may be waiting for one of ours.
-    snapshot.modules = LoadedModules();
     AddSamples(*this, sites, births, device_index, &snapshot);
     AddPython(*this, &snapshot);
   }
