@@ -54,7 +54,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   internal::RecordedEvent event;
   while ((*recording)->Next(&event)) {
     if (event.kind != RecordedKind::kAlloc && event.kind != RecordedKind::kFree) continue;
-    if (tables.site_kinds[event.site] != RecordingTables::SiteKind::kPlain) continue;
+    if (tables.site_pools[event.site] != 0 || tables.sites[event.site].kind == MemoryKind::kPool) continue;
     const bool is_alloc = event.kind == RecordedKind::kAlloc;
     bool& live = is_live[event.id];
     if (live == is_alloc) continue;

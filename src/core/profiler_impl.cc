@@ -8,7 +8,6 @@
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
-#include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -180,14 +179,6 @@ void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes)
   if (!event.is_recorded() || number == 0) return;
   pools_.EndBlocks(number, start, start + std::min(bytes, UINT64_MAX - start));
   Resize();
-}
-
-PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
-  const ReentryGuard guard;
-  const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  if (number == 0 || IsOff()) return {};
-  pools_.Settle();
-  return internal::StatsOf(ledger_.Totals(number), "");
 }
 
 // --- Changes of a record, and what is known about it ---

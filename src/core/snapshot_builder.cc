@@ -236,6 +236,14 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
+PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
+  const ReentryGuard guard;
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  if (number == 0 || IsOff()) return {};
+  pools_.Settle();
+  return internal::StatsOf(ledger_.Totals(number), "");
+}
+
 Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // A profiler that also records the host's allocator must not record the memory allocated here.
   const ReentryGuard guard;

@@ -286,7 +286,7 @@ TEST(ElfSymbolizer, ReturnsInForkedChildOfThreads) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);  // ends a child that waits for a lock
-      const std::string name = ElfSymbolizer().Symbolize(modules, {address})[0].name;
+      const std::string name(ElfSymbolizer().Symbolize(modules, {address})[0].name);
       _exit(name == (hbmprof::internal::IsOff() ? "" : "named_here::Free") ? 0 : 1);
     }
     int status = 0;
