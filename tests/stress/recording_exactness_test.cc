@@ -325,8 +325,17 @@ class RecordingExactness : public ::testing::Test {
       }
       ++compared;
     }
-    const Snapshot now = profiler_.TakeSnapshot();
-    ExpectSame(state.ToSnapshot(), now, "the end");
+    Snapshot now = profiler_.TakeSnapshot();
+    Snapshot end = state.ToSnapshot();
+    if (!knows_peaks) {
+      // The highest reserved bytes of a pool have no time, so those of before a short recording are not known.
+      for (Snapshot* snapshot : {&now, &end}) {
+        for (Snapshot::Device& device : snapshot->devices) {
+          for (PoolStats& pool : device.pools) pool.peak_bytes_reserved = 1;
+        }
+      }
+    }
+    ExpectSame(end, now, "the end");
     // The live buffers are those of the profiler.
     std::map<uint64_t, std::pair<uint32_t, int64_t>> replayed;
     for (const auto& [id, buffer] : state.live()) replayed[id] = {buffer.site, buffer.bytes};
