@@ -62,7 +62,8 @@ namespace hbmprof {
 // sign; other percent signs are kept. Without "%n" an existing file is replaced. The number is not returned: a program
 // that needs the name of the file uses a name without "%n". The file appears complete or not at all. A new file has the
 // permissions of DefaultOptions::output_mode (0600 by default); a replaced file keeps its permissions. Any thread may
-// call it; others allocate meanwhile. Errors: those of WritePprof (pprof.h); kFailedPrecondition in a child that is off.
+// call it; others allocate meanwhile. Errors: those of WritePprof (pprof.h); kFailedPrecondition in a child that is
+// off.
 absl::Status save_device_memory_profile(std::string_view path);
 
 // Returns the same profile as bytes, with the limits of `options`. Any thread may call it. Errors: kResourceExhausted

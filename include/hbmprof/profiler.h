@@ -217,9 +217,9 @@ class Profiler {
   // - Otherwise, if a live block of another pool of the device begins at `address`, it becomes the segment: a pool
   //   inside a pool. It keeps its stack, tags and size.
   // - Otherwise a new segment is recorded, with the calling thread's stack.
-  // Record a segment before its blocks, and all segments of a pool: profiles have a warning if a pool's blocks have more
-  // bytes than its segments. Blocks of a pool that has no segment count in the bytes in use, like buffers. Two pools of
-  // which one is inside the other must have different names.
+  // Record a segment before its blocks, and all segments of a pool: profiles have a warning if a pool's blocks have
+  // more bytes than its segments. Blocks of a pool that has no segment count in the bytes in use, like buffers. Two
+  // pools of which one is inside the other must have different names.
   //
   // A segment ends with RecordSegmentFree, or with what ends its memory: RecordFree (also if a wrapper calls it) or the
   // outer pool's RecordBlockFree. Blocks that begin in it end at the latest before they can be seen in a profile.
@@ -244,8 +244,8 @@ class Profiler {
 
   // Gives a live buffer or segment another size, in bytes: for memory that was resized at its address, and for a
   // segment that grows or shrinks. It keeps its stack and tags. It does not count as one more allocation, but growth is
-  // added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks stay as they are. Returns false
-  // and changes nothing if recording is off, if `id` is not live, or if a limit was reached.
+  // added to the bytes ever allocated. A buffer of kind kAlias keeps its 0 bytes. Blocks stay as they are. Returns
+  // false and changes nothing if recording is off, if `id` is not live, or if a limit was reached.
   bool RecordResize(BufferId id, size_t bytes);
   // Like RecordResize, for the pool's block at `address`.
   bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);

@@ -75,8 +75,8 @@ class ProfilerImpl {
   bool MakeSegment(BufferId id, const Pool& pool);
   std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address);
   bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept;
-  // The same for a block of `pool` that is known to lie in a segment of `from`, a pool of the same device: that pool has
-  // handed it out, also if `pool` has no segment.
+  // The same for a block of `pool` that is known to lie in a segment of `from`, a pool of the same device: that pool
+  // has handed it out, also if `pool` has no segment.
   bool RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address, size_t bytes) noexcept;
   std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);

@@ -73,13 +73,14 @@ void SetValues(const SiteTotals& totals, hbmprof::Snapshot::Sample* sample) {
   sample->pool_peak_bytes = totals.pool_peak_bytes;
 }
 
-// Adds one sample for all sites of a device and an allocator with the same kind, pool and tags. All have one empty
-// stack.
+// Adds one sample for all sites of a device with the same kind, pool and tags. All have one empty stack.
 void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
-  std::map<uint64_t, SiteTotals> sums;  // by SiteWord
+  std::map<uint64_t, SiteTotals> sums;  // by SiteWord, without the allocators of buffers and blocks
   for (SiteId site = 0; site < sites.size(); ++site) {
-    sums[profiler.sites().At(site).word.value].Add(sites[site]);
+    SiteKey key = profiler.sites().Key(site);
+    if (key.attributes.kind != MemoryKind::kPool) key.attributes.allocator = {};
+    sums[SiteWord(key).value].Add(sites[site]);
   }
   const Labels process_tags = profiler.names.tags.All();
   std::vector<uint32_t> from;

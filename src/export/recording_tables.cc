@@ -130,9 +130,9 @@ void Fields(Visit& visit, T& value) {
     StatsFields(visit, value);
   } else if constexpr (std::is_same_v<Type, SiteEntry>) {
     auto& sample = value.sample;
-    visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags,
-          sample.alloc_objects, sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects,
-          sample.inuse_bytes, sample.pool_peak_objects, sample.pool_peak_bytes);
+    visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.alloc_objects,
+          sample.alloc_bytes, sample.peak_objects, sample.peak_bytes, sample.inuse_objects, sample.inuse_bytes,
+          sample.pool_peak_objects, sample.pool_peak_bytes);
   } else if constexpr (std::is_same_v<Type, Snapshot::NamedFrame>) {
     visit(value.function, value.file, value.line, value.start_line);
   } else if constexpr (std::is_same_v<Type, Snapshot::Module>) {

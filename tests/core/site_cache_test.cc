@@ -34,11 +34,8 @@ TEST(SiteCache, DistinguishesEveryPartOfTheKey) {
   const uint64_t another_device = PackAttributes({DeviceId{1}});
   const uint64_t another_kind = PackAttributes({DeviceId{0}, MemoryKind::kManaged});
   const uint64_t another_allocator = PackAttributes({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
-  for (const SiteWord& other : {SiteWord{another_device, 0, 0},
-                                {another_kind, 0, 0},
-                                {another_allocator, 0, 0},
-                                {0, 1, 0},
-                                {0, 0, true}}) {
+  for (const SiteWord& other :
+       {SiteWord{another_device, 0, 0}, {another_kind, 0, 0}, {another_allocator, 0, 0}, {0, 1, 0}, {0, 0, true}}) {
     EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
   }
 }

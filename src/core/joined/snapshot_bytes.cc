@@ -86,10 +86,9 @@ class Stream {
          value.host_bytes, value.max_host_bytes, value.unwinder);
   }
   void PassOne(Snapshot::Sample& value) {
-    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.alloc_objects,
-         value.alloc_bytes, value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes,
-         value.reserved_objects, value.reserved_bytes, value.pool_peak_objects, value.pool_peak_bytes, value.born,
-         value.freed_by_octave);
+    Pass(value.stack, value.device, value.kind, value.allocator, value.tags, value.alloc_objects, value.alloc_bytes,
+         value.peak_objects, value.peak_bytes, value.inuse_objects, value.inuse_bytes, value.reserved_objects,
+         value.reserved_bytes, value.pool_peak_objects, value.pool_peak_bytes, value.born, value.freed_by_octave);
   }
   void PassOne(Snapshot::Sample::Born& value) { Pass(value.birth_class, value.objects, value.bytes); }
   void PassOne(Snapshot::Stack& value) { Pass(value.return_addresses, value.truncated); }

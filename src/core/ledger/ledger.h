@@ -143,8 +143,9 @@ class Ledger {
   enum class Scope : uint8_t { kOwnShard, kAllShards };
   class Event {
    public:
-    Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS
-        : ledger_(ledger), scope_(scope), own_(ledger.AnyShard()) {
+    Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
+                                                                        scope_(scope),
+                                                                        own_(ledger.AnyShard()) {
       if (own_ == nullptr) return;
       if (scope == Scope::kAllShards) {
         LookAtClock();
@@ -255,7 +256,8 @@ class Ledger {
   int64_t ReservedBytes(PoolNumber pool) const { return pools_[pool].bytes.load(std::memory_order_relaxed); }
   // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
   int64_t CountLive() const;
-  // Sets the totals of all accounts and pools at one instant, each indexed by its number. Takes the locks of all shards.
+  // Sets the totals of all accounts and pools at one instant, each indexed by its number. Takes the locks of all
+  // shards.
   void AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
 
   // Sets the totals of all accounts, pools and sites that exist at one instant, each indexed by its number. Snapshots

@@ -46,7 +46,8 @@ struct StackRecord {
   bool is_other;  // of OtherSite
 };
 
-// A sum of bytes with a peak: the bytes in use of an account, which is its book, or the bytes that a pool has allocated.
+// A sum of bytes with a peak: the bytes in use of an account, which is its book, or the bytes that a pool has
+// allocated.
 using BookId = int;
 inline constexpr int kBooks = kAccounts + kMaxPools + 1;
 constexpr BookId BookOf(PoolNumber pool) { return kAccounts + pool; }
@@ -97,9 +98,9 @@ struct SiteBooks {
   bool is_from_pool() const { return book_number >= kAccounts; }
   PoolNumber from() const { return static_cast<PoolNumber>(book_number - kAccounts); }
 
-  uint16_t book_number;     // that of `from` or, without it, of the account
-  uint8_t account;          // an AccountId: of the device that the memory is on
-  PoolNumber pool : 7;      // of a segment its own pool, of others `from`
+  uint16_t book_number;  // that of `from` or, without it, of the account
+  uint8_t account;       // an AccountId: of the device that the memory is on
+  PoolNumber pool : 7;   // of a segment its own pool, of others `from`
   uint8_t is_segment : 1;
 };
 static_assert(sizeof(SiteBooks) == 4 && kMaxPools < 1 << 7 && kBooks < 1 << 16 && kAccounts <= 256);
