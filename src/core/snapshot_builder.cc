@@ -233,7 +233,6 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
   const DeviceProbe probe = probes.Ask(device, space);
-  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
@@ -241,7 +240,6 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   if (number == 0 || IsOff()) return {};
-  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(number), "");
 }
 
@@ -251,7 +249,6 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   std::vector<PoolTotals> pools;
-  pools_.Settle();
   if (parts == SnapshotParts::kDevices) {
     ledger_.AllTotals(&accounts, &pools);
   } else {
