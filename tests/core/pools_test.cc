@@ -13,6 +13,7 @@
 #include "hbmprof/tag.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/snapshot_builder.h"
 #include "tests/support/pools_model.h"
 #include "tests/support/sanitized.h"
 
@@ -326,6 +327,22 @@ TEST_F(PoolsTest, BlocksWithoutTheirSegmentsAreInAWarning) {
   EXPECT_EQ(EndBlock(outer_, 50), 5);
   ExpectInUse(10, 2);
   EXPECT_THAT(profiler_.TakeSnapshot().warnings, IsEmpty());
+}
+
+TEST_F(PoolsTest, AllocatorsThatWereNotNamed) {
+  const Pool one = {kDefaultDevice, AllocatorId{100}};
+  const Pool other = {kDefaultDevice, AllocatorId{101}};
+  ASSERT_TRUE(Segment(one, 0, 10));
+  ASSERT_TRUE(Block(one, 0, 4));
+  ASSERT_TRUE(Segment(other, 0, 4));
+  ASSERT_TRUE(Block(other, 1, 1));
+  ExpectInUse(10, 9);
+  for (const internal::SnapshotParts parts : {internal::SnapshotParts::kAll, internal::SnapshotParts::kSums}) {
+    const Snapshot snapshot = internal::SnapshotOf(profiler_, parts);
+    EXPECT_EQ(snapshot.devices[0].spaces[0].idle_bytes, 9 * kMiB);
+    for (const PoolStats& pool : snapshot.devices[0].pools) EXPECT_EQ(pool.name, "");
+    EXPECT_THAT(snapshot.warnings, IsEmpty());
+  }
 }
 
 // --- Segments that end while blocks in them are live ----------------------------------------------------------------
