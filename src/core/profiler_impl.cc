@@ -273,7 +273,6 @@ TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
 void ProfilerImpl::ResetPeak(DeviceId device) {
   if (static_cast<int>(device) >= kMaxDevices) return;
   const ReentryGuard guard;
-  pools_.Settle();
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 

@@ -73,6 +73,17 @@ void SetValues(const SiteTotals& totals, hbmprof::Snapshot::Sample* sample) {
   sample->pool_peak_bytes = totals.pool_peak_bytes;
 }
 
+// Returns the index in the snapshot of an allocator: 0, which has no name, if the number is not of Allocator().
+uint32_t IndexOf(AllocatorId allocator, const hbmprof::Snapshot& snapshot) {
+  const auto index = static_cast<uint32_t>(allocator);
+  return index < snapshot.allocators.size() ? index : 0;
+}
+
+// Returns the element of `from` (SeparatePools) for a site with this key.
+uint32_t FromOf(const ProfilerImpl& profiler, const SiteKey& key, const hbmprof::Snapshot& snapshot) {
+  return key.from == 0 ? 0 : 1 + IndexOf(profiler.sites().pools().Of(key.from).allocator, snapshot);
+}
+
 // Adds one sample for all sites of a device with the same kind, pool and tags. All have one empty stack.
 void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
@@ -89,11 +100,10 @@ void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
     hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
     sample.kind = key.attributes.kind;
-    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    sample.allocator = IndexOf(key.attributes.allocator, *snapshot);
     sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
     SetValues(totals, &sample);
-    from.push_back(FromOf(profiler, key));
+    from.push_back(FromOf(profiler, key, *snapshot));
   }
   snapshot->stacks.emplace_back();
   SeparatePools(
@@ -120,15 +130,14 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
     sample.kind = key.attributes.kind;
-    sample.allocator = static_cast<uint32_t>(key.attributes.allocator);
-    if (sample.allocator >= snapshot->allocators.size()) sample.allocator = 0;
+    sample.allocator = IndexOf(key.attributes.allocator, *snapshot);
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
     SetValues(totals, &sample);
     sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
-    from.push_back(FromOf(profiler, key));
+    from.push_back(FromOf(profiler, key, *snapshot));
     snapshot->samples.push_back(std::move(sample));
   }
   SeparatePools(
@@ -193,15 +202,10 @@ void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& total
     if (totals[number].peak_bytes_reserved == 0) continue;  // its blocks count as buffers
     const Pool& pool = profiler.sites().pools().Of(static_cast<PoolNumber>(number));
     const uint32_t device = device_index[static_cast<size_t>(pool.device)];
-    const auto allocator = static_cast<size_t>(pool.allocator);
     if (device == UINT32_MAX) continue;
-    std::string name = allocator < snapshot->allocators.size() ? snapshot->allocators[allocator] : "";
+    std::string name = snapshot->allocators[IndexOf(pool.allocator, *snapshot)];
     snapshot->devices[device].pools.push_back(StatsOf(totals[number], std::move(name)));
   }
-}
-
-uint32_t FromOf(const ProfilerImpl& profiler, const SiteKey& key) {
-  return key.from == 0 ? 0 : 1 + static_cast<uint32_t>(profiler.sites().pools().Of(key.from).allocator);
 }
 
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
@@ -233,7 +237,6 @@ DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
   const DeviceProbe probe = probes.Ask(device, space);
-  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
@@ -241,7 +244,6 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   if (number == 0 || IsOff()) return {};
-  pools_.Settle();
   return internal::StatsOf(ledger_.Totals(number), "");
 }
 
@@ -251,7 +253,6 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   std::vector<SiteTotals> sites;
   std::vector<AccountTotals> accounts;
   std::vector<PoolTotals> pools;
-  pools_.Settle();
   if (parts == SnapshotParts::kDevices) {
     ledger_.AllTotals(&accounts, &pools);
   } else {

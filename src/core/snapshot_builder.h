@@ -29,8 +29,6 @@ PoolStats StatsOf(const PoolTotals& totals, std::string name);
 // DeviceId.
 void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& totals,
               const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot);
-// Returns the element of RecordingTables::site_pools for a site with this key (SeparatePools).
-uint32_t FromOf(const ProfilerImpl& profiler, const SiteKey& key);
 
 }  // namespace hbmprof::internal
 

@@ -13,6 +13,7 @@
 #include "hbmprof/tag.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/snapshot_builder.h"
 #include "tests/support/pools_model.h"
 #include "tests/support/sanitized.h"
 
@@ -328,6 +329,22 @@ TEST_F(PoolsTest, BlocksWithoutTheirSegmentsAreInAWarning) {
   EXPECT_THAT(profiler_.TakeSnapshot().warnings, IsEmpty());
 }
 
+TEST_F(PoolsTest, AllocatorsThatWereNotNamed) {
+  const Pool one = {kDefaultDevice, AllocatorId{100}};
+  const Pool other = {kDefaultDevice, AllocatorId{101}};
+  ASSERT_TRUE(Segment(one, 0, 10));
+  ASSERT_TRUE(Block(one, 0, 4));
+  ASSERT_TRUE(Segment(other, 0, 4));
+  ASSERT_TRUE(Block(other, 1, 1));
+  ExpectInUse(10, 9);
+  for (const internal::SnapshotParts parts : {internal::SnapshotParts::kAll, internal::SnapshotParts::kSums}) {
+    const Snapshot snapshot = internal::SnapshotOf(profiler_, parts);
+    EXPECT_EQ(snapshot.devices[0].spaces[0].idle_bytes, 9 * kMiB);
+    for (const PoolStats& pool : snapshot.devices[0].pools) EXPECT_EQ(pool.name, "");
+    EXPECT_THAT(snapshot.warnings, IsEmpty());
+  }
+}
+
 // --- Segments that end while blocks in them are live ----------------------------------------------------------------
 
 class EndedSegmentTest : public PoolsTest {
@@ -342,7 +359,12 @@ class EndedSegmentTest : public PoolsTest {
     ASSERT_EQ(End(0), 10);
     ASSERT_EQ(Live(), 3) << "the block is still there";
   }
-  int64_t Live() { return Impl().ledger().CountLive(); }
+  // The records in the live table, also those that are to end before totals are read.
+  int64_t Live() {
+    int64_t count = 0;
+    Impl().live().ForEach([&](uint64_t, const internal::LiveRecord&) { ++count; });
+    return count;
+  }
 };
 
 TEST_F(EndedSegmentTest, AtOnceIfThePoolHasMoreAllocatedThanReserved) {

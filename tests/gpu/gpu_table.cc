@@ -190,7 +190,7 @@ void PyTorch() {
   }
   const int64_t pool = result.Figure("pool");
   ExpectEqual("PyTorch: reserved bytes", reserved, pool, "memory_reserved() counts the segments");
-  ExpectEqual("PyTorch: allocated bytes", allocated, pool - result.Figure("reserved"),
+  ExpectEqual("PyTorch: allocated bytes", allocated, pool - result.Figure("idle"),
               "memory_allocated() counts the blocks");
   ExpectEqual("PyTorch: blocks", blocks, result.view.Sum("inuse_objects", IsTorchBlock), "each block is recorded once");
 }

@@ -560,8 +560,9 @@ TEST(InjectTest, CallsReachDriverOnceWithoutHostMemory) {
     const ProfileView view = injected.View();
     const int64_t lost = std::stoll(view.Comment("tracker", "dropped_records"));
     EXPECT_LE(lost, reached ? 1 : 0);
-    // Memory that another graph frees stays if the node of that graph could not be recorded.
-    EXPECT_THAT(view.Sum("inuse_space"), ::testing::AnyOf(0, lost * kMiB));
+    // Memory that another graph frees stays if the node of that graph could not be recorded. Memory of a context that
+    // is reset stays if there is no list of the records that survive.
+    EXPECT_THAT(view.Sum("inuse_space"), ::testing::AnyOf(0, lost * kMiB, lost * 1000));
     EXPECT_TRUE(lost > 0 || view.Comment("tracker", "foreign_frees") == "0") << "what was recorded was found again";
     dropped += lost;
   }

@@ -56,15 +56,16 @@ static void RunText(const char* text) {
   assert(run(text, NULL) == 0);
 }
 
-static void* CallFromThread(void* unused) {
-  (void)unused;
+static void* CallFromThread(void* round) {
+  char text[32];
+  snprintf(text, sizeof(text), "from_thread_%d()", *(const int*)round);
   int (*ensure)(void) = Find("PyGILState_Ensure");
   void (*release)(int) = Find("PyGILState_Release");
   EnterDevice();
   Allocate(30001);
   for (int i = 0; i < 40; ++i) {
     const int state = ensure();
-    RunText("from_thread()");
+    RunText(text);
     release(state);
   }
   Allocate(30002);
@@ -81,15 +82,15 @@ static void StartAndEnd(int round) {
   snprintf(text, sizeof(text),
            "def in_round_%d():\n"
            "    allocate(%d)\n"
-           "def from_thread():\n"
+           "def from_thread_%d():\n"
            "    allocate(%d)\n"
            "for _ in range(40):\n"
            "    in_round_%d()\n",
-           round, 31000 + round, 32000 + round, round);
+           round, 31000 + round, round, 32000 + round, round);
   RunText(text);
   void* saved = ((void* (*)(void))Find("PyEval_SaveThread"))();
   pthread_t thread;
-  assert(pthread_create(&thread, NULL, CallFromThread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+  assert(pthread_create(&thread, NULL, CallFromThread, &round) == 0 && pthread_join(thread, NULL) == 0);
   ((void (*)(void*))Find("PyEval_RestoreThread"))(saved);
   assert(((int (*)(void))Find("Py_FinalizeEx"))() == 0);
   Allocate(33000);

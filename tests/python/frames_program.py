@@ -231,17 +231,24 @@ def signals():
     signal.raise_signal(signal.SIGUSR1)
 
 
-def in_thread(size):
-    allocate(size)
+def in_thread(number):
+    if number == 0:
+        allocate(11000)
+    elif number == 1:
+        allocate(11001)
+    elif number == 2:
+        allocate(11002)
+    else:
+        allocate(11003)
 
 
 def threads(rounds):
-    def work(size):
+    def work(number):
         enter_device()
         for _ in range(rounds):
-            in_thread(size)
+            in_thread(number)
 
-    all_threads = [threading.Thread(target=work, args=(11000 + i,)) for i in range(4)]
+    all_threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for thread in all_threads:
         thread.start()
     for thread in all_threads:

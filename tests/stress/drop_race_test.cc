@@ -11,7 +11,9 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
+#include "src/core/joined/injected.h"
 #include "src/core/ledger/trace.h"
+#include "src/core/snapshot_builder.h"
 
 namespace hbmprof {
 namespace {
@@ -179,6 +181,52 @@ TEST_F(DropRaceTest, WhileASegmentEnds) {
     EXPECT_LE(profiler_.Stats(device_).num_live, 1);
     EXPECT_EQ(profiler_.TakeSnapshot().warnings.size(), 0u);
     ExpectSound();
+  }
+}
+
+// A segment with a live block ends just before totals are read, while the pool has another segment: so nothing but the
+// reading ends the block.
+TEST_F(DropRaceTest, WhenASegmentEndsBeforeTotalsAreReadItsBlocksHaveEnded) {
+  const std::function<int64_t()> readings[] = {
+      [&] { return profiler_.Stats(device_).num_live - 1; },
+      [&] { return internal::ProfilerAccess::ImplOf(profiler_).StatsOf(pool_).bytes_allocated; },
+      [&] { return profiler_.GetTrackerStats().live_records - 1; },
+      [&] {
+        return internal::SnapshotOf(profiler_, internal::SnapshotParts::kDevices).devices[0].spaces[0].num_live - 1;
+      },
+      [&] {
+        int64_t bytes = 0;
+        for (const Snapshot::Sample& sample : profiler_.TakeSnapshot().samples) {
+          if (sample.kind != MemoryKind::kPool) bytes += sample.inuse_bytes;
+        }
+        return bytes;
+      },
+      [&] {
+        profiler_.ResetPeak(device_);
+        return internal::ProfilerAccess::ImplOf(profiler_).StatsOf(pool_).peak_bytes_allocated;
+      },
+      [&] {
+        // As a recording does at its start and at its end.
+        std::vector<internal::SiteTotals> sites;
+        std::vector<internal::AccountTotals> accounts;
+        std::vector<internal::PoolTotals> pools;
+        int64_t instant = 0;
+        internal::ProfilerAccess::ImplOf(profiler_).ledger().Snapshot(&sites, &accounts, &pools, &instant);
+        return pools[1].bytes_allocated;
+      },
+  };
+  const BufferId other(kAddress.value() + kSegment);
+  int number = 0;
+  for (const std::function<int64_t()>& read : readings) {
+    SCOPED_TRACE(number++);
+    profiler_.RecordSegment(pool_, kAddress, kSegment);
+    profiler_.RecordSegment(pool_, other, kSegment);
+    profiler_.RecordBlock(pool_, kBlockAddress, kBlock);
+    int64_t found = 0;
+    Force(
+        internal::EventStep::kTotals, [&] { found = read(); }, [&] { profiler_.RecordFree(kAddress); });
+    EXPECT_EQ(found, 0);
+    profiler_.DropDevice(device_);
   }
 }
 

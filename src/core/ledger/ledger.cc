@@ -39,6 +39,16 @@ void Ledger::LockAll() const {
   ForEachShard([](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Lock(); });
 }
 
+void Ledger::LockAllSettled() const {
+  for (;;) {
+    TraceStep(EventStep::kTotals);
+    LockAll();
+    if (settler_ == nullptr || !settler_->IsDue()) return;
+    UnlockAll();
+    settler_->Settle();
+  }
+}
+
 void Ledger::UnlockAll() const {
   ForEachShard([](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Unlock(); });
   all_lock_.Unlock();
@@ -277,14 +287,14 @@ void Ledger::ForEachPoolOf(AccountId account, const Visit& visit) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  LockAll();
+  LockAllSettled();
   const AccountTotals totals = SumOf(account);
   UnlockAll();
   return totals;
 }
 
 PoolTotals Ledger::Totals(PoolNumber pool) const {
-  LockAll();
+  LockAllSettled();
   const PoolTotals totals = SumOfPool(pool);
   UnlockAll();
   return totals;
@@ -293,7 +303,7 @@ PoolTotals Ledger::Totals(PoolNumber pool) const {
 void Ledger::AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const {
   accounts->assign(kAccounts, {});
   pools->assign(kMaxPools + 1, {});
-  LockAll();
+  LockAllSettled();
   ReadTotals(accounts, pools);
   UnlockAll();
 }
@@ -307,7 +317,7 @@ void Ledger::ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTo
 
 int64_t Ledger::CountLive() const {
   int64_t live = 0;
-  LockAll();
+  LockAllSettled();
   for (AccountId account = 0; account < kAccounts; ++account) live += SumOf(account).num_live;
   UnlockAll();
   return live;
@@ -350,7 +360,7 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
       SpinLockHolder hold(reading.lock);
       reading.changed.assign(sites->size(), {});
     }
-    LockAll();
+    LockAllSettled();
     count = sites_.size();
     if (count <= sites->size()) break;
     UnlockAll();
@@ -399,7 +409,7 @@ void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals
 }
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  LockAll();
+  LockAllSettled();
   const int64_t time =
       SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
   const auto reset = [&](BookId book) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -480,7 +490,7 @@ void Ledger::MarkInstant(int64_t* instant, const EventLog::Mode* mode) const ABS
 
 int64_t Ledger::SetLogMode(EventLog::Mode mode) {
   int64_t instant = 0;
-  LockAll();
+  LockAllSettled();
   MarkInstant(&instant, &mode);
   UnlockAll();
   return instant;

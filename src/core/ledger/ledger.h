@@ -39,8 +39,9 @@
 //    no memory for it, the event changes the cell of another shard, under all shards' locks. Some shard has the cells
 //    of every site that was made (MakeCells).
 // 6. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
-// 7. Locks are taken in this order: reading_lock_, all_lock_, shards by number. No lock is taken under Reading::lock or
-//    those of the EventLog and of FreedAges. src/README.md has the order with the locks of the other tables.
+// 7. Locks are taken in this order: reading_lock_, the settler's, all_lock_, shards by number. No lock is taken under
+//    Reading::lock or those of the EventLog and of FreedAges. src/README.md has the order with the locks of the other
+//    tables.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
 // locks. A snapshot, a reset of the peak and an event that makes a peak hold the locks of all shards while they read
@@ -130,6 +131,21 @@ class Ledger {
   // to 64: see live_records().
   Ledger(const SiteTable& sites, int flush_every);
   ~Ledger();
+
+  // What must be done before totals are read. Its functions are called by several threads at once.
+  class Settler {
+   public:
+    // Returns whether Settle must be called. Called with the locks of all shards.
+    virtual bool IsDue() const = 0;
+    // Enters events of the ledger. Called with the lock of no shard.
+    virtual void Settle() = 0;
+
+   protected:
+    ~Settler() = default;
+  };
+  // All functions below that read totals, reset peaks or set the log's mode do so at an instant at which `settler` is
+  // not due. To be called before the first event. `settler` must exist until the last one.
+  void SetSettler(Settler* settler) { settler_ = settler; }
 
   // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
   // true, every event of the site can be entered.
@@ -438,7 +454,7 @@ class Ledger {
   size_t ChunkCount() const { return ((sites_.capacity() - 1) >> kChunkBits) + 1; }
   // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
   size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
-  // The functions from here to SumOf, except LockAll, need all locks.
+  // The functions from here to SumOf, except LockAll and LockAllSettled, need all locks.
 
   // Distributes the headroom so that `own` can take `bytes` from it, which is above 0. Sets `*sum` to the book's sum
   // including `bytes`. Returns true if that is a new peak: then the caller must call BeginPeak.
@@ -448,6 +464,8 @@ class Ledger {
   void BeginPeak(BookId book, int64_t bytes, int64_t time, uint64_t id);
   void BeginEpoch() const;
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // LockAll at an instant at which the settler is not due.
+  void LockAllSettled() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
   PoolTotals SumOfPool(PoolNumber pool) const;
@@ -470,6 +488,7 @@ class Ledger {
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
   const int flush_every_;
+  Settler* settler_ = nullptr;
   Shard* shards_;                 // kShards of them
   std::atomic<uint8_t>* chunks_;  // bit s: shard s has the cells of the chunk
   static_assert(kShards <= 8, "a chunk has a bit for each shard");

@@ -11,6 +11,7 @@ namespace hbmprof::internal {
 // Points between the steps of an event. At these points a test can make another thread act.
 enum class EventStep : uint8_t {
   kSiteFound,  // the site of an allocation is known, and nothing is recorded
+  kTotals,     // the ledger is about to lock all shards in order to read totals
 };
 #ifdef HBMPROF_TRACE_LEDGER
 // Defined by the tests. TraceLedger is called once per event that the ledger enters, with the id of its record and with

@@ -18,8 +18,8 @@
 // the whole live table, so it is not made at once, but before the blocks can be seen or confused with others:
 // 1. if the pool has more allocated than reserved after the end, or if there are too many ended ranges
 // 2. before a segment begins to exist
-// 3. before an event that may raise a peak, and before ResetPeak (Settle)
-// 4. before a snapshot (Settle)
+// 3. before an event that may raise a peak
+// 4. before totals are read or peaks are reset (Ledger::Settler)
 //
 // Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the
 // lock of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
@@ -44,12 +44,16 @@
 
 namespace hbmprof::internal {
 
-class Pools {
+class Pools final : private Ledger::Settler {
   using Scope = Ledger::Scope;
   using Event = Ledger::Event;
 
  public:
-  Pools(SiteTable& sites, LiveTable& live, Ledger& ledger) : sites_(sites), live_(live), ledger_(ledger) {}
+  Pools(SiteTable& sites, LiveTable& live, Ledger& ledger) : sites_(sites), live_(live), ledger_(ledger) {
+    ledger.SetSettler(this);
+  }
+  Pools(const Pools&) = delete;
+  Pools& operator=(const Pools&) = delete;
 
   // Returns whether an id in the live table is that of a block, also of one that has become a segment.
   static bool IsBlockId(uint64_t id) { return (id & kBlockBit) != 0; }
@@ -123,10 +127,6 @@ class Pools {
   // Ends all records of a device, except those of the allocator `survivor` and of the ids in `kept`, which is sorted.
   // What pools have handed out always ends.
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept);
-  // Ends the records in ended ranges. To be called before totals are read.
-  void Settle() {
-    if (HasEnded()) CheckEnded();
-  }
 
  private:
   // The highest bit is 0 in all addresses and in all handles of the backends.
@@ -161,6 +161,11 @@ class Pools {
   // If `record` was a segment, of which `kept_bytes` bytes are left, keeps the rest of its addresses as an ended range.
   // `event` holds all locks.
   void KeepEnded(const Event& event, uint64_t id, const LiveRecord& record, int64_t kept_bytes);
+  bool IsDue() const override { return HasEnded(); }
+  // Ends the records in ended ranges.
+  void Settle() override {
+    if (HasEnded()) CheckEnded();
+  }
   bool HasEnded() const { return ended_count_.load(std::memory_order_acquire) != 0; }
   // Checks all ended ranges. Waits for a check by another thread.
   [[gnu::noinline]] void CheckEnded();
