@@ -56,7 +56,7 @@ TEST_F(AdapterExampleTest, CubShowsBlocksAndIdleMemory) {
   EXPECT_EQ(out_, "in use " + std::to_string(6 * kMiB + 256 * kKiB) + " B, idle in the pool " +
                       std::to_string(256 * kKiB) + " B\n");
   EXPECT_EQ(sums_["AllocateKeys/device"], 6 * kMiB);
-  EXPECT_EQ(sums_["AllocateScratch/pool"], 256 * kKiB);
+  EXPECT_EQ(sums_["[idle memory of cub]/pool"], 256 * kKiB);
   EXPECT_EQ(allocators_.count("cub"), 1u);
 }
 

@@ -87,9 +87,9 @@ TEST_P(Viewer, TopShowsInUseByFunction) {
   EXPECT_EQ(TopLine(listing, "app::LoadWeights"), "2097152B 2097152B");
   EXPECT_EQ(TopLine(listing, "app::Decode"), "393216B 393216B");
   EXPECT_EQ(TopLine(listing, "app::Server::Run"), "0 393216B");
-  EXPECT_EQ(TopLine(listing, "libclosed.so.1+0x5677"), "3801088B 3801088B");
+  EXPECT_EQ(TopLine(listing, "[idle memory of bfc]"), "3801088B 3801088B");
   EXPECT_EQ(TopLine(listing, "[no stack]"), "4096B 4096B");
-  EXPECT_EQ(TopLine(listing, "main"), "0 6291456B");
+  EXPECT_EQ(TopLine(listing, "main"), "0 2490368B");
 }
 
 TEST_P(Viewer, TopBeginsWithTheComments) {

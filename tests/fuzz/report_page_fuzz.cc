@@ -169,7 +169,7 @@ class Generator {
       return code;
     };
     maker.Comment("device " + coded(text(60)) + " space=" + coded(text(61)) +
-                  " in_use=5 peak=6 limit=10 unaccounted=1 pool=4 reserved=2 largest_free_block=1 driver_in_use=3 " +
+                  " in_use=5 peak=6 limit=10 unaccounted=1 pool=4 idle=2 largest_free_block=1 driver_in_use=3 " +
                   coded(text(62)) + "=" + coded(text(63)));
     maker.Comment("device " + text(64) + " name=7 space=8 in_use=" + text(65));
     maker.Comment("tracker dropped_records=3 dropped_bytes=4 x=" + text(66));

@@ -127,8 +127,8 @@ def main():
   write("outside", snapshot(block=dict(BLOCK, address=0x10)), "lies outside of the segment")
   write("overlong", snapshot(segment={"blocks": [dict(BLOCK, address=0x1200)]}), "lies outside of the segment")
   pieces = [dict(EVENT, action="segment_map", addr=(1 << 40) + 512 * i) for i in range(20_000)]
-  whole = dict(EVENT, addr=1 << 40, size=512 * len(pieces))
-  write("pieces_under_blocks", {"segments": [], "device_traces": [pieces + [whole] * 10_000]}, "overlap too often")
+  whole = dict(EVENT, action="segment_map", addr=1 << 40, size=512 * len(pieces))
+  write("pieces_mapped_again", {"segments": [], "device_traces": [pieces + [whole] * 10_000]}, "overlap too often")
   write("no_action", snapshot(event={"addr": 1, "size": 2}), "'device_traces' of the snapshot is not")
 
   # What a correct file may have.

@@ -10,9 +10,8 @@ import struct
 import sys
 import zlib
 
-KINDS = ("alloc", "free", "charge", "move_from", "move_to", "failed", "tags", "reset_peak", "mark")
-FREE, CHARGE, FAILED = 1, 2, 5
-WITH_BUFFER = {0, 1, 3, 4}
+KINDS = ("alloc", "free", "move_from", "move_to", "failed", "tags", "reset_peak", "mark")
+MOVE_TO, FAILED = 3, 4
 
 
 class Bytes:
@@ -43,7 +42,7 @@ class Bytes:
 
 
 def read_tables(contents, sites, threads):
-  """Adds the kind of each site, and the id of each thread. Returns the start time, if given."""
+  """Adds whether each site has a pool, and the id of each thread. Returns the start time, if given."""
   block = Bytes(contents)
   start = None
   while block.at < len(contents):
@@ -52,13 +51,12 @@ def read_tables(contents, sites, threads):
       start = elements.signed()
     for _ in range(count):
       if section == 7:
-        kind = elements.varint()
+        sites.append(elements.varint() != 0)
         for _ in range(4):
           elements.varint()
         for _ in range(2 * elements.varint()):
           elements.text()
-        sites.append(kind)
-        for _ in range(6):
+        for _ in range(8):
           elements.signed()
       elif section == 10:
         threads.append(elements.signed())
@@ -77,33 +75,29 @@ def read_run(block, sites):
     columns.append(Bytes(block.data, block.at))
     block.at += size
   times, site_numbers, ids, all_bytes, threads = columns
-  last_ids = [0, 0, 0]
+  last_ids = [0, 0]
   last_sizes = [0] * 128
   thread = 0
-  last = None
   events = []
   for flag in flags:
     kind = flag & 15
     if flag & 128:
       time += times.varint()
     site = site_numbers.varint() - 1 if kind <= FAILED else -1
-    if kind in WITH_BUFFER:
-      site_kind = sites[site]
-      buffer = last_ids[site_kind] = (last_ids[site_kind] + (ids.signed() << shift)) % 2**64
+    if kind <= MOVE_TO:
+      has_pool = sites[site]
+      buffer = last_ids[has_pool] = (last_ids[has_pool] + (ids.signed() << shift)) % 2**64
     else:
-      buffer = 0 if kind == CHARGE else ids.varint()
+      buffer = ids.varint()
     if flag & 64:
       size = all_bytes.signed()
-    elif kind == CHARGE:
-      size = 0 if last is None or not last[6] else -last[2] if last[1] == FREE else last[2]
     else:
       size = last_sizes[site % 128] if site >= 0 else 0
-    if site >= 0 and kind != CHARGE:
+    if site >= 0:
       last_sizes[site % 128] = size
     if flag & 32:
       thread = threads.varint()
-    last = (time, kind, size, buffer, thread, site, bool(flag & 16))
-    events.append(last)
+    events.append((time, kind, size, buffer, thread, site, bool(flag & 16)))
   return events
 
 
@@ -157,7 +151,7 @@ def main():
     runs = []
     while held and held[0][0] <= flushed:
       for time, event, size, buffer, thread, site, _ in heapq.heappop(held)[3]:
-        shown_id = hex(buffer) if event in WITH_BUFFER else ""
+        shown_id = hex(buffer) if event <= MOVE_TO else ""
         out.write(f"{time - start},{KINDS[event]},{size if event <= FAILED else ''},{shown_id},{threads[thread]},"
                   f"{site if site >= 0 else ''}\n")
 

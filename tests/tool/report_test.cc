@@ -394,7 +394,7 @@ TEST_F(Report, VerdictNamesLimitIdlePoolsAndFragmentation) {
   for (int dump = 0; dump < 3; ++dump) {
     ProfileMaker maker = ServerDump(dump);
     maker.Comment("device GPU:1 space=device in_use=" + std::to_string((10 + 5 * dump) << 16) +
-                  " peak=1310720 limit=11796480 pool=8388608 reserved=2097152 driver_in_use=2097152 "
+                  " peak=1310720 limit=11796480 pool=8388608 idle=2097152 driver_in_use=2097152 "
                   "largest_free_block=1048576");
     paths.push_back(dir_ + "/" + std::to_string(dump) + ".pb.gz");
     maker.Write(paths.back());

@@ -62,10 +62,8 @@ void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
 }
 
 void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree) {
-  arguments.add_option(
-      "-t,--type", options.type,
-      "Sample type, such as peak_space, or pool_peak_space: blocks of pools (tensors) at their peak (default: the "
-      "profile's own)");
+  arguments.add_option("-t,--type", options.type,
+                       "Sample type, such as peak_space or pool_peak_space (default: the profile's own)");
   arguments
       .add_option("-b,--by", options.by, "Make rows by function, line or file, and by label keys: device,kind,library")
       ->delimiter(',')
