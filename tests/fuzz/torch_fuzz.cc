@@ -35,7 +35,7 @@ void Read(const std::string& path) {
     int64_t sum = 0;
     for (uint32_t site = 0; site < reader.tables().sites.size(); ++site) {
       Require(state.site_bytes(site) >= 0);
-      sum += state.site_bytes(site);
+      if (!reader.tables().IsOfPool(site)) sum += state.site_bytes(site);
     }
     int64_t in_use = 0;
     for (size_t account = 0; account < state.account_count(); ++account) in_use += state.bytes_in_use(account);
