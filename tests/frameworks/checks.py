@@ -92,7 +92,8 @@ def frames_of_a_deep_stack(session):
 def lines_of_the_program(session):
     """GPT-2's memory belongs to lines of the program, not to transformers, which is a package."""
     _, moment = session.profiles("GPT-2-KV-cache")
-    others = [row["name"] for row in session.top(moment)["rows"] if row["flat"] and "/programs/" not in row["where"]]
+    rows = session.top("-w", "kind=device", moment)["rows"]
+    others = [row["name"] for row in rows if row["flat"] and "/programs/" not in row["where"]]
     return f"rows of others: {others}" if others else None
 
 
@@ -191,7 +192,7 @@ def kernel_code(session):
     """The default table marks kernel code."""
     _, moment = session.profiles("MLP-Adam")
     wanted = {row["name"] for row in session.top("-w", "kind=executable", moment)["rows"] if row["flat"]}
-    marked = set(re.findall(r"%  (\S.*) \(kernel code\) ", session.command("top", "-n", "0", moment)))
+    marked = set(re.findall(r"%  ([^%\n]*) \(kernel code\) ", session.command("top", "-n", "0", moment)))
     return None if marked == wanted and wanted else f"{marked} are marked, not {wanted}"
 
 
