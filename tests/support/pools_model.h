@@ -529,7 +529,7 @@ class RandomPools {
         Any([&](const Key&, const Record& record) { return segments == (record.segment_of != 0); });
     if (key.has_value()) Free(*key);
   }
-  void Free(const Key& key) {
+  void Free(Key key) {
     const Record record = live_.at(key);
     live_.erase(key);
     begin_({PoolOperation::kEnd, key});
