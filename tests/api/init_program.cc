@@ -42,6 +42,7 @@ bool Set(const std::string& argument, hbmprof::DefaultOptions* options) {
 }
 
 [[gnu::noinline]] void Record(int i) {
+  const hbmprof::ScopedTag tag("round", std::to_string(i));  // a site for each round
   hbmprof::Profiler::Default().RecordAlloc(&memory[i], static_cast<size_t>(1000 * (i + 1)));
   asm volatile("");
 }

@@ -18,7 +18,8 @@ namespace hbmprof::internal {
 
 void PrepareCudaTracking() {}
 void CudaTrackingStarts() {}
-bool CudaCallIsTracked() { return true; }
+void CudaCallIsTracked() {}
+void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
