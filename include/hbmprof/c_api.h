@@ -245,22 +245,24 @@ void hbmprof_drop_device(int device);
 
 /* Records that the `bytes` bytes from `address` are a segment. If `address` names a live buffer, for example one that a
  * wrapper has recorded, that buffer becomes the segment and keeps its call stack, tags, size and device. So does a live
- * block of another pool that begins at `address`. Record a segment before its blocks. */
+ * block of another pool that begins at `address`. Record a segment before its blocks. Returns 1 if there is a segment
+ * of the pool at `address` now, else 0: see Profiler::RecordSegment in profiler.h. */
 int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes)
     HBMPROF_NOT_READ_(1);
 
 /* Ends the pool's segment at `address`. A segment that was a block becomes a block of the outer pool again. A segment
- * ends also with hbmprof_record_free() of its address. */
+ * ends also with hbmprof_record_free() of its address. Returns 1 if there was such a segment, else 0. */
 int hbmprof_record_segment_free(const void* address, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
 /* Records that the pool handed out the `bytes` bytes from `address`, with the calling thread's call stack and tags. A
- * block may begin where its segment begins. */
+ * block may begin where its segment begins. Returns 1 if the block was recorded, else 0. */
 int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
-/* Removes the record of the pool's block at `address`. */
+/* Removes the record of the pool's block at `address`. Returns 1 if there was one, else 0. */
 int hbmprof_record_block_free(const void* address, const hbmprof_attributes* attributes) HBMPROF_NOT_READ_(1);
 
-/* Gives the pool's block at `address` another size, like hbmprof_record_resize(). */
+/* Gives the pool's block at `address` another size, like hbmprof_record_resize(). Returns 1 if there is such a block,
+ * else 0. */
 int hbmprof_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes)
     HBMPROF_NOT_READ_(1);
 

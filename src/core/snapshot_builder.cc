@@ -7,7 +7,6 @@
 #include <iterator>
 #include <map>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
