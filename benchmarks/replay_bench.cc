@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/call_chain.h"
 #include "hbmprof/profiler.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
 
 namespace hbmprof::benchmarks {
 namespace {

@@ -48,8 +48,7 @@ endif()
 # that are local to a source can occur in more than one folder. Sources that have compile options of their own are
 # compiled alone. So are these: each defines a local name that another source of its folder also defines, or a class
 # whose members have local types.
-set(HBMPROF_COMPILED_ALONE exit_writer.cc interpreter.cc recorder.cc recording_tables.cc runtime_stream_per_thread.cc
-  simulated_device.cc)
+set(HBMPROF_COMPILED_ALONE exit_writer.cc interpreter.cc recorder.cc runtime_stream_per_thread.cc tables.cc)
 function(hbmprof_unite_folders target)
   get_target_property(_sources ${target} SOURCES)
   foreach(_source IN LISTS _sources)

@@ -11,7 +11,7 @@
 //   MyAllocator memory;
 //   hbmprof::TrackingAllocator allocator(memory, "weights");   // use this one from here on
 //
-// simulated_device.h and cuda.h have allocators that are ready to use.
+// simulated_device.h and cuda.h have allocators that are ready to use, each in a library of its own.
 #ifndef HBMPROF_DEVICE_ALLOCATOR_H_
 #define HBMPROF_DEVICE_ALLOCATOR_H_
 
@@ -45,8 +45,8 @@ class DeviceAllocator {
   // Like Allocate and Free, but in the order of `stream`: work that is queued on it after AllocateAsync may use the
   // buffer, and work that is queued on it after FreeAsync may reuse its memory. Errors are as above. The default
   // implementations call Allocate and Free.
-  virtual absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream);
-  virtual absl::Status FreeAsync(void* ptr, StreamId stream);
+  virtual absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId /*stream*/) { return Allocate(bytes); }
+  virtual absl::Status FreeAsync(void* ptr, StreamId /*stream*/) { return Free(ptr); }
 
   // These functions describe the buffers. device_name is the name of their device, which becomes the label `device`
   // (allocation.h). kind is their kind. Probe returns the device's own numbers (Profiler::SetDeviceProbe).

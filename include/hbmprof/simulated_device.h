@@ -1,5 +1,6 @@
 // SimulatedDevice: a device that is made of host memory. It behaves like a real one: it has a capacity, an alignment,
-// streams and fragmentation, and it can run out of memory. Use it where there is no accelerator, and in tests.
+// streams and fragmentation, and it can run out of memory. Use it where there is no accelerator, and in tests. It is a
+// library of its own, hbmprof::simulated, which a program links beside hbmprof::hbmprof.
 //
 //   absl::StatusOr<std::unique_ptr<hbmprof::SimulatedDevice>> device = hbmprof::SimulatedDevice::Create({});
 //   if (!device.ok()) return device.status();

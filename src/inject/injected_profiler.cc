@@ -19,7 +19,6 @@
 #include "hbmprof/recording.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/recorder.h"
 #include "src/backends/cuda/driver/driver_ranges.h"
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
@@ -32,6 +31,7 @@
 #include "src/core/tables/site_table.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/frameworks/driver_blocks.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
 namespace {

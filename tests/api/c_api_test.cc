@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "src/base/message.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/temporary_directory.h"

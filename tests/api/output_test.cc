@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/hbmprof.h"
 #include "src/api/output/output_file.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"

@@ -11,8 +11,8 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 
 version=$(sed -nE 's/^#define HBMPROF_VERSION_(MAJOR|MINOR|PATCH) //p' "$prefix/include/hbmprof/version.h" | paste -sd.)
 [[ $(pkg-config --modversion hbmprof) == "$version" ]]
-read -ra shared <<<"$(pkg-config --cflags --libs hbmprof)"
-read -ra static <<<"$(pkg-config --static --cflags --libs hbmprof)"
+read -ra shared <<<"$(pkg-config --cflags --libs hbmprof-simulated)"
+read -ra static <<<"$(pkg-config --static --cflags --libs hbmprof-simulated)"
 shared+=("-Wl,-rpath,$(pkg-config --variable=libdir hbmprof)")
 
 gcc -std=c99 -O2 -Wall -Wextra -Werror "$project/main.c" -o c_shared "${shared[@]}"

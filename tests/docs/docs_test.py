@@ -505,7 +505,7 @@ class Test(Pages):
       if block.file:
         # Compiled in the folder in which the reader has it, so that its lines have that path.
         lists += (f"add_executable({name} {path})\ntarget_compile_options({name} PRIVATE -g)\n"
-                  f"target_link_libraries({name} PRIVATE hbmprof::hbmprof)\n")
+                  f"target_link_libraries({name} PRIVATE hbmprof::hbmprof hbmprof::simulated)\n")
         programs.append((name, os.path.splitext(path)[0]))
         self.snippets += 1
         continue
@@ -518,7 +518,7 @@ class Test(Pages):
           rest = "".join("\n" if line.startswith("#include") else line + "\n" for line in block.lines)
           file.write(f'{includes}#include "tests/docs/readers_program.h"\nint main() {{\n'
                      f'#line {block.line + 1} "{block.page}"\n{rest}}}\n')
-      libraries = ["hbmprof::hbmprof"]
+      libraries = ["hbmprof::hbmprof", "hbmprof::simulated"]
       if "<hbmprof/cuda.h>" in text:
         libraries += ["hbmprof::cuda", "CUDA::cudart_static"]
       if "<hbmprof/adapters/" in text:

@@ -14,8 +14,9 @@
 #include <string_view>
 
 #include "hbmprof/pprof.h"
-#include "src/export/recording.h"
-#include "src/export/recording_format.h"
+#include "src/recording/format.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 
 namespace {
 

@@ -28,10 +28,11 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/api/recording/recorder.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/recording.h"
+#include "src/recording/recorder/recorder.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hbmprof {

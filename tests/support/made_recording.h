@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "src/export/recording.h"
+#include "src/recording/writer.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 
 namespace hbmprof_test {
 

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "src/export/recording.h"
+#include "src/recording/writer.h"
 #include "tests/support/made_recording.h"
 
 namespace hbmprof_test {

@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "src/export/recording.h"
+#include "src/recording/writer.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/sanitized.h"
 #include "tests/tool/profile_maker.h"

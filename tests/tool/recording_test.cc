@@ -1,6 +1,4 @@
 // Recordings on the command line: their moments, `who`, `leaks`, and tables.
-#include "src/export/recording.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "src/recording/writer.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/support/profile_checker.h"

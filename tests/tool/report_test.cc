@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/export/recording.h"
+#include "src/recording/writer.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/tool/profile_maker.h"

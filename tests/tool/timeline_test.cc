@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "hbmprof/pprof.h"
-#include "src/export/recording.h"
+#include "src/recording/writer.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/tool/report_data.h"

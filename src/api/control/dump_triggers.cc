@@ -21,7 +21,6 @@
 #include "src/api/output/kept_profiles.h"
 #include "src/api/output/out_of_memory.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/recorder.h"
 #include "src/base/background_thread.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
@@ -29,6 +28,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -24,7 +24,6 @@
 #include "src/api/output/out_of_memory.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/public/enough_stack.h"
-#include "src/api/recording/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/device_facts.h"
@@ -41,7 +40,8 @@
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 #include "src/export/out_of_memory_report.h"
-#include "src/export/recording.h"
+#include "src/recording/recorder/recorder.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof {
 namespace internal {

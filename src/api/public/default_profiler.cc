@@ -27,7 +27,6 @@
 #include "src/api/output/output_file.h"
 #include "src/api/public/enough_stack.h"
 #include "src/api/recording/capture_range.h"
-#include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
@@ -40,6 +39,7 @@
 #include "src/core/joined/joined.h"
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
 namespace {

@@ -37,7 +37,6 @@ class ProfilerImpl;  // profiler.h only names it
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
-#include "hbmprof/simulated_device.h"
 #include "hbmprof/snapshot.h"
 #include "hbmprof/tag.h"
 #include "hbmprof/version.h"

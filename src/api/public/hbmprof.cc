@@ -6,9 +6,9 @@
 #include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_file.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/fork.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
 

@@ -22,7 +22,6 @@
 #include "src/api/output/output_path.h"
 #include "src/api/public/default_profiler.h"
 #include "src/api/public/enough_stack.h"
-#include "src/api/recording/recorder.h"
 #include "src/base/atomic_file.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
@@ -34,6 +33,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tables/tags.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
 namespace {

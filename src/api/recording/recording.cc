@@ -21,7 +21,6 @@
 #include "src/api/output/file_work.h"
 #include "src/api/output/output_path.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
@@ -35,6 +34,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
 namespace internal {

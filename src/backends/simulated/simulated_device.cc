@@ -7,22 +7,19 @@
 #include <cerrno>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "src/backends/simulated/free_list.h"
-#include "src/base/mutex.h"
 
 namespace hbmprof {
 namespace {
 
 using internal::FreeList;
-using internal::Mutex;
-using internal::MutexLock;
 
 // A reserved range of host memory, unmapped on destruction. A moved-from object owns nothing.
 class Mapping {
@@ -63,7 +60,7 @@ class SimulatedDevice::Arena {
 
   absl::StatusOr<void*> Allocate(size_t requested, std::optional<StreamId> stream) {
     if (requested == 0) return nullptr;
-    MutexLock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     std::optional<uintptr_t> address;
     if (requested <= capacity_) {
       const size_t bytes = RoundUp(requested, alignment_);
@@ -90,7 +87,7 @@ class SimulatedDevice::Arena {
   absl::Status Free(void* ptr, std::optional<StreamId> stream) {
     if (ptr == nullptr) return absl::OkStatus();
     const uintptr_t address = reinterpret_cast<uintptr_t>(ptr);
-    MutexLock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     const auto buffer = live_.find(address);
     if (buffer == live_.end()) {
       const bool ours = address >= base_ && address - base_ < capacity_;
@@ -104,7 +101,7 @@ class SimulatedDevice::Arena {
   }
 
   void Synchronize(StreamId stream) {
-    MutexLock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (auto pending = pending_.find(stream); pending != pending_.end()) {
       pending->second.MoveTo(free_);
       pending_.erase(pending);
@@ -112,12 +109,12 @@ class SimulatedDevice::Arena {
   }
 
   void SynchronizeAll() {
-    MutexLock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     CompleteAll();
   }
 
   Stats GetStats() const {
-    MutexLock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     Stats stats;
     stats.bytes_limit = static_cast<int64_t>(capacity_);
     stats.free_bytes = static_cast<int64_t>(free_.total_bytes());
@@ -138,7 +135,8 @@ class SimulatedDevice::Arena {
   const std::string& name() const { return name_; }
 
  private:
-  void CompleteAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // REQUIRES: mutex_ is held.
+  void CompleteAll() {
     for (auto& [stream, blocks] : pending_) blocks.MoveTo(free_);
     pending_.clear();
   }
@@ -149,12 +147,12 @@ class SimulatedDevice::Arena {
   const size_t capacity_;  // a multiple of alignment_
   const size_t alignment_;
 
-  mutable Mutex mutex_;
-  FreeList free_ ABSL_GUARDED_BY(mutex_);
-  std::map<StreamId, FreeList> pending_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_map<uintptr_t, size_t> live_ ABSL_GUARDED_BY(mutex_);  // address -> bytes, rounded up
-  int64_t num_allocs_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t peak_bytes_in_use_ ABSL_GUARDED_BY(mutex_) = 0;
+  mutable std::mutex mutex_;  // guards all below
+  FreeList free_;
+  std::map<StreamId, FreeList> pending_;
+  std::unordered_map<uintptr_t, size_t> live_;  // address -> bytes, rounded up
+  int64_t num_allocs_ = 0;
+  size_t peak_bytes_in_use_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<SimulatedDevice>> SimulatedDevice::Create(const Options& options) {

@@ -94,7 +94,7 @@ struct InjectedProfiler {
 
   // Receives the bytes of a FoundBuffer. Returns 1 if there is one, 0 if there is none, -1 if the host has no memory.
   int (*find_buffer_at)(BufferId address, Receive* receive, void* argument);
-  // RecordFailure of src/api/recording/recorder.h.
+  // RecordFailure of src/recording/recorder/recorder.h.
   void (*record_failure)(const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes);
   // The functions of recording.h. They return the code of their absl::Status. After an error, `receive` gets its
   // message.

@@ -2,7 +2,8 @@
 #ifndef HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 #define HBMPROF_SRC_TOOL_RECORDING_CURSOR_H_
 
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 #include "src/tool/util/common.h"
 #include "src/tool/util/terminal.h"
 

@@ -31,6 +31,7 @@
 #include "src/base/hash.h"
 #include "src/export/known_code.h"
 #include "src/export/utf8.h"
+#include "src/recording/writer.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/torch/snapshot_contents.h"
 #include "src/tool/torch/snapshot_pickle.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
 
 namespace hbmprof::tool {
 

@@ -1,7 +1,7 @@
 // RecordingSource: makes the tables of a recording from the state of a profiler, and changes the events of the log so
-// that they refer to these tables (src/export/recording.h). Marks: the names of marks.
-#ifndef HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
-#define HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
+// that they refer to these tables (src/recording/recording.h). Marks: the names of marks.
+#ifndef HBMPROF_SRC_RECORDING_RECORDER_SOURCE_H_
+#define HBMPROF_SRC_RECORDING_RECORDER_SOURCE_H_
 
 #include <cstdint>
 #include <deque>
@@ -15,7 +15,7 @@
 #include "src/core/ledger/event_log.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/recording.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof::internal {
 
@@ -113,4 +113,4 @@ void UndoEvent(const SiteTable& sites, const RecordedEvent& event, const Recorde
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_API_RECORDING_RECORDING_SOURCE_H_
+#endif  // HBMPROF_SRC_RECORDING_RECORDER_SOURCE_H_

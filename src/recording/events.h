@@ -1,16 +1,14 @@
 // The events of a recording as bytes. docs/recording.md describes them.
-#ifndef HBMPROF_SRC_EXPORT_RECORDING_EVENTS_H_
-#define HBMPROF_SRC_EXPORT_RECORDING_EVENTS_H_
+#ifndef HBMPROF_SRC_RECORDING_EVENTS_H_
+#define HBMPROF_SRC_RECORDING_EVENTS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "src/core/ledger/recorded_event.h"
-#include "src/export/recording.h"
-#include "src/export/recording_format.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof::internal {
 
@@ -43,6 +41,14 @@ inline bool HasSite(RecordedKind kind) {
 // Returns whether `id` is the id of a buffer. For other kinds, `id` is the number of another element.
 inline bool HasBuffer(RecordedKind kind) { return HasSite(kind) && kind != RecordedKind::kFailed; }
 
+// The bits of the flag byte of an event. The lowest four are the kind.
+inline constexpr uint8_t kKindBits = 0x0F;
+inline constexpr uint8_t kContinued = 0x10;
+inline constexpr uint8_t kOtherThread = 0x20;  // a thread number follows in its column
+inline constexpr uint8_t kOtherBytes = 0x40;   // the bytes are not the predicted ones and follow in their column
+inline constexpr uint8_t kLater = 0x80;  // the time is later than that of the event before, and follows in its column
+static_assert(kRecordedKinds <= kKindBits + 1);
+
 // Writes runs. A run is a sequence of events in order of their times.
 class RunWriter {
  public:
@@ -66,35 +72,12 @@ struct EventLimits {
   size_t marks = 0;
 };
 
+// Returns the numbers of the elements of `tables`.
+EventLimits LimitsOf(const RecordingTables& tables);
+
 // Returns whether the references and the values of an event are valid.
 bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits);
 
-// Reads one run.
-class RunReader {
- public:
-  // Reads the header of a run from `block`, and moves `block` to the end of the run. `block`'s bytes, `sites` and
-  // `limits` must outlive the object.
-  RunReader(ByteReader* block, const std::vector<uint32_t>& sites, const EventLimits& limits);
-
-  // Reads the next event. Returns false at the end of the run, or if the run is damaged.
-  bool Next(RecordedEvent* event);
-  bool is_damaged() const { return is_damaged_; }
-  // The number of events that are not read yet.
-  uint64_t left() const { return left_; }
-
- private:
-  bool Read(RecordedEvent* event);
-
-  EventPrediction prediction_;
-  const EventLimits* limits_;
-  uint64_t left_;
-  int64_t time_;
-  int id_shift_;
-  uint16_t thread_ = 0;
-  bool is_damaged_ = false;
-  ByteReader flags_{{}}, times_{{}}, site_numbers_{{}}, ids_{{}}, bytes_{{}}, threads_{{}};
-};
-
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_EXPORT_RECORDING_EVENTS_H_
+#endif  // HBMPROF_SRC_RECORDING_EVENTS_H_

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/make_recording.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "src/api/recording/recorder.h"
+#include "src/recording/recorder/recorder.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -19,8 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/api/public/default_profiler.h"
-#include "src/api/recording/recording_source.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
@@ -31,7 +29,8 @@
 #include "src/base/thread_state.h"
 #include "src/core/joined/joined.h"
 #include "src/core/tables/tags.h"
-#include "src/export/recording.h"
+#include "src/recording/recorder/source.h"
+#include "src/recording/writer.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -668,7 +667,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
 
 absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
                            bool must_be_new) try {
-  if (!BeginEvent()) return OffStatus();
+  if (!BeginEvent()) return absl::FailedPreconditionError(kOffText);
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
   const ReentryGuard guard;
@@ -678,7 +677,7 @@ absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, cons
 }
 
 absl::Status StopRecorder() try {
-  if (IsOff()) return OffStatus();
+  if (IsOff()) return absl::FailedPreconditionError(kOffText);
   const LogUse use;
   Recorder* const own = recorder.load(std::memory_order_acquire);
   if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
@@ -724,7 +723,7 @@ void StopFlightRecorder() {
 }
 
 absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
-  if (IsOff()) return OffStatus();
+  if (IsOff()) return absl::FailedPreconditionError(kOffText);
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(

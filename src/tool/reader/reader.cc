@@ -1,3 +1,5 @@
+#include "src/tool/reader/reader.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,10 +14,9 @@
 
 #include "src/base/descriptor.h"
 #include "src/base/regular_file.h"
-#include "src/export/recording.h"
-#include "src/export/recording_events.h"
-#include "src/export/recording_format.h"
-#include "src/export/recording_tables.h"
+#include "src/recording/events.h"
+#include "src/recording/format.h"
+#include "src/tool/reader/blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -427,6 +428,10 @@ bool FileRecordingReader::Next(RecordedEvent* event) {
 }
 
 }  // namespace
+
+bool IsRecording(std::string_view first_bytes) {
+  return first_bytes.substr(0, kRecordingMagic.size()) == kRecordingMagic;
+}
 
 absl::StatusOr<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
   const int descriptor = OpenRegularFile(path.c_str(), O_RDONLY);

@@ -1,5 +1,5 @@
 // Recordings of Profiler::Default() through the public functions, read back from their files.
-#include "src/api/recording/recorder.h"
+#include "src/recording/recorder/recorder.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -29,7 +29,8 @@
 #include "src/api/control/live.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/recording.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 

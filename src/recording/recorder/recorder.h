@@ -1,7 +1,7 @@
 // StartRecorder and the functions after it: write the event log of a profiler to a recording. StartFlightRecorder and
 // the functions after it: keep the last events in memory.
-#ifndef HBMPROF_SRC_API_RECORDING_RECORDER_H_
-#define HBMPROF_SRC_API_RECORDING_RECORDER_H_
+#ifndef HBMPROF_SRC_RECORDING_RECORDER_RECORDER_H_
+#define HBMPROF_SRC_RECORDING_RECORDER_RECORDER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -59,4 +59,4 @@ void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_API_RECORDING_RECORDER_H_
+#endif  // HBMPROF_SRC_RECORDING_RECORDER_RECORDER_H_

@@ -14,8 +14,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "src/export/recording.h"
-#include "src/export/recording_format.h"
+#include "src/recording/writer.h"
+#include "src/tool/reader/blocks.h"
+#include "src/tool/reader/reader.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/support/temporary_directory.h"

@@ -1,16 +1,15 @@
 // The tables, samples and lost events of a recording as bytes. docs/recording.md describes them.
-#ifndef HBMPROF_SRC_EXPORT_RECORDING_TABLES_H_
-#define HBMPROF_SRC_EXPORT_RECORDING_TABLES_H_
+#ifndef HBMPROF_SRC_RECORDING_TABLES_H_
+#define HBMPROF_SRC_RECORDING_TABLES_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <unordered_set>
 #include <vector>
 
-#include "src/export/recording.h"
-#include "src/export/recording_events.h"
+#include "src/recording/events.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof::internal {
 
@@ -46,21 +45,9 @@ class TablesWriter {
   EventLimits limits_;
 };
 
-// Adds the contents of a block of tables to `tables`. Returns false if the block is damaged or refers to elements that
-// do not exist, or does not continue the tables. Then only the elements before the first wrong one are added.
-bool AddTablesBlock(std::string_view contents, RecordingTables* tables);
-
-// Returns what a RunReader needs, besides the kinds of the sites.
-EventLimits LimitsOf(const RecordingTables& tables);
-
 std::string SampleBytes(const DriverSample& sample);
-// Adds the samples of a block. Returns false, with `samples` unchanged, if the block is damaged or refers to a device
-// that does not exist.
-bool AddSamplesBlock(std::string_view contents, size_t devices, std::vector<DriverSample>* samples);
-
 std::string LostBytes(const LostEvents& lost);
-bool AddLostBlock(std::string_view contents, std::vector<LostEvents>* lost);
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_EXPORT_RECORDING_TABLES_H_
+#endif  // HBMPROF_SRC_RECORDING_TABLES_H_

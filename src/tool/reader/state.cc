@@ -1,3 +1,5 @@
+#include "src/tool/reader/state.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -9,7 +11,6 @@
 #include "src/base/generations.h"
 #include "src/base/saturating.h"
 #include "src/core/pool_samples.h"
-#include "src/export/recording.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -1,5 +1,3 @@
-#include "src/export/recording.h"
-
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -11,6 +9,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/pprof.h"
+#include "src/recording/writer.h"
+#include "src/tool/reader/reader.h"
+#include "src/tool/reader/state.h"
 #include "tests/support/made_recording.h"
 #include "tests/support/make_recording.h"
 #include "tests/support/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "src/api/recording/recording_source.h"
+#include "src/recording/recorder/source.h"
 
 #include <unistd.h>
 

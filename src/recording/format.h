@@ -1,6 +1,6 @@
 // The blocks of a recording, and the numbers and texts in them. docs/recording.md describes the format.
-#ifndef HBMPROF_SRC_EXPORT_RECORDING_FORMAT_H_
-#define HBMPROF_SRC_EXPORT_RECORDING_FORMAT_H_
+#ifndef HBMPROF_SRC_RECORDING_FORMAT_H_
+#define HBMPROF_SRC_RECORDING_FORMAT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -48,13 +48,8 @@ std::string FileHeaderBytes();
 // Returns a whole block. The contents are compressed if that makes them smaller. Of `header`, only type, count and time
 // are used. REQUIRES: at most kMaxBlockBytes of contents. Error: kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_view contents);
-// Reads a header of kBlockHeaderBytes bytes. Returns false if the bytes are not a block header.
-bool ParseBlockHeader(std::string_view bytes, BlockHeader* header);
-// Returns whether the checksum is that of the header bytes and the stored contents.
-bool HasValidChecksum(std::string_view header_bytes, std::string_view stored);
-// Sets `*contents` to the plain contents. Returns false if they are damaged. Throws std::bad_alloc if there is no
-// memory.
-bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string* contents);
+// Returns the checksum of a block: of the bytes of its header before the checksum, and of the stored contents.
+uint32_t BlockChecksum(std::string_view header_bytes, std::string_view stored);
 
 // Appends numbers and texts.
 class ByteWriter {
@@ -82,63 +77,6 @@ class ByteWriter {
   std::string& bytes_;
 };
 
-// Reads the bytes of a ByteWriter. After the first error all values are 0 or empty, and ok() is false.
-class ByteReader {
- public:
-  explicit ByteReader(std::string_view bytes) : next_(bytes.data()), end_(bytes.data() + bytes.size()) {}
-
-  uint64_t Fixed(int size) {
-    const std::string_view bytes = Bytes(static_cast<uint64_t>(size));
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes.size(); ++i) value |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
-    return value;
-  }
-  uint64_t Varint() {
-    if (next_ < end_ && static_cast<uint8_t>(*next_) < 0x80) return static_cast<uint8_t>(*next_++);
-    uint64_t value = 0;
-    for (int shift = 0; next_ < end_ && shift < 64; shift += 7) {
-      const auto byte = static_cast<uint8_t>(*next_++);
-      value |= uint64_t{byte & 0x7Fu} << shift;
-      if (byte < 0x80) return value;
-    }
-    Fail();
-    return 0;
-  }
-  int64_t Signed() {
-    const uint64_t value = Varint();
-    return static_cast<int64_t>(value >> 1 ^ (~(value & 1) + 1));
-  }
-  std::string_view Text() { return Bytes(Varint()); }
-  std::string_view Bytes(uint64_t count) {
-    if (count > left()) {
-      Fail();
-      return {};
-    }
-    const std::string_view bytes(next_, static_cast<size_t>(count));
-    next_ += count;
-    return bytes;
-  }
-  // A number of elements that follow, each of at least one byte.
-  size_t Count() {
-    const uint64_t count = Varint();
-    if (count <= left()) return static_cast<size_t>(count);
-    Fail();
-    return 0;
-  }
-  // Makes all further values 0.
-  void Fail() {
-    ok_ = false;
-    next_ = end_;
-  }
-  bool ok() const { return ok_; }
-  size_t left() const { return static_cast<size_t>(end_ - next_); }
-
- private:
-  const char* next_;
-  const char* end_;
-  bool ok_ = true;
-};
-
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_EXPORT_RECORDING_FORMAT_H_
+#endif  // HBMPROF_SRC_RECORDING_FORMAT_H_

@@ -1,0 +1,61 @@
+// RecordingReader: reads a recording (src/recording).
+#ifndef HBMPROF_SRC_TOOL_READER_READER_H_
+#define HBMPROF_SRC_TOOL_READER_READER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "src/core/ledger/recorded_event.h"
+#include "src/recording/recording.h"
+
+namespace hbmprof::internal {
+
+inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
+// Whether a live buffer begins or ends with the event.
+inline bool Begins(RecordedKind kind) { return kind == RecordedKind::kAlloc || kind == RecordedKind::kMoveTo; }
+inline bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }
+
+// Reads a recording. Memory: the tables, and the events between two Flush calls. One thread at a time.
+class RecordingReader {
+ public:
+  // Opens a file and reads everything except the events. Blocks that are added to the file later are not read. Damaged
+  // blocks are left out; where one of them may have held events, lost() has an element. The reading ends at a block of
+  // tables that does not continue the tables before it. If the end block is missing or not read, the recording ends at
+  // its last flush, because later events may be there of some shards only. Without a flush it has no events. Errors,
+  // with the path: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of another version), kDataLoss
+  // (no block is readable), kInternal (any other error of the system).
+  static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);
+  virtual ~RecordingReader() = default;
+
+  // They are complete before the first call of Next: they contain every element to which an event refers. Every
+  // reference in them is valid.
+  virtual const RecordingTables& tables() const = 0;
+  virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
+  virtual const std::vector<LostEvents>& lost() const = 0;
+  virtual bool is_complete() const = 0;  // Finish was called
+  // Describes the first damage, and where the reading ended because of damage; empty if no damage is found. Messages
+  // print it after the path and a colon. Damage inside a block may be found only while the events are read.
+  virtual const std::string& problem() const = 0;
+  // If the recording is complete, the latest of the start and of all events, samples, Flush and Finish calls. Otherwise
+  // the time of the last flush, or of the start. No event or sample is later.
+  virtual int64_t end_time() const = 0;
+  // Next returns at most this number of events.
+  virtual int64_t event_count() const = 0;
+
+  // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
+  // the end. References to sites, threads, tag sets and marks are valid.
+  virtual bool Next(RecordedEvent* event) = 0;
+  // Begins again with the first event.
+  virtual void Rewind() = 0;
+};
+
+// Returns whether the first bytes of a file are those of a recording, of any version.
+bool IsRecording(std::string_view first_bytes);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_TOOL_READER_READER_H_
