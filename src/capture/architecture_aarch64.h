@@ -3,24 +3,20 @@
 // A call stores the return address in the link register, x30. A function that calls others stores x30 on its stack. If
 // it keeps a frame pointer, x29, it stores x30 directly after the caller's x29 (a frame record). Differences to x86-64:
 // - The position of the return address differs between functions, so a rule contains it (FrameRule::return_offset).
-// - A function that has not stored x30 has its return address in that register. Only a signal can interrupt such a
-//   frame, so the kernel has stored the register.
 // - A stored return address may be signed (pointer authentication): some of its high bits are a signature.
 #ifndef HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_
 #define HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_
 
 namespace hbmprof::internal {
 
-// DWARF numbers of registers. Rules contain numbers below kDwarfRegisters.
+// DWARF numbers of registers.
 inline constexpr uint64_t kFpRegister = 29;
 inline constexpr uint64_t kSpRegister = 31;
 inline constexpr uint64_t kReturnAddressRegister = 30;
-inline constexpr uint64_t kPcRegister = 32;
-inline constexpr uint32_t kDwarfRegisters = 32;
 
 inline constexpr int kAddressBits = 48;  // of the addresses of a program
 
-// Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
+// Whether a call stores the return address in a register, not on the stack.
 inline constexpr bool kHasLinkRegister = true;
 inline constexpr size_t kCallBytes = 4;  // length of a call instruction
 inline constexpr size_t kInstructionAlignment = 4;
@@ -33,11 +29,6 @@ inline uintptr_t ReturnAddressMask() {
   asm("hint #7 // xpaclri" : "+r"(x30));
   return x30;
 }
-
-// A signal frame: the kernel stores x0 to x30, sp and pc, in this order.
-inline constexpr uintptr_t kSignalWordsFromFpToSp = 2;
-// Returns how many words below the stored sp the kernel stores the register with this DWARF number.
-inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) { return kSpRegister - dwarf_register; }
 
 // Loads a word. The compiler's instrumentation does not see this load.
 inline uintptr_t LoadStackWord(uintptr_t address) {

@@ -4,32 +4,20 @@
 
 namespace hbmprof::internal {
 
-// DWARF numbers of registers. Rules contain numbers below kDwarfRegisters.
+// DWARF numbers of registers.
 inline constexpr uint64_t kFpRegister = 6;
 inline constexpr uint64_t kSpRegister = 7;
 inline constexpr uint64_t kReturnAddressRegister = 16;  // the column of unwind tables
-inline constexpr uint64_t kPcRegister = 16;
-inline constexpr uint32_t kDwarfRegisters = 16;
 
 inline constexpr int kAddressBits = 47;  // of the addresses of a program
 
-// Whether a call stores the return address in a register (kReturnAddressRegister), not on the stack.
+// Whether a call stores the return address in a register, not on the stack.
 inline constexpr bool kHasLinkRegister = false;
 inline constexpr size_t kCallBytes = 7;  // length of the longest call instruction
 inline constexpr size_t kInstructionAlignment = 1;
 
 // Returns the bits that belong to a return address: here all of them.
 inline uintptr_t ReturnAddressMask() { return ~uintptr_t{0}; }
-
-// A signal frame: the order in which the kernel stores registers is r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp,
-// and then rip.
-inline constexpr uintptr_t kSignalWordsFromFpToSp = 5;
-// Returns how many words below the stored sp the kernel stores the register with this DWARF number.
-inline uintptr_t SignalWordsBelowSp(uint32_t dwarf_register) {
-  // In the order rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
-  constexpr uint8_t kWordsBelow[kDwarfRegisters] = {2, 3, 1, 4, 6, 7, 5, 0, 15, 14, 13, 12, 11, 10, 9, 8};
-  return kWordsBelow[dwarf_register];
-}
 
 // Loads a word. Sanitizers do not instrument this load. They would report it, because frames of other functions contain
 // poisoned words, and words that other threads change.

@@ -1,5 +1,7 @@
 #include "src/capture/cfi.h"
 
+#include <cstring>
+
 namespace hbmprof::internal {
 namespace {
 
@@ -11,17 +13,15 @@ constexpr uint8_t kPePcRelative = 0x10;
 // unsigned words here, because they may have any value: their arithmetic wraps around.
 class Cursor {
  public:
-  Cursor() : Cursor(nullptr, nullptr, false) {}  // ok() is false from the start, also if `end` is null
-  // `may_be_unmapped`: see ReadableRanges.
-  Cursor(const uint8_t* at, const uint8_t* end, bool may_be_unmapped)
-      : at_(at), end_(reinterpret_cast<uintptr_t>(end)), may_be_unmapped_(may_be_unmapped) {}
+  Cursor() : Cursor(nullptr, nullptr) {}  // ok() is false from the start, also if `end` is null
+  Cursor(const uint8_t* at, const uint8_t* end) : at_(at), end_(end) {}
 
-  bool ok() const { return end_ != 0; }
-  bool AtEnd() const { return !ok() || at_ >= end(); }
+  bool ok() const { return end_ != nullptr; }
+  bool AtEnd() const { return !ok() || at_ >= end_; }
   const uint8_t* at() const { return at_; }
   void Skip(uint64_t bytes) {
-    if (!ok() || bytes > static_cast<uint64_t>(end() - at_)) {
-      end_ = 0;
+    if (!ok() || bytes > static_cast<uint64_t>(end_ - at_)) {
+      end_ = nullptr;
       return;
     }
     at_ += bytes;
@@ -32,7 +32,7 @@ class Cursor {
   Cursor Take(uint64_t bytes) {
     const uint8_t* begin = at_;
     Skip(bytes);
-    return ok() ? Cursor(begin, at_, may_be_unmapped_) : Cursor();
+    return ok() ? Cursor(begin, at_) : Cursor();
   }
 
   uint8_t Byte() { return static_cast<uint8_t>(Integer(1)); }
@@ -43,7 +43,7 @@ class Cursor {
     const uint8_t* const from = at_;
     Skip(bytes);
     if (!ok()) return 0;
-    if (!CopyOfObject(reinterpret_cast<uintptr_t>(from), &value, bytes, may_be_unmapped_)) end_ = 0;
+    std::memcpy(&value, from, bytes);
     const size_t unused_bits = 64 - 8 * bytes;
     return is_signed ? static_cast<uint64_t>(static_cast<int64_t>(value << unused_bits) >> unused_bits) : value;
   }
@@ -56,7 +56,7 @@ class Cursor {
     const auto here = reinterpret_cast<uintptr_t>(at_);
     const uint64_t value = EncodedValue(encoding);
     const uint8_t base = encoding & 0xf0;
-    if (base != 0 && base != kPePcRelative) end_ = 0;
+    if (base != 0 && base != kPePcRelative) end_ = nullptr;
     return base == kPePcRelative ? value + here : value;
   }
 
@@ -67,7 +67,7 @@ class Cursor {
     if (format == 1) return Leb(is_signed);
     if (format >= 2 && format <= 4) return Integer(size_t{1} << (format - 1), is_signed);
     if (format == 0 && !is_signed) return Integer(8);  // absolute
-    end_ = 0;
+    end_ = nullptr;
     return 0;
   }
 
@@ -83,19 +83,15 @@ class Cursor {
     } while ((byte & 0x80) != 0 && ok());
     return is_signed && shift < 64 && (byte & 0x40) != 0 ? value | ~uint64_t{0} << shift : value;
   }
-  const uint8_t* end() const { return reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(end_)); }
 
-  // Two words, because several cursors are on the stack of an event at a time.
   const uint8_t* at_;
-  uint64_t end_ : 63;  // an address; 0 after a failure
-  uint64_t may_be_unmapped_ : 1;
+  const uint8_t* end_;  // null after a failure
 };
 
 // Returns a cursor for the contents of the CIE or FDE at `at`, after the length field. Returns a failed cursor if they
 // are not in `readable`.
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
-  Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))),
-            readable.may_be_unmapped());
+  Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))));
   const auto bytes32 = in.Integer(4);
   const uint64_t bytes = bytes32 == 0xffffffff ? in.Integer(8) : bytes32;
   return in.Take(bytes);
@@ -148,92 +144,26 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   return in.ok();
 }
 
-// A value on the stack of the expression evaluator. It has one of three forms:
-// - kNumber: offset
-// - kRegister: reg + offset
-// - kWordAt: (the word in memory at reg + offset) + addend
-struct Term {
-  enum Base : uint8_t { kNumber, kRegister, kWordAt };
-  Base base = kNumber;
+// An address: reg + offset or, if it is stored there, the word in memory at reg + offset.
+struct Place {
   uint64_t reg = 0;
   uint64_t offset = 0;
-  uint64_t addend = 0;  // kWordAt only
-
-  void Add(uint64_t number) { (base == kWordAt ? addend : offset) += number; }
+  bool is_stored = false;
 };
 
-// Operations of DWARF expressions (DW_OP_*): those that compilers, linkers and the C library use for frames.
-enum Op : uint8_t {
-  kOpDeref = 0x06,
-  kOpAnd = 0x1a,
-  kOpPlus = 0x22,
-  kOpPlusUconst = 0x23,
-  kOpShl = 0x24,
-  kOpGe = 0x2a,
-  kOpLit0 = 0x30,
-  kOpLit31 = 0x4f,
-  kOpBreg0 = 0x70,
-  kOpBreg31 = 0x8f,
-};
-
-// Sets `*left` to the result of operation `op` on `*left` and the number `right`. Returns false if the operation is not
-// supported.
-bool Combine(uint8_t op, uint64_t right, Term* left) {
-  if (op == kOpPlus) {
-    left->Add(right);
-  } else if (left->base != Term::kNumber) {
-    return false;
-  } else if (op == kOpAnd) {
-    left->offset &= right;
-  } else if (op == kOpGe) {
-    left->offset = static_cast<int64_t>(left->offset) >= static_cast<int64_t>(right) ? 1 : 0;
-  } else if (op == kOpShl && right < 64) {
-    left->offset <<= right;
-  } else {
-    return false;
-  }
-  return true;
-}
-
-// Evaluates a DWARF expression. `pc` is the value of the program counter. If `cfa` is not null, it is pushed first.
-// Returns false if the expression is damaged, or if its value is not a Term.
-bool Evaluate(Cursor in, uintptr_t pc, const Term* cfa, Term* result) {
-  constexpr int kMaxDepth = 8;
-  Term stack[kMaxDepth];
-  int depth = 0;
-  if (cfa != nullptr) stack[depth++] = *cfa;
-  while (!in.AtEnd()) {
-    const auto op = in.Byte();
-    const bool is_register = op >= kOpBreg0 && op <= kOpBreg31;
-    if (is_register || (op >= kOpLit0 && op <= kOpLit31)) {
-      if (depth == kMaxDepth) return false;
-      Term& pushed = stack[depth++];
-      pushed = {};
-      pushed.offset = is_register ? in.Sleb() : op - uint64_t{kOpLit0};
-      if (!is_register) continue;
-      pushed.reg = op - uint64_t{kOpBreg0};
-      if (pushed.reg == kPcRegister) {
-        pushed.Add(pc);
-      } else {
-        pushed.base = Term::kRegister;
-      }
-      continue;
-    }
-    if (depth == 0) return false;
-    Term& top = stack[depth - 1];
-    if (op == kOpDeref) {
-      if (top.base != Term::kRegister) return false;
-      top.base = Term::kWordAt;
-    } else if (op == kOpPlusUconst) {
-      top.Add(in.Uleb());
-    } else {
-      if (depth < 2 || top.base != Term::kNumber || !Combine(op, top.offset, &stack[depth - 2])) return false;
-      --depth;
-    }
-  }
-  if (!in.ok() || depth == 0) return false;
-  *result = stack[depth - 1];
-  return true;
+// Reads a DWARF expression of the form that compilers use for frames: a register plus a number, and optionally the word
+// in memory there. Returns false if it has another form.
+bool ReadExpression(Cursor in, Place* place) {
+  constexpr uint8_t kOpDeref = 0x06;  // DW_OP_*
+  constexpr uint8_t kOpBreg0 = 0x70;
+  constexpr uint8_t kOpBreg31 = 0x8f;
+  const uint8_t op = in.Byte();
+  if (op < kOpBreg0 || op > kOpBreg31) return false;
+  place->reg = op - uint64_t{kOpBreg0};
+  place->offset = in.Sleb();
+  place->is_stored = !in.AtEnd();
+  if (place->is_stored && in.Byte() != kOpDeref) return false;
+  return in.ok() && in.AtEnd();
 }
 
 // How one register of the caller is restored.
@@ -414,104 +344,46 @@ class CfaProgram {
   int depth_ = 0;
 };
 
-// Sets `*at` to the address at which a register is saved. Returns false if it is not saved in memory.
-bool SavedAt(const RegisterRule& rule, const Term& cfa, uintptr_t address, Term* at) {
+// Sets `*at` to the place where a register is saved, in a frame with this CFA. Returns false if it is not saved at a
+// register plus a number.
+bool FindSaved(const RegisterRule& rule, const Place& cfa, Place* at) {
   if (rule.kind == RegisterRule::kAtCfa) {
-    *at = cfa;
-    at->Add(rule.offset);
-    return true;
+    *at = {cfa.reg, cfa.offset + rule.offset};
+    return !cfa.is_stored;
   }
-  return rule.kind == RegisterRule::kAtExpression && Evaluate(rule.expression, address, &cfa, at);
+  return rule.kind == RegisterRule::kAtExpression && ReadExpression(rule.expression, at) && !at->is_stored;
 }
-
-bool IsRegister(const Term& term, uint64_t reg) { return term.base == Term::kRegister && term.reg == reg; }
 
 FrameRule Inexpressible() { return {FrameRule::kInexpressible}; }
 
-// Converts the rules of a signal trampoline. The kernel has pushed a context with all registers, in which pc directly
-// follows sp. `rule` has the members that Reduce sets before it calls this function. `fp_at` is the address of the
-// caller's fp.
-FrameRule ReduceSignal(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at, uintptr_t address) {
-  Term sp_at;
-  Term ra_at;
-  if (cfa.addend != 0 || !SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, kSpRegister) ||
-      ra_at.offset != cfa.offset + 8) {
-    return Inexpressible();
-  }
-  if (row.sp.kind != RegisterRule::kSame &&
-      (!SavedAt(row.sp, cfa, address, &sp_at) || !IsRegister(sp_at, kSpRegister) || sp_at.offset != cfa.offset)) {
-    return Inexpressible();
-  }
-  if (!rule.fp_saved || !IsRegister(fp_at, kSpRegister)) return Inexpressible();
-  rule.fp_offset = static_cast<int64_t>(fp_at.offset);
-  rule.kind = FrameRule::kSignal;
-  return rule;
-}
-
-// Converts a row of an architecture with a link register. `rule` has the members that Reduce sets before it calls this
-// function. `fp_at` is the address of the caller's fp.
-FrameRule ReduceWithLinkRegister(FrameRule rule, const Row& row, const Term& cfa, const Term& fp_at,
-                                 uintptr_t address) {
-  if (cfa.base != Term::kRegister || cfa.reg >= kDwarfRegisters || row.sp.kind != RegisterRule::kSame) {
-    return Inexpressible();
-  }
-  if (rule.fp_saved) {
-    if (!IsRegister(fp_at, cfa.reg)) return Inexpressible();
-    rule.fp_offset = static_cast<int64_t>(fp_at.offset - cfa.offset);
-  }
-  if (row.ra.kind == RegisterRule::kSame) {
-    rule.kind = FrameRule::kReturnInRegister;
-    rule.cfa_register = static_cast<uint8_t>(cfa.reg);
-    return rule;
-  }
-  Term ra_at;
-  if (!SavedAt(row.ra, cfa, address, &ra_at) || !IsRegister(ra_at, cfa.reg)) return Inexpressible();
-  if (cfa.reg != kSpRegister && cfa.reg != kFpRegister) return Inexpressible();
-  rule.return_offset = static_cast<int64_t>(ra_at.offset - cfa.offset);
-  rule.kind = cfa.reg == kSpRegister ? FrameRule::kCfaFromSp : FrameRule::kCfaFromFp;
-  return rule;
-}
-
-// Converts a row to a FrameRule. The kind is kInexpressible if that is not possible.
-FrameRule Reduce(const Row& row, uintptr_t address) {
+// Converts a row to a FrameRule. The kind is kInexpressible if that is not possible. That is so for each row in which a
+// function cannot have called another one, because then the caller's frame is found by a register that calls change.
+FrameRule Reduce(const Row& row) {
+  constexpr uint64_t kDirectlyBelowCfa = uint64_t{0} - 8;
   if (row.ra.kind == RegisterRule::kUndefined) return {FrameRule::kOutermost};
   FrameRule rule;
-  Term cfa{Term::kRegister, row.cfa_register, row.cfa_offset};
-  if (row.cfa_expression.ok() && !Evaluate(row.cfa_expression, address, nullptr, &cfa)) return Inexpressible();
+  Place cfa = {row.cfa_register, row.cfa_offset};
+  if (row.cfa_expression.ok() && !ReadExpression(row.cfa_expression, &cfa)) return Inexpressible();
+  if (cfa.is_stored ? cfa.reg != kFpRegister : cfa.reg != kSpRegister && cfa.reg != kFpRegister) return Inexpressible();
+  if (row.sp.kind != RegisterRule::kSame || row.ra.kind == RegisterRule::kSame) return Inexpressible();
   rule.cfa_offset = static_cast<int64_t>(cfa.offset);
   rule.fp_saved = row.fp.kind != RegisterRule::kSame && row.fp.kind != RegisterRule::kUndefined;
-  Term fp_at;
-  if (rule.fp_saved && !SavedAt(row.fp, cfa, address, &fp_at)) return Inexpressible();
-  if (kHasLinkRegister) return ReduceWithLinkRegister(rule, row, cfa, fp_at, address);
-  const bool is_called =
-      row.sp.kind == RegisterRule::kSame && row.ra.kind == RegisterRule::kAtCfa && row.ra.offset == uint64_t{0} - 8;
-  if (cfa.base == Term::kRegister && is_called && cfa.reg < kDwarfRegisters) {
-    rule.kind = cfa.reg == kSpRegister   ? FrameRule::kCfaFromSp
-                : cfa.reg == kFpRegister ? FrameRule::kCfaFromFp
-                                         : FrameRule::kCfaFromRegister;
-    if (rule.kind == FrameRule::kCfaFromRegister) rule.cfa_register = static_cast<uint8_t>(cfa.reg);
-    if (!rule.fp_saved) return rule;
-    rule.fp_found_by_fp = rule.kind == FrameRule::kCfaFromRegister && IsRegister(fp_at, kFpRegister);
-    rule.fp_offset = static_cast<int64_t>(rule.fp_found_by_fp ? fp_at.offset : fp_at.offset - cfa.offset);
-    return rule.fp_found_by_fp || IsRegister(fp_at, cfa.reg) ? rule : Inexpressible();
-  }
-  if (cfa.base != Term::kWordAt) return Inexpressible();
-  if (cfa.reg == kFpRegister && is_called) {
-    if (cfa.addend != 0 || !rule.fp_saved || !IsRegister(fp_at, kFpRegister)) return Inexpressible();
+  Place fp_at;
+  if (rule.fp_saved && (!FindSaved(row.fp, cfa, &fp_at) || fp_at.reg != cfa.reg)) return Inexpressible();
+  if (cfa.is_stored) {
+    if (kHasLinkRegister || !rule.fp_saved) return Inexpressible();
+    if (row.ra.kind != RegisterRule::kAtCfa || row.ra.offset != kDirectlyBelowCfa) return Inexpressible();
     rule.fp_offset = static_cast<int64_t>(fp_at.offset);
     rule.kind = FrameRule::kCfaInSlot;
     return rule;
   }
-  if (cfa.reg == kSpRegister && is_called) {
-    if (rule.fp_saved && (fp_at.base != Term::kWordAt || fp_at.reg != kSpRegister || fp_at.offset != cfa.offset)) {
-      return Inexpressible();
-    }
-    rule.cfa_addend = static_cast<int64_t>(cfa.addend);
-    rule.fp_offset = static_cast<int64_t>(fp_at.addend - cfa.addend);
-    rule.kind = FrameRule::kCfaInSpSlot;
-    return rule;
-  }
-  return cfa.reg == kSpRegister ? ReduceSignal(rule, row, cfa, fp_at, address) : Inexpressible();
+  Place ra_at;
+  if (!FindSaved(row.ra, cfa, &ra_at) || ra_at.reg != cfa.reg) return Inexpressible();
+  if (!kHasLinkRegister && ra_at.offset != cfa.offset + kDirectlyBelowCfa) return Inexpressible();
+  rule.return_offset = static_cast<int64_t>(ra_at.offset - cfa.offset);
+  if (rule.fp_saved) rule.fp_offset = static_cast<int64_t>(fp_at.offset - cfa.offset);
+  rule.kind = cfa.reg == kSpRegister ? FrameRule::kCfaFromSp : FrameRule::kCfaFromFp;
+  return rule;
 }
 
 // Returns the FDE with the greatest start that is not above `address`, from the sorted table of the object. Returns
@@ -523,7 +395,7 @@ const uint8_t* FindFde(const uint8_t* header, const ReadableRanges& readable, ui
   constexpr size_t kPairBytes = 8;
   const auto base = reinterpret_cast<uintptr_t>(header);
   const uintptr_t limit = readable.LimitAt(base);
-  Cursor in(header, reinterpret_cast<const uint8_t*>(limit), readable.may_be_unmapped());
+  Cursor in(header, reinterpret_cast<const uint8_t*>(limit));
   const uint64_t format = in.Integer(4);
   in.Skip(4);
   const uint64_t count = in.Integer(4);
@@ -586,12 +458,7 @@ FrameRule ReadFrameRule(const void* eh_frame_hdr, const ReadableRanges& readable
   if (!CfaProgram(fde.cie, fde.start, UINTPTR_MAX, nullptr, &initial).Run(fde.cie.program)) return Inexpressible();
   Row row = initial;
   if (!CfaProgram(fde.cie, fde.start, address, &initial, &row).Run(fde.program)) return Inexpressible();
-  const FrameRule rule = Reduce(row, address);
-  // In a signal frame the pc is the address of the interrupted instruction. In any other frame it is the address after
-  // a call.
-  const bool mismatch =
-      fde.cie.is_signal_frame != (rule.kind == FrameRule::kSignal) && rule.kind != FrameRule::kOutermost;
-  return mismatch ? Inexpressible() : rule;
+  return fde.cie.is_signal_frame ? FrameRule{FrameRule::kOutermost} : Reduce(row);
 }
 
 }  // namespace hbmprof::internal

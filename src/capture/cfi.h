@@ -11,7 +11,8 @@
 namespace hbmprof::internal {
 
 // The rule that leads from a frame to its caller's frame. CFA is the stack pointer in the caller after the return. The
-// return address is the word at (CFA + return_offset), except in kReturnInRegister and kSignal.
+// return address is the word at (CFA + return_offset). The frame has called another function: a walk ends at the
+// function that returns from a signal handler, so it never reaches a function that was interrupted.
 struct FrameRule {
   enum Kind : uint8_t {
     kNone,           // no unwind information covers the address
@@ -19,25 +20,13 @@ struct FrameRule {
     kCfaFromSp,      // CFA = sp + cfa_offset
     kCfaFromFp,      // CFA = fp + cfa_offset
     kCfaInSlot,      // CFA = word at (fp + cfa_offset): a frame that realigned its stack
-    kCfaInSpSlot,    // CFA = word at (sp + cfa_offset), plus cfa_addend
-    // CFA = cfa_register + cfa_offset, for a register other than sp and fp. Its value is known only in a frame that a
-    // signal interrupted. A frame that has called a function never has this kind of rule, because the called function
-    // may change the register.
-    kCfaFromRegister,
-    // aarch64: CFA = cfa_register + cfa_offset, and the return address is in the link register, x30. As with
-    // kCfaFromRegister, the frame is one that a signal interrupted, because a call would change x30.
-    kReturnInRegister,
-    kSignal,     // sp = word at (sp + cfa_offset), pc = the next word: the trampoline of a signal handler
-    kOutermost,  // there is no caller
+    kOutermost,      // there is no caller, or a signal handler returns here
   };
   Kind kind = kNone;
-  bool fp_saved = false;        // if false, the caller's fp is this frame's fp
-  bool fp_found_by_fp = false;  // kCfaFromRegister only, see fp_offset
-  uint8_t cfa_register = 0;     // kCfaFromRegister and kReturnInRegister: DWARF number, below kDwarfRegisters
-  // The offsets are in bytes. The caller's fp is the word at (CFA + fp_offset), with these exceptions: for kCfaInSlot,
-  // and if fp_found_by_fp is set, it is the word at (fp + fp_offset); for kSignal, the word at (sp + fp_offset).
+  bool fp_saved = false;  // if false, the caller's fp is this frame's fp
+  // The offsets are in bytes. The caller's fp is the word at (CFA + fp_offset); for kCfaInSlot the word at
+  // (fp + fp_offset).
   int64_t cfa_offset = 0;
-  int64_t cfa_addend = 0;  // kCfaInSpSlot only
   int64_t fp_offset = 0;
   int64_t return_offset = -8;  // other values only with a link register (architecture.h)
 };

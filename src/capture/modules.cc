@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstdint>
-#include <cstdio>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -24,23 +22,24 @@
 namespace hbmprof::internal {
 namespace {
 
-struct Listing {
-  std::vector<Snapshot::Module> modules;
-  bool seen_main = false;
-};
+// Set when this code is loaded, because later the process may have another root directory, or may not be allowed to
+// read the link.
+char main_program_path[PATH_MAX];
 
-void AddObject(const dl_phdr_info* info, Listing* listing) {
+[[gnu::constructor(101)]] void ReadMainProgramPath() {
+  const ssize_t length = readlink("/proc/self/exe", main_program_path, sizeof(main_program_path) - 1);
+  main_program_path[std::max(length, ssize_t{0})] = '\0';
+}
+
+void AddObject(const dl_phdr_info* info, std::vector<Snapshot::Module>* modules) {
   // The first object listed is the main program, which the dynamic linker leaves unnamed.
-  const bool is_main = !listing->seen_main;
-  const std::string path = is_main || info->dlpi_name == nullptr ? "" : info->dlpi_name;
-  listing->seen_main = true;
-
-  const BuildId read = ReadBuildId(info->dlpi_phdr, info->dlpi_phdr + info->dlpi_phnum, info->dlpi_addr, 0, SIZE_MAX,
-                                   /*may_be_unmapped=*/false);
+  const bool is_main = modules->empty();
+  const std::string path = is_main ? main_program_path : info->dlpi_name == nullptr ? "" : info->dlpi_name;
+  const BuildId found = FindBuildId(info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr);
   std::string build_id;
-  for (uint32_t n = 0; n < read.bytes; ++n) {
-    build_id += "0123456789abcdef"[read.id[n] >> 4];
-    build_id += "0123456789abcdef"[read.id[n] & 15];
+  for (uint32_t n = 0; n < found.bytes; ++n) {
+    build_id += "0123456789abcdef"[found.id[n] >> 4];
+    build_id += "0123456789abcdef"[found.id[n] & 15];
   }
   const unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -53,38 +52,22 @@ void AddObject(const dl_phdr_info* info, Listing* listing) {
     module.bias = info->dlpi_addr;
     module.path = !is_main && vdso >= module.start && vdso < module.limit ? "[vdso]" : path;
     module.build_id = build_id;
-    listing->modules.push_back(std::move(module));
+    modules->push_back(std::move(module));
   }
 }
-
-// Set when this code is loaded, because later the process may have another root directory, or may not be allowed to
-// read the link.
-char main_program_path[PATH_MAX];
-
-[[gnu::constructor(101)]] void ReadMainProgramPath() {
-  const ssize_t length = readlink("/proc/self/exe", main_program_path, sizeof(main_program_path) - 1);
-  main_program_path[std::max(length, ssize_t{0})] = '\0';
-}
-
-bool StartsBefore(const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.start; }
 
 // The segments that earlier calls returned.
 class History {
  public:
   // `modules` has the segments that are loaded now, which do not overlap. Adds the segments of earlier calls that do
-  // not overlap them, sorts all by address, and stores the result for later calls.
+  // not overlap them, and stores the result for later calls.
   void Merge(std::vector<Snapshot::Module>* modules) ABSL_LOCKS_EXCLUDED(mutex_) {
-    std::sort(modules->begin(), modules->end(), StartsBefore);
     MutexLock lock(mutex_);
-    std::vector<Snapshot::Module> unloaded;
-    auto next = modules->begin();
-    for (const Snapshot::Module& old : listed_) {
-      while (next != modules->end() && next->limit <= old.start) ++next;
-      if (next == modules->end() || old.limit <= next->start) unloaded.push_back(old);
-    }
     const auto loaded = static_cast<ptrdiff_t>(modules->size());
-    std::move(unloaded.begin(), unloaded.end(), std::back_inserter(*modules));
-    std::inplace_merge(modules->begin(), modules->begin() + loaded, modules->end(), StartsBefore);
+    for (const Snapshot::Module& old : listed_) {
+      const auto overlaps = [&old](const auto& other) { return other.start < old.limit && old.start < other.limit; };
+      if (std::none_of(modules->begin(), modules->begin() + loaded, overlaps)) modules->push_back(old);
+    }
     std::vector<Snapshot::Module> copy = *modules;
     listed_.swap(copy);
     int64_t bytes = 0;
@@ -97,27 +80,25 @@ class History {
 
  private:
   Mutex mutex_;
-  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);  // by address
-  int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;                   // bytes of host memory
+  std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
+  int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of host memory
 };
 Lazy<History> module_history;  // never destroyed, because profiles are also written while the process exits
 
 }  // namespace
 
 std::vector<Snapshot::Module> LoadedModules() {
-  Listing listing;
-  ForEachLoadedObject([&listing](const dl_phdr_info& object) { AddObject(&object, &listing); });
-  std::vector<Snapshot::Module>& modules = listing.modules;
-  for (Snapshot::Module& module : modules) {
-    if (module.path.empty()) module.path = main_program_path;
-  }
-  const uint64_t main_start = modules.empty() ? 0 : modules.front().start;
-  const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
+  std::vector<Snapshot::Module> modules;
+  ForEachLoadedObject([&modules](const dl_phdr_info& object) { AddObject(&object, &modules); });
   module_history.Get().Merge(&modules);
-  std::stable_partition(modules.begin(), modules.end(), [main_start, main_bias](const Snapshot::Module& module) {
-    return module.bias == main_bias && module.start >= main_start;
+  const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
+  const auto is_other = [main_bias](const Snapshot::Module& module) {
+    return module.bias != main_bias || module.path != main_program_path;
+  };
+  std::sort(modules.begin(), modules.end(), [&](const Snapshot::Module& a, const Snapshot::Module& b) {
+    return std::make_pair(is_other(a), a.start) < std::make_pair(is_other(b), b.start);
   });
-  return std::move(modules);
+  return modules;
 }
 
 }  // namespace hbmprof::internal

@@ -33,25 +33,15 @@ class PackedRule {
   // The id of the object; 0 for objects that are never unloaded.
   uint32_t object() const { return static_cast<uint32_t>(word_ >> 5) & (kObjectIds - 1); }
   int64_t fp_offset() const { return (static_cast<int64_t>(word_ << 24) >> 43) * 8; }
-  // For all kinds except the three for which short_cfa_offset is used.
-  int64_t cfa_offset() const { return kHasLinkRegister ? short_cfa_offset() : (static_cast<int64_t>(word_) >> 40) * 8; }
+  int64_t cfa_offset() const { return (static_cast<int64_t>(word_) >> (kHasLinkRegister ? 45 : 40)) * 8; }
   int64_t return_offset() const {
     return kHasLinkRegister ? fp_offset() + (static_cast<int64_t>(word_ << 19) >> 59) * 8 : -8;
   }
-  // For kCfaInSpSlot, kCfaFromRegister and kReturnInRegister.
-  int64_t short_cfa_offset() const { return (static_cast<int64_t>(word_) >> 45) * 8; }
-  int64_t cfa_addend() const { return static_cast<int64_t>(word_ >> 40 & 31) * 8; }
-  uint32_t cfa_register() const { return static_cast<uint32_t>(word_ >> 40) & (kDwarfRegisters - 1); }
-  bool fp_found_by_fp() const { return (word_ >> 44 & 1) != 0; }
 
  private:
-  // Fields and their numbers of bits, from the lowest bit: kind 4, fp_saved 1, object 14, fp_offset / 8 21. The
-  // remaining 24 bits depend on the kind:
-  // - kCfaInSpSlot: cfa_addend / 8 5, cfa_offset / 8 19
-  // - kCfaFromRegister: cfa_register 4, fp_found_by_fp 1, cfa_offset / 8 19
-  // - kReturnInRegister: cfa_register 5, cfa_offset / 8 19
-  // - others, with a link register: (return_offset - fp_offset) / 8 5, cfa_offset / 8 19
-  // - others: cfa_offset / 8 24
+  // Fields and their numbers of bits, from the lowest bit: kind 4, fp_saved 1, object 14, fp_offset / 8 21. Then:
+  // - with a link register: (return_offset - fp_offset) / 8 5, cfa_offset / 8 19
+  // - otherwise: cfa_offset / 8 24
   uint64_t word_ = 0;
 };
 
@@ -69,7 +59,7 @@ inline WordBucket& RuleBucketOf(uintptr_t address) {
 inline uint64_t MixAddress(uintptr_t address) { return address * 0x9e3779b97f4a7c15u; }
 
 // Reads the rule of the instruction at `address` from its object. Adds it to the table, unless the object cannot be
-// identified, may have been unloaded meanwhile, or is in no loaded object.
+// identified or the address is in no loaded object.
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects);
 
 // Returns the rule of the instruction that contains the byte at `address`; kNone if no loaded object has one.

@@ -3,7 +3,6 @@
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,17 +93,11 @@ StackBounds FindThreadStackBounds() {
   return bounds;
 }
 
-bool CopyMapped(uintptr_t from, void* to, size_t bytes) {
-  const KeptErrno kept_errno;
-  const iovec target = {to, bytes};
-  const iovec source = {reinterpret_cast<void*>(from), bytes};
-  const ssize_t copied = syscall(SYS_process_vm_readv, getpid(), &target, 1, &source, 1, 0);
-  const bool is_refused = copied < 0 && errno != EFAULT;
-  if (!is_refused) return copied == static_cast<ssize_t>(bytes);
+bool CopyReadable(uintptr_t from, void* to, size_t bytes) {
   for (uintptr_t page = from & ~(kPageBytes - 1); page < from + bytes; page += kPageBytes) {
     if (!IsReadable(page)) return false;
   }
-  std::memcpy(to, source.iov_base, bytes);
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return true;
 }
 

@@ -43,27 +43,17 @@ inline bool IsOnOwnStack(uintptr_t address) {
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
-// Copies memory that another thread may unmap at any time. Returns false if it cannot be read. (If the kernel does not
-// let a process copy its own memory by a system call, an unmapping at the instant of the copy ends the process.)
+// Copies bytes from any address. Returns false if they cannot be read. They must not be unmapped meanwhile.
 // Async-signal-safe. Does not change errno.
-bool CopyMapped(uintptr_t from, void* to, size_t bytes);
+bool CopyReadable(uintptr_t from, void* to, size_t bytes);
 
 class StackMemory {
  public:
-  explicit StackMemory(uintptr_t sp) { Enter(sp); }
-
-  // Covers the stack that contains `sp` from now on.
-  void Enter(uintptr_t sp) {
-    if (IsOnOwnStack(sp)) {
-      const StackBounds own = ThreadStackBounds();
-      low_ = own.low;
-      high_ = own.high;
-      is_own_ = true;
-    } else {
-      is_own_ = false;
-      low_ = sp & ~uintptr_t{7};
-      high_ = low_;
-    }
+  explicit StackMemory(uintptr_t sp) : is_own_(IsOnOwnStack(sp)) {
+    const uintptr_t start = sp & ~uintptr_t{7};
+    const StackBounds bounds = is_own_ ? ThreadStackBounds() : StackBounds{start, start};
+    low_ = bounds.low;
+    high_ = bounds.high;
   }
 
   bool is_own() const { return is_own_; }
@@ -79,9 +69,9 @@ class StackMemory {
  private:
   bool ExtendTo(uintptr_t address);
 
-  uintptr_t low_ = 0;
-  uintptr_t high_ = 0;  // a multiple of the word size, so that no aligned word crosses it
-  bool is_own_ = false;
+  uintptr_t low_;
+  uintptr_t high_;  // a multiple of the word size, so that no aligned word crosses it
+  const bool is_own_;
 };
 
 }  // namespace hbmprof::internal

@@ -5,9 +5,6 @@ namespace {
 
 constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
-// The DWARF number of the link register; 0 if the architecture has none.
-constexpr auto kLinkRegister = static_cast<uint32_t>(kHasLinkRegister ? kReturnAddressRegister : 0);
-
 // Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
 bool ReadCall(uintptr_t pc, CallInstruction* call) {
   unsigned char bytes[kCallBytes];
@@ -17,37 +14,6 @@ bool ReadCall(uintptr_t pc, CallInstruction* call) {
 }
 
 }  // namespace
-
-RuleWalk::Step RuleWalk::StepOutOfSignal(PackedRule rule) {
-  const uintptr_t sp_at = sp + static_cast<uintptr_t>(rule.cfa_offset());
-  const uintptr_t fp_at = sp + static_cast<uintptr_t>(rule.fp_offset());
-  uintptr_t interrupted_sp;
-  if (!memory.Load(fp_at, &fp) || !memory.Load(sp_at + 8, &address) || !memory.Load(sp_at, &interrupted_sp)) {
-    return Step::kUnknown;
-  }
-  // The handler may have run on an alternate stack.
-  sp = interrupted_sp;
-  memory.Enter(sp);
-  interrupted_sp_ = sp_at - fp_at == kSignalWordsFromFpToSp * sizeof(uintptr_t) ? sp : 0;
-  interrupted_sp_at_ = sp_at;
-  return Step::kFrame;
-}
-
-RuleWalk::Step RuleWalk::StepOutOfLeaf(PackedRule rule) {
-  uintptr_t cfa;
-  uintptr_t pc;
-  if (!LoadInterrupted(rule.cfa_register(), &cfa) || !LoadInterrupted(kLinkRegister, &pc)) return Step::kUnknown;
-  cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
-  if (cfa < sp || (rule.fp_saved() && !memory.Load(cfa + static_cast<uintptr_t>(rule.fp_offset()), &fp))) {
-    return Step::kUnknown;
-  }
-  // An empty frame leaves sp as it is, so sp does not show that the interrupted frame was left.
-  interrupted_sp_ = 0;
-  sp = cfa;
-  pc = StripReturnAddress(pc);
-  address = pc - 1;
-  return pc == 0 ? Step::kOutermost : Step::kFrame;
-}
 
 bool RuleWalk::FindSpByFp(PackedRule rule) {
   const uintptr_t cfa = fp - static_cast<uintptr_t>(rule.fp_offset());
@@ -63,37 +29,15 @@ bool RuleWalk::FindSpByFp(PackedRule rule) {
   return true;
 }
 
-bool RuleWalk::LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const {
-  if (interrupted_sp_ == 0 || sp != interrupted_sp_) return false;
-  // This word is between the lowest word of the signal frame and the stored sp. Both were read before, so this word can
-  // be read, too.
-  *value = LoadStackWord(interrupted_sp_at_ - SignalWordsBelowSp(dwarf_register) * sizeof(uintptr_t));
-  return true;
-}
-
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
   CallInstruction call;
   if (!ReadCall(pc, &call)) return false;
   return call.is_indirect || (call.is_direct && IsKnownCode(call.target) == IsKnownCode(callee));
 }
 
-bool RuleWalk::GuessOutOfStub() {
-  constexpr uintptr_t kStubBytes = 32;  // the linker's stubs have 12 to 24 bytes
-  uintptr_t pc;
-  if (!LoadInterrupted(kLinkRegister, &pc)) return false;
-  pc = StripReturnAddress(pc);
-  CallInstruction call;
-  if (!ReadCall(pc, &call) || !call.is_direct || address - call.target >= kStubBytes) return false;
-  interrupted_sp_ = 0;
-  objects.set_is_guessed();
-  address = pc - 1;
-  return true;
-}
-
 RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc;
   uintptr_t outer_fp;
-  if (kHasLinkRegister && rule.kind() == FrameRule::kNone && GuessOutOfStub()) return Step::kFrame;
   if (rule.kind() != FrameRule::kNone || fp < sp || !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) ||
       !IsReturnFromCall(StripReturnAddress(pc), address)) {
     return Step::kUnknown;
@@ -101,7 +45,7 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   pc = StripReturnAddress(pc);
   sp = fp + 16;
   sp_is_exact_ = !kHasLinkRegister;
-  objects.set_is_guessed();
+  is_guessed = true;
   fp = outer_fp;
   address = pc - 1;
   return Step::kFrame;
@@ -147,7 +91,7 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);
-    const bool is_guessed = walk.objects.is_guessed();
+    const bool is_guessed = walk.is_guessed;
     if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value(), is_guessed};
     if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value(), is_guessed};
     if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value(), is_guessed};

@@ -43,7 +43,6 @@ class RuleWalk {
   //   Reads(address, word)     a word of the stack
   //   Restores(address, word)  a word of the stack, which became the frame pointer
   //   Returns(address, pc)     a word of the stack, which became the pc after its signature was removed
-  //   Unsupported()            anything else
   template <typename Recorder>
   Step StepOut(PackedRule rule, Recorder* recorder) {
     uintptr_t cfa = 0;
@@ -68,27 +67,6 @@ class RuleWalk {
         fp_at = fp + static_cast<uintptr_t>(rule.fp_offset());
         break;
       }
-      case FrameRule::kCfaInSpSlot: {
-        const uintptr_t cfa_at = sp + static_cast<uintptr_t>(rule.short_cfa_offset());
-        uintptr_t word;
-        if (!memory.Load(cfa_at, &word)) return Step::kUnknown;
-        recorder->Reads(cfa_at, word);
-        cfa = word + static_cast<uintptr_t>(rule.cfa_addend());
-        fp_at = cfa + static_cast<uintptr_t>(rule.fp_offset());
-        break;
-      }
-      case FrameRule::kCfaFromRegister:
-        recorder->Unsupported();
-        if (!LoadInterrupted(rule.cfa_register(), &cfa)) return Step::kUnknown;
-        cfa += static_cast<uintptr_t>(rule.short_cfa_offset());
-        fp_at = (rule.fp_found_by_fp() ? fp : cfa) + static_cast<uintptr_t>(rule.fp_offset());
-        break;
-      case FrameRule::kReturnInRegister:
-        recorder->Unsupported();
-        return StepOutOfLeaf(rule);
-      case FrameRule::kSignal:
-        recorder->Unsupported();
-        return StepOutOfSignal(rule);
       case FrameRule::kOutermost:
         return Step::kOutermost;
       case FrameRule::kNone:
@@ -127,26 +105,14 @@ class RuleWalk {
   uintptr_t fp;
   uintptr_t address;  // inside the call or the interrupted instruction; a stack stores this plus 1
 
+  // Whether a frame was found by Guess.
+  bool is_guessed = false;
+
  private:
-  Step StepOutOfSignal(PackedRule rule);
-  // For kReturnInRegister.
-  Step StepOutOfLeaf(PackedRule rule);
-  // For architectures with a link register. If a signal interrupted a frame without unwind information, and the call
-  // before the return address in the link register leads to this code, then the code is a stub of the linker, which has
-  // no frame: steps out of it and returns true. Otherwise returns false.
-  bool GuessOutOfStub();
   // Computes the frame's exact sp from fp, if fp is the address of the frame record of this function. Returns false if
   // it is not, or if the return address in the record does not follow a call. REQUIRES: sp is only a lower limit.
   bool FindSpByFp(PackedRule rule);
-  // Reads the register with this DWARF number, below kDwarfRegisters. Returns false if the current frame is not one
-  // that a signal interrupted.
-  bool LoadInterrupted(uint32_t dwarf_register, uintptr_t* value) const;
 
-  // The sp of the interrupted frame that the walk has reached last, if its registers are known (else 0), and the
-  // address where the kernel stored that sp. Every step outwards raises sp or sets interrupted_sp_ to 0, so the
-  // interrupted frame is the current one as long as sp == interrupted_sp_.
-  uintptr_t interrupted_sp_ = 0;
-  uintptr_t interrupted_sp_at_;  // set together with interrupted_sp_
   // False if sp is only a lower limit of the frame's sp: after a guess, on architectures with a link register.
   bool sp_is_exact_ = true;
 };
@@ -162,7 +128,6 @@ struct NoRecorder {
   void Reads(uintptr_t /*address*/, uintptr_t /*word*/) {}
   void Restores(uintptr_t /*address*/, uintptr_t /*word*/) {}
   void Returns(uintptr_t /*address*/, uintptr_t /*word*/) {}
-  void Unsupported() {}
 };
 
 // Walks by frame rules. If `guess` is false, all frames in the result are exact. If it is true, the walk also steps out

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +28,6 @@
 #include "tests/capture/scenarios.h"
 #include "tests/support/made_code.h"
 #include "tests/support/sanitized.h"
-#include "tests/support/single_step.h"
 
 namespace capture_test {
 namespace {
@@ -42,7 +40,6 @@ using hbmprof::internal::StackCapture;
 using hbmprof::internal::WalkByRules;
 using hbmprof::internal::WalkEnd;
 using hbmprof::internal::WalkResult;
-using hbmprof_test::SingleStep;
 
 const StackCapture& Auto() {
   static const StackCapture capture(Unwinder::kAuto);
@@ -88,30 +85,12 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   if (has_libunwind) Compare(LibunwindStack(caller), "libunwind", rules, "rules");
 }
 
-// glibc's stack ends at code without unwind information. On aarch64, the linker's stubs are such code, and a signal can
-// interrupt them. If `stack` ends there, appends the remaining frames of `longer` to it.
-void CompleteAtStub(const Stack& longer, Stack* stack) {
-#if defined(__aarch64__)
-  hbmprof::internal::ObjectCheck objects;
-  if (stack->depth == 0 || stack->depth >= longer.depth || longer.truncated) return;
-  const uintptr_t last = stack->pcs[stack->depth - 1] - 1;
-  if (hbmprof::internal::FindRule(last, &objects).kind() != hbmprof::internal::FrameRule::kNone) return;
-  std::copy(longer.pcs + stack->depth, longer.pcs + longer.depth, stack->pcs + stack->depth);
-  stack->depth = longer.depth;
-#else
-  static_cast<void>(longer);
-  static_cast<void>(stack);
-#endif
-}
-
 [[gnu::noinline]] void ProbeRulesRepeatedly() {
   const Caller caller = Caller::OfThisFunction();
   found.probes.fetch_add(1);
-  Stack expected = GlibcStack(caller);
-  CompleteAtStub(Capture(Auto(), caller), &expected);
-  Compare(expected, "glibc", Capture(Auto(), caller), "rules");
+  const Stack expected = GlibcStack(caller);
   // Often enough for the stack to be cached.
-  for (int i = 0; i < 3; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules, again");
+  for (int i = 0; i < 4; ++i) Compare(expected, "glibc", Capture(Auto(), caller), "rules");
 }
 
 // The stack of the constructor of start_library.cc, found in each way.
@@ -274,91 +253,7 @@ TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   EXPECT_GE(captures.load(), rounds * 40000);
 }
 
-// Returns the sets of scenarios that are interrupted at every instruction. On aarch64, those of clang 14 are left out:
-// libgcc, whose stacks the test compares with, crashes in them. (Probably their unwind tables are wrong in epilogues.)
-std::vector<ScenarioSet> SetsWithExactTables() {
-  std::vector<ScenarioSet> sets = ScenarioSets();
-#if defined(__aarch64__)
-  sets.erase(std::remove_if(sets.begin(), sets.end(),
-                            [](const ScenarioSet& set) { return std::string_view(set.name).substr(0, 3) != "gxx"; }),
-             sets.end());
-#endif
-  return sets;
-}
-
-volatile sig_atomic_t is_stepping;
-// A handler of SIGTRAP that calls kProbe after every instruction while is_stepping is set.
-template <void (*kProbe)()>
-void OnTrap(int, siginfo_t*, void* interrupted) {
-  auto* const context = static_cast<ucontext_t*>(interrupted);
-  SingleStep::Arrive(context);
-  if (is_stepping == 0) return;
-  kProbe();
-  SingleStep::StepAfter(context);
-}
-TEST(SignalTest, AtEveryInstructionHasExactStack) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
-#endif
-  // The first backtrace of glibc loads a library, which is not allowed in a handler.
-  ProbeAll();
-  ASSERT_TRUE(NoDifference());
-  struct sigaction action = {};
-  action.sa_sigaction = OnTrap<ProbeRulesRepeatedly>;
-  action.sa_flags = SA_SIGINFO;
-  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
-  static volatile int idle;
-  const auto nothing = [] { idle = idle + 1; };
-  for (const ScenarioSet& set : SetsWithExactTables()) {
-    is_stepping = 1;
-    raise(SIGTRAP);
-    for (uint64_t seed = 1; seed < 8; ++seed) set.random_chain(seed, 12, nothing);
-    is_stepping = 0;
-    raise(SIGTRAP);
-    EXPECT_GT(found.probes.load(), 1000);
-    EXPECT_TRUE(NoDifference()) << set.name;
-  }
-  signal(SIGTRAP, SIG_DFL);
-}
-
 #if defined(__x86_64__)
-// Calls function(). Its CFA is in a scratch register, then in a slot above the realigned stack pointer, then in another
-// register, as in OpenSSL's assembler code.
-asm(R"(
-  .text
-  .type capture_test_call_with_cfa_in_slot, @function
-capture_test_call_with_cfa_in_slot:
-  .cfi_startproc
-  movq %rsp, %rax
-  .cfi_def_cfa_register %rax
-  pushq %rbp
-  .cfi_offset %rbp, -16
-  subq $96, %rsp
-  andq $-64, %rsp
-  movq %rax, 40(%rsp)
-  # def_cfa_expression: breg7 40, deref, plus_uconst 8
-  .cfi_escape 0x0f, 5, 0x77, 40, 0x06, 0x23, 8
-  movl $1, %ebp
-  call *%rdi
-  movq 40(%rsp), %rsi
-  .cfi_def_cfa %rsi, 8
-  movq -8(%rsi), %rbp
-  .cfi_restore %rbp
-  movq %rsi, %rsp
-  .cfi_def_cfa_register %rsp
-  ret
-  .cfi_endproc
-  .size capture_test_call_with_cfa_in_slot, . - capture_test_call_with_cfa_in_slot
-)");
-extern "C" void capture_test_call_with_cfa_in_slot(Probe function);
-
-TEST(RulesTest, FindCfaInStackSlot) {
-  capture_test_call_with_cfa_in_slot(ProbeAll);
-  EXPECT_TRUE(NoDifference());
-  capture_test_call_with_cfa_in_slot(ProbeRulesRepeatedly);
-  EXPECT_TRUE(NoDifference());
-}
-
 // Calls function() with a frame pointer register that holds the address of a false frame record: two words that look
 // like a saved frame pointer and a return address, and are not those of a frame.
 asm(R"(
@@ -405,7 +300,7 @@ struct MixedChain {
   MixedChain(const std::vector<ScenarioSet>& sets, uint64_t seed) {
     static constexpr const char* kScenarios[] = {
         "all callee-saved registers in use", "early exits before the prologue", "realigned stacks", "tail calls",
-        "a fault at a function's start",  // a signal frame, and below it a leaf function without a frame
+        "a fault at a function's start",  // a stack begins at its signal handler
     };
     std::mt19937_64 random(seed);
     std::vector<const ScenarioSet*> unused;
@@ -422,8 +317,7 @@ struct MixedChain {
         has_signal = has_signal || is_signal;
       }
 #if defined(__x86_64__)
-      if (kind == 5) hop.call = capture_test_call_with_cfa_in_slot;
-      if (kind == 6) hop.call = capture_test_call_with_false_record;
+      if (kind == 5) hop.call = capture_test_call_with_false_record;
 #endif
       if (hop.call == nullptr) unused.pop_back();
     }
@@ -474,8 +368,7 @@ struct Coverage {
 Coverage coverage;
 [[gnu::noinline]] void ProbeCoverage() {
   const Caller caller = Caller::OfThisFunction();
-  Stack expected = GlibcStack(caller);
-  CompleteAtStub(Capture(Auto(), caller), &expected);
+  const Stack expected = GlibcStack(caller);
   Stack rules;
   rules.depth = WalkByRules(caller, rules.pcs, kMaxStackDepth, /*guess=*/false).depth;
   ++coverage.stacks;
@@ -497,59 +390,6 @@ TEST(CoverageTest, AllStacksAreComplete) {
   }
   const Coverage chains = PrintCoverage("random chains");
   EXPECT_EQ(chains.automatic, chains.stacks);
-#if !defined(__SANITIZE_THREAD__)
-  struct sigaction action = {};
-  action.sa_sigaction = OnTrap<ProbeCoverage>;
-  action.sa_flags = SA_SIGINFO;
-  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
-  static volatile int idle;
-  for (const ScenarioSet& set : SetsWithExactTables()) {
-    is_stepping = 1;
-    raise(SIGTRAP);
-    const Probe nothing = [] { idle = idle + 1; };
-    for (uint64_t seed = 1; seed < 5; ++seed) set.random_chain(seed, 12, nothing);
-#if defined(__x86_64__)
-    capture_test_call_with_cfa_in_slot(nothing);
-#endif
-    is_stepping = 0;
-    raise(SIGTRAP);
-  }
-  signal(SIGTRAP, SIG_DFL);
-  const Coverage instructions = PrintCoverage("interrupted at every instruction");
-  EXPECT_EQ(instructions.automatic, instructions.stacks);
-#endif
-}
-
-long stacks;
-long truncated;
-[[gnu::noinline]] void CountTruncated() {
-  ++stacks;
-  truncated += Capture(Auto(), Caller::OfThisFunction()).truncated;
-}
-
-// The unwind tables of such functions are wrong at one or two of their last instructions. libgcc crashes there, so
-// there is no unwinder to compare with.
-TEST(SignalTest, AtEveryInstructionOfRealignedFunctionDoesNotCrash) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer's own functions cannot be interrupted at every instruction: they lock";
-#endif
-  static volatile int idle;
-  struct sigaction action = {};
-  action.sa_sigaction = OnTrap<CountTruncated>;
-  action.sa_flags = SA_SIGINFO;
-  ASSERT_EQ(sigaction(SIGTRAP, &action, nullptr), 0);
-  for (const Case& c : Cases()) {
-    if (std::string_view(c.set.scenarios[static_cast<size_t>(c.scenario)]) != "realigned stacks") continue;
-    is_stepping = 1;
-    raise(SIGTRAP);
-    c.set.run(c.scenario, [] { idle = idle + 1; });
-    is_stepping = 0;
-    raise(SIGTRAP);
-  }
-  signal(SIGTRAP, SIG_DFL);
-  std::printf("%ld stacks, %ld of them truncated\n", stacks, truncated);
-  EXPECT_GT(stacks, 1000);
-  EXPECT_LT(truncated, stacks / 100);
 }
 
 struct DepthProbe {

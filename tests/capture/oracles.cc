@@ -77,8 +77,8 @@ Stack GlibcStack(const Caller& caller) {
   for (int i = 0; i < count && stack.depth < kMaxStackDepth; ++i) {
     const auto pc = reinterpret_cast<uintptr_t>(found[i]);
     if (stack.depth == 0 && pc != caller.pc) continue;
-    const bool is_interrupted = stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1]);
-    stack.pcs[stack.depth++] = is_interrupted ? pc + 1 : pc;
+    if (stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1])) break;
+    stack.pcs[stack.depth++] = pc;
   }
   return stack;
 }
@@ -146,8 +146,8 @@ bool HasLibunwind() {
       stack.truncated = true;
       break;
     }
-    const bool is_interrupted = stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1]);
-    stack.pcs[stack.depth++] = is_interrupted ? pc + 1 : pc;
+    if (stack.depth > 0 && IsSignalTrampoline(stack.pcs[stack.depth - 1])) break;
+    stack.pcs[stack.depth++] = pc;
   } while (libunwind.step(&cursor) > 0);
   return stack;
 }

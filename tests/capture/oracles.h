@@ -21,13 +21,12 @@ bool operator==(const Stack& a, const Stack& b);
 Stack Capture(const hbmprof::internal::StackCapture& capture, const hbmprof::Caller& caller,
               int max_depth = hbmprof::internal::kMaxStackDepth);
 
-// The stack that glibc's backtrace() finds, from the caller on. Interrupted frames are stored as by StackCapture.
+// The stack that glibc's backtrace() finds, from the caller to a signal's trampoline or to the end.
 Stack GlibcStack(const hbmprof::Caller& caller);
 
 // Loads libunwind.so.8 at the first call, and returns whether it can be used. Must not be called in a signal handler.
 bool HasLibunwind();
-// The stack that libunwind finds. Empty unless HasLibunwind has returned true. Interrupted frames are stored as by
-// StackCapture.
+// The same, found by libunwind. Empty unless HasLibunwind has returned true.
 Stack LibunwindStack(const hbmprof::Caller& caller);
 
 // The addresses with the names of their functions, for messages of failures.

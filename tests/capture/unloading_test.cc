@@ -28,7 +28,6 @@
 #include "src/capture/capture.h"
 #include "src/capture/modules.h"
 #include "src/capture/objects.h"
-#include "src/capture/rules.h"
 #include "tests/capture/oracles.h"
 
 namespace capture_test {
@@ -37,14 +36,8 @@ namespace {
 using hbmprof::Caller;
 using hbmprof::Snapshot;
 using hbmprof::Unwinder;
-using hbmprof::internal::FindRule;
 using hbmprof::internal::HostBytes;
-using hbmprof::internal::LearnRule;
 using hbmprof::internal::LoadedModules;
-using hbmprof::internal::MixAddress;
-using hbmprof::internal::ObjectCheck;
-using hbmprof::internal::PackedRule;
-using hbmprof::internal::RuleBucketOf;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WatchObjects;
 
@@ -80,7 +73,7 @@ class Library {
   int (*call_)(void (*)()) = nullptr;
 };
 
-// The first two tests have this place because the other tests make the rules of the libraries known.
+// The first test has this place because the other tests make the rules of the libraries known.
 
 // Two threads meet a new object at the same time. Neither goes on before a call of the watcher has returned.
 const Library* new_library;
@@ -110,30 +103,6 @@ TEST(ObjectsTest, EachThreadThatMeetsANewObjectCallsTheWatcher) {
   WatchObjects([](const link_map*, bool) {});
 }
 
-// A walk that has guessed a frame reads the object through the kernel and does not call the watcher, but it can make a
-// rule known. A later walk without a guess uses this rule, and calls the watcher.
-const link_map* watched;
-TEST(ObjectsTest, AnObjectThatAGuessFoundIsWatchedByTheNextWalk) {
-  Auto();
-  const Library library(FRAME_LIBRARY_SMALL);
-  dl_find_object found;
-  ASSERT_EQ(_dl_find_object(reinterpret_cast<void*>(library.address()), &found), 0);
-  watched = nullptr;
-  WatchObjects([](const link_map* object, bool is_permanent) {
-    if (!is_permanent) watched = object;
-  });
-  ObjectCheck guessed;
-  guessed.set_is_guessed();
-  const PackedRule learned = LearnRule(library.address(), &guessed);
-  ASSERT_NE(learned.object(), 0u);
-  ASSERT_EQ(RuleBucketOf(library.address()).Find(MixAddress(library.address())), learned.word());
-  EXPECT_EQ(watched, nullptr);
-  ObjectCheck certain;
-  EXPECT_EQ(FindRule(library.address(), &certain).word(), learned.word());
-  EXPECT_EQ(watched, found.dlfo_link_map);
-  WatchObjects([](const link_map*, bool) {});
-}
-
 [[gnu::noinline]] void ProbeAgainstGlibc() {
   const Caller caller = Caller::OfThisFunction();
   const Stack expected = GlibcStack(caller);
@@ -155,28 +124,6 @@ void LoadInTurn(const std::string& one, const std::string& other) {
   }
   EXPECT_GT(at_same_address, 0) << "no library was loaded at the address of another, so nothing was tested";
 }
-
-#if !defined(HBMPROF_CHECK_CAPTURE)  // there, FindPath finds nothing
-bool was_cached;
-// Captures often enough for the stack to be cached, and sets was_cached to whether it is.
-[[gnu::noinline]] void CaptureAndFind() {
-  const Caller caller = Caller::OfThisFunction();
-  constexpr int kDepth = 64;
-  uintptr_t buffer[kDepth];
-  for (int i = 0; i < 20; ++i) Auto().Capture(caller, buffer, kDepth);
-  was_cached = Auto().FindPath(caller, kDepth) != nullptr;
-}
-
-// Each unloading makes it uncertain whether a library without a build id is still the same.
-TEST(UnloadingTest, StacksThroughLibraryWithoutBuildIdAreCachedAfterManyUnloadings) {
-  const Library library(FRAME_LIBRARY_SMALL_NO_ID);
-  for (int i = 0; i < 17'000; ++i) {
-    { const Library other(FRAME_LIBRARY_LARGE); }
-    library.Call(CaptureAndFind);
-  }
-  EXPECT_TRUE(was_cached);
-}
-#endif
 
 TEST(UnloadingTest, LibraryAtReusedAddressHasItsOwnFrames) { LoadInTurn(FRAME_LIBRARY_SMALL, FRAME_LIBRARY_LARGE); }
 
@@ -302,43 +249,6 @@ TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
   for (int i = 0; i < 500; ++i) kept.Call(ProbeAgainstGlibc);
   stop = true;
   loader.join();
-}
-
-uintptr_t return_address;
-[[gnu::noinline]] void StoreReturnAddress() {
-  return_address = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
-}
-
-// Code without unwind information, in a frame whose frame record is an old one: its return address lies in a library
-// that another thread unloads during the walk.
-void GuessIntoLibraryThatIsUnloaded(const std::string& path) {
-  void* const code = mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(code, MAP_FAILED);
-  Library(path).Call(StoreReturnAddress);
-  std::atomic<bool> stop{false};
-  std::thread loader([&] {
-    while (!stop) Library{path};
-  });
-  struct {
-    uintptr_t stack[2];
-    uintptr_t record[2];
-  } frame = {{0, 0}, {0, return_address}};
-  const Caller caller = {reinterpret_cast<uintptr_t>(code) + 16, reinterpret_cast<uintptr_t>(frame.stack),
-                         reinterpret_cast<uintptr_t>(frame.record)};
-  uintptr_t pcs[64];
-  int guessed = 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  while (std::chrono::steady_clock::now() < end) {
-    for (int i = 0; i < 100; ++i) guessed += Auto().Capture(caller, pcs, 64).depth > 1;
-  }
-  stop = true;
-  loader.join();
-  munmap(code, 4096);
-  if (guessed == 0) GTEST_SKIP() << "the library was never at its first address during a capture";
-}
-TEST(UnloadingTest, OldReturnAddressInLibraryThatIsUnloaded) { GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL); }
-TEST(UnloadingTest, OldReturnAddressInLibraryWithoutBuildIdThatIsUnloaded) {
-  GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL_NO_ID);
 }
 
 // Called by another thread and then by the constructor of a library, which runs with the dynamic linker's lock held.

@@ -54,13 +54,7 @@ void Check(const FrameRule& rule) {
   if (packed.kind() != rule.kind || packed.fp_saved() != rule.fp_saved || packed.fp_offset() != rule.fp_offset) {
     std::abort();
   }
-  const bool is_short = rule.kind == FrameRule::kCfaInSpSlot || rule.kind == FrameRule::kCfaFromRegister;
-  if ((is_short ? packed.short_cfa_offset() : packed.cfa_offset()) != rule.cfa_offset) std::abort();
-  if (rule.kind == FrameRule::kCfaInSpSlot && packed.cfa_addend() != rule.cfa_addend) std::abort();
-  if (rule.kind == FrameRule::kCfaFromRegister &&
-      (packed.cfa_register() != rule.cfa_register || packed.fp_found_by_fp() != rule.fp_found_by_fp)) {
-    std::abort();
-  }
+  if (packed.cfa_offset() != rule.cfa_offset) std::abort();
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
+#include "src/base/kept_errno.h"
 #include "src/base/pages.h"
 #include "src/capture/paths/paths.h"
 
@@ -24,32 +27,31 @@ constexpr bool kIsChecked = true;
 constexpr bool kIsChecked = false;
 #endif
 
-// The pages of a thread.
+// The pages of a thread. They are never unmapped: when their thread has ended, another one takes them. (A handler of
+// thread exit would need a thread-specific key, and the C library calls malloc for all but the first 32 keys.)
 struct CachePages {
+  std::atomic<uint64_t> owner;  // a thread's id, and above it a number that no other owner has
+  CachePages* next;
   PathCache cache;
   LearningScratch scratch;
 };
-constexpr size_t kCachePagesBytes = size_t{52} << 10;
-static_assert(sizeof(CachePages) <= kCachePagesBytes);
+std::atomic<CachePages*> all_pages{nullptr};
 
 // Plain data in the static TLS block, like active_path_cache.
 struct ThreadCache {
   CachePages* pages;
   uint32_t captures;  // before the thread got its pages
-  // The pages are being obtained, or their scratch memory is in use, or the thread is ending. A signal handler that
-  // finds this set neither obtains pages nor learns a path.
+  // The pages are being obtained, or their scratch memory is in use. A signal handler that finds this set neither
+  // obtains pages nor learns a path.
   bool is_busy;
 };
 __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
 
-// The key calls ReleasePages at the exit of each thread that has pages.
-std::atomic<bool> has_key{false};
-pthread_key_t key;
 std::atomic<bool> is_prepared{false};
 
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
-// contains the handlers of thread exit, fork and process exit, and threads may be about to call them. Runs before main,
-// or in the dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
+// contains the handlers of fork and process exit, and threads may be about to call them. Runs before main, or in the
+// dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
 // for this thread, while the dlopen here waits for that thread.
 [[gnu::constructor]] void StayLoaded() {
   Dl_info info;
@@ -60,25 +62,24 @@ std::atomic<bool> is_prepared{false};
   if (*self->l_name != '\0') dlopen(self->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-void ReleasePages(void* pages) {
-  thread_cache.is_busy = true;
-  thread_cache.pages = nullptr;
-  active_path_cache = nullptr;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  UnmapPages(pages, kCachePagesBytes);
-}
-
-// Runs before main, or in the dlopen that loads the object: a program that imports PyTorch has taken about 100 keys
-// before its first tracked call.
-[[gnu::constructor]] void MakeKey() {
-  // glibc stores the values of the first keys in the thread itself. It calls malloc for those of later keys.
-  constexpr pthread_key_t kKeysInThread = 32;
-  if (pthread_key_create(&key, &ReleasePages) != 0) return;
-  if (key < kKeysInThread) {
-    has_key.store(true, std::memory_order_release);
-  } else {
-    pthread_key_delete(key);
+// Returns pages that belong to the calling thread from now on; null if there is no memory.
+CachePages* TakePages() {
+  static std::atomic<uint32_t> owners{0};
+  const auto thread = static_cast<uint32_t>(syscall(SYS_gettid));
+  const uint64_t owner = uint64_t{owners.fetch_add(1) + 1} << 32 | thread;
+  for (CachePages* pages = all_pages.load(std::memory_order_acquire); pages != nullptr; pages = pages->next) {
+    uint64_t old = pages->owner.load(std::memory_order_relaxed);
+    const auto old_thread = static_cast<uint32_t>(old);
+    const bool is_free = old_thread == thread || (syscall(SYS_tgkill, getpid(), old_thread, 0) != 0 && errno == ESRCH);
+    if (is_free && pages->owner.compare_exchange_strong(old, owner, std::memory_order_acq_rel)) return pages;
   }
+  auto* pages = static_cast<CachePages*>(MapPages(sizeof(CachePages)));
+  if (pages == nullptr) return nullptr;
+  pages->owner.store(owner, std::memory_order_relaxed);
+  pages->next = all_pages.load(std::memory_order_relaxed);
+  while (!all_pages.compare_exchange_weak(pages->next, pages, std::memory_order_release)) {
+  }
+  return pages;
 }
 
 // REQUIRES: the thread is not busy.
@@ -90,14 +91,11 @@ void ReleasePages(void* pages) {
     ++mine.captures;
     return nullptr;
   }
-  if (!has_key.load(std::memory_order_acquire) || !is_prepared.load(std::memory_order_acquire)) return nullptr;
+  if (!is_prepared.load(std::memory_order_acquire)) return nullptr;
+  const KeptErrno kept_errno;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  auto* pages = static_cast<CachePages*>(MapPages(kCachePagesBytes));
-  if (pages != nullptr && pthread_setspecific(key, pages) != 0) {
-    UnmapPages(pages, kCachePagesBytes);
-    pages = nullptr;
-  }
+  CachePages* const pages = TakePages();
   if (pages == nullptr) {
     mine.captures = 0;
   } else {

@@ -4,8 +4,7 @@
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.
-//   Stacks of fibers, alternate signal stacks and stacks with a signal frame are always walked.
-// - A stack with a frame that was guessed, or found through registers other than sp and fp, is always walked.
+//   Stacks of fibers and alternate signal stacks are always walked, and so are stacks with a frame that was guessed.
 // - The frame pointer is compared only if a frame of the path was found by it. Otherwise it may hold any value.
 // - A path lists its objects that can be unloaded, and it matches only while these objects are loaded (objects.h).
 // - A signal handler can capture while the cache is read or written. The tag of a node is written last, so that a tag
@@ -40,7 +39,7 @@ namespace hbmprof::internal {
 // another one. The paths below it can then no longer be found, and are added again when they are captured again.
 class PathCache {
  public:
-  // `bounds`: the stack of the thread. REQUIRES: all bytes of the object are zero.
+  // `bounds`: the stack of the thread. REQUIRES: all bytes of the object are zero, or another thread has used it.
   void Start(const StackBounds& bounds) {
     stack_high_ = bounds.high;
     stack_bytes_ = bounds.high - bounds.low;
@@ -124,9 +123,8 @@ class PathCache {
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
-// Enables the caches of all threads. Takes no lock. A thread gets its cache, 52 KiB of pages, after its first few
-// captures, and returns it when it ends. No thread gets one in a process that had 32 thread-specific keys
-// (pthread_key_create) when this library was loaded.
+// Enables the caches of all threads. Takes no lock. A thread gets its cache, 48 KiB of pages, after its first few
+// captures. When it has ended, another thread gets them.
 void PreparePathCaches();
 
 // Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,

@@ -19,7 +19,7 @@ namespace {
 // path.
 class PathBuilder {
  public:
-  static constexpr size_t kMaxBytes = size_t{6} << 10;
+  static constexpr size_t kMaxBytes = size_t{4} << 10;
 
   PathBuilder(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
 
@@ -67,47 +67,27 @@ class PathBuilder {
 
   // Writes the path to `bytes()` and returns its size. REQUIRES: is_supported().
   size_t Build(int depth, bool truncated) {
-    GroupWords();
     Path header;
     std::memset(static_cast<void*>(&header), 0, sizeof(header));  // paths are compared as bytes
     size_ = sizeof(header);
-    // The words to compare, then their offsets.
-    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(pcs_[1 + i]); });
-    for (uint32_t i = 0; i < Padded(records_); ++i) {
-      Append(link_target_[record_link_[std::min(i, records_ - 1)]]);
-      Append(pcs_[1 + record_return_[std::min(i, records_ - 1)]]);
-    }
-    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_target_[i]); });
+    AppendPadded(pcs_ + 1, returns_);
+    AppendPadded(link_target_, links_);
     header.offsets_at = static_cast<uint16_t>(size_);
-    ForEachPadded(lone_return_, lone_returns_, [this](uint16_t i) { Append(return_offset_[i]); });
-    ForEachPadded(record_link_, records_, [this](uint16_t i) { Append(link_offset_[i]); });
-    ForEachPadded(lone_link_, lone_links_, [this](uint16_t i) { Append(link_offset_[i]); });
-    if (records_ == 0) {
-      header.pcs_at = offsetof(Path, pc);
-      header.return_offsets_at = header.offsets_at;
-    } else {
-      header.return_offsets_at = static_cast<uint16_t>(size_);
-      for (uint32_t i = 0; i < returns_; ++i) Append(return_offset_[i]);
-      AlignTo(alignof(uintptr_t));
-      header.pcs_at = static_cast<uint16_t>(size_);
-      for (uint32_t i = 0; i <= returns_; ++i) Append(pcs_[i]);
-    }
-    AlignTo(alignof(Path::Object));
+    AppendPadded(return_offset_, returns_);
+    AppendPadded(link_offset_, links_);
     header.objects_at = static_cast<uint16_t>(size_);
     for (uint32_t i = 0; i < objects_; ++i) Append(object_[i]);
 
     header.hash = HashWords128(pcs_, static_cast<size_t>(depth));
     header.pc = caller_.pc;
-    header.depth = depth;
-    header.max_depth = max_depth_;
+    header.depth = static_cast<int16_t>(depth);
+    header.max_depth = static_cast<int16_t>(max_depth_);
     header.end = static_cast<uint32_t>((max_offset_ + 1) * sizeof(uintptr_t));
     header.fp = initial_fp_;
-    header.returns = Padded(lone_returns_);
-    header.records = Padded(records_);
-    header.links = Padded(lone_links_);
-    header.all_returns = static_cast<uint16_t>(returns_);
+    header.returns = Padded(returns_);
+    header.links = Padded(links_);
     header.objects = static_cast<uint16_t>(objects_);
-    header.is_simple = records_ == 0 && lone_links_ == 0 && objects_ == 0;
+    header.unpadded_returns = static_cast<uint16_t>(returns_);
     header.truncated = truncated;
     std::memcpy(bytes_, &header, sizeof(header));
     return size_;
@@ -119,9 +99,8 @@ class PathBuilder {
   // Limit of return addresses, and of links.
   static constexpr uint32_t kMaxWords = 188;
   static constexpr uint32_t kMaxObjects = 8;
-  // A return address with a link takes 8 bytes for each of the two words, 8 bytes in the array of all pcs, and 2 bytes
-  // for each of three offsets. The rest is padding.
-  static_assert(sizeof(Path) + 30 * kMaxWords + 400 <= kMaxBytes);
+  // kMaxWords is a multiple of the group, so a full path has no padding.
+  static_assert(sizeof(Path) + 2 * kMaxWords * (sizeof(uintptr_t) + sizeof(uint16_t)) + 64 <= kMaxBytes);
 
   static uint16_t Padded(uint32_t count) {
     return static_cast<uint16_t>((count + Path::kGroup - 1) / Path::kGroup * Path::kGroup);
@@ -138,40 +117,15 @@ class PathBuilder {
     return static_cast<uint16_t>(offset);
   }
 
-  // Finds the frame records: return addresses that follow a link.
-  void GroupWords() {
-    lone_returns_ = 0;
-    records_ = 0;
-    lone_links_ = 0;
-    std::fill_n(is_in_record_, links_, false);
-    for (uint32_t i = 0; i < returns_; ++i) {
-      const auto link =
-          static_cast<uint16_t>(std::find(link_offset_, link_offset_ + links_, return_offset_[i] - 1) - link_offset_);
-      if (link == links_) {
-        lone_return_[lone_returns_++] = static_cast<uint16_t>(i);
-      } else {
-        is_in_record_[link] = true;
-        record_link_[records_] = link;
-        record_return_[records_++] = static_cast<uint16_t>(i);
-      }
-    }
-    for (uint32_t i = 0; i < links_; ++i) {
-      if (!is_in_record_[i]) lone_link_[lone_links_++] = static_cast<uint16_t>(i);
-    }
-  }
-
   template <typename Item>
   void Append(Item item) {
     std::memcpy(bytes_ + size_, &item, sizeof(item));
     size_ += sizeof(item);
   }
-  void AlignTo(size_t alignment) {
-    while (size_ % alignment != 0) Append(uint8_t{0});
-  }
-  // Calls `append(n)` for each n in `numbers`, and again for the last one as padding.
-  template <typename AppendItem>
-  static void ForEachPadded(const uint16_t* numbers, uint32_t count, const AppendItem& append) {
-    for (uint32_t i = 0; i < Padded(count); ++i) append(numbers[std::min(i, count - 1)]);
+  // Appends the items, and repetitions of the last one.
+  template <typename Item>
+  void AppendPadded(const Item* items, uint32_t count) {
+    for (uint32_t i = 0; i < Padded(count); ++i) Append(items[std::min(i, count - 1)]);
   }
 
   const Caller caller_;
@@ -190,15 +144,6 @@ class PathBuilder {
   uint64_t pcs_[1 + kMaxWords];
   uint16_t link_offset_[kMaxWords];
   uintptr_t link_target_[kMaxWords];
-  // Set by GroupWords: indices of returns and links.
-  uint32_t lone_returns_;
-  uint32_t records_;
-  uint32_t lone_links_;
-  uint16_t lone_return_[kMaxWords];
-  uint16_t record_return_[kMaxWords];
-  uint16_t record_link_[kMaxWords];
-  uint16_t lone_link_[kMaxWords];
-  bool is_in_record_[kMaxWords];
   size_t size_;  // of `bytes_`
   alignas(Path) char bytes_[kMaxBytes];
 };
@@ -270,9 +215,9 @@ bool Path::ObjectsAreLoaded() const {
 }
 
 uint16_t Path::FirstDifference(const Path& other) const {
-  const auto* offset = At<uint16_t>(return_offsets_at);
-  const auto* other_offset = other.At<uint16_t>(other.return_offsets_at);
-  for (int i = 0; i < std::min(all_returns, other.all_returns); ++i) {
+  const auto* offset = At<uint16_t>(offsets_at);
+  const auto* other_offset = other.At<uint16_t>(other.offsets_at);
+  for (int i = 0; i < std::min(unpadded_returns, other.unpadded_returns); ++i) {
     if (offset[i] != other_offset[i]) break;
     if (pcs()[i + 1] != other.pcs()[i + 1]) return offset[i];
   }
@@ -280,9 +225,9 @@ uint16_t Path::FirstDifference(const Path& other) const {
 }
 
 uintptr_t Path::ReturnAddressAt(uint32_t offset) const {
-  const auto* first = At<uint16_t>(return_offsets_at);
-  const uint16_t* found = std::find(first, first + all_returns, offset);
-  return found == first + all_returns ? 0 : pcs()[1 + (found - first)];
+  const auto* first = At<uint16_t>(offsets_at);
+  const uint16_t* found = std::find(first, first + unpadded_returns, offset);
+  return found == first + unpadded_returns ? 0 : pcs()[1 + (found - first)];
 }
 
 const char* path_memory = nullptr;
@@ -296,7 +241,6 @@ const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scra
   for (int depth = 1;; ++depth) {
     const PackedRule rule = walk.Rule();
     builder.AddObject(rule, depth - 1);
-    if (rule.kind() == FrameRule::kSignal) return nullptr;
     const RuleWalk::Step step = walk.StepOut(rule, &builder);
     if (step == RuleWalk::Step::kUnknown || !builder.is_supported()) return nullptr;
     const bool is_outermost = step == RuleWalk::Step::kOutermost;

@@ -20,10 +20,8 @@ namespace hbmprof::internal {
 
 // Immutable. An offset is a distance from the caller's sp, in words.
 //
-// Three kinds of words are compared:
-// - return addresses, without their signatures,
-// - links: words that hold addresses of the stack, stored relative to sp,
-// - frame records: a link that is followed by a return address.
+// Two kinds of words are compared: return addresses, without their signatures, and links, which are words that hold
+// addresses of the stack, stored relative to sp.
 struct alignas(16) Path {
   static constexpr uint16_t kNoOffset = 0xffff;
   // Words of one kind are compared in groups of this size. The last group is padded with repetitions of its last word.
@@ -36,26 +34,21 @@ struct alignas(16) Path {
   };
 
   Hash128 hash;       // of the return addresses of all frames
-  int32_t depth;      // frames
-  int32_t max_depth;  // limit of the walk that found the path
+  int16_t depth;      // frames
+  int16_t max_depth;  // limit of the walk that found the path
   uint32_t end;       // bytes from sp; greater than all offsets
   uint16_t fp;        // offset of the stack address in the caller's fp; kNoOffset if no frame is found by fp
   uint16_t returns;   // number of return addresses to compare, a multiple of kGroup
-  bool is_simple;     // `records`, `links` and `objects` are 0
-  bool truncated;     // at max_depth
-  uint16_t records;   // number of frame records, a multiple of kGroup
-  uint16_t links;     // number of links outside of frame records, a multiple of kGroup
+  uint16_t links;     // number of links to compare, a multiple of kGroup
   uint16_t objects;
-  uint16_t all_returns;  // number of return addresses, including those of frame records, without padding
-  // Positions of the arrays behind this struct, in bytes from its start.
-  uint16_t offsets_at;  // offsets of the compared words, in the order of these words
-  uint16_t objects_at;
-  uint16_t pcs_at;             // pcs of all frames; without frame records, `pc` and the compared words are this array
-  uint16_t return_offsets_at;  // offsets of the pcs, except of the first
+  uint16_t offsets_at;  // position of the offsets of the compared words, in bytes from the start of this struct
+  uint16_t objects_at;  // position of the objects
+  uint16_t unpadded_returns;
+  bool truncated;  // at max_depth
   uintptr_t pc;
-  // The words to compare follow: return addresses, frame records, links.
+  // The words to compare follow: return addresses, links. `pc` and the return addresses are the pcs of all frames.
 
-  const uintptr_t* pcs() const { return At<uintptr_t>(pcs_at); }
+  const uintptr_t* pcs() const { return &pc; }
 
   // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
   // frames. The stack ends `bytes` bytes above caller.sp.
@@ -66,21 +59,11 @@ struct alignas(16) Path {
     const uintptr_t mask = ReturnAddressMask();
     const WordPair return_mask = {mask, mask};
     WordPair differences = {0, 0};
-    const uintptr_t* word = At<uintptr_t>(sizeof(Path)) + returns;
+    const uintptr_t* word = pcs() + 1 + returns;
     const uint16_t* offset = At<uint16_t>(offsets_at) + returns;
     for (intptr_t i = -intptr_t{returns}; i != 0; i += kGroup) {
       differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) & return_mask) ^ PairAt(word + i);
       differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) & return_mask) ^ PairAt(word + i + 2);
-    }
-    if (is_simple) return (differences[0] | differences[1]) == 0;
-    offset += records;
-    for (intptr_t i = -intptr_t{records}; i != 0; i += kGroup, word += 2 * kGroup) {
-      const WordPair base = {sp, 0};
-      const WordPair record_mask = {~uintptr_t{0}, mask};
-      differences |= ((LoadStackPair(sp, offset[i]) - base) & record_mask) ^ PairAt(word);
-      differences |= ((LoadStackPair(sp, offset[i + 1]) - base) & record_mask) ^ PairAt(word + 2);
-      differences |= ((LoadStackPair(sp, offset[i + 2]) - base) & record_mask) ^ PairAt(word + 4);
-      differences |= ((LoadStackPair(sp, offset[i + 3]) - base) & record_mask) ^ PairAt(word + 6);
     }
     if ((links | objects) == 0) return (differences[0] | differences[1]) == 0;
     word += links;
@@ -137,7 +120,7 @@ inline uint32_t NumberOf(const Path* path) {
 
 // Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
 // matter. Only one call at a time may use it.
-inline constexpr size_t kLearningBytes = size_t{13} << 10;
+inline constexpr size_t kLearningBytes = size_t{8} << 10;
 struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];
 };
