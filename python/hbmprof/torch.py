@@ -40,7 +40,7 @@ def _tensors(value, found, tensor_type, depth=0):
 
 
 def _line_of(node, folder):
-    """The innermost line of the traceback of a node that is not below `folder`, as "models/gpt.py:26"; None without one."""
+    """Returns the innermost line outside of `folder` of a node's traceback, as "models/gpt.py:26"; None without one."""
     for entry in reversed(node.metadata.get("traceback_") or ()):
         match = re.search(r'File "(.*)", line (\d+)', entry)
         if match and not match[1].startswith(folder + "/"):
@@ -84,7 +84,7 @@ def watch(model, optimizer=None, *, name=""):
               `model` itself is `name`, or the name of its class; `name` also comes before all other paths.
     phase     "forward", "backward" or "step"
     category  "activations" in the forward pass, "gradients" in the backward pass, "optimizer state" in step()
-    forward   in the backward pass, the line of the forward pass that has made the operator, if PyTorch detects anomalies
+    forward   in the backward pass, the line of the forward pass that made the operator, if PyTorch detects anomalies
 
     The results of the model do not change. Parameters that exist already keep their labels: create them inside
     `with hbmprof.tag("category", "parameters"):`. Raises hbmprof.Error if PyTorch is older than 2.1, or if `model` is a
