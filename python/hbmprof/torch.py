@@ -3,14 +3,16 @@
 `import hbmprof` does not import PyTorch, and neither does this module: PyTorch is imported by watch().
 """
 
+import re
 import threading
 
 import hbmprof
 
 __all__ = ["Watch", "watch"]
 
-_FORWARD, _BACKWARD, _STEP = range(3)
-_METADATA = "hbmprof"  # the key under which a node of the autograd graph is marked
+_FORWARD, _BACKWARD, _LINE, _STEP = range(4)
+_METADATA = "hbmprof"  # the keys under which a node of the autograd graph is marked
+_LINES = "hbmprof line"
 _MOST_DEPTH = 32
 _MOST_TENSORS = 1000  # of an output or of the inputs; the others are not looked at
 
@@ -35,6 +37,15 @@ def _tensors(value, found, tensor_type, depth=0):
             _tensors(one, found, tensor_type, depth + 1)
     elif isinstance(value, dict):
         _tensors(tuple(value.values()), found, tensor_type, depth + 1)
+
+
+def _line_of(node, folder):
+    """Returns the innermost line outside of `folder` of a node's traceback, as "models/gpt.py:26"; None without one."""
+    for entry in reversed(node.metadata.get("traceback_") or ()):
+        match = re.search(r'File "(.*)", line (\d+)', entry)
+        if match and not match[1].startswith(folder + "/"):
+            return f"{'/'.join(match[1].split('/')[-2:])}:{match[2]}".encode()
+    return None
 
 
 class Watch:
@@ -73,6 +84,7 @@ def watch(model, optimizer=None, *, name=""):
               `model` itself is `name`, or the name of its class; `name` also comes before all other paths.
     phase     "forward", "backward" or "step"
     category  "activations" in the forward pass, "gradients" in the backward pass, "optimizer state" in step()
+    forward   in the backward pass, the line of the forward pass that made the operator, if PyTorch detects anomalies
 
     The results of the model do not change. Parameters that exist already keep their labels: create them inside
     `with hbmprof.tag("category", "parameters"):`. Raises hbmprof.Error if PyTorch is older than 2.1, or if `model` is a
@@ -106,8 +118,8 @@ def watch(model, optimizer=None, *, name=""):
                 return
 
     def close_ended_backward():
-        """Ends the scope of a backward pass that an exception has ended."""
-        if scopes.open and scopes.open[-1][0] == _BACKWARD and scopes.open[-1][1] != graph_task():
+        """Ends the scopes of a backward pass that an exception has ended."""
+        while scopes.open and scopes.open[-1][0] in (_BACKWARD, _LINE) and scopes.open[-1][1] != graph_task():
             close_until(len(scopes.open) - 1)
 
     def begin_backward(path):
@@ -143,6 +155,30 @@ def watch(model, optimizer=None, *, name=""):
 
             node.register_prehook(begins)
 
+    def mark_lines(value):
+        """Makes each node of the graph of `value` that has a traceback begin its line when it runs, and end it."""
+        tensors = []
+        _tensors(value, tensors, torch.Tensor)
+        nodes = [tensor.grad_fn for tensor in tensors]
+        while nodes:
+            node = nodes.pop()
+            if node is None or _LINES in node.metadata:
+                continue
+            node.metadata[_LINES] = True
+            nodes += [following for following, _ in node.next_functions]
+            line = _line_of(node, torch.__path__[0])
+            if line is None:
+                continue
+
+            def begins(_, line=line):
+                close_ended_backward()
+                if not result._is_removed:
+                    push(b"forward", line)
+                    scopes.open.append((_LINE, graph_task(), 1, None))
+
+            node.register_prehook(begins)
+            node.register_hook(lambda *_: close(_LINE, graph_task()))
+
     def watch_module(module, path):
         owner = id(module)
 
@@ -166,6 +202,8 @@ def watch(model, optimizer=None, *, name=""):
                 return
             close(_FORWARD, owner)
             mark(output, path)
+            if not scopes.open and torch.is_anomaly_enabled():
+                mark_lines(output)
 
         result._handles.append(module.register_forward_pre_hook(before))
         result._handles.append(module.register_forward_hook(after, always_call=True))

@@ -8,10 +8,9 @@ import functools
 
 import hbmprof
 
-# The methods of a worker and of its model runner. An inner phase hides the outer one.
-WORKER = (("init_device", "init"), ("load_model", "load"), ("determine_available_memory", "profile"),
-          ("initialize_from_config", "kv cache"), ("compile_or_warm_up_model", "warm up"), ("execute_model", "serve"),
-          ("sample_tokens", "serve"))
+# The methods of a worker, after init_device, and of its model runner. An inner phase hides the outer one.
+WORKER = (("load_model", "load"), ("determine_available_memory", "profile"), ("initialize_from_config", "kv cache"),
+          ("compile_or_warm_up_model", "warm up"), ("execute_model", "serve"), ("sample_tokens", "serve"))
 RUNNER = (("capture_model", "capture"),)
 
 
@@ -22,7 +21,8 @@ def _add_phases(owner, phases):
 
 
 def register():
-    """Adds the phases to each worker that this process makes from now on. Without hbmprof's library, does nothing."""
+    """Adds the phases to each worker whose device this process initializes from now on. Without hbmprof's library, does
+    nothing."""
     try:
         hbmprof.version()
     except hbmprof.Error:
@@ -30,21 +30,14 @@ def register():
     # The module of the worker itself is not imported here, which would take the API server seconds.
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    init_worker = WorkerWrapperBase.init_worker
+    # Not init_worker: in a process of its own, a worker calls register() there.
+    init_device = WorkerWrapperBase.init_device
 
-    @functools.wraps(init_worker)
-    def init_worker_with_phases(self, *args, **kwargs):
-        init_worker(self, *args, **kwargs)
-        worker = self.worker
-        init_device = worker.init_device
+    @functools.wraps(init_device)
+    def init_device_with_phases(self):
+        with hbmprof.phase("init"):
+            init_device(self)
+        _add_phases(self.worker, WORKER)
+        _add_phases(getattr(self.worker, "model_runner", None), RUNNER)
 
-        @functools.wraps(init_device)
-        def init_device_and_runner(*args, **kwargs):
-            result = init_device(*args, **kwargs)
-            _add_phases(getattr(worker, "model_runner", None), RUNNER)
-            return result
-
-        worker.init_device = init_device_and_runner
-        _add_phases(worker, WORKER)
-
-    WorkerWrapperBase.init_worker = init_worker_with_phases
+    WorkerWrapperBase.init_device = init_device_with_phases

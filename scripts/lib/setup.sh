@@ -298,7 +298,9 @@ hbmprof_packages() {
   rm -rf "$folder.new"
   local pip=(env PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
     python3 -m pip install --quiet --no-compile --no-cache-dir --target "$folder.new")
-  if "${pip[@]}" "${@:3}" >"$log" 2>&1 </dev/null && "${pip[@]}" --no-deps "${alone[@]}" >>"$log" 2>&1 </dev/null; then
+  # --upgrade: pip would leave out the scripts of the packages ALONE where there is a folder bin already.
+  if "${pip[@]}" "${@:3}" >"$log" 2>&1 </dev/null &&
+      "${pip[@]}" --upgrade --no-deps "${alone[@]}" >>"$log" 2>&1 </dev/null; then
     mv "$folder.new" "$folder"
   else
     echo "note: PyPI gave no $2, so its programs are skipped: $(tail -n 1 "$log")"

@@ -2,7 +2,9 @@
 //
 // A process listens on a Unix stream socket "hbmprof.PID.sock" in a directory. A client connects, sends one line that
 // ends with a line feed, and gets one answer: "ok BYTES\n" or "error BYTES\n", followed by BYTES bytes. Then the
-// process closes the connection. The bytes of an "error" answer are a message for the user. A request is a word, with
+// process closes the connection. While it makes the answer to a profile or record request, it sends a line feed every
+// two seconds, so that the client knows that it is alive. The bytes of an "error" answer are a message for the user. A
+// request is a word, with
 // arguments that are separated by one space. Requests and the bytes of their answers:
 //   info          lines "key value": pid, name, version, seconds (since the start), host (its name), "environment NAME
 //                 VALUE" for each entry of Snapshot::environment, "cgroup LINE" for each line of /proc/self/cgroup, and

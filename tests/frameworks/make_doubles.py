@@ -6,9 +6,9 @@ usage: make_doubles.py OUT DRIVER FOLDER...
 FOLDER: with a framework's Python packages. OUT: gets one library for each that a library in a FOLDER needs and that is
 not there, with the functions that these libraries import, under the versions that they ask for, and with those that
 XLA's plugin looks up by name; nothing of NVIDIA's is read. Functions of libcudart come from tests/support/torch_cudart,
-a few of cuBLAS and cuDNN from libraries.cc; every other one returns 0, and with HBMPROF_DOUBLES_TRACE=1 prints its name
-once. DRIVER: the folder of the substitute libcuda.so.1. Prints the number of functions of each library; OUT/stubs.txt
-lists the stubs.
+a few of cuBLAS and cuDNN from libraries.cc; every other one is a stub: it returns 0, and when it is called first, adds
+its name to the file that the environment variable DOUBLES_CALLS names. DRIVER: the folder of the substitute
+libcuda.so.1. Prints the number of functions of each library; OUT/stubs.txt lists the stubs.
 """
 import collections
 import pathlib
@@ -22,10 +22,17 @@ FUNCTION = re.compile(r"^(__cuda|cu|nccl|nvrtc|nvshmem|nvJitLink)")
 STUBS = """
 #include <stdio.h>
 #include <stdlib.h>
+static void note(const char* name) {
+  const char* path = getenv("DOUBLES_CALLS");
+  FILE* file = path ? fopen(path, "a") : NULL;
+  if (file == NULL) return;
+  fprintf(file, "%s\\n", name);
+  fclose(file);
+}
 #define STUB(name) \\
   int name(void) { \\
-    static int said; \\
-    if (!said++ && getenv("HBMPROF_DOUBLES_TRACE")) fprintf(stderr, "stub " #name "\\n"); \\
+    static int is_noted; \\
+    if (!is_noted++) note(#name); \\
     return 0; \\
   }
 """

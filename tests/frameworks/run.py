@@ -6,14 +6,16 @@ usage: run.py BUILD FRAMEWORKS [NAME...]
 
 BUILD: a folder of a preset with the command, the injected library and the substitute. FRAMEWORKS: the folder with the
 installed packages, as scripts/test.sh frameworks leaves it; doubles and results go there too. NAME: of a program of the
-table, of a check, or "JAX". Prints a table with a row for each moment: hbmprof's number, and the framework's where it
-differs. Exits 1 if a cell differs or a check fails that is not known to, or if one that is known to does not.
+table or of a check. Prints a table with a row for each moment: hbmprof's number, and the framework's where it differs;
+then the checks, and the functions that the programs have called. Exits 1 if a cell differs, a check fails, or README.md
+does not list a function.
 """
 import collections
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -24,34 +26,35 @@ import checks
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCES = HERE.parent.parent
 COLUMNS = ("bytes", "blocks", "reserved", "allocated", "peak", "lines")
-KNOWN_TO_DIFFER = set()
 CAPACITY = 16 << 30
 
 Program = collections.namedtuple("Program", "name arguments settings devices", defaults=("", 1))
 PROGRAMS = [
-    Program("MLP, Adam", ["train.py", "mlp"]),
-    Program("transformer", ["train.py", "transformer"]),
-    Program("ResNet-18", ["train.py", "resnet"]),
-    Program("GPT-2, KV cache", ["gpt2.py"]),
-    Program("CUDA graph", ["features.py", "graph"]),
-    Program("streams", ["features.py", "streams"]),
-    Program("pinned memory", ["features.py", "pinned"]),
-    Program("DataLoader workers", ["features.py", "loader"]),
-    Program("torch.compile", ["features.py", "compiled"]),
-    Program("expandable_segments", ["features.py", "plain"], "expandable_segments:True"),
-    Program("cudaMallocAsync", ["features.py", "plain"], "backend:cudaMallocAsync"),
-    Program("spawn", ["spawn.py"]),
-    Program("TensorFlow", ["tensorflow_arrays.py"]),
-    Program("ONNX Runtime", ["onnxruntime_model.py"]),
-    Program("numba", ["numba_arrays.py"]),
-    Program("torchrun, 2 ranks", ["-m", "torch.distributed.run", "--nproc-per-node=2", "ddp.py"], "", 2),
+    Program("MLP, Adam", "train.py mlp"),
+    Program("transformer", "train.py transformer"),
+    Program("ResNet-18", "train.py resnet"),
+    Program("GPT-2, KV cache", "gpt2.py"),
+    Program("CUDA graph", "features.py graph"),
+    Program("streams", "features.py streams"),
+    Program("pinned memory", "features.py pinned"),
+    Program("DataLoader workers", "features.py loader"),
+    Program("torch.compile", "features.py compiled"),
+    Program("expandable_segments", "features.py plain", "expandable_segments:True"),
+    Program("cudaMallocAsync", "features.py plain", "backend:cudaMallocAsync"),
+    Program("spawn", "spawn.py"),
+    Program("TensorFlow", "tensorflow_arrays.py"),
+    Program("ONNX Runtime", "onnxruntime_model.py"),
+    Program("numba", "numba_arrays.py"),
+    Program("torchrun, 2 ranks", "-m torch.distributed.run --nproc-per-node=2 ddp.py", "", 2),
 ]
 
 
-def framework_of(arguments):
-    """Returns the folder of the framework that a program or a check needs."""
-    names = " ".join(pathlib.Path(argument).name for argument in arguments)
-    return next((name for name in ("jax", "tensorflow", "onnxruntime", "numba") if name in names), "torch")
+def framework_of(*words):
+    """Returns the folder of the framework that a program or a check with such names needs."""
+    names = " ".join(pathlib.Path(word).name for word in words).lower()
+    folders = {"jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
+               "llama": "llama.cpp"}
+    return next((folder for word, folder in folders.items() if word in names), "torch")
 
 
 class Runner:
@@ -61,6 +64,7 @@ class Runner:
         self.build = build
         self.frameworks = frameworks
         self.results = frameworks / "results"
+        self.calls = frameworks / "calls"
         self.command = str(build / "src/tool/hbmprof")
 
     def environment(self, framework, settings="", devices=1, folder=None):
@@ -70,7 +74,7 @@ class Runner:
         return {
             **os.environ,
             "PATH": f"{pathlib.Path(self.command).parent}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda'}:{support / 'nvml'}",
+            "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda_calls'}:{support / 'nvml'}",
             "PYTHONPATH": ":".join(map(str, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
@@ -81,6 +85,8 @@ class Runner:
             "HBMPROF_PJRT_PLUGIN": str(self.jax_plugin()),
             "FAKE_CUDA_DEVICES": str(devices),
             "FAKE_CUDA_CAPACITY": str(CAPACITY),
+            "FAKE_CUDA_CALLS": str(self.calls / framework),
+            "DOUBLES_CALLS": str(self.calls / f"{framework}.stubs"),
             "FRAMEWORKS_COMMAND": self.command,
             "FRAMEWORKS_RESULTS": str(folder / "rows"),
         }
@@ -94,7 +100,7 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         arguments = [str(HERE / "programs" / a) if (HERE / "programs" / a).is_file() else a for a in arguments]
-        environment = self.environment(framework_of(arguments), settings, devices, folder)
+        environment = self.environment(framework_of(*arguments), settings, devices, folder)
         command = [self.command, "run", "-o", str(folder / "profiles"), *options, "--", sys.executable, *arguments]
         with open(folder / "output", "w") as output:
             status = subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output,
@@ -107,11 +113,18 @@ class Runner:
         return subprocess.Popen([sys.executable, HERE / "programs" / program], env=environment, text=True,
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
+    def is_installed(self, framework):
+        return (self.frameworks / framework / "site-packages").exists()
+
+    def run_program(self, program, name):
+        """Returns the exit status of a program of the table."""
+        return self.run(name, program.arguments.split(), program.settings, program.devices)[0]
+
     def run_for_table(self, program):
         """Returns the rows of a program's moments, its duration, and what is wrong or None."""
         start = time.monotonic()
         name = program.name.replace(", ", "-").replace(" ", "-")
-        status, _, _ = self.run(name, program.arguments, program.settings, program.devices)
+        status = self.run_program(program, name)
         seconds = time.monotonic() - start
         results = self.results / name / "rows"
         rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
@@ -165,13 +178,13 @@ def make_doubles(build, frameworks):
     if made.exists() and all(source.stat().st_mtime < made.stat().st_mtime for source in sources):
         return
     shutil.rmtree(doubles, ignore_errors=True)
-    driver = build / "tests/support/fake_cudart/cuda"
+    driver = build / "tests/support/fake_cudart/cuda_calls"
     subprocess.run([sys.executable, HERE / "make_doubles.py", doubles, driver, *folders], check=True)
 
 
 def print_table(runner, programs, pool):
-    """Prints the rows of the programs. Returns what is wrong, and how many cells of each column differ."""
-    failed, differs = [], collections.Counter()
+    """Prints the rows of the programs. Returns what is wrong."""
+    failed = []
     print(f"{'program':20} {'moment':24} " + " ".join(f"{column:>24}" for column in COLUMNS))
     for program, (rows, seconds, problem) in zip(programs, pool.map(runner.run_for_table, programs)):
         if problem:
@@ -183,59 +196,68 @@ def print_table(runner, programs, pool):
                     texts.append(f"{ours}")
                     continue
                 texts.append(f"{ours} of {theirs}" if column == "lines" else f"{ours} != {theirs}")
-                differs[column] += 1
-                if column not in KNOWN_TO_DIFFER:
-                    failed.append(f"{program.name}, {row['moment']}: {column}")
+                failed.append(f"{program.name}, {row['moment']}: {column}")
             print(f"{program.name:20} {row['moment']:24} " + " ".join(f"{text:>24}" for text in texts))
             for line, (ours, theirs) in lines_of(row).items():
                 if theirs not in (ours, None):
                     print(f"  {line}: hbmprof {ours}, the framework {theirs}")
         print(f"{program.name:20} {seconds:.0f} s", flush=True)
-    print(f"A cell with != has hbmprof's number and the framework's. Known to differ: {', '.join(sorted(KNOWN_TO_DIFFER))}\n")
-    return failed, differs
+    print("A cell with != has hbmprof's number and the framework's.\n")
+    return failed
 
 
-def print_checks(runner, functions, is_installed, pool):
+def print_checks(session, functions, pool):
     """Prints the result of each check. Returns what is wrong."""
     failed = []
-    session = checks.Session(runner)
-    for check in functions:
-        if not is_installed(framework_of([check.__name__])):
-            print(f"{'not run':14} {check.__doc__} ({framework_of([check.__name__])} is not in {runner.frameworks.name})")
-    functions = [check for check in functions if is_installed(framework_of([check.__name__]))]
     for check, problem in zip(functions, pool.map(lambda function: function(session), functions)):
-        is_known = check.__name__ in checks.KNOWN_TO_FAIL
-        state = "known to fail" if problem and is_known else "FAILED" if problem else "passed"
-        print(f"{state:14} {check.__doc__}", flush=True)
-        if problem and not is_known:
+        print(f"{'FAILED' if problem else 'passed':8} {check.__doc__}", flush=True)
+        if problem:
             failed.append(f"{check.__name__}: {problem}")
-        if not problem and is_known:
-            failed.append(f"{check.__name__} is known to fail, and does not")
     return failed
+
+
+def print_calls(runner):
+    """Prints the functions that the programs of each framework, and hbmprof in them, have called: the stubs, and those of
+    the driver, as the table in README.md has them. Returns what that table does not list."""
+    failed = []
+    cells = re.findall(r"^\| ([a-z.]+) \|(.*)\|(.*)\|$", (HERE / "README.md").read_text(), re.M)
+    listed = {name: set((stubs + functions).split()) for name, stubs, functions in cells}
+    names = (runner.build / "tests/support/fake_cudart/fake_cuda_names.h").read_text().split()[1::3]
+    for path in sorted(path for path in runner.calls.iterdir() if path.suffix != ".stubs"):
+        stubs = path.with_name(f"{path.name}.stubs")
+        called = [sorted(set(stubs.read_text().split()) if stubs.exists() else ()),
+                  [name for name, is_called in sorted(zip(names, path.read_bytes())) if is_called]]
+        called = [[name for name in some if name not in listed["all"]] for some in called]
+        print(f"| {path.name} | {' | '.join(map(' '.join, called))} |")
+        failed += [f"README.md does not list {name} for {path.name}"
+                   for name in sum(called, []) if name not in listed.get(path.name, ())]
+    return failed
+
+
+def run_all(runner, session, programs, functions, names, threads):
+    """Runs the programs and the checks with these names; without names, all. Returns the exit status."""
+    shutil.rmtree(runner.calls, ignore_errors=True)
+    runner.calls.mkdir()
+    programs = {one: framework_of(one.name, one.arguments) for one in programs if one.name in names or not names}
+    functions = {one: framework_of(one.__name__) for one in functions if one.__name__ in names or not names}
+    for one, framework in {**programs, **functions}.items():
+        if not runner.is_installed(framework):
+            print(f"not run: {one.__doc__ if one in functions else one.name} ({framework} is not there)")
+    programs, functions = ([one for one, framework in some.items() if runner.is_installed(framework)]
+                           for some in (programs, functions))
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        failed = print_table(runner, programs, pool) if programs else []
+        failed += print_checks(session, functions, pool)
+    failed += print_calls(runner)
+    for message in failed:
+        print(f"FAILED: {message}")
+    return 1 if failed else 0
 
 
 def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
-    is_installed = lambda framework: (frameworks / framework / "site-packages").exists()
-    programs = [program for program in PROGRAMS if program.name in names or not names]
-    for program in programs:
-        if not is_installed(framework_of(program.arguments)):
-            print(f"{program.name:20} not run: {framework_of(program.arguments)} is not in {frameworks.name}")
-    programs = [program for program in programs if is_installed(framework_of(program.arguments))]
-    functions = [check for check in checks.CHECKS if check.__name__ in names or not names]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        failed, differs = print_table(runner, programs, pool) if programs else ([], {})
-        if is_installed("jax") and (not names or "JAX" in names):
-            output, problem = runner.run_jax()
-            print(output)
-            failed += [f"JAX: {problem}"] if problem else []
-        failed += print_checks(runner, functions, is_installed, pool)
-    if not names:
-        failed += [f"{column} is known to differ, and does not" for column in KNOWN_TO_DIFFER if not differs[column]]
-    for message in failed:
-        print(f"FAILED: {message}")
-    return 1 if failed else 0
+    return run_all(runner, checks.Session(runner), PROGRAMS, checks.CHECKS, names, threads=2)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import time
 
 WORKER = '''
 import ctypes
-import importlib.metadata
 import sys
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -31,14 +30,10 @@ def allocate(size):
 
 
 sys.modules["__main__"].allocate = allocate
-for plugin in importlib.metadata.entry_points(group="vllm.general_plugins"):
-    plugin.load()()
-    plugin.load()()  # vLLM may load a plugin more than once
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 worker = WorkerWrapperBase()
 worker.init_worker([{}])
-worker = worker.worker
 worker.init_device()
 worker.load_model()
 worker.determine_available_memory()
@@ -52,6 +47,8 @@ if "wait" in sys.argv:
     sys.stdin.read()
 '''
 VLLM = '''
+import importlib.metadata
+
 import __main__
 
 
@@ -89,7 +86,17 @@ class Worker:
 
 class WorkerWrapperBase:
     def init_worker(self, all_kwargs):
+        # In a process of its own, a worker loads the plugins here. vLLM may load a plugin more than once.
+        for plugin in importlib.metadata.entry_points(group="vllm.general_plugins"):
+            plugin.load()()
+            plugin.load()()
         self.worker = Worker()
+
+    def init_device(self):
+        self.worker.init_device()
+
+    def __getattr__(self, name):
+        return getattr(self.worker, name)
 '''
 
 

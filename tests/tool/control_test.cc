@@ -420,6 +420,19 @@ TEST_F(ControlTest, FewDescriptorsAreEnough) {
   EXPECT_THAT(Body(program, "stats"), HasSubstr("sim:0")) << "it still answers";
 }
 
+// The command waits ten seconds for a sign of the process, which gives one while it makes a profile.
+TEST_F(ControlTest, ProfileThatTakesLongIsReceived) {
+  RunningProgram program(sockets_, {"steps", "0", "2"});
+  const std::string path = directory_ + "/slow.pb.gz";
+  std::thread dump([&] { EXPECT_EQ(Hbmprof({"dump", program.name(), "-o", path}).status, 0); });
+  EXPECT_EQ(program.ReadLine(), "step 1");
+  EXPECT_EQ(program.ReadLine(), "step 2");
+  std::this_thread::sleep_for(std::chrono::seconds(11));
+  program.WriteLine("");
+  dump.join();
+  EXPECT_EQ(ViewProfile(path).Sum("inuse_space"), 3'000'000);
+}
+
 TEST_F(ControlTest, TellsItsPlaceInTheRun) {
   RunningProgram first(sockets_, {"hold"}, "export RANK=0 WORLD_SIZE=3; ");
   RunningProgram second(sockets_, {"hold"}, "export RANK=1 WORLD_SIZE=3 POD_NAME='a b'; ");

@@ -56,6 +56,8 @@ constexpr std::chrono::milliseconds kRequestGrace{20};
 constexpr std::chrono::milliseconds kAnswerGrace{1000};
 // The interval at which the server checks whether a large answer is complete.
 constexpr std::chrono::milliseconds kLargeInterval{2};
+// The interval at which a client is sent a line feed while its large answer is made.
+constexpr std::chrono::seconds kSignInterval{2};
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
 constexpr std::chrono::seconds kCheckInterval{2};
@@ -106,6 +108,7 @@ struct Client {
   std::shared_ptr<LargeAnswer> large;  // if it is being made
   Clock::time_point deadline;
   Clock::time_point replaceable;  // when it may be ended for another client
+  Clock::time_point next_sign;    // while it waits
   std::string request;
   std::string answer;
   size_t sent = 0;  // bytes of the answer
@@ -303,6 +306,7 @@ bool ReadRequest(const Server& server, Client* client) {
     client->waits = true;
     client->deadline = Clock::now() + kAnswerTime;
     client->replaceable = Clock::now();  // until it has a place among the large answers
+    client->next_sign = Clock::now() + kSignInterval;
   } else {
     BeginAnswer(WholeAnswerTo(server, client->request), client);
   }
@@ -390,6 +394,10 @@ void ServeLarge(Server* server) {
   for (Client& client : server->clients) {
     if (!client.waits) continue;
     if (!client.is_large) GivePlace(server, &client);
+    if (client.next_sign <= Clock::now()) {
+      send(client.socket.get(), "\n", 1, MSG_NOSIGNAL);
+      client.next_sign += kSignInterval;
+    }
     if (client.large != nullptr && client.large->is_complete.load(std::memory_order_acquire)) {
       BeginAnswer(std::move(client.large->text), &client);
       client.large = nullptr;

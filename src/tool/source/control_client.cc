@@ -109,11 +109,13 @@ absl::Status Receive(const Connection& connection, std::string* text) {
   return absl::OkStatus();
 }
 
-// Reads "ok BYTES\n" or "error BYTES\n". Sets `text` to the part of the body that has already arrived.
+// Reads "ok BYTES\n" or "error BYTES\n", after any line feeds. Sets `text` to the part of the body that has already
+// arrived.
 absl::Status ReceiveHead(const Connection& connection, std::string* text, bool* is_ok, int64_t* bytes) {
   size_t end = 0;
   while ((end = text->find('\n')) == std::string::npos && text->size() < 100) {
     RETURN_IF_ERROR(Receive(connection, text));
+    text->erase(0, text->find_first_not_of('\n'));
   }
   std::istringstream head(text->substr(0, end));
   std::string word;

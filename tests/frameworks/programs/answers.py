@@ -2,7 +2,9 @@
 cuda_runtime_api.h) defines. Prints those that differ."""
 import ctypes
 import mmap
+import os
 
+os.environ.pop("FAKE_CUDA_CALLS", None)  # these calls are not PyTorch's
 driver = ctypes.CDLL("libcuda.so.1")
 runtime = ctypes.CDLL("libcudart.so.13")
 runtime.cudaGetErrorName.restype = ctypes.c_char_p

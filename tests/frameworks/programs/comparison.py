@@ -24,11 +24,7 @@ def of_hbmprof(framework):
     """The sums of the blocks of an allocator, `pytorch` or `tensorflow`, or those of the driver, None. PyTorch's backend
     cudaMallocAsync has blocks of the driver."""
     path = f"{os.environ['FRAMEWORKS_RESULTS']}.{os.getpid()}.{time.monotonic_ns()}.pb.gz"
-    # On a busy machine, the first profile, which reads symbols, can take longer than the command waits.
-    for is_last in (False, False, True):
-        command = [os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path]
-        if subprocess.run(command, check=is_last).returncode == 0:
-            break
+    subprocess.run([os.environ["FRAMEWORKS_COMMAND"], "dump", str(os.getpid()), "-o", path], check=True)
     found = collections.Counter()
     lines = collections.Counter()
     for frames, values, labels in Profile(path).rows():
@@ -41,7 +37,7 @@ def of_hbmprof(framework):
         found["bytes"] += values["inuse_space"]
         found["blocks"] += values["inuse_objects"]
         found["allocated"] += values["alloc_space"]
-        found["peak"] += values["pool_peak_space" if allocator == framework else "peak_space"]
+        found["peak"] += values["pool_peak_space" if allocator and allocator == framework else "peak_space"]
         if values["inuse_space"]:
             lines[own_line([frame for frame in frames if frame[1].endswith(".py")])] += values["inuse_space"]
     return {**{key: found[key] for key in ("bytes", "blocks", "reserved", "allocated", "peak")}, "lines": lines}

@@ -6,10 +6,8 @@ usage: servers.py BUILD SERVERS [NAME...]
 
 BUILD: a folder of a preset with the command, the injected library and the substitute. SERVERS: the folder with the
 installed packages, as scripts/test.sh servers leaves it; doubles, models, caches and results go there too. NAME: of a
-check. Prints the table of ../run.py for vLLM's engine, and a line for each check. Exits 1 if a cell differs or a check
-fails that is not known to.
+program of the table or of a check. Prints what ../run.py prints, and exits as it does.
 """
-import concurrent.futures
 import functools
 import json
 import math
@@ -36,6 +34,7 @@ SEGMENT = 2 * MIB  # PyTorch's segments are a multiple of it
 # Of the model in programs/make_model.py: keys and values of 2 bytes.
 BYTES_OF_A_TOKEN = 2 * 8 * 4 * 64 * 2
 PARTS = {"init", "load", "profile", "kv cache", "warm up", "capture", "serve"}
+PROGRAMS = [run.Program("vLLM", "offline.py"), run.Program("vLLM, 2 ranks", "offline.py", devices=2)]
 VLLM = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -106,6 +105,12 @@ class Servers(run.Runner):
         process, folder = self.start(server, name, command, **options)
         return process.wait(timeout=1200), folder
 
+    def run_program(self, program, name):
+        status, _ = self.run("vllm", name, [sys.executable, HERE / "programs/offline.py", self.make("vllm", "model"),
+                                            str(program.devices)],
+                             variables={"VLLM_PLUGINS": "hbmprof,moments"}, devices=program.devices)
+        return status
+
     @functools.cached_property
     def llama(self):
         """The output of llama.cpp, and its profile."""
@@ -113,18 +118,6 @@ class Servers(run.Runner):
         _, folder = self.run("llama.cpp", "llama.cpp", [
             "cyllama", "generate", "--verbose", "-m", model, "-ngl", "99", "-c", "4096", "-n", "4", "-p", "w1 w2"])
         return (folder / "output").read_text(), *folder.glob("profiles/*.gz")
-
-    def offline(self, name, *arguments, **options):
-        program = HERE / "programs/offline.py"
-        return self.run("vllm", name, [sys.executable, program, self.make("vllm", "model"), *arguments],
-                        variables={"VLLM_PLUGINS": "hbmprof,moments"}, **options)
-
-    def run_for_table(self, program):
-        start = time.monotonic()
-        status, folder = self.offline(program.name, *program.arguments, devices=program.devices)
-        rows = [json.loads(line) for line in (folder / "rows").read_text().splitlines()]
-        problem = f"exit status {status}; see {folder / 'output'}" if status != 0 else None
-        return sorted(rows, key=lambda row: row["process"]), time.monotonic() - start, problem
 
     @functools.lru_cache
     def serve(self, *options):
@@ -145,7 +138,7 @@ class Servers(run.Runner):
         for _ in range(2):
             assert answers(f"{server}/v1/completions", question), f"no tokens; see {folder / 'output'}"
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(150)
         return (folder / "output").read_text(), sorted(folder.glob("profiles/*.gz"))
 
 
@@ -162,10 +155,6 @@ def answers(url, question=None):
 class Session(checks.Session):
     """What a check gets: hbmprof's command, and the results of the servers."""
 
-    def __init__(self, servers):
-        super().__init__(servers)
-        self.servers = servers
-
     def rows(self, *arguments):
         """The rows of `top` that hold memory, as {function or labels: bytes}."""
         rows = self.top(*arguments)["rows"]
@@ -173,7 +162,7 @@ class Session(checks.Session):
 
     def moments(self, program):
         """The profiles of a program in the table, by moment, and vLLM's numbers, by part."""
-        folder = self.servers.results / program
+        folder = self.runner.results / program
         names = [json.loads(line)["moment"] for line in (folder / "rows").read_text().splitlines()]
         numbers = [json.loads(line) for line in (folder / "rows.numbers").read_text().splitlines()]
         profiles = sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)
@@ -187,7 +176,7 @@ def differing(pairs):
 
 def llama_rows(session):
     """llama.cpp's weights, KV cache and compute buffer have rows of their own, with the sizes of its log."""
-    output, profile = session.servers.llama
+    output, profile = session.runner.llama
     size = r" buffer size (?:=|is) +([\d.]+) MiB"
     logged = {"load_tensors": r"load_tensors: +CUDA0 model" + size, "llama_kv_cache": r"llama_kv_cache: +CUDA0 KV" + size,
               "graph_reserve": r"~llama_context: +CUDA0 compute" + size}
@@ -202,9 +191,9 @@ def llama_rows(session):
     return differing({**pairs, "other functions": (rows, {})})
 
 
-def ggml_is_a_library(session):
+def llama_ggml(session):
     """No row of llama.cpp is a function of ggml."""
-    _, profile = session.servers.llama
+    _, profile = session.runner.llama
     others = [row["where"] for row in session.top("--type", "peak_space", profile)["rows"]
               if row["flat"] and "libggml" in row["where"]]
     return f"rows of ggml: {others}" if others else None
@@ -248,7 +237,7 @@ def vllm_phases(session):
 
 def vllm_generated_code(session):
     """No row of `vllm serve` is code that torch.compile has generated."""
-    _, profiles = session.servers.serve()
+    _, profiles = session.runner.serve()
     rows = session.top(*profiles)["rows"]
     others = [row["where"] for row in rows
               if row["flat"] and re.search(r"/torch_compile_cache/|/inductor_cache/|codegen|<string>", row["where"])]
@@ -257,7 +246,7 @@ def vllm_generated_code(session):
 
 def vllm_rows(session):
     """`vllm serve` shows its own functions: the allocation of the KV cache, and of the weights."""
-    _, profiles = session.servers.serve()
+    _, profiles = session.runner.serve()
     rows = session.rows("-w", "kind=device", *profiles)
     missing = {"allocate_kv_cache", "UnquantizedLinearMethod.create_weights"} - set(rows)
     return f"no {missing} in {rows}" if missing else None
@@ -265,7 +254,7 @@ def vllm_rows(session):
 
 def vllm_is_killed(session):
     """SIGTERM to `hbmprof run -- vllm serve`, which kills its engine at once: a profile is there, and says so."""
-    output, profiles = session.servers.serve()
+    output, profiles = session.runner.serve()
     said = r"hbmprof: process \d+ \(VLLM::EngineCor\) was killed before it wrote a profile; its profile is of the moment"
     if len(profiles) != 1 or not re.search(said, output) or "still runs" in output:
         return output[-1500:]
@@ -274,12 +263,12 @@ def vllm_is_killed(session):
 
 def vllm_has_time(session):
     """With --shutdown-timeout, the engine writes its own profile."""
-    output, profiles = session.servers.serve("--shutdown-timeout=20", "--enforce-eager")
+    output, profiles = session.runner.serve("--shutdown-timeout=100", "--enforce-eager")
     wrong = len(profiles) != 1 or "was killed" in output or "still runs" in output
     return output[-1500:] if wrong else None
 
 
-CHECKS = [llama_rows, ggml_is_a_library, vllm_numbers, vllm_phases, vllm_is_killed, vllm_rows, vllm_generated_code,
+CHECKS = [llama_rows, llama_ggml, vllm_numbers, vllm_phases, vllm_is_killed, vllm_rows, vllm_generated_code,
           vllm_has_time]
 
 
@@ -287,21 +276,7 @@ def main(build, servers, *names):
     run.make_doubles(build, servers)
     runner = Servers(build, servers)
     runner.install_plugins()
-    failed = []
-    if not names or "vLLM" in names:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            failed, _ = run.print_table(runner, [run.Program("vLLM", [])], pool)
-    session = Session(runner)
-    for check in CHECKS:
-        if names and check.__name__ not in names:
-            continue
-        problem = check(session)
-        print(f"{'FAILED' if problem else 'passed':8} {check.__doc__}", flush=True)
-        if problem:
-            failed.append(f"{check.__name__}: {problem}")
-    for message in failed:
-        print(f"FAILED: {message}")
-    return 1 if failed else 0
+    return run.run_all(runner, Session(runner), PROGRAMS, CHECKS, names, threads=1)
 
 
 if __name__ == "__main__":

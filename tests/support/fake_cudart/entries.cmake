@@ -52,15 +52,18 @@ function(fake_cuda_entries sources header entries table)
     endif()
   endforeach()
   file(CONFIGURE OUTPUT ${table} CONTENT "@_declared@const Entry kEntries[] = {\n@_rows@};\n" @ONLY)
-  file(CONFIGURE OUTPUT ${entries} @ONLY CONTENT "asm(R\"(
+  file(CONFIGURE OUTPUT ${entries} @ONLY CONTENT "
+#include \"tests/support/fake_cudart/entry_calls.h\"
+asm(R\"(
     .data
     .p2align 3
 ended: .quad 0
     .macro entry name, words
     .section .data.rel.local, \"aw\"
     .p2align 3
-slot_\\name: .quad fake_impl_\\name
+slot_\\name: .quad )\" FAKE_CUDA_TARGET R\"(\\name
     .text
+)\" FAKE_CUDA_NOTE R\"(
     .p2align 4
     .globl \\name
     .type \\name, %function
@@ -70,6 +73,6 @@ slot_\\name: .quad fake_impl_\\name
 R\"(
     .size \\name, .-\\name
     .endm
-@_entries@)\");
+@_entries@)\" FAKE_CUDA_NOTES_END);
 ")
 endfunction()

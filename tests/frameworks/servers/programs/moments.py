@@ -38,29 +38,23 @@ def with_moments(worker, owner, part, *, before=False):
 
 
 def register():
-    import vllm.v1.worker.worker_base as base
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    init_worker = base.WorkerWrapperBase.init_worker
+    init_device = WorkerWrapperBase.init_device
 
-    def init_worker_with_moments(self, *args, **kwargs):
-        init_worker(self, *args, **kwargs)
+    def init_device_with_moments(self):
+        import torch
+        from torch._inductor.codecache import PyCodeCache
+
         worker = self.worker
-        init_device = worker.init_device
+        torch.accelerator.set_device_index(worker.local_rank)
+        # PyTorch would name the line of the model that generated code comes from, which is not in the stack.
+        PyCodeCache.stack_frames_for_code = staticmethod(lambda path, line: None)
+        import oracle  # noqa: F401, begins PyTorch's history
 
-        def init_device_with_moments():
-            import torch
-            from torch._inductor.codecache import PyCodeCache
+        init_device(self)
+        for part in PARTS:
+            with_moments(worker, worker, part)
+        with_moments(worker, worker.model_runner, "capture_model", before=True)
 
-            torch.accelerator.set_device_index(worker.local_rank)
-            # PyTorch would name the line of the model that generated code comes from, which is not in the stack.
-            PyCodeCache.stack_frames_for_code = staticmethod(lambda path, line: None)
-            import oracle  # noqa: F401, begins PyTorch's history
-
-            init_device()
-            for part in PARTS:
-                with_moments(worker, worker, part)
-            with_moments(worker, worker.model_runner, "capture_model", before=True)
-
-        worker.init_device = init_device_with_moments
-
-    base.WorkerWrapperBase.init_worker = init_worker_with_moments
+    WorkerWrapperBase.init_device = init_device_with_moments
