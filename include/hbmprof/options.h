@@ -84,7 +84,7 @@ struct DefaultOptions : Options {
   // The profiles of output_interval, output_early, WritePprof and `hbmprof dump`, and those that are written during a
   // recording, have no such recording.
   //
-  // flight_events is the number of events, 0 to 1,000,000,000. Each takes 32 bytes of host memory; all of them together
+  // flight_events is the number of events, 0 to 16,777,216. Each takes 32 bytes of host memory; all of them together
   // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
   // there is memory for 4,194,304 events (128 MiB), but only the part that the events of that time need is touched.
   int64_t flight_events = 0;

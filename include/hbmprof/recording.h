@@ -68,9 +68,9 @@ absl::Status StopRecording();
 
 // Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,
 // with patterns as for StartRecording. The recording begins with the oldest event that the flight recorder keeps, and
-// ends at the time of the call. The flight recorder remains on, and keeps its events. A recording (StartRecording)
-// takes the events of the flight recorder, which begins without events when the recording ends. The call takes about
-// 150 bytes of host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the
+// ends at the time of the call. The flight recorder begins again without events then, and when a recording
+// (StartRecording) ends, which takes its events, too. The call takes about 150 bytes of host memory for each event,
+// until it returns. Any thread may call it. Errors: kFailedPrecondition if the
 // flight recorder is off, if a recording is in progress (then that recording contains the events), or if the profiler
 // is off; kAlreadyExists if `path` is the file of a recording of this process, which is not replaced; otherwise those
 // of StartRecording for the file and for host memory.

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "src/core/ledger/recorded_event.h"
-#include "src/recording/recording.h"
 
 namespace hbmprof::internal {
 
@@ -62,21 +61,6 @@ class RunWriter {
   // The columns of a run. They are members so that their memory is used again.
   std::string flags_, times_, site_numbers_, ids_, bytes_, threads_;
 };
-
-// The numbers of elements to which events may refer.
-struct EventLimits {
-  size_t accounts = 0;
-  size_t sites = 0;
-  size_t threads = 0;
-  size_t tag_sets = 0;
-  size_t marks = 0;
-};
-
-// Returns the numbers of the elements of `tables`.
-EventLimits LimitsOf(const RecordingTables& tables);
-
-// Returns whether the references and the values of an event are valid.
-bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits);
 
 }  // namespace hbmprof::internal
 

@@ -3,6 +3,7 @@
 #ifndef HBMPROF_SRC_RECORDING_FIELDS_H_
 #define HBMPROF_SRC_RECORDING_FIELDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -27,6 +28,7 @@ enum class TablesSection : uint8_t {
   kMarks = 11,
   kLive = 12,
 };
+inline constexpr size_t kTablesSections = 13;
 
 // A site and its pool, which are elements of two vectors.
 struct SiteEntry {

@@ -25,7 +25,7 @@ std::string FileHeaderBytes() {
   return bytes;
 }
 
-absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_view contents) {
+absl::StatusOr<std::string> MakeBlock(BlockType type, std::string_view contents, uint32_t count, int64_t time) {
   std::string block(kBlockHeaderBytes + contents.size(), '\0');
   size_t stored = 0;
   if (!contents.empty()) {
@@ -44,13 +44,13 @@ absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_vie
   std::string head;
   ByteWriter writer(&head);
   writer.Fixed(kBlockMarker, 4);
-  writer.Fixed(static_cast<uint8_t>(header.type), 1);
+  writer.Fixed(static_cast<uint8_t>(type), 1);
   writer.Fixed(is_compressed ? 1 : 0, 1);
   writer.Fixed(0, 2);
-  writer.Fixed(header.count, 4);
+  writer.Fixed(count, 4);
   writer.Fixed(contents.size(), 4);
   writer.Fixed(stored, 4);
-  writer.Fixed(static_cast<uint64_t>(header.time), 8);
+  writer.Fixed(static_cast<uint64_t>(time), 8);
   writer.Fixed(BlockChecksum(head, std::string_view(block).substr(kBlockHeaderBytes)), 4);
   block.replace(0, kBlockHeaderBytes, head);
   return block;

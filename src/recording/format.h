@@ -24,30 +24,18 @@ enum class BlockType : uint8_t {
   kEnd = 6,
 };
 
-struct BlockHeader {
-  BlockType type = BlockType::kEnd;
-  bool is_compressed = false;
-  uint32_t count = 0;         // of the events or samples in the block
-  uint32_t plain_bytes = 0;   // of the contents
-  uint32_t stored_bytes = 0;  // of the contents in the file
-  int64_t time = 0;           // of the latest event or sample; of the flush or end; LostEvents::to; 0 for tables
-  uint32_t checksum = 0;
-};
 inline constexpr uint32_t kBlockMarker = 0x4b4c4248;  // "HBLK"
 inline constexpr size_t kBlockHeaderBytes = 32;
 // Limits of the format.
 inline constexpr uint32_t kMaxBlockBytes = 64u << 20;  // plain or stored
 inline constexpr uint32_t kMaxRunsPerBlock = 4096;
-// Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
-inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
-inline constexpr size_t kRunOverheadBytes = 1280;
-inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
 
 // Returns the bytes of a file header.
 std::string FileHeaderBytes();
-// Returns a whole block. The contents are compressed if that makes them smaller. Of `header`, only type, count and time
-// are used. REQUIRES: at most kMaxBlockBytes of contents. Error: kResourceExhausted if the host has no memory.
-absl::StatusOr<std::string> MakeBlock(const BlockHeader& header, std::string_view contents);
+// Returns a whole block. `count`: of its events or samples. `time`: of its latest event or sample; of the flush or end;
+// LostEvents::to; 0 for tables. The contents are compressed if that makes them smaller. REQUIRES: at most
+// kMaxBlockBytes of contents. Error: kResourceExhausted if the host has no memory.
+absl::StatusOr<std::string> MakeBlock(BlockType type, std::string_view contents, uint32_t count, int64_t time);
 // Returns the checksum of a block: of the bytes of its header before the checksum, and of the stored contents.
 uint32_t BlockChecksum(std::string_view header_bytes, std::string_view stored);
 

@@ -1,6 +1,7 @@
 #include "src/recording/tables.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -55,18 +56,6 @@ void Writer::Put(const Value& value) {
   }
 }
 
-// Appends a section with the elements [first, first + count), each written by `put(i, &bytes)`.
-template <typename Put>
-void PutSection(TablesSection section, size_t first, size_t count, const Put& put, std::string* out) {
-  std::string elements;
-  for (size_t i = first; i < first + count; ++i) put(i, &elements);
-  ByteWriter writer(out);
-  writer.Varint(static_cast<uint64_t>(section));
-  writer.Varint(first);
-  writer.Varint(count);
-  writer.Text(elements);
-}
-
 // Returns the number of outermost frames that are the same in both stacks.
 size_t SharedFrames(const Snapshot::Stack& a, const Snapshot::Stack& b) {
   const auto mismatch = std::mismatch(a.return_addresses.rbegin(), a.return_addresses.rend(),
@@ -98,61 +87,62 @@ std::string BytesOf(const T& value) {
 
 std::vector<std::string> TablesWriter::NewElements(const RecordingTables& tables) {
   std::vector<std::string> blocks(1);
-  const auto end_block_if_full = [&] {
+  const auto add_section = [&](TablesSection section, size_t first, size_t count, const std::string& elements) {
+    ByteWriter writer(&blocks.back());
+    writer.Varint(static_cast<uint64_t>(section));
+    writer.Varint(first);
+    writer.Varint(count);
+    writer.Text(elements);
     if (blocks.back().size() >= kTablesBlockBytes) blocks.emplace_back();
   };
   // Adds the new elements of a table, in as many sections as needed.
-  const auto put = [&](TablesSection section, size_t size, size_t* counted, const auto& put_element) {
+  using Put = std::function<void(size_t i, std::string * out)>;
+  const auto put = [&](TablesSection section, size_t size, const Put& put_element) {
     constexpr size_t kAtOnce = 4096;
-    while (*counted < size) {
-      const size_t count = std::min(size - *counted, kAtOnce);
-      PutSection(section, *counted, count, put_element, &blocks.back());
-      *counted += count;
-      end_block_if_full();
+    size_t& counted = counts_[static_cast<size_t>(section)];
+    while (counted < size) {
+      const size_t count = std::min(size - counted, kAtOnce);
+      std::string elements;
+      for (size_t i = counted; i < counted + count; ++i) put_element(i, &elements);
+      add_section(section, counted, count, elements);
+      counted += count;
     }
   };
-  const auto put_list = [&](TablesSection section, const auto& list, size_t* counted) {
-    put(section, list.size(), counted, [&](size_t i, std::string* out) { Writer{out}(list[i]); });
+  const auto put_list = [&](TablesSection section, const auto& list) {
+    put(section, list.size(), [&](size_t i, std::string* out) { Writer{out}(list[i]); });
   };
 
   std::string header;
   Writer header_writer(&header);
   HeaderFields(header_writer, tables);
-  if (header != header_) {
-    PutSection(
-        TablesSection::kHeader, 0, 1, [&](size_t, std::string* out) { out->append(header); }, &blocks.back());
-    header_ = std::move(header);
-  }
+  if (header != header_) add_section(TablesSection::kHeader, 0, 1, header);
+  header_ = std::move(header);
   const Snapshot& names = tables.names;
-  put_list(TablesSection::kNamedFrames, names.named_frames, &counts_.named_frames);
+  put_list(TablesSection::kNamedFrames, names.named_frames);
   const Snapshot::Stack empty;
-  put(TablesSection::kStacks, names.stacks.size(), &counts_.stacks, [&](size_t i, std::string* out) {
-    // counts_ is the index of the first stack of the section.
-    PutStack(names.stacks[i], i == counts_.stacks ? empty : names.stacks[i - 1], out);
+  put(TablesSection::kStacks, names.stacks.size(), [&](size_t i, std::string* out) {
+    const bool is_first = i == counts_[static_cast<size_t>(TablesSection::kStacks)];  // of the section
+    PutStack(names.stacks[i], is_first ? empty : names.stacks[i - 1], out);
   });
-  put_list(TablesSection::kDevices, names.devices, &counts_.devices);
-  put_list(TablesSection::kAllocators, names.allocators, &counts_.allocators);
-  put_list(TablesSection::kModules, names.modules, &counts_.modules);
-  put(TablesSection::kSites, tables.sites.size(), &counts_.sites, [&](size_t i, std::string* out) {
+  put_list(TablesSection::kDevices, names.devices);
+  put_list(TablesSection::kAllocators, names.allocators);
+  put_list(TablesSection::kModules, names.modules);
+  put(TablesSection::kSites, tables.sites.size(), [&](size_t i, std::string* out) {
     const uint32_t pool = i < tables.site_pools.size() ? tables.site_pools[i] : 0;
     Writer{out}(SiteEntry{tables.sites[i], pool});
     sites_.push_back(pool);
   });
-  put_list(TablesSection::kTagSets, tables.tag_sets, &counts_.tag_sets);
-  put_list(TablesSection::kThreads, tables.threads, &counts_.threads);
-  put_list(TablesSection::kMarks, tables.marks, &counts_.marks);
-  put_list(TablesSection::kLive, tables.live, &counts_.live);
+  put_list(TablesSection::kTagSets, tables.tag_sets);
+  put_list(TablesSection::kThreads, tables.threads);
+  put_list(TablesSection::kMarks, tables.marks);
+  put_list(TablesSection::kLive, tables.live);
   if (functions_.size() != tables.functions.size()) {
     for (const auto& [address, name] : tables.functions) {
       if (!functions_.insert(address).second) continue;
-      PutSection(
-          TablesSection::kFunctions, 0, 1,
-          [&, one = FunctionEntry{address, name}](size_t, std::string* out) { Writer{out}(one); }, &blocks.back());
-      end_block_if_full();
+      add_section(TablesSection::kFunctions, 0, 1, BytesOf(FunctionEntry{address, name}));
     }
   }
   if (blocks.back().empty()) blocks.pop_back();
-  limits_ = LimitsOf(tables);
   return blocks;
 }
 

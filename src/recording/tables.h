@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "src/recording/events.h"
+#include "src/recording/fields.h"
 #include "src/recording/recording.h"
 
 namespace hbmprof::internal {
@@ -19,30 +19,14 @@ class TablesWriter {
   // Returns the elements of `tables` that earlier calls have not returned, as the contents of blocks of at most about
   // 1 MiB each. There are none if nothing is new.
   std::vector<std::string> NewElements(const RecordingTables& tables);
-  // The elements to which events may refer after the calls of NewElements so far.
+  // RecordingTables::site_pools of the sites so far.
   const std::vector<uint32_t>& sites() const { return sites_; }
-  const EventLimits& limits() const { return limits_; }
 
  private:
-  // The number of elements in the tables so far.
-  struct Counts {
-    size_t stacks = 0;
-    size_t named_frames = 0;
-    size_t devices = 0;
-    size_t allocators = 0;
-    size_t modules = 0;
-    size_t sites = 0;
-    size_t tag_sets = 0;
-    size_t threads = 0;
-    size_t marks = 0;
-    size_t live = 0;
-  };
-
-  std::string header_;  // as last written
-  Counts counts_;
+  std::string header_;                      // as last written
+  size_t counts_[kTablesSections] = {};     // of the elements so far, by TablesSection
   std::unordered_set<uint64_t> functions_;  // addresses
   std::vector<uint32_t> sites_;
-  EventLimits limits_;
 };
 
 std::string SampleBytes(const DriverSample& sample);

@@ -18,35 +18,24 @@ constexpr size_t kEventsPerRun = 16384;
 }  // namespace
 
 RecordingWriter::RecordingWriter(std::string path, FileDescriptor* file)
-    : path_(std::move(path)), file_(file->Release()) {
-  events_.header.type = BlockType::kEvents;
-  samples_.header.type = BlockType::kSamples;
-}
+    : path_(std::move(path)), file_(file->Release()) {}
 
 absl::Status RecordingWriter::AddTables(const RecordingTables& tables) {
   if (!status_.ok()) return status_;
   for (const std::string& contents : tables_.NewElements(tables)) {
-    BlockHeader header;
-    header.type = BlockType::kTables;
-    if (!WriteBlock(header, contents)) return status_;
+    if (!WriteBlock(BlockType::kTables, contents, 0, 0)) return status_;
   }
   return absl::OkStatus();
 }
 
 absl::Status RecordingWriter::AddEvents(const RecordedEvent* events, size_t count) {
   if (!status_.ok()) return status_;
-  for (size_t i = 0; i < count; ++i) {
-    if (IsValidEvent(events[i], tables_.limits())) continue;
-    return status_ = absl::InvalidArgumentError("cannot write " + path_ + ": event " + std::to_string(i) +
-                                                " refers to an element that no table has, or has a value out of "
-                                                "range");
-  }
   while (count > 0) {
     size_t run = std::min(count, kEventsPerRun);
     while (run < count && events[run - 1].is_continued) ++run;
     const int64_t time = runs_.Append(events, run, &events_.contents);
-    events_.header.time = events_.header.count == 0 ? time : std::max(events_.header.time, time);
-    events_.header.count += static_cast<uint32_t>(run);
+    events_.time = events_.count == 0 ? time : std::max(events_.time, time);
+    events_.count += static_cast<uint32_t>(run);
     ++events_.runs;
     events += run;
     count -= run;
@@ -58,17 +47,14 @@ absl::Status RecordingWriter::AddEvents(const RecordedEvent* events, size_t coun
 absl::Status RecordingWriter::AddSample(const DriverSample& sample) {
   if (!status_.ok()) return status_;
   samples_.contents += SampleBytes(sample);
-  ++samples_.header.count;
-  samples_.header.time = sample.time;
+  ++samples_.count;
+  samples_.time = sample.time;
   if (samples_.contents.size() >= kPendingBytes) WritePending(&samples_);
   return status_;
 }
 
 absl::Status RecordingWriter::AddLost(const LostEvents& lost) {
-  BlockHeader header;
-  header.type = BlockType::kLost;
-  header.time = lost.to;
-  if (status_.ok()) WriteBlock(header, LostBytes(lost));
+  if (status_.ok()) WriteBlock(BlockType::kLost, LostBytes(lost), 0, lost.to);
   return status_;
 }
 
@@ -86,25 +72,22 @@ absl::Status RecordingWriter::Finish(int64_t end_time) {
 absl::Status RecordingWriter::WriteAllAnd(BlockType type, int64_t time) {
   if (!status_.ok()) return status_;
   if (!WritePending(&events_) || !WritePending(&samples_)) return status_;
-  BlockHeader header;
-  header.type = type;
-  header.time = time;
-  WriteBlock(header, "");
+  WriteBlock(type, "", 0, time);
   return status_;
 }
 
 bool RecordingWriter::WritePending(Pending* pending) {
   if (!status_.ok()) return false;
   if (pending->contents.empty()) return true;
-  const bool is_written = WriteBlock(pending->header, pending->contents);
+  const bool is_written = WriteBlock(pending->type, pending->contents, pending->count, pending->time);
   pending->contents.clear();
-  pending->header.count = 0;
+  pending->count = 0;
   pending->runs = 0;
   return is_written;
 }
 
-bool RecordingWriter::WriteBlock(const BlockHeader& header, std::string_view contents) {
-  const absl::StatusOr<std::string> block = MakeBlock(header, contents);
+bool RecordingWriter::WriteBlock(BlockType type, std::string_view contents, uint32_t count, int64_t time) {
+  const absl::StatusOr<std::string> block = MakeBlock(type, contents, count, time);
   if (!block.ok()) {
     status_ =
         absl::Status(block.status().code(), "cannot write " + path_ + ": " + std::string(block.status().message()));

@@ -36,7 +36,7 @@ class RecordingWriter {
   absl::Status AddTables(const RecordingTables& tables);
   // `events` are of one shard, whole changes (the last event has is_continued false), in order of their times. If an
   // event is earlier than the previous one or belongs to the same change, the time of the previous event is written for
-  // it. kInvalidArgument: an event refers to an element that no table has, or has a value out of range.
+  // it. REQUIRES: the events have valid values, and refer to elements that the tables have.
   absl::Status AddEvents(const RecordedEvent* events, size_t count);
   absl::Status AddSample(const DriverSample& sample);
   absl::Status AddLost(const LostEvents& lost);
@@ -52,15 +52,18 @@ class RecordingWriter {
  private:
   // The contents of a block that is not written yet.
   struct Pending {
-    BlockHeader header;
+    BlockType type;
+    uint32_t count = 0;  // of events or samples
+    int64_t time = 0;    // of the latest one
     uint32_t runs = 0;
-    std::string contents;
+    std::string contents = {};
   };
 
   RecordingWriter(std::string path, FileDescriptor* file);
+  // Writes the pending blocks, and a block without contents.
   absl::Status WriteAllAnd(BlockType type, int64_t time);
   bool WritePending(Pending* pending);
-  bool WriteBlock(const BlockHeader& header, std::string_view contents);
+  bool WriteBlock(BlockType type, std::string_view contents, uint32_t count, int64_t time);
 
   const std::string path_;
   FileDescriptor file_;
@@ -68,8 +71,8 @@ class RecordingWriter {
   absl::Status status_;  // of the last failure
   TablesWriter tables_;
   RunWriter runs_{tables_.sites()};
-  Pending events_;
-  Pending samples_;
+  Pending events_{BlockType::kEvents};
+  Pending samples_{BlockType::kSamples};
 };
 
 }  // namespace hbmprof::internal

@@ -650,28 +650,27 @@ TEST(EventLogTest, ShortTimeLimitUsesFewBuffers) {
   }
 }
 
-TEST(EventLogTest, OldPinnedBufferDoesNotRemoveYoungOnes) {
-  constexpr int64_t kLimit = 5'000'000'000;
+TEST(EventLogTest, AChangeIsInOneBuffer) {
   EventLog log;
-  ASSERT_TRUE(log.Allocate(20, kLimit));
-  log.SetMode(EventLog::Mode::kRing);
+  ASSERT_TRUE(log.Allocate(2));
+  log.SetMode(EventLog::Mode::kStream);
   ShardLog shard = {};
   RecordedEvent* next = nullptr;
   log.Open(0, &shard, &next);
-  EventBuffer* const old = shard.buffer;
-  const auto fill = [&] { FillBuffer(log, shard, next); };
-  fill();
-  old->events[EventBuffer::kEvents - 1].time -= 2 * kLimit;
-  ASSERT_EQ(log.PinNext(), old);
-  fill();
-  fill();
-  EXPECT_EQ(log.removed_until(), 0) << "there are empty buffers";
-  const EventBuffer* pinned = old;
-  int count = 0;
-  for (; pinned != nullptr; pinned = log.PinNext()) ++count;
-  EXPECT_EQ(count, 3);
-  fill();
-  EXPECT_EQ(log.removed_until(), old->events[EventBuffer::kEvents - 1].time) << "not pinned any more";
+  EventBuffer* const first = shard.buffer;
+  for (uint32_t i = 1; i < EventBuffer::kEvents; ++i) log.Write({log.TimeInShard(&shard)}, 0, &shard, &next);
+  const auto change = [&] {
+    const int64_t time = log.TimeInShard(&shard);
+    log.Write({time, 0, 0, 0, 0, RecordedKind::kMoveFrom, true}, 0, &shard, &next);
+    log.Write({time, 0, 0, 0, 0, RecordedKind::kMoveTo, false}, 0, &shard, &next);
+  };
+  change();
+  EXPECT_NE(shard.buffer, first);
+  EXPECT_EQ(first->count, EventBuffer::kEvents + 1);
+  FillBuffer(log, shard, next);
+  EXPECT_EQ(log.TakeLost().count, 0);
+  change();
+  EXPECT_EQ(log.TakeLost().count, 2);
   Close(log, shard, next);
 }
 

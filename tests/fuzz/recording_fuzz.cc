@@ -75,15 +75,13 @@ std::string AsBlocks(std::string_view data) {
   constexpr size_t kHead = 4;
   std::string file = FileHeaderBytes();
   while (data.size() >= kHead) {
-    BlockHeader header;
-    header.type = static_cast<BlockType>(data[0] & 7);
-    header.count = static_cast<uint8_t>(data[3]);
-    header.time = int64_t{header.count} * 1000;
+    const auto type = static_cast<BlockType>(data[0] & 7);
+    const uint32_t count = static_cast<uint8_t>(data[3]);
     const size_t length = static_cast<uint8_t>(data[1]) | size_t{static_cast<uint8_t>(data[2])} << 8;
     data.remove_prefix(kHead);
     const std::string_view contents = data.substr(0, std::min(length, data.size()));
     data.remove_prefix(contents.size());
-    const auto block = MakeBlock(header, contents);
+    const auto block = MakeBlock(type, contents, count, int64_t{count} * 1000);
     if (block.ok()) file += *block;
   }
   return file;

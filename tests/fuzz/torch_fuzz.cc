@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "src/tool/reader/state.h"
 #include "src/tool/torch/torch_snapshot.h"
 
 namespace {

@@ -26,7 +26,7 @@ constexpr int64_t kMaxDumpBytesKept = int64_t{1} << 50;
 constexpr double kMinInterval = 0.001;
 constexpr double kMaxInterval = 1e8;
 constexpr int64_t kMinRecordBytes = 1 << 20;
-constexpr int64_t kMaxFlightEvents = 1'000'000'000;
+constexpr int64_t kMaxFlightEvents = int64_t{1} << 24;  // a reader keeps all of them in memory
 
 // Signals that no other part of a program is likely to use.
 bool IsDumpSignal(int number) {

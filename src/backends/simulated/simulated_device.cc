@@ -9,17 +9,15 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "src/backends/simulated/free_list.h"
 
 namespace hbmprof {
 namespace {
-
-using internal::FreeList;
 
 // A reserved range of host memory, unmapped on destruction. A moved-from object owns nothing.
 class Mapping {
@@ -42,6 +40,81 @@ class Mapping {
 
 // Returns `value` rounded up to a multiple of `alignment`, a power of two. REQUIRES: value <= SIZE_MAX - alignment + 1.
 size_t RoundUp(size_t value, size_t alignment) { return (value + alignment - 1) & ~(alignment - 1); }
+
+// The free blocks of an arena. Allocation is best fit; adjacent blocks are always merged.
+//
+// Not thread-safe. Invariants:
+//   1. by_size_ holds exactly the blocks of by_address_.
+//   2. No two blocks overlap or are adjacent.
+//   3. total_bytes() is the sum of the blocks' sizes.
+class FreeList {
+ public:
+  // Adds the block [address, address + bytes). REQUIRES: bytes > 0, and the block overlaps no block of this list.
+  void Add(uintptr_t address, size_t bytes);
+  // Removes `bytes` bytes from the start of the smallest block that is large enough (among blocks of the same size, the
+  // one with the lowest address). The rest of the block stays in the list. Returns the address; nullopt if no block is
+  // large enough. REQUIRES: bytes > 0.
+  std::optional<uintptr_t> Take(size_t bytes);
+  // Moves every block to `other`.
+  void MoveTo(FreeList& other);
+
+  size_t total_bytes() const { return total_bytes_; }
+  // Returns 0 if the list is empty.
+  size_t largest_block_bytes() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+
+ private:
+  void Insert(uintptr_t address, size_t bytes);
+  void Erase(std::map<uintptr_t, size_t>::iterator block);
+
+  std::map<uintptr_t, size_t> by_address_;
+  std::set<std::pair<size_t, uintptr_t>> by_size_;
+  size_t total_bytes_ = 0;
+};
+
+void FreeList::Insert(uintptr_t address, size_t bytes) {
+  by_address_.emplace(address, bytes);
+  by_size_.emplace(bytes, address);
+  total_bytes_ += bytes;
+}
+
+void FreeList::Erase(std::map<uintptr_t, size_t>::iterator block) {
+  total_bytes_ -= block->second;
+  by_size_.erase({block->second, block->first});
+  by_address_.erase(block);
+}
+
+void FreeList::Add(uintptr_t address, size_t bytes) {
+  const auto after = by_address_.lower_bound(address);
+  if (after != by_address_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == address) {
+      address = before->first;
+      bytes += before->second;
+      Erase(before);
+    }
+  }
+  if (after != by_address_.end() && address + bytes == after->first) {
+    bytes += after->second;
+    Erase(after);
+  }
+  Insert(address, bytes);
+}
+
+std::optional<uintptr_t> FreeList::Take(size_t bytes) {
+  const auto best = by_size_.lower_bound({bytes, 0});
+  if (best == by_size_.end()) return std::nullopt;
+  const auto [block_bytes, address] = *best;
+  Erase(by_address_.find(address));
+  if (block_bytes > bytes) Insert(address + bytes, block_bytes - bytes);
+  return address;
+}
+
+void FreeList::MoveTo(FreeList& other) {
+  for (const auto& [address, bytes] : by_address_) other.Add(address, bytes);
+  by_address_.clear();
+  by_size_.clear();
+  total_bytes_ = 0;
+}
 
 }  // namespace
 

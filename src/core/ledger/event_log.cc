@@ -47,17 +47,8 @@ void EventLog::Free() {
 }
 
 bool EventLog::HasOldBuffer() const {
-  const EventBuffer* const oldest = ring_nanos_ == 0 ? nullptr : Oldest();
+  const EventBuffer* const oldest = ring_nanos_ == 0 ? nullptr : full_.first;
   return oldest != nullptr && MonotonicNanos() - oldest->events[oldest->count - 1].time > ring_nanos_;
-}
-
-EventBuffer* EventLog::TakeOldest() {
-  EventBuffer* const oldest = Oldest();
-  if (oldest == nullptr) return nullptr;
-  if (oldest == full_.first) return full_.TakeFirst();
-  full_.first->next = oldest->next;
-  if (full_.last == oldest) full_.last = full_.first;
-  return oldest;
 }
 
 void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
@@ -66,14 +57,14 @@ void EventLog::Open(uint32_t shard, ShardLog* log, RecordedEvent** next) {
     SpinLockHolder hold(lock_);
     if (!HasOldBuffer()) buffer = empty_.TakeFirst();
     if (buffer == nullptr && mode() == Mode::kRing) {
-      buffer = TakeOldest();
+      buffer = full_.TakeFirst();
       if (buffer != nullptr) removed_until_ = std::max(removed_until_, buffer->events[buffer->count - 1].time);
     }
   }
   log->buffer = buffer;
   if (buffer == nullptr) {
-    *next = &log->lost_event;
-    log->end = &log->lost_event + 1;
+    *next = log->lost;
+    log->end = log->lost + 1;
   } else {
     buffer->shard = shard;
     *next = buffer->events;
@@ -87,15 +78,14 @@ void EventLog::Close(ShardLog* log, const RecordedEvent* next) {
   if (buffer == nullptr) return;
   buffer->count = static_cast<uint32_t>(next - buffer->events);
   SpinLockHolder hold(lock_);
-  if (buffer->count != 0) buffer->serial = ++last_serial_;
   (buffer->count == 0 ? empty_ : full_).Append(buffer);
 }
 
 void EventLog::Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next) {
   if (log->buffer == nullptr) {
-    const int64_t time = log->lost_event.time;
+    const int64_t time = log->lost[0].time;
     SpinLockHolder hold(lock_);
-    lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + 1};
+    lost_ = {std::min(lost_.from, time), std::max(lost_.to, time), lost_.count + (*next - log->lost)};
     removed_until_ = std::max(removed_until_, time);
   }
   Close(log, *next);
@@ -116,22 +106,6 @@ void EventLog::Return(EventBuffer* list) {
     SpinLockHolder hold(lock_);
     empty_.Append(buffer);
   }
-}
-
-const EventBuffer* EventLog::PinNext() {
-  SpinLockHolder hold(lock_);
-  pinned_ = pinned_ == nullptr ? full_.first : pinned_->next;
-  return pinned_;
-}
-
-void EventLog::Unpin() {
-  SpinLockHolder hold(lock_);
-  pinned_ = nullptr;
-}
-
-uint64_t EventLog::last_serial() const {
-  SpinLockHolder hold(lock_);
-  return last_serial_;
 }
 
 LostTimes EventLog::TakeLost() {

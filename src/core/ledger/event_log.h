@@ -34,13 +34,12 @@ namespace hbmprof::internal {
 
 // A buffer with events of one shard.
 struct alignas(64) EventBuffer {
-  static constexpr uint32_t kEvents = 2047;
+  static constexpr uint32_t kEvents = 2046;
 
   EventBuffer* next;  // in a list
   uint32_t shard;
-  uint32_t count;   // the number of events; set when Close takes the buffer from the shard
-  uint64_t serial;  // the number of the buffer among those that became full
-  RecordedEvent events[kEvents];
+  uint32_t count;                     // the number of events; set when Close takes the buffer from the shard
+  RecordedEvent events[kEvents + 1];  // the last one: for the second event of a change
 };
 static_assert(sizeof(EventBuffer) == 64 << 10);
 
@@ -54,10 +53,10 @@ struct LostTimes {
 // The part of the log that belongs to one shard. Guarded by the shard's lock. If all its bytes are 0, the log is off
 // for this shard.
 struct ShardLog {
-  RecordedEvent* end;        // of the space for events
-  int64_t last_time;         // the time of a later event is not smaller
-  EventBuffer* buffer;       // null while events are lost
-  RecordedEvent lost_event;  // the space for events while they are lost
+  RecordedEvent* end;     // of the space for events
+  int64_t last_time;      // the time of a later event is not smaller
+  EventBuffer* buffer;    // null while events are lost
+  RecordedEvent lost[2];  // the space for a change while events are lost
 };
 
 class EventLog {
@@ -77,18 +76,18 @@ class EventLog {
   void SetMode(Mode mode) { mode_.store(mode, std::memory_order_relaxed); }
 
   // Writes an event to `*next`, and sets `*next` to the space for the event after it. The caller holds the shard's
-  // lock.
+  // lock. A change has at most two events, which are in one buffer.
   void Write(const RecordedEvent& event, uint32_t shard, ShardLog* log, RecordedEvent** next) {
     RecordedEvent* const space = *next;
     *space = event;
     space->thread = thread_state.recorded != 0 ? thread_state.recorded : NumberThread();
     *next = space + 1;
-    if (space + 1 == log->end) Exchange(shard, log, next);
+    if (space + 1 >= log->end && !event.is_continued) Exchange(shard, log, next);
   }
   // Returns the time of an event of a shard whose lock is held.
   static int64_t TimeInShard(ShardLog* log) { return log->last_time = std::max(MonotonicNanos(), log->last_time); }
 
-  // Gives the shard an empty buffer; if there is none, gives it the space for one lost event. REQUIRES: the caller
+  // Gives the shard an empty buffer; if there is none, gives it the space for one lost change. REQUIRES: the caller
   // holds the shard's lock; the shard has no buffer.
   void Open(uint32_t shard, ShardLog* log, RecordedEvent** next);
   // Moves the shard's buffer to the list of full buffers, even if the buffer is not full. A buffer without events
@@ -101,13 +100,6 @@ class EventLog {
   EventBuffer* TakeFull();
   // Takes the buffers of a list back. They become empty buffers.
   void Return(EventBuffer* list);
-  // For kRing: visits the full buffers while events are written. Returns the oldest full buffer at the first call, then
-  // the next one at each call, and null after the last one. The buffer that was returned is not used again until the
-  // next call or Unpin. One thread at a time.
-  const EventBuffer* PinNext();
-  void Unpin();
-  // Returns the serial number of the last buffer that became full; 0 if there was none.
-  uint64_t last_serial() const;
   // Returns the times and the number of the events that were lost since the last call.
   LostTimes TakeLost();
   // In kRing: the time of the last event that was removed or lost. All events after it are in the log.
@@ -143,14 +135,8 @@ class EventLog {
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   [[gnu::noinline]] static uint16_t NumberThread();
   void FreeMemory();
-  // Returns the oldest full buffer that is not pinned; null if there is none.
-  EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    return full_.first != nullptr && full_.first == pinned_ ? full_.first->next : full_.first;
-  }
-  // Returns whether all events of the buffer that TakeOldest returns are older than the time limit of the ring.
+  // Returns whether all events of the oldest full buffer are older than the time limit of the ring.
   bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  // Removes and returns the oldest full buffer that is not pinned; null if there is none.
-  EventBuffer* TakeOldest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   std::atomic<Mode> mode_{Mode::kOff};
   int64_t ring_nanos_ = 0;
@@ -159,8 +145,6 @@ class EventLog {
   mutable SpinLock lock_;
   List empty_ ABSL_GUARDED_BY(lock_);
   List full_ ABSL_GUARDED_BY(lock_);
-  EventBuffer* pinned_ ABSL_GUARDED_BY(lock_) = nullptr;  // in full_
-  uint64_t last_serial_ ABSL_GUARDED_BY(lock_) = 0;
   LostTimes lost_ ABSL_GUARDED_BY(lock_);
   int64_t removed_until_ ABSL_GUARDED_BY(lock_) = 0;
 };

@@ -496,17 +496,6 @@ int64_t Ledger::SetLogMode(EventLog::Mode mode) {
   return instant;
 }
 
-uint32_t Ledger::CopyOpenEvents(uint32_t number, RecordedEvent* events, uint64_t* serial) {
-  Shard& shard = shards_[number];
-  SpinLockHolder hold(shard.lock);
-  *serial = log_.last_serial();
-  const EventBuffer* const buffer = shard.next_event == nullptr ? nullptr : shard.log.buffer;
-  if (buffer == nullptr) return 0;
-  const auto count = static_cast<uint32_t>(shard.next_event - buffer->events);
-  std::copy_n(buffer->events, count, events);
-  return count;
-}
-
 void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
   Shard* const shard = ShardOfThisThread();
   if (shard == nullptr) return;

@@ -290,10 +290,6 @@ class Ledger {
   EventLog& log() { return log_; }
   // Sets the log's mode, and returns the instant since which it has this mode, as Snapshot does. Allocates no memory.
   int64_t SetLogMode(EventLog::Mode mode) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Copies the events of the open buffer of the shard `number` to `events`, which has space for EventBuffer::kEvents of
-  // them, and sets `*serial` to the log's last_serial() at that instant: the shard's full buffers with larger serial
-  // numbers have these events, too. Returns their number.
-  uint32_t CopyOpenEvents(uint32_t number, RecordedEvent* events, uint64_t* serial) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Adds the events that the shards have so far to the log's full buffers. Returns a time: all events up to it are
   // there, and every later event has a later time. Does nothing and returns 0 if the log is off.
   int64_t CollectEvents() ABSL_NO_THREAD_SAFETY_ANALYSIS;

@@ -31,8 +31,8 @@ struct RecordedEvent {
   uint32_t site = kNoRecordedSite;
   uint16_t thread = 0;  // number of the thread in the recording (RecordingTables::threads)
   RecordedKind kind = RecordedKind::kAlloc;
-  // The next event belongs to the same change and has the same time. Next: of the same shard, perhaps in its following
-  // EventBuffer, or in the same run of the recording.
+  // The next event belongs to the same change and has the same time. Next: in the same EventBuffer, or in the same run
+  // of the recording.
   bool is_continued = false;
 };
 static_assert(sizeof(RecordedEvent) == 32);

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <memory>
 #include <new>
 #include <optional>
@@ -46,7 +45,6 @@ constexpr int64_t kStopWait = 10 * kSecond;
 // After a loss a new file begins when no event was lost for this time.
 constexpr int64_t kQuietTime = kSecond;
 constexpr size_t kMaxLiveListed = size_t{1} << 22;
-constexpr size_t kMostUnflushed = size_t{1} << 22;  // events between two flushes of a flight recording
 constexpr int64_t kMaxBufferBytes = int64_t{512} << 20;
 constexpr char kOldSuffix[] = ".old";
 
@@ -65,7 +63,7 @@ std::atomic<ProfilerImpl*> logged_profiler{nullptr};
 // The number of buffers of the flight recorder; 0: there is none.
 std::atomic<size_t> flight_buffers{0};
 std::atomic<int64_t> flight_nanos{0};  // events that are older are not kept; 0: no limit
-std::atomic<int64_t> flight_start{0};  // the instant at which it was switched on
+std::atomic<int64_t> flight_begin{0};  // the instant at which it began
 
 ProfilerImpl* LoggedProfiler() { return IsOff() ? nullptr : logged_profiler.load(std::memory_order_acquire); }
 
@@ -81,7 +79,7 @@ void SetLogged(ProfilerImpl* profiler) {
   tags_observer.store(profiler == nullptr ? nullptr : &ObserveTags, std::memory_order_relaxed);
 }
 
-// While an object exists, its thread is the only one that starts or stops the log or copies the events of the flight
+// While an object exists, its thread is the only one that starts or stops the log or takes the events of the flight
 // recorder. Signals of the thread are delayed.
 class LogUse {
  public:
@@ -98,14 +96,16 @@ class LogUse {
 };
 std::atomic<bool> LogUse::is_used{false};
 
+// Begins the flight recorder. Its buffers are allocated, and empty.
+void BeginFlight(ProfilerImpl& profiler) { flight_begin.store(profiler.ledger().SetLogMode(Mode::kRing)); }
+
 // Switches the flight recorder on if it is wanted (at its start, and after each recording). Otherwise records that no
 // log is on.
 void ResumeFlight(ProfilerImpl& profiler) {
   EventLog& log = profiler.ledger().log();
   const size_t buffers = flight_buffers.load(std::memory_order_relaxed);
   if (buffers == 0 || !log.Allocate(buffers, flight_nanos.load(std::memory_order_relaxed))) return SetLogged(nullptr);
-  flight_start.store(INT64_MAX);  // a save that begins before the instant is known has no events
-  flight_start.store(profiler.ledger().SetLogMode(Mode::kRing));
+  BeginFlight(profiler);
   SetLogged(&profiler);
 }
 
@@ -161,10 +161,10 @@ class Recorder {
 
   absl::Status Open(File* file, bool must_be_new);
   absl::Status BeginFile(File* file, const LedgerState& state);
-  // Writes the events that the log has. If `next` is not null, events later than `split` are written to `next`.
+  // Writes the events that the log has. If `next` is not null, buffers of events later than `split` are written to it.
   absl::Status Round(File* next = nullptr, int64_t split = INT64_MAX);
   absl::Status WriteBuffers(EventBuffer* list, File* next, int64_t split);
-  absl::Status WriteEvents(File* file, RecordedEvent* events, size_t count);
+  absl::Status WriteEvents(File* file, std::vector<RecordedEvent>* events);
   void ListLive();
   absl::Status ResolveLive();
   absl::Status NextFile();
@@ -180,8 +180,7 @@ class Recorder {
   const RecordingOptions options_;
   LedgerState start_;  // until the tables of the first file are written
   std::unique_ptr<File> file_;
-  std::map<uint32_t, std::vector<RecordedEvent>> incomplete_;  // by shard: a change whose last part is not read yet
-  bool found_full_ = false;                                    // the last round found a full buffer
+  bool found_full_ = false;  // the last round found a full buffer
   int64_t lost_events_ = 0;
   int64_t last_loss_ = 0;  // nanoseconds
   int64_t next_sample_ = 0;
@@ -223,39 +222,32 @@ absl::Status Recorder::BeginFile(File* file, const LedgerState& state) {
   return status;
 }
 
-absl::Status Recorder::WriteEvents(File* file, RecordedEvent* events, size_t count) {
-  if (count == 0) return absl::OkStatus();
+absl::Status Recorder::WriteEvents(File* file, std::vector<RecordedEvent>* events) {
   const size_t tag_sets = file->source.tables().tag_sets.size();
   const size_t devices = file->source.tables().names.devices.size();
   const size_t mark_count = file->source.tables().marks.size();
-  for (size_t i = 0; i < count; ++i) {
-    file->source.Translate(&events[i]);
-    if (file->resolver.has_value()) file->resolver->AddEvent(events[i]);
+  for (RecordedEvent& event : *events) {
+    file->source.Translate(&event);
+    if (file->resolver.has_value()) file->resolver->AddEvent(event);
   }
   const RecordingTables& tables = file->source.tables();
   if (tables.tag_sets.size() != tag_sets || tables.names.devices.size() != devices ||
       tables.marks.size() != mark_count) {
     if (absl::Status status = file->writer->AddTables(tables); !status.ok()) return status;
   }
-  return file->writer->AddEvents(events, count);
+  return file->writer->AddEvents(events->data(), events->size());
 }
 
 absl::Status Recorder::WriteBuffers(EventBuffer* list, File* next, int64_t split) {
   absl::Status status;
+  std::vector<RecordedEvent> events;
   for (EventBuffer* buffer = list; buffer != nullptr; buffer = list) {
-    std::vector<RecordedEvent>& events = incomplete_[buffer->shard];
-    events.insert(events.end(), buffer->events, buffer->events + buffer->count);
+    events.assign(buffer->events, buffer->events + buffer->count);
     list = buffer->next;
     buffer->next = nullptr;
     ledger_.log().Return(buffer);
-    size_t whole = events.size();
-    while (whole > 0 && events[whole - 1].is_continued) --whole;
-    const auto later = [&](int64_t time, const RecordedEvent& event) { return time < event.time; };
-    const auto end = events.begin() + static_cast<std::ptrdiff_t>(whole);
-    const auto before = static_cast<size_t>(std::upper_bound(events.begin(), end, split, later) - events.begin());
-    if (status.ok()) status = WriteEvents(file_.get(), events.data(), before);
-    if (status.ok()) status = WriteEvents(next, events.data() + before, whole - before);
-    events.erase(events.begin(), end);
+    File* const file = next != nullptr && events[0].time > split ? next : file_.get();
+    if (status.ok()) status = WriteEvents(file, &events);
   }
   return status;
 }
@@ -266,7 +258,7 @@ absl::Status Recorder::Round(File* next, int64_t split) {
   const int64_t until = ledger_.CollectEvents();
   EventBuffer* const list = ledger_.log().TakeFull();
   const LostTimes lost = ledger_.log().TakeLost();
-  found_full_ = list != nullptr && list->count == EventBuffer::kEvents;
+  found_full_ = list != nullptr && list->count >= EventBuffer::kEvents;
   for (File* file : {file_.get(), next}) {
     if (file == nullptr || list == nullptr) continue;
     file->source.Update();
@@ -284,7 +276,6 @@ absl::Status Recorder::Round(File* next, int64_t split) {
     lost_events_ += lost.count;
     last_loss_ = MonotonicNanos();
     last->is_exact = false;
-    incomplete_.clear();
     if (status.ok()) {
       status = last->writer->AddLost({lost.from, lost.to, lost.count});
     }
@@ -335,7 +326,9 @@ absl::Status Recorder::NextFile() {
   }
   auto next = std::make_unique<File>(profiler_);
   if (absl::Status status = Open(next.get(), /*must_be_new=*/false); !status.ok()) return status;
-  const LedgerState state = RecordingSource::ReadLedger(profiler_, nullptr);
+  // At the instant, each shard gets a new buffer.
+  const Mode mode = Mode::kStream;
+  const LedgerState state = RecordingSource::ReadLedger(profiler_, &mode);
   const int64_t time = state.instant;
   next->source.tables().functions = file_->source.tables().functions;
   next->source.tables().names.warnings.push_back(
@@ -485,59 +478,40 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
 
 struct FlightEvents {
   LedgerState state;
-  int64_t start = 0;  // all events after it are in the list
+  int64_t begin = 0;  // when the flight recorder began
+  int64_t start = 0;  // all events after it are in `shards`
   std::vector<std::vector<RecordedEvent>> shards;
   std::vector<RecordingTables::Live> listed;
   bool live_is_complete = true;
-  bool is_overrun = false;  // there are no events: those up to `state` were removed before they were copied
 };
 
-// Sets `start` and `shards` to the events of the flight recorder, which keeps them.
-void CopyFlightEvents(Ledger& ledger, FlightEvents* flight) {
-  EventLog& log = ledger.log();
-  // Copies the events of the open buffers first, then those of the buffers that were full at that time.
-  flight->shards.assign(Ledger::kShards, {});
-  std::vector<std::vector<RecordedEvent>> open(Ledger::kShards);
-  std::vector<uint64_t> serials(Ledger::kShards);
-  std::vector<RecordedEvent> events(EventBuffer::kEvents);
-  for (uint32_t shard = 0; shard < Ledger::kShards; ++shard) {
-    const uint32_t count = ledger.CopyOpenEvents(shard, events.data(), &serials[shard]);
-    open[shard].assign(events.data(), events.data() + count);
-  }
-  struct Unpinner {
-    ~Unpinner() { log.Unpin(); }
-    EventLog& log;
-  };
-  const Unpinner unpinner{log};
-  while (const EventBuffer* const buffer = log.PinNext()) {
-    if (buffer->serial > serials[buffer->shard]) continue;
-    std::vector<RecordedEvent>& copy = flight->shards[buffer->shard];
-    copy.insert(copy.end(), buffer->events, buffer->events + buffer->count);
-  }
-  flight->start = std::max(log.removed_until(), flight_start.load());
-  for (size_t shard = 0; shard < open.size(); ++shard) {
-    flight->shards[shard].insert(flight->shards[shard].end(), open[shard].begin(), open[shard].end());
-  }
-}
-
-// Copies the events of the flight recorder and the state after them. Threads go on recording meanwhile. Throws
+// Takes the events of the flight recorder, and the state after them. Then the flight recorder begins anew. Throws
 // std::bad_alloc.
-FlightEvents CopyFlight(ProfilerImpl& profiler) {
+FlightEvents TakeFlight(ProfilerImpl& profiler) {
+  EventLog& log = profiler.ledger().log();
   FlightEvents flight;
-  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
+  flight.begin = flight_begin.load();
+  const int64_t listing = MonotonicNanos();
   flight.live_is_complete = RecordingSource::ListLive(profiler, kMaxLiveListed, &flight.listed);
-  CopyFlightEvents(profiler.ledger(), &flight);
-  if (flight.start <= flight.state.instant) return flight;
-  // Meanwhile all events up to the instant were removed. The list takes most of the time, so it is left out.
-  flight = {};
-  flight.live_is_complete = false;
-  flight.state = RecordingSource::ReadLedger(profiler, nullptr);
-  CopyFlightEvents(profiler.ledger(), &flight);
-  flight.is_overrun = flight.start > flight.state.instant;
-  if (flight.is_overrun) {
-    flight.start = flight.state.instant;
-    flight.shards.clear();
+  const Mode off = Mode::kOff;
+  flight.state = RecordingSource::ReadLedger(profiler, &off);
+  struct Taken {
+    ~Taken() {
+      profiler.ledger().log().Return(list);
+      BeginFlight(profiler);
+    }
+    ProfilerImpl& profiler;
+    EventBuffer* const list;
+  };
+  const Taken taken{profiler, log.TakeFull()};
+  flight.shards.resize(Ledger::kShards);
+  for (const EventBuffer* buffer = taken.list; buffer != nullptr; buffer = buffer->next) {
+    std::vector<RecordedEvent>& events = flight.shards[buffer->shard];
+    events.insert(events.end(), buffer->events, buffer->events + buffer->count);
   }
+  flight.start = std::max(log.removed_until(), flight.begin);
+  // The events during the listing tell which of the listed buffers were live.
+  if (flight.start > listing) flight.live_is_complete = false;
   return flight;
 }
 
@@ -550,9 +524,7 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
   };
   for (const std::vector<RecordedEvent>& events : flight->shards) {
     for (size_t i = events.size(); i-- > 0;) {
-      const bool is_last = !events[i].is_continued || i + 1 == events.size();
-      if (events[i].time > state.instant) continue;
-      UndoEvent(profiler.sites(), events[i], is_last ? nullptr : &events[i + 1], &state);
+      UndoEvent(profiler.sites(), events[i], events[i].is_continued ? &events[i + 1] : nullptr, &state);
     }
   }
   for (size_t site = 0; site < state.sites.size(); ++site) {
@@ -578,18 +550,13 @@ void UndoFlight(ProfilerImpl& profiler, FlightEvents* flight) {
 }
 
 // Moves the start to the time limit of the flight recorder. Returns a warning if events after that time were removed,
-// or if there are no events, else "".
+// else "".
 std::string LimitFlight(FlightEvents* flight) {
-  if (flight->is_overrun) {
-    return "The flight recorder has no events: during the save there were more events than it keeps. Set "
-           "HBMPROF_FLIGHT "
-           "to a higher number.";
-  }
   const int64_t nanos = flight_nanos.load(std::memory_order_relaxed);
   if (nanos == 0) return "";
   const int64_t end = flight->state.instant;
   const int64_t limit = end - nanos;
-  if (flight->start <= limit || flight->start == flight_start.load()) {
+  if (flight->start <= limit || flight->start == flight->begin) {
     flight->start = std::max(flight->start, limit);
     return "";
   }
@@ -601,34 +568,8 @@ std::string LimitFlight(FlightEvents* flight) {
   return text;
 }
 
-// Writes the events, and flushes after about every kMostUnflushed of them, because a reader needs memory for all events
-// between two flushes.
-absl::Status WriteFlightEvents(const std::vector<std::vector<RecordedEvent>>& shards, RecordingWriter& writer) {
-  constexpr size_t kEventsPerTime = 4096;
-  constexpr size_t kTimesPerFlush = kMostUnflushed / kEventsPerTime;
-  std::vector<int64_t> times;
-  for (const std::vector<RecordedEvent>& events : shards) {
-    for (size_t i = kEventsPerTime; i < events.size(); i += kEventsPerTime) times.push_back(events[i].time);
-  }
-  std::sort(times.begin(), times.end());
-  std::vector<size_t> written(shards.size());
-  for (size_t next = kTimesPerFlush;; next += kTimesPerFlush) {
-    const int64_t until = next < times.size() ? times[next] : INT64_MAX;
-    const auto is_later = [](int64_t time, const RecordedEvent& event) { return time < event.time; };
-    for (size_t shard = 0; shard < shards.size(); ++shard) {
-      const auto begin = shards[shard].begin() + static_cast<std::ptrdiff_t>(written[shard]);
-      const auto count = static_cast<size_t>(std::upper_bound(begin, shards[shard].end(), until, is_later) - begin);
-      if (count == 0) continue;
-      if (absl::Status status = writer.AddEvents(&*begin, count); !status.ok()) return status;
-      written[shard] += count;
-    }
-    if (until == INT64_MAX) return absl::OkStatus();
-    if (absl::Status status = writer.Flush(until); !status.ok()) return status;
-  }
-}
-
-absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
-  FlightEvents flight = CopyFlight(profiler);
+absl::Status WriteFlightEvents(ProfilerImpl& profiler, RecordingWriter& writer) {
+  FlightEvents flight = TakeFlight(profiler);
   const int64_t end = flight.state.instant;
   const std::string warning = LimitFlight(&flight);
   // Removes the events up to the start, because the log no longer has all events of that time.
@@ -639,8 +580,6 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   }
   UndoFlight(profiler, &flight);
   flight.state.unix_nanos -= end - flight.start;
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
-  if (!writer.ok()) return writer.status();
   RecordingSource source(profiler, marks.Get());
   source.Begin(flight.state, flight.start);
   source.Update();
@@ -648,16 +587,25 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   LiveResolver resolver;
   for (std::vector<RecordedEvent>& events : flight.shards) {
     for (const RecordedEvent& event : events) resolver.AddEvent(event);
-    while (!events.empty() && events.back().time > end) events.pop_back();
     for (RecordedEvent& event : events) source.Translate(&event);
   }
   if (flight.live_is_complete) source.tables().live = resolver.Resolve(flight.listed);
   source.tables().live_is_complete = flight.live_is_complete;
   const DriverSample sample = source.Sample();
-  absl::Status status = (*writer)->AddTables(source.tables());
-  if (status.ok()) status = WriteFlightEvents(flight.shards, **writer);
-  if (status.ok()) status = (*writer)->AddSample(sample);
-  if (status.ok()) status = (*writer)->Finish(end);
+  absl::Status status = writer.AddTables(source.tables());
+  for (const std::vector<RecordedEvent>& events : flight.shards) {
+    if (status.ok()) status = writer.AddEvents(events.data(), events.size());
+  }
+  if (status.ok()) status = writer.AddSample(sample);
+  return status.ok() ? writer.Finish(end) : status;
+}
+
+absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, bool must_be_new) {
+  // The events are taken when there is a file for them.
+  const absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
+  if (!writer.ok()) return writer.status();
+  absl::Status status = NoHostMemory();
+  static_cast<void>(Completes([&] { status = WriteFlightEvents(profiler, **writer); }));
   // An incomplete file is of no use, and it can take the last space of the disk.
   if (!status.ok()) unlink(path.c_str());
   return status;
@@ -697,8 +645,8 @@ bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
   if (!BeginEvent()) return false;
   const LogUse use;
   const ReentryGuard guard;
-  // Each shard that is in use has a buffer, which may be nearly empty. One more may be pinned.
-  flight_buffers.store(events / EventBuffer::kEvents + 2 + Ledger::kShards);
+  // Each shard that is in use has a buffer, which may be nearly empty.
+  flight_buffers.store(events / EventBuffer::kEvents + 1 + Ledger::kShards);
   flight_nanos.store(nanos);
   if (IsRecorderRunning()) return true;
   ResumeFlight(profiler);
@@ -706,8 +654,7 @@ bool StartFlightRecorder(ProfilerImpl& profiler, size_t events, int64_t nanos) {
 }
 
 bool IsFlightRecorderOn() {
-  ProfilerImpl* const profiler = LoggedProfiler();
-  return profiler != nullptr && profiler->ledger().log().mode() == Mode::kRing;
+  return LoggedProfiler() != nullptr && flight_buffers.load() != 0 && !is_recording.load(std::memory_order_acquire);
 }
 
 void StopFlightRecorder() {

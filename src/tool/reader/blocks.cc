@@ -226,6 +226,28 @@ bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string
                                        contents->size(), nullptr) == LIBDEFLATE_SUCCESS;
 }
 
+EventLimits LimitsOf(const RecordingTables& tables) {
+  return {tables.names.devices.size() * kMemorySpaceCount, tables.sites.size(), tables.threads.size(),
+          tables.tag_sets.size(), tables.marks.size()};
+}
+
+bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits) {
+  if (event.thread >= limits.threads || event.time < 0) return false;
+  if (event.bytes > kMaxEventBytes || event.bytes < 0) return false;
+  switch (event.kind) {
+    case RecordedKind::kFailed:
+      return event.id < limits.accounts && (event.site < limits.sites || event.site == kNoRecordedSite);
+    case RecordedKind::kTags:
+      return event.id < limits.tag_sets;
+    case RecordedKind::kResetPeak:
+      return event.id < limits.accounts;
+    case RecordedKind::kMark:
+      return event.id < limits.marks;
+    default:
+      return event.site < limits.sites;
+  }
+}
+
 RunReader::RunReader(ByteReader* block, const std::vector<uint32_t>& sites, const EventLimits& limits)
     : prediction_(sites), limits_(&limits) {
   left_ = block->Varint();

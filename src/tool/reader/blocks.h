@@ -15,6 +15,21 @@
 
 namespace hbmprof::internal {
 
+// Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
+inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
+inline constexpr size_t kRunOverheadBytes = 1280;
+inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
+
+struct BlockHeader {
+  BlockType type = BlockType::kEnd;
+  bool is_compressed = false;
+  uint32_t count = 0;         // of the events or samples in the block
+  uint32_t plain_bytes = 0;   // of the contents
+  uint32_t stored_bytes = 0;  // of the contents in the file
+  int64_t time = 0;           // see MakeBlock
+  uint32_t checksum = 0;
+};
+
 // Reads a header of kBlockHeaderBytes bytes. Returns false if the bytes are not a block header.
 bool ParseBlockHeader(std::string_view bytes, BlockHeader* header);
 // Returns whether the checksum is that of the header bytes and the stored contents.
@@ -79,6 +94,21 @@ class ByteReader {
   const char* end_;
   bool ok_ = true;
 };
+
+// The numbers of elements to which events may refer.
+struct EventLimits {
+  size_t accounts = 0;
+  size_t sites = 0;
+  size_t threads = 0;
+  size_t tag_sets = 0;
+  size_t marks = 0;
+};
+
+// Returns the numbers of the elements of `tables`.
+EventLimits LimitsOf(const RecordingTables& tables);
+
+// Returns whether the references and the values of an event are valid.
+bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits);
 
 // Reads one run.
 class RunReader {

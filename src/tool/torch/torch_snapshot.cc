@@ -33,6 +33,7 @@
 #include "src/export/utf8.h"
 #include "src/recording/writer.h"
 #include "src/symbolize/demangle.h"
+#include "src/tool/reader/blocks.h"
 #include "src/tool/torch/snapshot_contents.h"
 #include "src/tool/torch/snapshot_pickle.h"
 #include "src/tool/util/text.h"
@@ -498,6 +499,10 @@ class Recorder {
   }
   absl::Status Flush() {
     RETURN_IF_ERROR(writer_->AddTables(tables_));
+    const internal::EventLimits limits = internal::LimitsOf(tables_);
+    for (const RecordedEvent& event : events_) {
+      if (!internal::IsValidEvent(event, limits)) return absl::InvalidArgumentError("a size or a time is out of range");
+    }
     RETURN_IF_ERROR(writer_->AddEvents(events_.data(), events_.size()));
     events_.clear();
     return writer_->Flush(time_ - 1);
