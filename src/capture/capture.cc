@@ -27,7 +27,8 @@ CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffe
   }
   const Path* path;
   const WalkResult walk = WalkAndCache(caller, buffer, max_depth, &path);
-  return {buffer, walk.depth, walk.end != WalkEnd::kOutermost, walk.hash, path};
+  const bool truncated = walk.end != WalkEnd::kOutermost;
+  return {buffer, walk.depth, truncated, StackHash(walk.hash, truncated), path};
 }
 
 }  // namespace hbmprof::internal

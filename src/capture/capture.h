@@ -14,8 +14,8 @@ namespace hbmprof::internal {
 
 struct CapturedStack {
   CapturedStack(const uintptr_t* pcs, int depth, bool truncated)
-      : CapturedStack(pcs, depth, truncated, HashWords128(pcs, static_cast<size_t>(depth)), nullptr) {}
-  // `hash` is that of the frames.
+      : CapturedStack(pcs, depth, truncated, StackHash(HashWords128(pcs, static_cast<size_t>(depth)), truncated),
+                      nullptr) {}
   CapturedStack(const uintptr_t* pcs, int depth, bool truncated, const Hash128& hash, const Path* path)
       : pcs(pcs), depth(depth), truncated(truncated), hash(hash), path(path) {}
   explicit CapturedStack(const Path& path) : CapturedStack(path.pcs(), path.depth, path.truncated, path.hash, &path) {}
@@ -25,7 +25,7 @@ struct CapturedStack {
   const uintptr_t* pcs;
   int depth;
   bool truncated;  // the outermost frames are missing
-  Hash128 hash;    // HashWords128 of the frames
+  Hash128 hash;    // StackHash
   // If not null: all stacks with this path have the same frames and the same `truncated`. A stack may have several
   // paths.
   const Path* path;

@@ -200,9 +200,7 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
                           : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
                                                               : MemoryKind::kDevice;
-  const SiteId site = SiteOf(caller, Clamp({device, kind}), 0);
-  finder_.CountTruncated();
-  return site;
+  return SiteOf(caller, Clamp({device, kind}), 0);
 }
 
 std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
@@ -261,7 +259,7 @@ TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
   stats.dropped_records = dropped_records_.load(std::memory_order_relaxed);
   stats.dropped_bytes = dropped_bytes_.load(std::memory_order_relaxed);
   stats.reentrant_events = reentrant_events_.load(std::memory_order_relaxed);
-  stats.truncated_stacks = finder_.truncated_stacks();
+  stats.truncated_stacks = sites_.truncated_stacks();
   stats.dropped_tag_values = DroppedTagValues();
   stats.sites = sites_.size();
   stats.unwinder = finder_.unwinder();

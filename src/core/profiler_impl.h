@@ -120,12 +120,8 @@ class ProfilerImpl {
   // An event of a thread that may be inside the tracker, from its begin to its end: enters the tracker, and leaves it.
   class GuardedEvent {
    public:
-    explicit GuardedEvent(ProfilerImpl& profiler)
-        : profiler_(profiler), is_recorded_(guard_.entered() && BeginEvent()) {
+    explicit GuardedEvent(ProfilerImpl& profiler) : is_recorded_(guard_.entered() && BeginEvent()) {
       if (!guard_.entered()) profiler.reentrant_events_.fetch_add(1, std::memory_order_relaxed);
-    }
-    ~GuardedEvent() {
-      if (is_recorded_) profiler_.finder_.CountTruncated();
     }
     GuardedEvent(const GuardedEvent&) = delete;
     GuardedEvent& operator=(const GuardedEvent&) = delete;
@@ -135,7 +131,6 @@ class ProfilerImpl {
 
    private:
     const ReentryGuard guard_;
-    ProfilerImpl& profiler_;
     const bool is_recorded_;
   };
 

@@ -10,14 +10,6 @@
 #include "src/core/scoped_caller.h"
 
 namespace hbmprof::internal {
-namespace {
-
-// Whether the stack of the event that this thread is recording is truncated, and not counted yet. Plain data in the
-// static TLS block.
-__thread bool has_truncated_stack __attribute__((tls_model("initial-exec"))) = false;
-
-}  // namespace
-
 SiteFinder::SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger)
     : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       capture_(options.unwinder),
@@ -30,18 +22,11 @@ SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached)
   const Caller& start = StartOfStack(caller);
   const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
   const Path* const path = capture_.FindPath(start, max_depth_);
-  // A truncated stack is looked up only by SiteOfStack, which counts it.
-  if (path != nullptr && !path->truncated) {
+  if (path != nullptr) {
     const SiteId known = cache_.Find(KeyOf(*path, names, word));
     if (known != kNoSite) return known;
   }
   return names.digest == 0 ? SiteOfNewStack(start, path, word) : SiteOfNamedStack(start, path, word, names);
-}
-
-void SiteFinder::CountTruncated() {
-  if (!has_truncated_stack) return;
-  has_truncated_stack = false;
-  truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
 }
 
 [[gnu::noinline]] SiteFinder::NamedFrames SiteFinder::NamedFramesOf(const Caller& caller) const {
@@ -49,14 +34,6 @@ void SiteFinder::CountTruncated() {
   const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
   if (digest != 0 || current_traceback == nullptr) return {digest, nullptr};
   return {current_traceback->hash, current_traceback};
-}
-
-SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
-  if (names.digest == 0) return {path.hash, word};
-  // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
-  // never freed.
-  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
-  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
 }
 
 [[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word,
@@ -70,10 +47,7 @@ SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, con
                                    : MergePythonFrames(caller, native, max_depth_, workspace);
   const SiteId site = SiteOfStack(merged, word);
   ReleasePythonWorkspace(workspace);
-  // A truncated stack is not cached here, because SiteOf would not count it.
-  if (native.path != nullptr && !merged.truncated && site != kNoSite) {
-    cache_.Store(KeyOf(*native.path, names, word), site);
-  }
+  if (native.path != nullptr && site != kNoSite) cache_.Store(KeyOf(*native.path, names, word), site);
   return site;
 }
 
@@ -97,12 +71,10 @@ SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, con
 }
 
 SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWord word) {
-  if (stack.truncated) has_truncated_stack = true;
-  const Hash128 hash = SiteTable::HashOf(stack);
-  const SiteCache::Key key(hash, word);
+  const SiteCache::Key key(stack.hash, word);
   SiteId site = cache_.Find(key);
   if (site == kNoSite) {
-    const StackRecord* record = sites_.InternStack(stack, hash);
+    const StackRecord* record = sites_.InternStack(stack);
     site = record != nullptr ? sites_.InternSite(word.WithStack(record)) : sites_.OtherSite(word);
     if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
     cache_.Store(key, site);

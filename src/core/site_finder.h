@@ -5,7 +5,6 @@
 #ifndef HBMPROF_SRC_CORE_SITE_FINDER_H_
 #define HBMPROF_SRC_CORE_SITE_FINDER_H_
 
-#include <atomic>
 #include <cstdint>
 
 #include "hbmprof/options.h"
@@ -26,16 +25,13 @@ class SiteFinder {
   // has cells for it. It is SiteTable::OtherSite if there is no place for another one. Returns kNoSite if the host has
   // no memory. `is_uncached`: from CachedSiteOf for this event.
   SiteId SiteOf(const Caller& caller, SiteWord word, bool is_uncached = false);
-  // The common case of SiteOf: returns the site if the process has no Python, the stack is not truncated, and its path
-  // and its site are cached. Otherwise returns kNoSite. Sets `*is_uncached` if the process has no Python and the path
-  // is not cached. REQUIRES: is_usable() and thread_state was common.
+  // The common case of SiteOf: returns the site if the path of the stack and the site are cached. Otherwise returns
+  // kNoSite. Sets `*is_uncached` if the process has no Python and the path is not cached. REQUIRES: is_usable() and
+  // thread_state was common.
   [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const;
   // Returns false if there is no memory for the site cache. Then no site is cached.
   bool is_usable() const { return cache_.is_usable(); }
 
-  // Counts the event's stack if it is truncated. To be called once for each event, after its calls of SiteOf.
-  void CountTruncated();
-  int64_t truncated_stacks() const { return truncated_stacks_.load(std::memory_order_relaxed); }
   const char* unwinder() const { return capture_.name(); }
   bool reads_python() const { return reads_python_; }
 
@@ -63,15 +59,24 @@ class SiteFinder {
   SiteTable& sites_;
   Ledger& ledger_;
   SiteCache cache_;
-  std::atomic<int64_t> truncated_stacks_{0};
 };
 
+inline SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
+  if (names.digest == 0) return {path.hash, word};
+  // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
+  // never freed.
+  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
+}
+
 inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const {
-  if (__builtin_expect(HasPython(), 0) != 0) return kNoSite;  // common events have no traceback
   const Path* const path = capture_.FindPath(caller, max_depth_);
-  *is_uncached = path == nullptr;
-  if (path == nullptr || path->truncated) return kNoSite;
-  return cache_.FindInUsable(SiteCache::Key(path->hash, word));
+  const bool has_python = __builtin_expect(HasPython(), 0) != 0;
+  *is_uncached = path == nullptr && !has_python;
+  if (path == nullptr) return kNoSite;
+  NamedFrames names;  // common events have no traceback
+  if (has_python && reads_python_) names.digest = DigestPythonFrames(caller.sp, max_depth_);
+  return cache_.FindInUsable(KeyOf(*path, names, word));
 }
 
 }  // namespace hbmprof::internal

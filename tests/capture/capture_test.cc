@@ -492,7 +492,7 @@ int64_t AddressSpacePages() {
   statm >> pages;
   return pages;
 }
-TEST(PathCacheTest, ThreadExitUnmapsItsPages) {
+TEST(PathCacheTest, EndedThreadsLeaveTheirPagesToOthers) {
   const ScenarioSet set = ScenarioSets()[0];
   const auto run_threads = [&set](int count) {
     for (int i = 0; i < count; ++i) {

@@ -40,7 +40,7 @@ uint64_t Seed() {
 // The record of a stack of one frame.
 const StackRecord* StackAt(SiteTable& sites, const uintptr_t* pc) {
   const CapturedStack stack{pc, 1, false};
-  return sites.InternStack(stack, SiteTable::HashOf(stack));
+  return sites.InternStack(stack);
 }
 
 // Enters an event under the lock of the thread's shard. Returns false if it needs the locks of all shards.

@@ -22,7 +22,7 @@ std::vector<uintptr_t> Stack(uintptr_t base, size_t depth) {
 StackRecord* Intern(SiteTable& table, const std::vector<uintptr_t>& pcs, bool truncated = false) {
   static constexpr uintptr_t kNone = 0;  // an empty stack has an address, too
   const CapturedStack stack{pcs.empty() ? &kNone : pcs.data(), static_cast<int>(pcs.size()), truncated};
-  return table.InternStack(stack, SiteTable::HashOf(stack));
+  return table.InternStack(stack);
 }
 
 TEST(SiteTable, SameStackIsTheSameRecord) {

@@ -108,9 +108,10 @@ CachePages* TakePages() {
 }
 
 void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
+  const Hash128 hash = StackHash(walk.hash, path.truncated);
   if (walk.end != WalkEnd::kUnknown && !walk.is_guessed && walk.depth == path.depth &&
       path.truncated == (walk.end == WalkEnd::kDepth) && std::equal(pcs, pcs + walk.depth, path.pcs()) &&
-      walk.hash.low == path.hash.low && walk.hash.high == path.hash.high) {
+      hash.low == path.hash.low && hash.high == path.hash.high) {
     return;
   }
   std::fprintf(stderr, "hbmprof: a cached stack of %d frames differs from the walked stack of %d frames\n", path.depth,

@@ -78,7 +78,7 @@ class PathBuilder {
     header.objects_at = static_cast<uint16_t>(size_);
     for (uint32_t i = 0; i < objects_; ++i) Append(object_[i]);
 
-    header.hash = HashWords128(pcs_, static_cast<size_t>(depth));
+    header.hash = StackHash(HashWords128(pcs_, static_cast<size_t>(depth)), truncated);
     header.pc = caller_.pc;
     header.depth = static_cast<int16_t>(depth);
     header.max_depth = static_cast<int16_t>(max_depth_);

@@ -18,6 +18,11 @@
 
 namespace hbmprof::internal {
 
+// The hash of a stack whose frames have the hash `frames`.
+inline Hash128 StackHash(const Hash128& frames, bool truncated) {
+  return {frames.low ^ uint64_t{truncated}, frames.high ^ uint64_t{truncated}};
+}
+
 // Immutable. An offset is a distance from the caller's sp, in words.
 //
 // Two kinds of words are compared: return addresses, without their signatures, and links, which are words that hold
@@ -33,7 +38,7 @@ struct alignas(16) Path {
     uint16_t frame;
   };
 
-  Hash128 hash;       // of the return addresses of all frames
+  Hash128 hash;       // StackHash of all frames
   int16_t depth;      // frames
   int16_t max_depth;  // limit of the walk that found the path
   uint32_t end;       // bytes from sp; greater than all offsets

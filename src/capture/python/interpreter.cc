@@ -1,7 +1,6 @@
 #include "src/capture/python/interpreter.h"
 
 #include <link.h>
-#include <pthread.h>
 #include <sys/auxv.h>
 
 #include <cstdio>
@@ -11,7 +10,6 @@
 
 #include "src/base/exports.h"
 #include "src/base/pages.h"
-#include "src/base/python_versions.h"
 #include "src/capture/architecture.h"
 #include "src/capture/objects.h"
 
@@ -20,53 +18,6 @@ namespace hbmprof::internal {
 std::atomic<const PythonInterpreter*> readable_python{nullptr};
 
 namespace {
-
-// Until 3.11, two mutexes of the C library are before the key of the thread states in _PyRuntime. They have 40 bytes on
-// x86-64 and 48 on aarch64.
-constexpr uint16_t kMutexBytes = 2 * (sizeof(pthread_mutex_t) - 40);
-
-PythonFrameChain ChainOf(int minor) {
-  if (minor >= 12) return PythonFrameChain::kShims;
-  if (minor == 11) return PythonFrameChain::kEntryFrames;
-  return minor == 10 ? PythonFrameChain::kOnePerActivationWithCframe : PythonFrameChain::kOnePerActivation;
-}
-
-// Offsets of the release builds for 64-bit Linux, from the interpreters' own headers. The debug builds have the same.
-struct Field {
-  uint16_t PythonLayout::*field;
-  uint16_t offset[kLastPythonMinor - kFirstPythonMinor + 1];
-  // From 3.13 on, where the interpreter itself keeps the offset (in _Py_DebugOffsets, at the start of _PyRuntime). 0:
-  // it does not. If it does, `offset` matters only in that the field may be at offset 0 or not.
-  uint16_t described_at[2];
-};
-// clang-format off
-constexpr Field kFields[] = {
-    //                                     3.8  3.9 3.10 3.11  3.12  3.13  3.14
-    {&PythonLayout::tss, {1392 + kMutexBytes, 584 + kMutexBytes, 584 + kMutexBytes, 592 + kMutexBytes,
-                                                               1544, 2160, 2336}, {}},
-    {&PythonLayout::finalizing,           { 16,  16,  16,  24,   24,   24,   24}, { 32,  32}},
-    {&PythonLayout::thread_id,            {176, 176, 176, 152,  136,  152,  152}, {192, 216}},
-    {&PythonLayout::thread_frame,         { 24,  24,  24,   0,    0,   72,   72}, {184, 208}},
-    {&PythonLayout::thread_cframe,        {  0,   0,  48,  56,   56,    0,    0}, {}},
-    {&PythonLayout::thread_root_cframe,   {  0,   0, 264, 336,    0,    0,    0}, {}},
-    {&PythonLayout::cframe_frame,         {  0,   0,   0,   8,    0,    0,    0}, {}},
-    {&PythonLayout::cframe_previous,      {  0,   0,   8,  16,    0,    0,    0}, {}},
-    {&PythonLayout::frame_code,           { 32,  32,  32,  32,    0,    0,    0}, {240, 264}},
-    {&PythonLayout::frame_previous,       { 24,  24,  24,  48,    8,    8,    8}, {232, 256}},
-    {&PythonLayout::frame_instruction,    {104, 104,  96,  56,   56,   56,   56}, {248, 272}},
-    {&PythonLayout::frame_owner,          {  0,   0,   0,  69,   70,   70,   74}, {264, 288}},
-    {&PythonLayout::frame_is_entry,       {  0,   0,   0,  68,    0,    0,    0}, {}},
-    {&PythonLayout::code_filename,        {104, 104, 104, 112,  112,  112,  112}, {280, 320}},
-    {&PythonLayout::code_name,            {112, 112, 112, 128,  128,  128,  128}, {296, 336}},
-    {&PythonLayout::code_first_line,      { 40,  40,  40,  72,   68,   68,   68}, {312, 352}},
-    {&PythonLayout::code_line_table,      {120, 120, 120, 136,  136,  136,  136}, {304, 344}},
-    {&PythonLayout::code_first_traceable, {  0,   0,   0, 168,  176,  184,  192}, {}},
-    {&PythonLayout::code_adaptive,        {  0,   0,   0, 184,  192,  200,  208}, {344, 384}},
-    {&PythonLayout::code_version,         {  0,   0,   0,   0,   92,   92,   92}, {}},
-    {&PythonLayout::ascii_text,           { 48,  48,  48,  48,   40,   40,   40}, {}},
-    {&PythonLayout::other_text,           { 72,  72,  72,  72,   56,   56,   56}, {}},
-};
-// clang-format on
 
 template <typename T>
 T Load(uintptr_t address) {
@@ -87,8 +38,9 @@ const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
     }
     if (Load<uint64_t>(found->runtime + 16) != 0) return "it is free-threaded";
   }
-  found->layout.chain = ChainOf(found->minor);
-  for (const Field& field : kFields) {
+  found->layout.chain = PythonFrameChainOf(found->minor);
+  found->is_usual_layout = true;
+  for (const PythonField& field : kPythonFields) {
     uint64_t offset = field.offset[row];
     if (described >= 0 && field.described_at[described] != 0) {
       offset = Load<uint64_t>(found->runtime + field.described_at[described]);
@@ -97,6 +49,7 @@ const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
       }
     }
     found->layout.*field.field = static_cast<uint16_t>(offset);
+    found->is_usual_layout = found->is_usual_layout && offset == field.offset[row];
   }
   return nullptr;
 }

@@ -1,5 +1,4 @@
-// The CPython interpreter of this process: where it keeps its state, and at which offsets its structs have the fields
-// that describe the running Python functions.
+// The CPython interpreter of this process: where it keeps its state.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_INTERPRETER_H_
 
@@ -7,53 +6,14 @@
 #include <cstdint>
 
 #include "src/base/word_bucket.h"
+#include "src/capture/python/layouts.h"
 
 namespace hbmprof::internal {
-
-// How the interpreter links a thread's frames, and how an activation (a call of the evaluation function) is found on
-// the native stack.
-enum class PythonFrameChain : uint8_t {
-  kOnePerActivation,            // 3.8, 3.9: each frame is one activation, found by the function's address range
-  kOnePerActivationWithCframe,  // 3.10: the same, but found by its _PyCFrame, which lies in its native frame
-  kEntryFrames,                 // 3.11: the last frame of an activation has is_entry set; found by its _PyCFrame
-  kShims,                       // 3.12 and later: a shim follows an activation's frames; it lies in its native frame
-};
-
-// Offsets in bytes. A field that a version does not have is 0.
-struct PythonLayout {
-  PythonFrameChain chain;
-  uint16_t tss;         // _PyRuntime.gilstate.autoTSSkey
-  uint16_t finalizing;  // _PyRuntime._finalizing
-  // PyThreadState.
-  uint16_t thread_id;
-  uint16_t thread_frame;  // the current frame; 3.11 and 3.12: 0, it is in the cframe
-  uint16_t thread_cframe;
-  uint16_t thread_root_cframe;
-  // _PyCFrame.
-  uint16_t cframe_frame;
-  uint16_t cframe_previous;
-  // PyFrameObject or _PyInterpreterFrame.
-  uint16_t frame_code;
-  uint16_t frame_previous;
-  uint16_t frame_instruction;  // before 3.11 an int32 f_lasti, then a pointer
-  uint16_t frame_owner;
-  uint16_t frame_is_entry;
-  // PyCodeObject.
-  uint16_t code_filename;
-  uint16_t code_name;  // co_qualname; before 3.11 co_name
-  uint16_t code_first_line;
-  uint16_t code_line_table;
-  uint16_t code_first_traceable;
-  uint16_t code_adaptive;  // the instructions
-  uint16_t code_version;
-  // PyASCIIObject, PyCompactUnicodeObject.
-  uint16_t ascii_text;
-  uint16_t other_text;
-};
 
 // An interpreter that was found. Immutable once it is published, except for `problem` and `words`.
 struct PythonInterpreter {
   PythonLayout layout;
+  bool is_usual_layout;  // it is equal to UsualPythonLayout(minor)
   int minor;
   char version[16];
   std::atomic<const char*> problem;  // why its frames are not read; empty if they are

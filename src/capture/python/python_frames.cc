@@ -218,61 +218,57 @@ enum class PythonRead : uint8_t {
 // freed, others can be made at their addresses.
 class KeyReader {
  public:
-  explicit KeyReader(const PythonInterpreter& python) : python_(python) {}
+  // `layout`: that of `python`.
+  KeyReader(const PythonInterpreter& python, const PythonLayout& layout) : python_(python), layout_(layout) {}
 
-  // Returns false if a check fails.
-  bool Read(uintptr_t code, int64_t instruction, uint64_t* key) {
-    const PythonLayout& layout = python_.layout;
+  // `code`: a code object.
+  [[gnu::always_inline]] uint64_t Read(uintptr_t code, int64_t instruction) {
+    const auto name = Load<uintptr_t>(code + layout_.code_name);
     // No two code objects have the same version. When all versions are used up, it is 0. An interpreter that is ended
     // and started again counts versions from the beginning. Therefore the key also contains the name.
-    const uint64_t version = layout.code_version != 0 ? Load<uint32_t>(code + layout.code_version) : 0;
-    if (version == 0) return ReadByContents(code, instruction, key);
+    const uint64_t version = layout_.code_version != 0 ? Load<uint32_t>(code + layout_.code_version) : 0;
+    if (version == 0) return ReadByContents(code, name, instruction);
     const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
-    *key = MultiplyFold(at ^ kHashSeed2, Load<uint64_t>(code + layout.code_name) ^ version * kHashSeed3);
-    return true;
+    return MultiplyFold(at ^ kHashSeed2, name ^ version * kHashSeed3);
   }
 
  private:
   // Makes the key of a code object without a version from its names, its first line, and the line or the line table.
-  [[gnu::noinline]] bool ReadByContents(uintptr_t code, int64_t instruction, uint64_t* key) {
-    const PythonLayout& layout = python_.layout;
-    const auto name = Load<uintptr_t>(code + layout.code_name);
-    const auto file = Load<uintptr_t>(code + layout.code_filename);
-    if (!IsOfType(name, python_.unicode_type)) return false;
+  [[gnu::always_inline]] uint64_t ReadByContents(uintptr_t code, uintptr_t name, int64_t instruction) {
+    const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
-      if (!IsOfType(file, python_.unicode_type)) return false;
       file_ = file;
-      file_identity_ = TextIdentity(layout, file);
+      file_identity_ = TextIdentity(python_.layout, file);
     }
-    const uint64_t first_line = Load<uint32_t>(code + layout.code_first_line);
-    const uint64_t at = python_.minor < 11 ? static_cast<uint32_t>(LineOf(python_, code, instruction))
-                                           : LineTableIdentity(code) + static_cast<uint64_t>(instruction);
-    *key = MultiplyFold(TextIdentity(layout, name) ^ first_line << 32 ^ kHashSeed2, file_identity_ ^ at * kHashSeed3);
-    return true;
+    const uint64_t first_line = Load<uint32_t>(code + layout_.code_first_line);
+    const bool is_old = layout_.code_adaptive == 0;  // before 3.11
+    const uint64_t at = is_old ? static_cast<uint32_t>(LineOf(python_, code, instruction))
+                               : LineTableIdentity(code) + static_cast<uint64_t>(instruction);
+    return MultiplyFold(TextIdentity(python_.layout, name) ^ first_line << 32 ^ kHashSeed2,
+                        file_identity_ ^ at * kHashSeed3);
   }
 
   // In 3.11, finding the line takes too long to do it for each event. So the key contains the size, the beginning and
   // the end of the line table, and the addresses, instead of the line.
-  uint64_t LineTableIdentity(uintptr_t code) const {
-    const auto table = Load<uintptr_t>(code + python_.layout.code_line_table);
-    if (!IsOfType(table, python_.bytes_type)) return 0;
+  [[gnu::always_inline]] uint64_t LineTableIdentity(uintptr_t code) const {
+    const auto table = Load<uintptr_t>(code + layout_.code_line_table);
     const auto size = Load<uint64_t>(table + kVarObjectSize);
+    const uintptr_t bytes = table + kBytesData;
     const uint64_t sum = code + table + size * kHashSeed1;
-    if (size < 8) return sum;
-    if (size < 16) return sum + Load<uint64_t>(table + kBytesData) * kHashSeed0;
-    const uintptr_t last = (table + kBytesData + size - 8) & ~uintptr_t{7};
-    return sum + (Load<uint64_t>(table + kBytesData) ^ kHashSeed1) * kHashSeed0 +
-           (Load<uint64_t>(table + kBytesData + 8) ^ Load<uint64_t>(last) << 1) * kHashSeed2;
+    if (size < 16) return HashBytes(reinterpret_cast<const char*>(bytes), size, sum);
+    return sum + (Load<uint64_t>(bytes) ^ kHashSeed1) * kHashSeed0 +
+           (Load<uint64_t>(bytes + 8) ^ Load<uint64_t>((bytes + size - 8) & ~uintptr_t{7}) << 1) * kHashSeed2;
   }
 
   const PythonInterpreter& python_;
+  const PythonLayout& layout_;
   uintptr_t file_ = 0;  // the last one
   uint64_t file_identity_ = 0;
 };
 
 // Finds the calling thread's PyThreadState. It is 0 if the thread has none, or one that must not be read.
-PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
-  const PythonLayout& layout = python.layout;
+[[gnu::always_inline]] inline PythonRead FindThreadState(const PythonInterpreter& python, const PythonLayout& layout,
+                                                         uintptr_t* state) {
   if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
   // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
   if (Load<int32_t>(python.runtime + layout.tss) != 1) return PythonRead::kNothing;
@@ -292,13 +288,14 @@ PythonRead FindThreadState(const PythonInterpreter& python, uintptr_t* state) {
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
+// `layout`: that of the interpreter, as a constant if possible.
 template <typename Visitor>
-PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_frames, Visitor* visitor) {
+[[gnu::always_inline]] inline PythonRead WalkFrames(const PythonInterpreter& python, const PythonLayout& layout,
+                                                    uintptr_t state, int max_frames, Visitor* visitor) {
   constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
   constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
-  const PythonLayout layout = python.layout;
   const bool has_shims = layout.chain == PythonFrameChain::kShims;
   const bool has_entries = layout.chain == PythonFrameChain::kEntryFrames;
   const bool has_cframes = has_entries || layout.chain == PythonFrameChain::kOnePerActivationWithCframe;
@@ -355,6 +352,9 @@ PythonRead WalkFrames(const PythonInterpreter& python, uintptr_t state, int max_
   return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
 }
 
+template <int kMinor>
+constexpr PythonLayout kUsualLayout = UsualPythonLayout(kMinor);
+
 // Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
 // checks is rejected after kMaxFailures reads. An interpreter that has passed them is never rejected, because a check
 // can fail in a signal handler that interrupts the interpreter.
@@ -362,10 +362,11 @@ std::atomic<bool> has_read_frames{false};
 std::atomic<int> failures{0};
 
 template <typename Visitor>
-bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visitor) {
+[[gnu::always_inline]] inline bool ReadFrames(const PythonInterpreter& python, const PythonLayout& layout,
+                                              int max_frames, Visitor* visitor) {
   uintptr_t state = 0;
-  PythonRead read = FindThreadState(python, &state);
-  if (read == PythonRead::kFrames) read = WalkFrames(python, state, max_frames, visitor);
+  PythonRead read = FindThreadState(python, layout, &state);
+  if (read == PythonRead::kFrames) read = WalkFrames(python, layout, state, max_frames, visitor);
   if (read == PythonRead::kFrames) {
     if (!has_read_frames.load(std::memory_order_relaxed)) has_read_frames.store(true, std::memory_order_relaxed);
     return true;
@@ -380,11 +381,9 @@ bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visito
 
 class Digest {
  public:
-  Digest(const PythonInterpreter& python, uintptr_t sp) : keys_(python), sp_(sp) {}
-  bool Frame(uintptr_t code, int64_t instruction) {
-    uint64_t key;
-    if (!keys_.Read(code, instruction, &key)) return false;
-    hash_ = MultiplyFold(hash_ ^ key, kHashSeed1);
+  Digest(const PythonInterpreter& python, const PythonLayout& layout, uintptr_t sp) : keys_(python, layout), sp_(sp) {}
+  [[gnu::always_inline]] bool Frame(uintptr_t code, int64_t instruction) {
+    hash_ = MultiplyFold(hash_ ^ keys_.Read(code, instruction), kHashSeed1);
     return true;
   }
   void EndActivation(uintptr_t marker) { hash_ = MultiplyFold(hash_ ^ (marker == 0 ? 0 : marker - sp_), kHashSeed2); }
@@ -396,15 +395,20 @@ class Digest {
   uint64_t hash_ = kHashSeed0;
 };
 
+[[gnu::always_inline]] inline uint64_t DigestWith(const PythonInterpreter& python, const PythonLayout& layout,
+                                                  uintptr_t sp, int max_frames) {
+  Digest digest(python, layout, sp);
+  return ReadFrames(python, layout, max_frames, &digest) ? digest.value() : 0;
+}
+
 // Puts the words of the frames, and their activations, into the workspace.
 class Collector {
  public:
   Collector(const PythonInterpreter& python, PythonWorkspace* workspace)
-      : python_(python), keys_(python), workspace_(*workspace) {}
+      : python_(python), keys_(python, python.layout), workspace_(*workspace) {}
 
   bool Frame(uintptr_t code, int64_t instruction) {
-    uint64_t key;
-    if (!keys_.Read(code, instruction, &key)) return false;
+    const uint64_t key = keys_.Read(code, instruction);
     WordBucket& known = python_.words[key >> (64 - PythonInterpreter::kWordBits)];
     uint64_t word = known.Find(key);
     if (word == 0) {
@@ -424,10 +428,10 @@ class Collector {
  private:
   uint64_t Name(uintptr_t code, int64_t instruction) {
     const PythonLayout& layout = python_.layout;
+    const auto name = Load<uintptr_t>(code + layout.code_name);
     const auto file = Load<uintptr_t>(code + layout.code_filename);
-    if (!IsOfType(file, python_.unicode_type)) return 0;
-    const std::optional<size_t> function_bytes =
-        WriteUtf8(layout, Load<uintptr_t>(code + layout.code_name), workspace_.function, kMaxFunctionBytes);
+    if (!IsOfType(name, python_.unicode_type) || !IsOfType(file, python_.unicode_type)) return 0;
+    const std::optional<size_t> function_bytes = WriteUtf8(layout, name, workspace_.function, kMaxFunctionBytes);
     const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes).value_or(0);
     if (!function_bytes.has_value()) return 0;
     const std::string_view function(workspace_.function, *function_bytes);
@@ -475,8 +479,18 @@ bool PythonIsEnding() {
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
   if (python == nullptr) return 0;
-  Digest digest(*python, sp);
-  return ReadFrames(*python, max_frames, &digest) ? digest.value() : 0;
+  switch (python->is_usual_layout ? python->minor : 0) {
+    case 11:
+      return DigestWith(*python, kUsualLayout<11>, sp, max_frames);
+    case 12:
+      return DigestWith(*python, kUsualLayout<12>, sp, max_frames);
+    case 13:
+      return DigestWith(*python, kUsualLayout<13>, sp, max_frames);
+    case 14:
+      return DigestWith(*python, kUsualLayout<14>, sp, max_frames);
+    default:
+      return DigestWith(*python, python->layout, sp, max_frames);
+  }
 }
 
 PythonWorkspace* AcquirePythonWorkspace() {
@@ -496,7 +510,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   if (python == nullptr || native.depth == 0) return native;
   PythonWorkspace& work = *workspace;
   Collector collector(*python, workspace);
-  if (!ReadFrames(*python, std::min(max_depth, kMaxStackDepth), &collector) ||
+  if (!ReadFrames(*python, python->layout, std::min(max_depth, kMaxStackDepth), &collector) ||
       !FindStackPointers(caller, native, work.stack_pointer)) {
     return native;
   }

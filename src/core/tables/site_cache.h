@@ -27,7 +27,7 @@ class SiteCache {
   // The hash of a stack and of `word`, the rest of the site's key.
   class Key {
    public:
-    // `hash` is SiteTable::HashOf(stack).
+    // `hash`: of the stack.
     Key(const Hash128& hash, const SiteWord& word) {
       // For one stack, different words have different keys, because the factor is odd. The word is part of both, so
       // that an entry that is read while it is replaced does not match.

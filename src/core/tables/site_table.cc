@@ -27,8 +27,8 @@ SiteTable::~SiteTable() {
   CountHostBytes(-int64_t{sizeof(Site)} * size());
 }
 
-StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128& hash_of_stack) {
-  const uint64_t hash = hash_of_stack.low;
+StackRecord* SiteTable::InternStack(const CapturedStack& captured) {
+  const uint64_t hash = captured.hash.low;
   const auto depth = static_cast<size_t>(captured.depth);
   const auto equal = [&](uint64_t payload) {
     const StackRecord& stack = *StackOf(payload);
@@ -45,6 +45,7 @@ StackRecord* SiteTable::InternStack(const CapturedStack& captured, const Hash128
     stack->truncated = captured.truncated;
     stack->is_other = false;
     std::copy_n(captured.pcs, depth, reinterpret_cast<uintptr_t*>(stack + 1));
+    if (captured.truncated) truncated_stacks_.fetch_add(1, std::memory_order_relaxed);
     return reinterpret_cast<uintptr_t>(stack);
   };
   const auto hash_of = [](uint64_t payload) { return StackOf(payload)->hash; };

@@ -141,12 +141,11 @@ class SiteTable {
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
-  static Hash128 HashOf(const CapturedStack& stack) {
-    return {stack.hash.low ^ stack.truncated, stack.hash.high ^ stack.truncated};
-  }
-  // Returns the record of this stack, whose depth may be 0. `hash` is HashOf(stack). Returns null if the stack is new
-  // and there is no memory for it or max_sites is reached.
-  StackRecord* InternStack(const CapturedStack& stack, const Hash128& hash);
+  // Returns the record of this stack, whose depth may be 0. Returns null if the stack is new and there is no memory for
+  // it or max_sites is reached.
+  StackRecord* InternStack(const CapturedStack& stack);
+  // The number of truncated stacks that have a record.
+  int64_t truncated_stacks() const { return truncated_stacks_.load(std::memory_order_relaxed); }
   // Returns the words of a stack, innermost first. May allocate: not for events.
   static std::vector<uint64_t> PcsOf(const StackRecord& stack);
 
@@ -188,6 +187,7 @@ class SiteTable {
   Arena stack_arena_ ABSL_GUARDED_BY(stacks_.lock());
   InternTable sites_;
   std::atomic<SiteId> size_{0};
+  std::atomic<int64_t> truncated_stacks_{0};
   Site* const records_;  // null if there is no memory; host bytes are counted for those up to size_
 };
 
