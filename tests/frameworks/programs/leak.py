@@ -2,7 +2,6 @@
 "running" after the first step."""
 import select
 import sys
-import time
 
 import torch
 from torch import nn

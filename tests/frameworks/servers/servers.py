@@ -235,6 +235,16 @@ def vllm_phases(session):
     return differing({"phases": (set(phases), PARTS - {"warm up"})})
 
 
+def vllm_workers(session):
+    """Each of two workers that are processes of their own has phases, and its weights have the bytes of vLLM."""
+    folder = session.runner.results / "vLLM-2-ranks"
+    number = json.loads((folder / "rows.numbers").read_text().splitlines()[0])["model"]
+    last = {path.name.split(".")[1]: path for path in sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)}
+    phases = [session.rows("--by", "phase", "-w", "kind=device", profile) for profile in last.values()]
+    return differing({"phases": ([set(one) for one in phases], [PARTS - {"warm up"}] * 2),
+                      "weights": ([one.get("load") for one in phases], [number] * 2)})
+
+
 def vllm_generated_code(session):
     """No row of `vllm serve` is code that torch.compile has generated."""
     _, profiles = session.runner.serve()
@@ -268,8 +278,8 @@ def vllm_has_time(session):
     return output[-1500:] if wrong else None
 
 
-CHECKS = [llama_rows, llama_ggml, vllm_numbers, vllm_phases, vllm_is_killed, vllm_rows, vllm_generated_code,
-          vllm_has_time]
+CHECKS = [llama_rows, llama_ggml, vllm_numbers, vllm_phases, vllm_workers, vllm_is_killed, vllm_rows,
+          vllm_generated_code, vllm_has_time]
 
 
 def main(build, servers, *names):
