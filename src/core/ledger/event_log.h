@@ -142,7 +142,6 @@ class EventLog {
   // Called when the shard has no space for an event: closes its buffer and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   [[gnu::noinline]] static uint16_t NumberThread();
-  void FreeMemory();
   // Returns the oldest full buffer that is not pinned; null if there is none.
   EventBuffer* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     return full_.first != nullptr && full_.first == pinned_ ? full_.first->next : full_.first;
