@@ -327,6 +327,7 @@ typedef struct hbmprof_stats {
   int64_t unaccounted;              /* driver_bytes_in_use less bytes_in_use and driver_cache_bytes; may be negative */
   int64_t baseline;                 /* `unaccounted` when the device was first seen */
   int driver_is_process;            /* 1: the driver's numbers count this process only; 0: all processes */
+  int64_t bytes_free;               /* free bytes of the device, which any process can allocate */
 } hbmprof_stats;
 
 /* Fills `stats` with the values of HBMPROF_SPACE_DEVICE, the device memory of `device`. Errors:

@@ -1,18 +1,15 @@
 #include "src/core/probes.h"
 
-#include <semaphore.h>
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
+#include <chrono>
 #include <exception>
+#include <future>
 #include <new>
 #include <utility>
 
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 
@@ -38,68 +35,54 @@ class OutsideTracker {
 
 __thread ProbeLimit* limit_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
 
-constexpr int64_t kSecond = 1'000'000'000;
-
 // A question to a probe that another thread asks. That thread may end after the one that waits for the answer.
 struct Question {
   std::function<DeviceProbe()> call;
   void* context;
-  DeviceProbe answer;
-  std::atomic<bool> has_answer = false;  // written after the answer; the thread sanitizer does not know sem_clockwait
-  sem_t answered;
+  std::promise<DeviceProbe> answer;
 };
 
 void* Answer(void* argument) {
-  const std::unique_ptr<std::shared_ptr<Question>> own(static_cast<std::shared_ptr<Question>*>(argument));
-  Question& question = **own;
+  const std::unique_ptr<Question> question(static_cast<Question*>(argument));
   const ReentryGuard guard;  // as in the thread that waits
-  if (question.context != nullptr) driver_context.load()->set(question.context);
-  if (!Completes([&] { question.answer = question.call(); })) question.answer = {};
-  question.has_answer.store(true, std::memory_order_release);
-  sem_post(&question.answered);
+  if (question->context != nullptr) driver_context.load()->set(question->context);
+  DeviceProbe answer;
+  if (!Completes([&] { answer = question->call(); })) answer = {};
+  question->answer.set_value(std::move(answer));
   return nullptr;
 }
 
 }  // namespace
 
 void ProbeTable::Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable) {
-  Slot& slot = slots_[static_cast<size_t>(device) % kMaxDevices];
-  auto prober = std::make_shared<Prober>();
-  prober->probe = std::move(probe);
-  prober->owner = owner;
-  {
-    MutexLock hold(slot.mutex);
-    if (is_replaceable && HasFixed(device)) return;
-    slot.prober.swap(prober);
-    if (!is_replaceable && !HasFixed(device)) {
-      slot.set_aside = prober;
-      fixed_.fetch_or(BitOf(device), std::memory_order_relaxed);
-    }
-  }
-  AwaitCalls(prober);
+  Exchange(device, is_replaceable, nullptr, std::make_shared<Prober>(Prober{std::move(probe), owner}));
 }
 
 void ProbeTable::Remove(DeviceId device, const void* owner, bool is_replaceable) {
+  Exchange(device, is_replaceable, &owner, nullptr);
+}
+
+void ProbeTable::Exchange(DeviceId device, bool is_replaceable, const void* const* owner,
+                          std::shared_ptr<Prober> prober) {
   Slot& slot = slots_[static_cast<size_t>(device) % kMaxDevices];
-  std::shared_ptr<Prober> removed;
   {
     MutexLock hold(slot.mutex);
-    const bool is_set_aside = is_replaceable && HasFixed(device);
-    std::shared_ptr<Prober>& prober = is_set_aside ? slot.set_aside : slot.prober;
-    if (prober == nullptr || prober->owner != owner) return;
-    prober.swap(removed);
-    if (!is_set_aside) fixed_.fetch_and(~BitOf(device), std::memory_order_relaxed);
+    std::shared_ptr<Prober>& place = is_replaceable ? slot.replaceable : slot.fixed;
+    if (owner != nullptr && (place == nullptr || place->owner != *owner)) return;
+    place.swap(prober);
+    if (slot.fixed != nullptr) {
+      fixed_.fetch_or(BitOf(device), std::memory_order_relaxed);
+    } else {
+      fixed_.fetch_and(~BitOf(device), std::memory_order_relaxed);
+    }
   }
-  AwaitCalls(removed);
-}
-
-void ProbeTable::AwaitCalls(const std::shared_ptr<Prober>& prober) {
   // A thread that is inside a probe does not wait: it might wait for itself, or for a probe that waits for it.
   if (prober == nullptr || thread_state.probes != 0) return;
-  for (Backoff backoff; prober->calls->load(std::memory_order_acquire) != 0;) backoff.Wait();
+  for (Backoff backoff; prober.use_count() != 1;) backoff.Wait();
 }
 
-ProbeLimit::ProbeLimit(void* context) : context_(context), end_(MonotonicNanos() + 2 * kSecond) {
+ProbeLimit::ProbeLimit(void* context)
+    : context_(context), end_(std::chrono::steady_clock::now() + std::chrono::seconds(2)) {
   if (limit_of_thread == nullptr) limit_of_thread = this;
 }
 
@@ -112,18 +95,14 @@ bool ProbeLimit::IsSilent(int device) {
 }
 
 DeviceProbe ProbeLimit::Ask(int device, std::function<DeviceProbe()> call) {
-  const auto question = std::make_shared<Question>();
+  auto question = std::make_unique<Question>();
   question->call = std::move(call);
   question->context = context_;
-  sem_init(&question->answered, 0, 0);
-  auto argument = std::make_unique<std::shared_ptr<Question>>(question);
-  const int64_t until = std::min(MonotonicNanos() + kSecond, end_);
-  const timespec deadline = {until / kSecond, until % kSecond};
-  if (StartBackgroundThread(&Answer, argument.get())) {
-    static_cast<void>(argument.release());
-    while (sem_clockwait(&question->answered, CLOCK_MONOTONIC, &deadline) != 0 && errno == EINTR) {
-    }
-    if (question->has_answer.load(std::memory_order_acquire)) return std::move(question->answer);
+  std::future<DeviceProbe> answer = question->answer.get_future();
+  if (StartBackgroundThread(&Answer, question.get())) {
+    static_cast<void>(question.release());
+    const auto until = std::min(std::chrono::steady_clock::now() + std::chrono::seconds(1), end_);
+    if (answer.wait_until(until) == std::future_status::ready) return answer.get();
   }
   silent_devices_ |= uint64_t{1} << device;
   return {};
@@ -133,32 +112,17 @@ DeviceProbe ProbeTable::Ask(int device) const {
   if (thread_state.probes != 0) return {};
   Slot& slot = slots_[device];
   if (limit_of_thread != nullptr) {
-    const auto has_probe = [&slot] {
-      MutexLock hold(slot.mutex);
-      return slot.prober != nullptr;
-    };
-    return has_probe() ? limit_of_thread->Ask(device, [this, device] { return Ask(device); }) : DeviceProbe{};
+    const bool has_probe = slot.Present() != nullptr;
+    return has_probe ? limit_of_thread->Ask(device, [this, device] { return Ask(device); }) : DeviceProbe{};
   }
-  // Ends the call, also if the probe throws. After that, a waiting thread destroys the prober.
+  // Ends the call, also if the probe throws.
   struct Call {
-    std::shared_ptr<Prober> prober;
-    std::shared_ptr<std::atomic<int>> calls;
-    ~Call() {
-      if (calls == nullptr) return;
-      prober.reset();
-      --thread_state.probes;
-      calls->fetch_sub(1, std::memory_order_release);
-    }
-  } call;
-  {
-    MutexLock hold(slot.mutex);
-    if (slot.prober == nullptr) return {};
-    call.prober = slot.prober;
-    call.calls = slot.prober->calls;
-    call.calls->fetch_add(1, std::memory_order_relaxed);
-    ++thread_state.probes;
-  }
-  if (!call.prober->probe) return {};
+    explicit Call(std::shared_ptr<Prober> present) : prober(std::move(present)) { ++thread_state.probes; }
+    ~Call() { --thread_state.probes; }
+    const std::shared_ptr<Prober> prober;
+  };
+  const Call call(slot.Present());
+  if (call.prober == nullptr || !call.prober->probe) return {};
   try {
     const OutsideTracker outside;
     const DeviceProbe answer = call.prober->probe();

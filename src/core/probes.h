@@ -3,6 +3,7 @@
 #define HBMPROF_SRC_CORE_PROBES_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,7 +34,7 @@ class ProbeLimit {
 
  private:
   void* const context_;
-  const int64_t end_;  // in nanoseconds of CLOCK_MONOTONIC
+  const std::chrono::steady_clock::time_point end_;
   uint64_t silent_devices_ = 0;
 };
 
@@ -41,8 +42,9 @@ class ProbeLimit {
 // it may wait for the dynamic linker's lock, and a library's constructor, which runs under that lock, may be asking.
 class ProbeTable {
  public:
-  // Sets the device's probe. `is_replaceable`: the probe comes from a linked copy and yields to those of this library.
-  // It does not replace a fixed one, that is, one that is not replaceable.
+  // Sets the device's probe, and returns when no other thread is in a call of the one that it replaces.
+  // `is_replaceable`: the probe comes from a linked copy. It is not asked while there is a fixed one, that is, one of
+  // this library.
   void Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable = false);
   // Returns when no other thread is in a call of the probe.
   void Remove(DeviceId device, const void* owner, bool is_replaceable = false);
@@ -60,23 +62,25 @@ class ProbeTable {
   void DropAll();
 
  private:
+  // A call in progress is one of its owners.
   struct Prober {
     std::function<DeviceProbe()> probe;
     const void* owner;
-    // The number of calls in progress. It is increased only under the slot's mutex, while the prober is in the slot.
-    // The counter outlives the prober, so a call can release the prober before the call ends.
-    const std::shared_ptr<std::atomic<int>> calls = std::make_shared<std::atomic<int>>(0);
   };
   struct Slot {
+    // Returns the one that is asked; null if there is none.
+    std::shared_ptr<Prober> Present() {
+      MutexLock hold(mutex);
+      return fixed != nullptr ? fixed : replaceable;
+    }
     Mutex mutex;
-    std::shared_ptr<Prober> prober ABSL_GUARDED_BY(mutex);
-    // The replaceable probe that `prober` has replaced; null if there is none. Remove waits for its calls in progress.
-    std::shared_ptr<Prober> set_aside ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<Prober> fixed ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<Prober> replaceable ABSL_GUARDED_BY(mutex);
   };
   static uint64_t BitOf(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
-  // Waits until no other thread is in a call of `prober`. Does not wait if this thread is inside a probe. REQUIRES: no
-  // new call can begin, because `prober` is in no slot.
-  static void AwaitCalls(const std::shared_ptr<Prober>& prober);
+  // Puts `prober` into the slot, and waits until no other thread is in a call of the one that was there. Does not wait
+  // if this thread is inside a probe. Does nothing if `owner` is not null and the one there is of another owner.
+  void Exchange(DeviceId device, bool is_replaceable, const void* const* owner, std::shared_ptr<Prober> prober);
 
   mutable Slot slots_[kMaxDevices];
   std::atomic<uint64_t> fixed_{0};  // bit d: device d has a fixed probe; changes under the mutex of the device's slot

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/base/attributes.h"
-#include "src/core/all_profilers.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 
@@ -18,9 +17,7 @@ using internal::Joined;
 
 Profiler::Profiler(const Options& options)
     : enabled_(options.enabled && !internal::IsOff()),
-      impl_(internal::IsOff() ? nullptr : std::make_unique<internal::ProfilerImpl>(options, enabled_)) {
-  if (impl_ != nullptr) internal::AddProfiler(impl_.get());
-}
+      impl_(internal::IsOff() ? nullptr : std::make_unique<internal::ProfilerImpl>(options, enabled_)) {}
 
 Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
 
@@ -48,11 +45,7 @@ Profiler& Profiler::Off() { return off.profiler; }
 
 Profiler::~Profiler() {
   // The tables of a process that is off stay: another thread of the parent may have been changing them.
-  if (internal::IsOff()) {
-    static_cast<void>(impl_.release());
-  } else if (impl_ != nullptr) {
-    internal::RemoveProfiler(impl_.get());
-  }
+  if (internal::IsOff()) static_cast<void>(impl_.release());
 }
 
 // A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.

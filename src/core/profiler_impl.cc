@@ -4,6 +4,9 @@
 #include <new>
 #include <utility>
 
+#include "src/base/device_facts.h"
+#include "src/base/fork.h"
+#include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
@@ -11,7 +14,58 @@
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
+
+// All profilers of the process, for forks and for the limit of host memory. The list is changed only under the mutex.
+// The handler of a fork reads it without.
+class AllProfilers {
+ public:
+  static void Add(ProfilerImpl* profiler) {
+    MutexLock hold(mutex_);
+    profiler->next_.store(first_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    first_.store(profiler, std::memory_order_release);
+    LimitHostBytes();
+  }
+  static void Remove(ProfilerImpl* profiler) {
+    MutexLock hold(mutex_);
+    std::atomic<ProfilerImpl*>* link = &first_;
+    while (link->load(std::memory_order_relaxed) != profiler) link = &link->load(std::memory_order_relaxed)->next_;
+    link->store(profiler->next_.load(std::memory_order_relaxed), std::memory_order_release);
+    LimitHostBytes();
+  }
+  static void StartInChild(bool is_off) {
+    // A child must not call its parent's driver, whose locks may be held.
+    driver_context.store(nullptr);
+    device_facts.store(nullptr);
+    ForEach([is_off](ProfilerImpl& impl) {
+      if (is_off) return impl.enabled_.store(false, std::memory_order_relaxed);
+      impl.probes.DropAll();
+    });
+  }
+
+ private:
+  template <typename Visit>
+  static void ForEach(const Visit& visit) {
+    for (ProfilerImpl* impl = first_.load(std::memory_order_acquire); impl != nullptr;
+         impl = impl->next_.load(std::memory_order_acquire)) {
+      visit(*impl);
+    }
+  }
+  // They share tables, so the smallest limit holds for all.
+  static void LimitHostBytes() {
+    int64_t least = INT64_MAX;
+    ForEach([&](const ProfilerImpl& impl) { least = std::min(least, impl.max_host_bytes_); });
+    SetMaxHostBytes(least);
+  }
+
+  static Mutex mutex_;
+  static std::atomic<ProfilerImpl*> first_;
+};
+Mutex AllProfilers::mutex_;
+std::atomic<ProfilerImpl*> AllProfilers::first_{nullptr};
+
 namespace {
+
+[[gnu::constructor]] void GuardForks() { HandleForks(&AllProfilers::StartInChild); }
 
 // With a small limit, each event changes the common count of live records, so that the limit is exact. With a larger
 // limit, each shard adds up several records first, at most 64.
@@ -20,17 +74,20 @@ int FlushEvery(int64_t max_live) { return static_cast<int>(std::clamp<int64_t>(m
 }  // namespace
 
 ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled)
-    : enabled(is_enabled),
-      max_host_bytes(std::clamp<int64_t>(options.max_host_bytes, 1, kMaxHostBytesLimit)),
-      names(options.tags),
+    : names(options.tags),
+      enabled_(is_enabled),
+      max_host_bytes_(std::clamp<int64_t>(options.max_host_bytes, 1, kMaxHostBytesLimit)),
       max_live_(std::clamp<int64_t>(options.max_live_buffers, 1, kMaxLiveBuffersLimit)),
       sites_(options.max_sites),
       ledger_(sites_, FlushEvery(options.max_live_buffers)),
-      finder_(options, sites_, ledger_),
+      finder_(options, sites_),
       pools_(sites_, live_, ledger_) {
   LookAtClock();  // the first profiler's begin is the start of all ages
   if (options.unwinder != Unwinder::kNone) WatchForPython();
+  AllProfilers::Add(this);
 }
+
+ProfilerImpl::~ProfilerImpl() { AllProfilers::Remove(this); }
 
 uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   Attributes attributes = UnpackAttributes(packed);
@@ -59,7 +116,6 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 bool ProfilerImpl::CountReplaced(bool is_removed) {
   if (!is_removed) return false;
   replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  Resize();
   return true;
 }
 
@@ -70,7 +126,6 @@ inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
       foreign_frees_.fetch_add(1, std::memory_order_relaxed);
       return {};
     }
-    Resize();
     return removed->bytes;
   };
   if (!thread_state.inside && HasRecordedHere()) {
@@ -140,7 +195,6 @@ std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferI
   std::optional<int64_t> bytes;
   if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
   if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-  Resize();
   return bytes;
 }
 
@@ -178,7 +232,6 @@ void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes)
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   if (!event.is_recorded() || number == 0) return;
   pools_.EndBlocks(number, start, start + std::min(bytes, UINT64_MAX - start));
-  Resize();
 }
 
 // --- Changes of a record, and what is known about it ---
@@ -203,10 +256,10 @@ SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, Memory
   return SiteOf(caller, Clamp({device, kind}), 0);
 }
 
-std::optional<LiveBuffer> ProfilerImpl::FindBuffer(BufferId id) const {
+std::optional<LiveBuffer> ProfilerImpl::Find(uint64_t id) const {
   const ReentryGuard guard;
   LiveRecord record;
-  if (!IsBuffer(id) || !live_.Find(id.value(), &record)) return std::nullopt;
+  if (IsOff() || id == 0 || !live_.Find(id, &record)) return std::nullopt;
   return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
 }
 
@@ -231,23 +284,15 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
                      WithProcessTags(TagsOf(key.tags), names.tags.All()), stack};
 }
 
-std::optional<LiveBuffer> ProfilerImpl::FindBlock(const Pool& pool, BufferId address) const {
-  const ReentryGuard guard;
-  const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  LiveRecord record;
-  if (IsOff() || number == 0 || !Pools::IsBlockAddress(address.value()) ||
-      !live_.Find(Pools::IdOfBlock(number, address.value()), &record)) {
-    return std::nullopt;
-  }
-  return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
-}
-
 // --- Totals and snapshots ---
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
   const ReentryGuard guard;
   TrackerStats stats = TrackerStatsOfParts();
-  stats.live_records = ledger_.CountLive();
+  std::vector<AccountTotals> accounts;
+  std::vector<PoolTotals> pools;
+  ledger_.AllTotals(&accounts, &pools);
+  for (const AccountTotals& totals : accounts) stats.live_records += totals.num_live;
   return stats;
 }
 
@@ -280,7 +325,6 @@ void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> surviv
   for (const BufferId id : kept) ids.push_back(id.value());
   std::sort(ids.begin(), ids.end());
   pools_.DropDevice(device, survivor, ids);
-  for (Backoff backoff; !Resize();) backoff.Wait();
 }
 
 }  // namespace hbmprof::internal

@@ -3,7 +3,7 @@
 //
 // Each event takes the same steps: find the site (for an allocation), lock the shard, change the live table and the
 // ledger, unlock. A thread whose stack or site is not cached takes the slower RecordUncommon to find it. After an
-// event, the live table is resized by a limited step. Its buckets overflow until it fits.
+// allocation, the live table grows by a limited step. Its buckets overflow until it is large enough.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 
@@ -46,13 +46,9 @@ enum class SnapshotParts : uint8_t {
 
 class ProfilerImpl {
  public:
-  // `is_enabled`: the switch of the Profiler that owns this object.
+  // `is_enabled`: the switch of the Profiler that owns this object. Throws std::bad_alloc.
   ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled);
-
-  // For the list of all profilers (all_profilers.h).
-  std::atomic<ProfilerImpl*> next{nullptr};
-  std::atomic<bool>& enabled;
-  const int64_t max_host_bytes;
+  ~ProfilerImpl();
 
   Names names;
   ProbeTable probes;
@@ -81,10 +77,14 @@ class ProfilerImpl {
   std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);
-  std::optional<LiveBuffer> FindBuffer(BufferId id) const;
+  std::optional<LiveBuffer> FindBuffer(BufferId id) const { return IsBuffer(id) ? Find(id.value()) : std::nullopt; }
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
   // The block of `pool` at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
-  std::optional<LiveBuffer> FindBlock(const Pool& pool, BufferId address) const;
+  std::optional<LiveBuffer> FindBlock(const Pool& pool, BufferId address) const {
+    const PoolNumber number = sites_.pools().Find(Clamp(pool));
+    const bool exists = number != 0 && Pools::IsBlockAddress(address.value());
+    return exists ? Find(Pools::IdOfBlock(number, address.value())) : std::nullopt;
+  }
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
   // it is a segment, or if the host has no memory for the new site. Returns false if there is no record.
@@ -117,6 +117,8 @@ class ProfilerImpl {
   SiteId SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space);
 
  private:
+  friend class AllProfilers;
+
   // An event of a thread that may be inside the tracker, from its begin to its end: enters the tracker, and leaves it.
   class GuardedEvent {
    public:
@@ -144,6 +146,7 @@ class ProfilerImpl {
                                         bool is_uncached) noexcept;
   // Enters a record, and returns whether it was entered: if not, it is dropped.
   bool Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
+  std::optional<LiveBuffer> Find(uint64_t id) const;
   // Ends the record of `id`. Returns its size. If there is none, counts a foreign free.
   std::optional<int64_t> End(uint64_t id) noexcept;
   // Returns the pool with its device and its allocator in their ranges.
@@ -182,8 +185,6 @@ class ProfilerImpl {
     RecordDropped(bytes);
     return false;
   }
-  // Changes the size of the live table by a limited step towards the size that fits, and returns whether it fits now.
-  bool Resize() { return live_.Resize(ledger_.live_records()); }
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
   // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
@@ -200,6 +201,9 @@ class ProfilerImpl {
   static uint64_t Clamp(const Attributes& attributes) { return Clamp(PackAttributes(attributes)); }
   [[gnu::cold]] static uint64_t ClampSlow(uint64_t packed);
 
+  std::atomic<ProfilerImpl*> next_{nullptr};  // in the list of all profilers
+  std::atomic<bool>& enabled_;
+  const int64_t max_host_bytes_;
   const int64_t max_live_;
   SiteTable sites_;
   LiveTable live_;
@@ -218,7 +222,7 @@ class ProfilerImpl {
 
 inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
   const Pools::Added added = pools_.Add(position, id, site, bytes);
-  Resize();
+  live_.Grow(ledger_.live_records());
   if (__builtin_expect(static_cast<int64_t>(added == Pools::Added::kAdded), 1) != 0) return true;
   return added == Pools::Added::kReplaced ? CountReplaced(true) : Drop(static_cast<size_t>(bytes));
 }
@@ -228,7 +232,7 @@ inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes
   if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
     const LiveTable::Position position = live_.Prefetch(id);
-    if (finder_.is_usable() && HasCapacity(bytes)) {
+    if (HasCapacity(bytes)) {
       const SiteId site = finder_.CachedSiteOf(caller, word, &is_uncached);
       if (site != kNoSite) return Enter(position, id, site, static_cast<int64_t>(bytes));
     }

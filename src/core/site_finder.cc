@@ -1,21 +1,19 @@
 #include "src/core/site_finder.h"
 
 #include <algorithm>
-#include <new>
 
+#include "src/base/generations.h"
 #include "src/base/pages.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
-#include "src/capture/stack_memory.h"
 #include "src/core/scoped_caller.h"
 
 namespace hbmprof::internal {
-SiteFinder::SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger)
+SiteFinder::SiteFinder(const Options& options, SiteTable& sites)
     : max_depth_(std::clamp(options.max_stack_depth, 1, kMaxStackDepth)),
       capture_(options.unwinder),
       reads_python_(options.python && options.unwinder != Unwinder::kNone),
-      sites_(sites),
-      ledger_(ledger) {}
+      sites_(sites) {}
 
 SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached) {
   if (is_uncached) return SiteOfNewStack(caller, nullptr, word);
@@ -54,17 +52,16 @@ SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached)
 [[gnu::noinline]] SiteId SiteFinder::SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word) {
   if (path != nullptr) return SiteOfStack(CapturedStack(*path), word);
   const bool knows_python = HasPython();
-  // The frames are captured into this function's frame or, if the thread's stack may be too small for them, into pages.
-  // If there is no memory for these, the stack is truncated.
-  int depth = max_depth_;
-  void* pages = nullptr;
-  const size_t bytes = static_cast<size_t>(depth) * sizeof(uintptr_t);
-  if (depth > kFewFrames && AvailableStackBytes() < 4 * bytes) {
-    pages = MapPages(bytes);
-    if (pages == nullptr) depth = kFewFrames;
-  }
-  void* const buffer = pages != nullptr ? pages : __builtin_alloca(static_cast<size_t>(depth) * sizeof(uintptr_t));
-  const SiteId site = SiteOfStack(capture_.CaptureAfresh(caller, static_cast<uintptr_t*>(buffer), depth), word);
+  // The frames are captured into this function's frame or, if they may be too many for a small stack, into pages. If
+  // there is no memory for these, the stack is truncated.
+  constexpr int kFewFrames = 128;
+  uintptr_t few[kFewFrames];
+  const size_t bytes = static_cast<size_t>(max_depth_) * sizeof(uintptr_t);
+  void* const pages = max_depth_ > kFewFrames ? MapPages(bytes) : nullptr;
+  const CapturedStack stack = pages != nullptr
+                                  ? capture_.CaptureAfresh(caller, static_cast<uintptr_t*>(pages), max_depth_)
+                                  : capture_.CaptureAfresh(caller, few, std::min(max_depth_, kFewFrames));
+  const SiteId site = SiteOfStack(stack, word);
   UnmapPages(pages, bytes);
   // If the program loads the interpreter after its start, the first walk through the interpreter's code finds it.
   return HasPython() && !knows_python ? SiteOf(caller, word) : site;
@@ -76,8 +73,8 @@ SiteId SiteFinder::SiteOfStack(const CapturedStack& stack, SiteWord word) {
   if (site == kNoSite) {
     const StackRecord* record = sites_.InternStack(stack);
     site = record != nullptr ? sites_.InternSite(word.WithStack(record)) : sites_.OtherSite(word);
-    if (site == kNoSite || !ledger_.MakeCells(site)) return kNoSite;
-    cache_.Store(key, site);
+    if (site != kNoSite) cache_.Store(key, site);
+    LookAtClock();
   }
   return site;
 }

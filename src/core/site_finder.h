@@ -11,7 +11,6 @@
 #include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
-#include "src/core/ledger/ledger.h"
 #include "src/core/tables/site_cache.h"
 #include "src/core/tables/site_table.h"
 
@@ -19,26 +18,22 @@ namespace hbmprof::internal {
 
 class SiteFinder {
  public:
-  SiteFinder(const Options& options, SiteTable& sites, Ledger& ledger);
+  // Throws std::bad_alloc.
+  SiteFinder(const Options& options, SiteTable& sites);
 
-  // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. The ledger
-  // has cells for it. It is SiteTable::OtherSite if there is no place for another one. Returns kNoSite if the host has
-  // no memory. `is_uncached`: from CachedSiteOf for this event.
+  // Returns the site of an event whose stack begins at `caller`, or at the ScopedCaller that is in effect. It is
+  // SiteTable::OtherSite if there is no place for another one; kNoSite if there are too many of these. `is_uncached`:
+  // from CachedSiteOf for this event.
   SiteId SiteOf(const Caller& caller, SiteWord word, bool is_uncached = false);
   // The common case of SiteOf: returns the site if the path of the stack and the site are cached. Otherwise returns
-  // kNoSite. Sets `*is_uncached` if the process has no Python and the path is not cached. REQUIRES: is_usable() and
+  // kNoSite. Sets `*is_uncached` if the process has no Python and the path is not cached. REQUIRES:
   // thread_state was common.
   [[gnu::always_inline]] SiteId CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const;
-  // Returns false if there is no memory for the site cache. Then no site is cached.
-  bool is_usable() const { return cache_.is_usable(); }
 
   const char* unwinder() const { return capture_.name(); }
   bool reads_python() const { return reads_python_; }
 
  private:
-  // Frames that fit on the smallest stack.
-  static constexpr int kFewFrames = 128;
-
   // The named frames of a stack: the thread's Python functions or, without these, the frames of its traceback.
   struct NamedFrames {
     uint64_t digest = 0;  // 0: there are none
@@ -50,14 +45,13 @@ class SiteFinder {
   // cached.
   SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word);
   SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word, const NamedFrames& names);
-  // Finds the site in the site cache. Or finds or makes it and its cells, and caches it.
+  // Finds the site in the site cache. Or finds or makes it, and caches it.
   SiteId SiteOfStack(const CapturedStack& stack, SiteWord word);
 
   const int max_depth_;
   const StackCapture capture_;
   const bool reads_python_;
   SiteTable& sites_;
-  Ledger& ledger_;
   SiteCache cache_;
 };
 
@@ -76,7 +70,7 @@ inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWord word, bool
   if (path == nullptr) return kNoSite;
   NamedFrames names;  // common events have no traceback
   if (has_python && reads_python_) names.digest = DigestPythonFrames(caller.sp, max_depth_);
-  return cache_.FindInUsable(KeyOf(*path, names, word));
+  return cache_.Find(KeyOf(*path, names, word));
 }
 
 }  // namespace hbmprof::internal

@@ -61,71 +61,59 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
   return index_of;
 }
 
-void SetValues(const SiteTotals& totals, hbmprof::Snapshot::Sample* sample) {
-  sample->alloc_objects = totals.alloc_objects;
-  sample->alloc_bytes = totals.alloc_bytes;
-  sample->peak_objects = totals.peak_objects;
-  sample->peak_bytes = totals.peak_bytes;
-  sample->inuse_objects = totals.inuse_objects;
-  sample->inuse_bytes = totals.inuse_bytes;
-  sample->pool_peak_objects = totals.pool_peak_objects;
-  sample->pool_peak_bytes = totals.pool_peak_bytes;
-}
-
 // Returns the index in the snapshot of an allocator: 0, which has no name, if the number is not of Allocator().
 uint32_t IndexOf(AllocatorId allocator, const hbmprof::Snapshot& snapshot) {
   const auto index = static_cast<uint32_t>(allocator);
   return index < snapshot.allocators.size() ? index : 0;
 }
 
-// Returns the element of `from` (SeparatePools) for a site with this key.
-uint32_t FromOf(const ProfilerImpl& profiler, const SiteKey& key, const hbmprof::Snapshot& snapshot) {
-  return key.from == 0 ? 0 : 1 + IndexOf(profiler.sites().pools().Of(key.from).allocator, snapshot);
-}
+// What becomes a sample.
+struct Row {
+  SiteId site;
+  SiteKey key;
+  SiteTotals totals;
+};
 
-// Adds one sample for all sites of a device with the same kind, pool and tags. All have one empty stack.
-void AddSums(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites,
-             const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
-  std::map<uint64_t, SiteTotals> sums;  // by SiteWord, without the allocators of buffers and blocks
-  for (SiteId site = 0; site < sites.size(); ++site) {
-    SiteKey key = profiler.sites().Key(site);
-    if (key.attributes.kind != MemoryKind::kPool) key.attributes.allocator = {};
-    sums[SiteWord(key).value].Add(sites[site]);
-  }
-  const Labels process_tags = profiler.names.tags.All();
-  std::vector<uint32_t> from;
-  for (const auto& [word, totals] : sums) {
-    const SiteKey key = SiteWord(word).WithStack(nullptr);
-    hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
-    sample.device = device_index[static_cast<size_t>(key.attributes.device)];
-    sample.kind = key.attributes.kind;
-    sample.allocator = IndexOf(key.attributes.allocator, *snapshot);
-    sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
-    SetValues(totals, &sample);
-    from.push_back(FromOf(profiler, key, *snapshot));
-  }
-  snapshot->stacks.emplace_back();
-  SeparatePools(
-      from, [](const std::string&) { return uint64_t{0}; }, snapshot);
-}
-
-// Adds the samples and their stacks.
-void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites, const Births& births,
-                const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
-  std::unordered_map<const StackRecord*, uint32_t> stack_index;
-  std::unordered_map<TagSetId, Labels> tags;
-  const Labels process_tags = profiler.names.tags.All();
-  std::vector<uint32_t> from;
+std::vector<Row> RowsOf(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites) {
+  std::vector<Row> rows;
   for (SiteId site = 0; site < sites.size(); ++site) {
     const SiteTotals& totals = sites[site];
     if (totals.alloc_objects == 0 && totals.alloc_bytes == 0 && totals.inuse_objects == 0 && totals.inuse_bytes == 0 &&
         totals.peak_objects == 0 && totals.peak_bytes == 0 && totals.pool_peak_bytes == 0) {
       continue;
     }
-    const SiteKey key = profiler.sites().Key(site);
-    hbmprof::Snapshot::Sample sample;
+    rows.push_back({site, profiler.sites().Key(site), totals});
+  }
+  return rows;
+}
+
+// One row for all sites of a device with the same kind, pool and tags.
+std::vector<Row> SumsOf(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites) {
+  std::map<uint64_t, SiteTotals> sums;  // by SiteWord, without the allocators of buffers and blocks
+  for (SiteId site = 0; site < sites.size(); ++site) {
+    SiteKey key = profiler.sites().Key(site);
+    if (key.attributes.kind != MemoryKind::kPool) key.attributes.allocator = {};
+    sums[SiteWord(key).value].Add(sites[site]);
+  }
+  std::vector<Row> rows;
+  for (const auto& [word, totals] : sums) rows.push_back({kNoSite, SiteWord(word).WithStack(nullptr), totals});
+  return rows;
+}
+
+// Adds the samples and their stacks. `births`: null for rows of SumsOf.
+void AddSamples(const ProfilerImpl& profiler, const std::vector<Row>& rows, const Births* births,
+                const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  std::unordered_map<const StackRecord*, uint32_t> stack_index;
+  std::unordered_map<TagSetId, Labels> tags;
+  const Labels process_tags = profiler.names.tags.All();
+  std::vector<uint32_t> from;
+  for (const auto& [site, key, totals] : rows) {
+    hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
     const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
-    if (is_new) snapshot->stacks.push_back({profiler.sites().PcsOf(*key.stack), key.stack->truncated});
+    if (is_new) snapshot->stacks.emplace_back();
+    if (is_new && key.stack != nullptr) {
+      snapshot->stacks.back() = {profiler.sites().PcsOf(*key.stack), key.stack->truncated};
+    }
     sample.stack = stack->second;
     sample.device = device_index[static_cast<size_t>(key.attributes.device)];
     sample.kind = key.attributes.kind;
@@ -133,14 +121,29 @@ void AddSamples(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sit
     const auto [set, is_new_set] = tags.try_emplace(key.tags);
     if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
     sample.tags = set->second;
-    SetValues(totals, &sample);
-    sample.born = births.Of(site, totals.inuse_objects, totals.inuse_bytes);
+    totals.SetValuesOf(&sample);
+    // The element of `from` (SeparatePools).
+    from.push_back(key.from == 0 ? 0 : 1 + IndexOf(profiler.sites().pools().Of(key.from).allocator, *snapshot));
+    if (births == nullptr) continue;
+    sample.born = births->Of(site, totals.inuse_objects, totals.inuse_bytes);
     sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
-    from.push_back(FromOf(profiler, key, *snapshot));
-    snapshot->samples.push_back(std::move(sample));
   }
   SeparatePools(
-      from, [](const std::string& text) { return InternNamedFrame(text, "", 0, 0); }, snapshot);
+      from, [&](const std::string& text) { return births == nullptr ? 0 : InternNamedFrame(text, "", 0, 0); },
+      snapshot);
+}
+
+// Sets the pools of the snapshot's devices. `totals`: by PoolNumber.
+void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& totals,
+              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+  for (size_t number = 1; number < totals.size(); ++number) {
+    if (totals[number].peak_bytes_reserved == 0) continue;  // its blocks count as buffers
+    const Pool& pool = profiler.sites().pools().Of(static_cast<PoolNumber>(number));
+    const uint32_t device = device_index[static_cast<size_t>(pool.device)];
+    if (device == UINT32_MAX) continue;
+    PoolStats& stats = snapshot->devices[device].pools.emplace_back(totals[number]);
+    stats.name = snapshot->allocators[IndexOf(pool.allocator, *snapshot)];
+  }
 }
 
 }  // namespace
@@ -151,7 +154,13 @@ hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts) {
 }
 
 bool HasRecorded(Profiler& profiler) {
-  const hbmprof::Snapshot snapshot = SnapshotOf(profiler, SnapshotParts::kDevices);
+  if (ProfilerAccess::HasImpl(profiler)) {
+    std::vector<AccountTotals> accounts;
+    std::vector<PoolTotals> pools;
+    ProfilerAccess::ImplOf(profiler).ledger().AllTotals(&accounts, &pools);
+    return std::any_of(accounts.begin(), accounts.end(), [](const AccountTotals& totals) { return totals.is_used(); });
+  }
+  const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
   return std::any_of(snapshot.devices.begin(), snapshot.devices.end(), [](const hbmprof::Snapshot::Device& device) {
     return std::any_of(std::begin(device.spaces), std::end(device.spaces),
                        [](const DeviceStats& stats) { return stats.num_allocs != 0; });
@@ -159,14 +168,7 @@ bool HasRecorded(Profiler& profiler) {
 }
 
 DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) {
-  DeviceStats stats;
-  stats.bytes_in_use = totals.bytes_in_use;
-  stats.peak_bytes_in_use = totals.peak_bytes_in_use;
-  stats.num_allocs = totals.num_allocs;
-  stats.num_live = totals.num_live;
-  stats.largest_alloc_size = totals.largest_alloc;
-  stats.pool_bytes = totals.pool_bytes;
-  stats.idle_bytes = totals.idle_bytes;
+  DeviceStats stats = totals;
   if (space != MemorySpace::kDevice) return stats;
   stats.bytes_limit = probe.bytes_limit;
   stats.bytes_free = probe.bytes_free;
@@ -181,30 +183,6 @@ DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const Device
         *probe.driver_bytes_in_use - totals.bytes_in_use - std::max<int64_t>(probe.driver_cache_bytes.value_or(0), 0);
   }
   return stats;
-}
-
-PoolStats StatsOf(const PoolTotals& totals, std::string name) {
-  PoolStats stats;
-  stats.name = std::move(name);
-  stats.bytes_reserved = totals.bytes_reserved;
-  stats.bytes_allocated = totals.bytes_allocated;
-  stats.idle_bytes = totals.idle_bytes();
-  stats.peak_bytes_reserved = totals.peak_bytes_reserved;
-  stats.peak_bytes_allocated = totals.peak_bytes_allocated;
-  stats.segments = totals.segments;
-  return stats;
-}
-
-void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& totals,
-              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
-  for (size_t number = 1; number < totals.size(); ++number) {
-    if (totals[number].peak_bytes_reserved == 0) continue;  // its blocks count as buffers
-    const Pool& pool = profiler.sites().pools().Of(static_cast<PoolNumber>(number));
-    const uint32_t device = device_index[static_cast<size_t>(pool.device)];
-    if (device == UINT32_MAX) continue;
-    std::string name = snapshot->allocators[IndexOf(pool.allocator, *snapshot)];
-    snapshot->devices[device].pools.push_back(StatsOf(totals[number], std::move(name)));
-  }
 }
 
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
@@ -243,7 +221,7 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   const ReentryGuard guard;
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   if (number == 0 || IsOff()) return {};
-  return internal::StatsOf(ledger_.Totals(number), "");
+  return ledger_.Totals(number);
 }
 
 Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
@@ -276,10 +254,10 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
                                 std::string(SiteTable::kOtherStacks) +
                                 ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
   }
-  if (parts == SnapshotParts::kSums) AddSums(*this, sites, device_index, &snapshot);
+  if (parts == SnapshotParts::kSums) AddSamples(*this, SumsOf(*this, sites), nullptr, device_index, &snapshot);
   if (parts == SnapshotParts::kAll) {
     const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
-    AddSamples(*this, sites, births, device_index, &snapshot);
+    AddSamples(*this, RowsOf(*this, sites), &births, device_index, &snapshot);
     AddPython(*this, &snapshot);
   }
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);

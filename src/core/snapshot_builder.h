@@ -3,10 +3,6 @@
 #ifndef HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
 #define HBMPROF_SRC_CORE_SNAPSHOT_BUILDER_H_
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "hbmprof/profiler.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/profiler_impl.h"
@@ -24,11 +20,6 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
 void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
 // Returns the totals of one memory space of a device. `probe`: the answer of the device for this space.
 DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe);
-PoolStats StatsOf(const PoolTotals& totals, std::string name);
-// Sets the pools of the snapshot's devices. `totals`: by PoolNumber. `device_index`: the index in the snapshot for each
-// DeviceId.
-void AddPools(const ProfilerImpl& profiler, const std::vector<PoolTotals>& totals,
-              const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot);
 
 }  // namespace hbmprof::internal
 

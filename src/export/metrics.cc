@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "hbmprof/version.h"
 #include "src/base/saturating.h"
+#include "src/export/device_stats.h"
 #include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
@@ -74,8 +74,9 @@ std::string DeviceLabels(const Snapshot::Device& device) {
 }
 
 // Adds a metric with a sample for each memory space that was used or whose limit is known.
+template <typename Value>
 void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view type, std::string_view help,
-               const std::function<int64_t(const DeviceStats&)>& value, Writer* writer) {
+               const Value& value, Writer* writer) {
   writer->Begin(name, type, help);
   for (const Snapshot::Device& device : snapshot.devices) {
     for (int space = 0; space < kMemorySpaceCount; ++space) {
@@ -87,18 +88,22 @@ void AddSpaces(const Snapshot& snapshot, std::string_view name, std::string_view
   }
 }
 
-// Adds a metric with a sample for each device whose value is known. `has_scope`: the samples have the label `scope`,
-// which says whether the driver's value is the memory of the process or of the whole device.
-void AddDevices(const Snapshot& snapshot, std::string_view name, std::string_view help, bool has_scope,
-                const std::function<std::optional<int64_t>(const DeviceStats&)>& value, Writer* writer) {
-  writer->Begin(name, "gauge", help);
+void AddField(const Snapshot& snapshot, const DeviceStatsField& field, Writer* writer) {
+  if (field.metric == Metric::kNone) return;
+  if (field.metric == Metric::kOfSpace || field.metric == Metric::kCountOfSpace) {
+    return AddSpaces(
+        snapshot, field.metric_name, field.metric == Metric::kOfSpace ? "gauge" : "counter", field.help,
+        [&](const DeviceStats& stats) { return *field.value(stats); }, writer);
+  }
+  writer->Begin(field.metric_name, "gauge", field.help);
   for (const Snapshot::Device& device : snapshot.devices) {
     const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
-    const std::optional<int64_t> known = value(stats);
+    const std::optional<int64_t> known = field.value(stats);
     if (!known.has_value()) continue;
     std::string labels = DeviceLabels(device);
-    const bool is_process = stats.driver_scope == DriverScope::kProcess;
-    if (has_scope) labels.append(",").append(Label("scope", is_process ? "process" : "device"));
+    // Whether the driver's number is the memory of the process or of the whole device.
+    if (field.metric == Metric::kOfDriver)
+      labels.append(",").append(Label("scope", DriverScopeName(stats.driver_scope)));
     writer->Add(labels, *known);
   }
 }
@@ -184,45 +189,11 @@ void AddTracker(const TrackerStats& tracker, bool tracking, Writer* writer) {
 
 std::string PrometheusText(const Snapshot& snapshot, const std::vector<std::string>& tags, bool tracking) {
   Writer writer;
-  AddSpaces(
-      snapshot, "hbmprof_device_memory_in_use_bytes", "gauge",
-      "Recorded memory in use, including idle memory of pools.",
-      [](const DeviceStats& stats) { return stats.bytes_in_use; }, &writer);
-  AddSpaces(
-      snapshot, "hbmprof_device_memory_peak_bytes", "gauge",
-      "The highest recorded memory in use since the start or the last reset of the peak.",
-      [](const DeviceStats& stats) { return stats.peak_bytes_in_use; }, &writer);
-  AddKindsAndTags(snapshot, tags, &writer);
-  AddSpaces(
-      snapshot, "hbmprof_device_allocations_total", "counter", "Recorded allocations.",
-      [](const DeviceStats& stats) { return stats.num_allocs; }, &writer);
+  for (const DeviceStatsField& field : kDeviceStatsFields) AddField(snapshot, field, &writer);
   AddSpaces(
       snapshot, "hbmprof_device_frees_total", "counter", "Recorded frees.",
       [](const DeviceStats& stats) { return std::max<int64_t>(0, stats.num_allocs - stats.num_live); }, &writer);
-  using Value = std::optional<int64_t>;
-  AddDevices(
-      snapshot, "hbmprof_device_memory_limit_bytes", "The capacity of the device.", false,
-      [](const DeviceStats& stats) { return stats.bytes_limit; }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_memory_free_bytes", "Free memory of the device, which any process can allocate.", false,
-      [](const DeviceStats& stats) { return stats.bytes_free; }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_driver_memory_bytes",
-      "Memory in use as the driver reports it, of this process or of all processes on the device.", true,
-      [](const DeviceStats& stats) { return stats.driver_bytes_in_use; }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_unaccounted_bytes",
-      "Memory in use as the driver reports it, without recorded memory and idle memory of its pools.", true,
-      [](const DeviceStats& stats) { return stats.unaccounted; }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_pool_bytes", "Memory that recorded pools have reserved.", false,
-      [](const DeviceStats& stats) { return Value(stats.pool_bytes); }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_pool_idle_bytes", "Idle memory of recorded pools.", false,
-      [](const DeviceStats& stats) { return Value(stats.idle_bytes); }, &writer);
-  AddDevices(
-      snapshot, "hbmprof_device_driver_pool_idle_bytes", "Idle memory of the pools of the driver.", false,
-      [](const DeviceStats& stats) { return stats.driver_cache_bytes; }, &writer);
+  AddKindsAndTags(snapshot, tags, &writer);
   AddTracker(snapshot.tracker, tracking, &writer);
   return writer.Take();
 }

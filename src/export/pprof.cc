@@ -20,6 +20,7 @@
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
 #include "src/base/saturating.h"
+#include "src/export/device_stats.h"
 #include "src/export/device_use.h"
 #include "src/export/gzip.h"
 #include "src/export/id_table.h"
@@ -747,25 +748,12 @@ class ProfileWriter {
     const bool probed = stats.bytes_limit.has_value() || stats.driver_bytes_in_use.has_value();
     if (!IsUsed(stats) && !probed) return;
     CommentLine line("device " + CommentValue(device.name));
-    line.Add("space", MemorySpaceName(space))
-        .Add("in_use", stats.bytes_in_use)
-        .Add("peak", stats.peak_bytes_in_use)
-        .Add("limit", stats.bytes_limit)
-        .Add("pool", stats.pool_bytes)
-        .Add("idle", stats.idle_bytes)
-        .Add("driver_in_use", stats.driver_bytes_in_use)
-        .Add("unaccounted", stats.unaccounted)
-        .Add("largest_free_block", stats.largest_free_block_bytes)
-        .Add("num_allocs", stats.num_allocs)
-        .Add("num_live", stats.num_live)
-        .Add("largest_alloc", stats.largest_alloc_size);
-    if (stats.unaccounted.has_value()) {
-      line.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
+    line.Add("space", MemorySpaceName(space));
+    for (const DeviceStatsField& field : kDeviceStatsFields) {
+      const std::optional<int64_t> value = field.value(stats);
+      if (field.is_always_shown || (value.has_value() && !field.comment.empty())) line.Add(field.comment, value);
     }
-    if (stats.driver_cache_bytes.has_value()) line.Add("driver_cache", stats.driver_cache_bytes);
-    if (stats.baseline.has_value()) line.Add("baseline", stats.baseline);
-    // Only few drivers report the peak, so the key is left out if it is unknown.
-    if (stats.driver_peak_bytes_in_use.has_value()) line.Add("driver_peak", stats.driver_peak_bytes_in_use);
+    if (stats.unaccounted.has_value()) line.Add("driver_scope", DriverScopeName(stats.driver_scope));
     WriteComment(line);
   }
 

@@ -1,13 +1,11 @@
 #include "src/export/stats_json.h"
 
-#include <array>
-#include <cstddef>
 #include <cstdio>
 #include <optional>
 #include <string_view>
 
 #include "hbmprof/version.h"
-#include "src/base/saturating.h"
+#include "src/export/device_stats.h"
 #include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
@@ -58,65 +56,13 @@ List Array() { return List(false); }
 
 std::string SpaceJson(const DeviceStats& stats, MemorySpace space) {
   List object = Object();
-  object.Add("space", MemorySpaceName(space))
-      .Add("bytes_in_use", stats.bytes_in_use)
-      .Add("peak_bytes_in_use", stats.peak_bytes_in_use)
-      .Add("num_allocs", stats.num_allocs)
-      .Add("num_live", stats.num_live)
-      .Add("largest_alloc_size", stats.largest_alloc_size)
-      .Add("pool_bytes", stats.pool_bytes)
-      .Add("idle_bytes", stats.idle_bytes)
-      .Add("bytes_limit", stats.bytes_limit)
-      .Add("bytes_free", stats.bytes_free)
-      .Add("largest_free_block_bytes", stats.largest_free_block_bytes)
-      .Add("driver_bytes_in_use", stats.driver_bytes_in_use)
-      .Add("driver_peak_bytes_in_use", stats.driver_peak_bytes_in_use)
-      .Add("driver_cache_bytes", stats.driver_cache_bytes)
-      .Add("unaccounted", stats.unaccounted)
-      .Add("baseline", stats.baseline);
-  if (stats.driver_bytes_in_use.has_value()) {
-    object.Add("driver_scope", stats.driver_scope == DriverScope::kProcess ? "process" : "device");
-  }
+  object.Add("space", MemorySpaceName(space));
+  for (const DeviceStatsField& field : kDeviceStatsFields) object.Add(field.name, field.value(stats));
+  if (stats.driver_bytes_in_use.has_value()) object.Add("driver_scope", DriverScopeName(stats.driver_scope));
   return object.text();
 }
 
-struct KindTotals {
-  int64_t inuse_bytes = 0;
-  int64_t inuse_objects = 0;
-  int64_t alloc_bytes = 0;
-  int64_t alloc_objects = 0;
-};
-using TotalsByKind = std::array<KindTotals, kMemoryKindCount>;
-
-std::vector<TotalsByKind> TotalsOf(const Snapshot& snapshot) {
-  std::vector<TotalsByKind> totals(snapshot.devices.size());
-  for (const Snapshot::Sample& sample : snapshot.samples) {
-    KindTotals& kind = totals[sample.device][static_cast<size_t>(sample.kind)];
-    kind.inuse_bytes += sample.inuse_bytes;
-    kind.inuse_objects += sample.inuse_objects;
-    kind.alloc_bytes = SaturatingSum(kind.alloc_bytes, sample.alloc_bytes);
-    kind.alloc_objects += sample.alloc_objects;
-  }
-  return totals;
-}
-
-std::string KindsJson(const TotalsByKind& totals) {
-  List kinds = Array();
-  for (size_t i = 0; i < totals.size(); ++i) {
-    const KindTotals& kind = totals[i];
-    if (kind.alloc_objects == 0 && kind.alloc_bytes == 0 && kind.inuse_objects == 0 && kind.inuse_bytes == 0) continue;
-    kinds.AddJson("", Object()
-                          .Add("kind", MemoryKindName(static_cast<MemoryKind>(i)))
-                          .Add("inuse_bytes", kind.inuse_bytes)
-                          .Add("inuse_objects", kind.inuse_objects)
-                          .Add("alloc_bytes", kind.alloc_bytes)
-                          .Add("alloc_objects", kind.alloc_objects)
-                          .text());
-  }
-  return kinds.text();
-}
-
-std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& totals) {
+std::string DeviceJson(const Snapshot::Device& device) {
   List object = Object();
   object.Add("name", device.name);
   if (!device.uuid.empty()) object.Add("uuid", device.uuid);
@@ -147,7 +93,6 @@ std::string DeviceJson(const Snapshot::Device& device, const TotalsByKind& total
                               .text());
   }
   return object.AddJson("spaces", spaces.text())
-      .AddJson("kinds", KindsJson(totals))
       .AddJson("pools", pools.text())
       .AddJson("processes", processes.text())
       .text();
@@ -179,8 +124,7 @@ std::string StatsJson(const Snapshot& snapshot, const ProcessState& process) {
   List counters = Object();
   for (const auto& [name, value] : snapshot.counters) counters.Add(name, value);
   List devices = Array();
-  const std::vector<TotalsByKind> totals = TotalsOf(snapshot);
-  for (size_t i = 0; i < snapshot.devices.size(); ++i) devices.AddJson("", DeviceJson(snapshot.devices[i], totals[i]));
+  for (const Snapshot::Device& device : snapshot.devices) devices.AddJson("", DeviceJson(device));
   List warnings = Array();
   for (const std::string& warning : snapshot.warnings) warnings.Add("", warning);
   return Object()

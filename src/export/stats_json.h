@@ -26,11 +26,11 @@ struct ProcessState {
 //   counters      object: value by name (Profiler::SetCounter)
 //   devices       array of objects: name, uuid; spaces, an array of objects with the member space ("device", "managed",
 //                 "pinned_host") and the fields of DeviceStats by their names (driver_scope is "process" or "device");
-//                 kinds, an array of objects with the members kind, inuse_bytes, inuse_objects, alloc_bytes and
-//                 alloc_objects; processes, an array of objects with the members process_id, bytes, is_this
+//                 pools, an array of objects with the fields of PoolStats by their names; processes, an array of
+//                 objects with the members process_id, bytes, is_this
 //   tracker       object: the fields of TrackerStats by their names
 //   warnings      array of strings
-// `spaces` has the memory spaces that were used or whose limit is known, `kinds` the kinds that were allocated.
+// `spaces` has the memory spaces that were used or whose limit is known. The samples of the snapshot are not used.
 std::string StatsJson(const Snapshot& snapshot, const ProcessState& process);
 
 }  // namespace hbmprof::internal

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "src/export/device_stats.h"
 #include "src/recording/recording.h"
 
 namespace hbmprof::internal {
@@ -40,14 +41,15 @@ struct FunctionEntry {
   RecordingTables::FunctionName name;
 };
 
-// The lists of fields below are those of the file format (docs/recording.md). They stay as they are within a version,
-// also if snapshot_bytes.cc, which passes the same structs within a process, gets more fields.
+// The lists of fields below, and HBMPROF_DEVICE_STATS, are those of the file format (docs/recording.md). They stay as
+// they are within a version.
 template <typename Visit, typename Stats>
 void StatsFields(Visit& visit, Stats& stats) {
-  visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,
-        stats.pool_bytes, stats.idle_bytes, stats.bytes_limit, stats.bytes_free, stats.largest_free_block_bytes,
-        stats.driver_bytes_in_use, stats.driver_peak_bytes_in_use, stats.driver_scope, stats.driver_cache_bytes,
-        stats.unaccounted, stats.baseline);
+#define HBMPROF_NUMBER(name, ...) visit(stats.name);
+#define HBMPROF_SCOPE(name) visit(stats.name);
+  HBMPROF_DEVICE_STATS(HBMPROF_NUMBER, HBMPROF_SCOPE)
+#undef HBMPROF_NUMBER
+#undef HBMPROF_SCOPE
 }
 
 // The element of kHeader.

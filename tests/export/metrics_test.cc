@@ -200,27 +200,8 @@ TEST(StatsJsonTest, HasTheFieldsOfTheSnapshot) {
   EXPECT_EQ(device["spaces"][0]["unaccounted"], -3);
   EXPECT_EQ(device["spaces"][0]["driver_scope"], "process");
   EXPECT_FALSE(device["spaces"][0].contains("baseline"));
-  EXPECT_EQ(device["kinds"][0]["kind"], "device");
-  EXPECT_EQ(device["kinds"][0]["inuse_bytes"], 300);
   EXPECT_EQ(device["processes"][0]["is_this"], true);
   EXPECT_FALSE(device["processes"][1].contains("bytes"));
-}
-
-TEST(StatsJsonTest, BytesEverAllocatedStayAtTheLargestNumber) {
-  Snapshot snapshot = WithTags({{"", 300}, {"a", 0}});
-  snapshot.samples[0].alloc_bytes = INT64_MAX;
-  snapshot.samples[1].alloc_bytes = 5;
-  // After a resize, the bytes by which a buffer had grown before belong to a sample without objects.
-  Snapshot::Sample grown = snapshot.samples[1];
-  grown.kind = MemoryKind::kVmm;
-  grown.alloc_objects = grown.inuse_objects = grown.inuse_bytes = 0;
-  snapshot.samples.push_back(grown);
-  const nlohmann::json kinds =
-      nlohmann::json::parse(StatsJson(snapshot, hbmprof::internal::ProcessState()))["devices"][0]["kinds"];
-  ASSERT_EQ(kinds.size(), 2u);
-  EXPECT_EQ(kinds[0]["alloc_bytes"], INT64_MAX);
-  EXPECT_EQ(kinds[1]["kind"], "vmm");
-  EXPECT_EQ(kinds[1]["alloc_bytes"], 5);
 }
 
 }  // namespace

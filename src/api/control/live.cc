@@ -48,7 +48,7 @@ std::string LiveStats(int64_t seconds) {
   state.seconds = seconds;
   state.tracking = profiler.enabled();
   if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();
-  return StatsJson(SnapshotOf(profiler, SnapshotParts::kSums), state);
+  return StatsJson(SnapshotOf(profiler, SnapshotParts::kDevices), state);
 }
 
 std::string LiveMetrics(std::optional<std::string_view> tags) {

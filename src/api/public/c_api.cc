@@ -30,6 +30,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
+#include "src/export/device_stats.h"
 #include "src/export/device_use.h"
 
 namespace {
@@ -477,21 +478,11 @@ static int GetStats(const char* function, int device, int space, hbmprof_stats* 
       hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
   const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
   hbmprof_stats all = {};
-  all.bytes_in_use = of_device.bytes_in_use;
-  all.peak_bytes_in_use = of_device.peak_bytes_in_use;
-  all.num_allocs = of_device.num_allocs;
-  all.num_live = of_device.num_live;
-  all.largest_alloc_size = of_device.largest_alloc_size;
-  all.pool_bytes = of_device.pool_bytes;
-  all.idle_bytes = of_device.idle_bytes;
-  all.bytes_limit = known(of_device.bytes_limit);
-  all.largest_free_block_bytes = known(of_device.largest_free_block_bytes);
-  all.driver_bytes_in_use = known(of_device.driver_bytes_in_use);
-  all.driver_peak_bytes_in_use = known(of_device.driver_peak_bytes_in_use);
-  all.driver_cache_bytes = known(of_device.driver_cache_bytes);
-  all.unaccounted = known(of_device.unaccounted);
-  all.baseline = known(of_device.baseline);
-  all.driver_is_process = of_device.driver_scope == hbmprof::DriverScope::kProcess ? 1 : 0;
+#define HBMPROF_NUMBER(name, ...) all.name = known(of_device.name);
+#define HBMPROF_SCOPE(name) all.driver_is_process = of_device.name == hbmprof::DriverScope::kProcess ? 1 : 0;
+  HBMPROF_DEVICE_STATS(HBMPROF_NUMBER, HBMPROF_SCOPE)
+#undef HBMPROF_NUMBER
+#undef HBMPROF_SCOPE
   Fill(stats, all);
   return HBMPROF_OK;
 } catch (const std::bad_alloc&) {

@@ -18,7 +18,7 @@ std::atomic<uint32_t> numbered_threads{1};
 
 }  // namespace
 
-EventLog::~EventLog() { FreeMemory(); }
+EventLog::~EventLog() { Free(); }
 
 bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   auto* const memory = static_cast<EventBuffer*>(MapPages(count * sizeof(EventBuffer)));
@@ -35,15 +35,13 @@ bool EventLog::Allocate(size_t count, int64_t ring_nanos) {
   return true;
 }
 
-void EventLog::FreeMemory() { UnmapPages(memory_.exchange(nullptr), count_ * sizeof(EventBuffer)); }
-
 void EventLog::Free() {
   {
     SpinLockHolder hold(lock_);
     empty_ = {};
     full_ = {};
   }
-  FreeMemory();
+  UnmapPages(memory_.exchange(nullptr), count_ * sizeof(EventBuffer));
 }
 
 bool EventLog::HasOldBuffer() const {

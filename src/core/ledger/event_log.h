@@ -134,7 +134,6 @@ class EventLog {
   // Called when the shard has no space for an event: closes its buffer and opens another one.
   [[gnu::noinline]] void Exchange(uint32_t shard, ShardLog* log, RecordedEvent** next);
   [[gnu::noinline]] static uint16_t NumberThread();
-  void FreeMemory();
   // Returns whether all events of the oldest full buffer are older than the time limit of the ring.
   bool HasOldBuffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 

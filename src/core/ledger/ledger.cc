@@ -2,37 +2,7 @@
 
 #include <algorithm>
 
-#include "src/base/pages.h"
-
 namespace hbmprof::internal {
-
-Ledger::Ledger(const SiteTable& sites, int flush_every)
-    : sites_(sites),
-      flush_every_(flush_every),
-      shards_(static_cast<Shard*>(MapPages(sizeof(Shard) * kShards))),
-      chunks_(static_cast<std::atomic<uint8_t>*>(MapPages(ChunkCount()))),
-      freed_ages_(sites) {}
-
-Ledger::~Ledger() {
-  ForEachShard([&](Shard& shard) {
-    UnmapRetiredPages(shard.cells, BytesOfCells());
-    for (SiteId site = 0; site < sites_.capacity(); site += 1u << kChunkBits) {
-      if (HasCells(shard, site)) CountHostBytes(-kChunkBytes);
-    }
-  });
-  UnmapPages(shards_, sizeof(Shard) * kShards);
-  UnmapPages(chunks_, ChunkCount());
-}
-
-template <typename Visit>
-void Ledger::ForEachShardOf(uint32_t shards, const Visit& visit) const {
-  for (; shards != 0; shards &= shards - 1) visit(shards_[__builtin_ctz(shards)]);
-}
-
-template <typename Visit>
-void Ledger::ForEachShard(const Visit& visit) const {
-  ForEachShardOf(made_.load(std::memory_order_relaxed), visit);
-}
 
 void Ledger::LockAll() const {
   all_lock_.Lock();
@@ -54,42 +24,26 @@ void Ledger::UnlockAll() const {
   all_lock_.Unlock();
 }
 
-Ledger::Shard* Ledger::MakeShard() {
-  if (shards_ == nullptr || chunks_ == nullptr) return nullptr;
+Ledger::Shard& Ledger::UseShard() {
   const uint32_t thread = ThreadNumber();
-  Shard* const shard = &shards_[thread % kShards];
+  const uint32_t number = thread % kShards;
+  Shard& shard = shards_[number];
   SpinLockHolder hold(all_lock_);
-  if (shard->cells == nullptr) {
-    shard->cells = static_cast<Cell*>(ReservePages(BytesOfCells()));
-    if (shard->cells == nullptr) return nullptr;
-    SpinLockHolder hold_shard(shard->lock);
-    shard->epoch = epoch_;
-    shard->log.last_time = last_instant_ + 1;
-    OpenLog(*shard);
-    made_.fetch_or(BitOf(*shard), std::memory_order_release);
+  if ((used_.load(std::memory_order_relaxed) >> number & 1) == 0) {
+    SpinLockHolder hold_shard(shard.lock);
+    shard.cells = &cells_[size_t{number} * sites_.capacity()];
+    shard.epoch = epoch_;
+    shard.log.last_time = last_instant_ + 1;
+    OpenLog(shard);
+    used_.fetch_or(1u << number, std::memory_order_release);
   }
-  shard_of_[thread].store(shard, std::memory_order_release);
+  shard_of_[thread].store(&shard, std::memory_order_release);
   return shard;
 }
 
-Ledger::Shard* Ledger::AnyShardSlow() {
-  Shard* found = ShardOfThisThread();
-  if (found == nullptr) ForEachShard([&](Shard& shard) { found = &shard; });
-  return found;
-}
-
-bool Ledger::TakeNewCells(const Shard& shard, SiteId site) {
-  if (!TakeHostBytes(kChunkBytes)) return false;
-  const uint8_t before = chunks_[site >> kChunkBits].fetch_or(BitOf(shard), std::memory_order_relaxed);
-  // Another thread of the shard may have taken them meanwhile.
-  if ((before & BitOf(shard)) != 0) CountHostBytes(-kChunkBytes);
-  return true;
-}
-
 void Ledger::Flush(Shard& shard) {
-  // The low bits, with their sign.
-  const int64_t change = ((shard.unflushed + kOneEvent / 2) & (kOneEvent - 1)) - kOneEvent / 2;
-  live_records_.fetch_add(change, std::memory_order_relaxed);
+  live_records_.fetch_add(shard.new_records, std::memory_order_relaxed);
+  shard.new_records = 0;
   // The shard looks at the clock at each Flush. If the events since the last one took long, the next Flush comes after
   // one event, and then after twice as many each time.
   constexpr int64_t kLongNanos = 1'000'000'000 / 16;
@@ -97,19 +51,19 @@ void Ledger::Flush(Shard& shard) {
   const int64_t more = now - shard.last_look < kLongNanos ? 2 * shard.events_of_flush : 1;
   shard.last_look = now;
   shard.events_of_flush = std::clamp<int64_t>(more, 1, flush_every_);
-  shard.unflushed = (shard.events_of_flush - 1) * kOneEvent;
+  shard.events_left = static_cast<int32_t>(shard.events_of_flush) - 1;
 }
 
 void Ledger::CountAge(const LiveRecord& record) {
   if (const int octave = OctaveNow(record.birth); octave >= 0) freed_ages_.Add(record.site, octave);
 }
 
-void Ledger::BringToEpoch(Shard& shard, SiteId site, Cell* cell) {
-  if (cell->epoch == shard.epoch) return;
+void Ledger::BringToEpoch(Shard& shard, SiteId site) {
+  Cell* const cell = shard.cells + site;
   const SiteBooks books = sites_.At(site).books;
   if (Reading* const reading = shard.reading; reading != nullptr && site >= shard.unread) {
     SpinLockHolder hold(reading->lock);
-    if (site < reading->changed.size()) reading->Add(*cell, books, &reading->changed[site]);
+    if (site < reading->count) reading->Add(*cell, site, books);
   }
   if (cell->epoch < common_[books.account].peak_epoch) {
     cell->peak_objects = cell->inuse_objects;
@@ -163,20 +117,9 @@ void Ledger::AddReserved(SiteBooks books, int64_t bytes, int64_t segments) {
 
 // --- Events ---
 
-Ledger::Cell* Ledger::PrepareSlow(Shard* own, Scope scope, SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const bool holds_all = scope == Scope::kAllShards;
-  Shard* shard = own;
-  if (!TakeCells(*own, site)) shard = holds_all ? ShardWith(site) : nullptr;
-  if (shard == nullptr) return nullptr;
-  Cell* const cell = shard->cells + site;
-  BringToEpoch(*shard, site, cell);
-  const bool needs_all = cell->books.is_segment != 0 || bytes > own->books[cell->books.book()].headroom;
-  return holds_all || !needs_all ? cell : nullptr;
-}
-
-int64_t Ledger::WriteLog(Shard& own, Scope scope, RecordedEvent event) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (event.time == 0) event.time = scope == Scope::kAllShards ? TimeOfInstant() : log_.TimeInShard(&own.log);
-  WriteEvent(own, event);
+int64_t Ledger::WriteLog(Shard& shard, Scope scope, RecordedEvent event) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (event.time == 0) event.time = scope == Scope::kAllShards ? TimeOfInstant() : log_.TimeInShard(&shard.log);
+  log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   return event.time;
 }
 
@@ -190,34 +133,28 @@ void Ledger::AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int seg
 }
 
 int64_t Ledger::Event::LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes) {
-  if (own_->next_event == nullptr) return 0;
+  if (own_.next_event == nullptr) return 0;
   const int64_t time =
-      ledger_.WriteLog(*own_, scope_, {0, id, record.bytes, record.site, 0, RecordedKind::kMoveFrom, true});
-  return ledger_.WriteLog(*own_, scope_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
+      ledger_.WriteLog(own_, scope_, {0, id, record.bytes, record.site, 0, RecordedKind::kMoveFrom, true});
+  return ledger_.WriteLog(own_, scope_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
 }
 
 void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveRecord& record, SiteId to) {
   LogMove(id, record, to, record.bytes);
-  --cell->alloc_objects;
-  cell->alloc_bytes -= record.bytes;
-  --cell->inuse_objects;
-  cell->inuse_bytes -= record.bytes;
-  ++cell_to->alloc_objects;
-  cell_to->AddAllocBytes(record.bytes);
-  ++cell_to->inuse_objects;
-  cell_to->inuse_bytes += record.bytes;
-  const bool is_peak_record = ledger_.EndPeakRecord(cell->books, id);
-  if (cell->books.is_segment != 0 || cell_to->books.is_segment != 0) {
-    ledger_.AddReserved(cell->books, -record.bytes, -1);
-    ledger_.AddReserved(cell_to->books, record.bytes, 1);
-    // It was the same memory at the peak that its allocation made.
-    if (is_peak_record) {
-      --cell->peak_objects;
-      cell->peak_bytes -= record.bytes;
-      ++cell_to->peak_objects;
-      cell_to->peak_bytes += record.bytes;
-    }
-  }
+  // If it becomes a segment, or was one, it was the same memory at the peak that its allocation made.
+  const bool is_of_peak =
+      ledger_.EndPeakRecord(cell->books, id) && (cell->books.is_segment != 0 || cell_to->books.is_segment != 0);
+  const auto add = [&](Cell* changed, int sign) {
+    changed->alloc_objects += sign;
+    changed->AddAllocBytes(sign * record.bytes);
+    changed->inuse_objects += static_cast<uint32_t>(sign);
+    changed->inuse_bytes += sign * record.bytes;
+    if (is_of_peak) changed->peak_objects += static_cast<uint32_t>(sign);
+    if (is_of_peak) changed->peak_bytes += sign * record.bytes;
+    ledger_.AddReserved(changed->books, sign * record.bytes, sign);
+  };
+  add(cell, -1);
+  add(cell_to, 1);
   Count(0, id);
 }
 
@@ -226,7 +163,7 @@ void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, 
   const int64_t more = bytes - record.bytes;
   cell->AddAllocBytes(std::max<int64_t>(more, 0));
   cell->inuse_bytes += more;
-  Book& book = own_->books[cell->books.book()];
+  Book& book = own_.books[cell->books.book()];
   book.largest_alloc = std::max(book.largest_alloc, bytes);
   ledger_.EndPeakRecord(cell->books, id);
   AddToBook(cell->books, more, 0, 0, time);
@@ -251,7 +188,7 @@ AccountTotals Ledger::SumOf(AccountId account) const {
       const Book& part = shard.books[book];
       totals.num_allocs += part.num_allocs;
       totals.num_live += part.num_allocs - part.num_frees;
-      totals.largest_alloc = std::max(totals.largest_alloc, part.largest_alloc);
+      totals.largest_alloc_size = std::max(totals.largest_alloc_size, part.largest_alloc);
     });
   };
   count(account);
@@ -259,7 +196,7 @@ AccountTotals Ledger::SumOf(AccountId account) const {
     count(BookOf(number));
     const PoolTotals pool = SumOfPool(number);
     totals.pool_bytes += pool.bytes_reserved - pool.bytes_nested;
-    totals.idle_bytes += pool.idle_bytes();
+    totals.idle_bytes += pool.idle_bytes;
   });
   return totals;
 }
@@ -270,6 +207,7 @@ PoolTotals Ledger::SumOfPool(PoolNumber number) const {
   PoolTotals totals;
   totals.bytes_reserved = ReservedBytes(number);
   totals.bytes_allocated = SumOfBook(BookOf(number));
+  totals.idle_bytes = std::max<int64_t>(totals.bytes_reserved - totals.bytes_allocated, 0);
   totals.peak_bytes_reserved = reserved.peak;
   totals.peak_bytes_allocated = common.peak;
   totals.segments = reserved.segments.load(std::memory_order_relaxed);
@@ -315,15 +253,7 @@ void Ledger::ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTo
   pools->resize(count + 1);
 }
 
-int64_t Ledger::CountLive() const {
-  int64_t live = 0;
-  LockAllSettled();
-  for (AccountId account = 0; account < kAccounts; ++account) live += SumOf(account).num_live;
-  UnlockAll();
-  return live;
-}
-
-void Ledger::Reading::Add(const Cell& cell, SiteBooks books, SiteTotals* totals) const {
+void Ledger::Reading::Add(const Cell& cell, SiteId site, SiteBooks books) {
   if (cell.epoch >= epoch) return;
   SiteTotals values = {cell.alloc_objects,
                        cell.alloc_bytes,
@@ -342,27 +272,22 @@ void Ledger::Reading::Add(const Cell& cell, SiteBooks books, SiteTotals* totals)
     values.pool_peak_objects = has_changed_since_peak ? cell.pool_peak_objects : cell.inuse_objects;
     values.pool_peak_bytes = has_changed_since_peak ? cell.pool_peak_bytes : cell.inuse_bytes;
   }
-  totals->Add(values);
+  sites[site].Add(values);
 }
 
 void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts,
                       std::vector<PoolTotals>* pools, int64_t* instant, const EventLog::Mode* mode) const {
   accounts->assign(kAccounts, {});
   pools->assign(kMaxPools + 1, {});
-  Reading reading;
   SpinLockHolder one_at_a_time(reading_lock_);
+  Reading reading(*sites);
   // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
   // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
-  SiteId count;
   for (SiteId spare = 1024;; spare *= 2) {
     sites->assign(sites_.size() + spare, {});
-    {
-      SpinLockHolder hold(reading.lock);
-      reading.changed.assign(sites->size(), {});
-    }
     LockAllSettled();
-    count = sites_.size();
-    if (count <= sites->size()) break;
+    reading.count = sites_.size();
+    if (reading.count <= sites->size()) break;
     UnlockAll();
   }
   TraceLedger(0);
@@ -371,35 +296,30 @@ void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>
   reading.epoch = epoch_;
   for (BookId book = 0; book < kBooks; ++book) reading.peak_epochs[book] = common_[book].peak_epoch;
   MarkInstant(instant, mode);
-  const uint32_t shards = made_.load(std::memory_order_relaxed);
   ForEachShard([&](Shard& shard) {
     shard.reading = &reading;
     shard.unread = 0;
   });
   UnlockAll();
-
-  sites->resize(count);
-  ReadCells(shards, &reading, sites);
-  SpinLockHolder hold(reading.lock);
-  for (SiteId site = 0; site < count; ++site) (*sites)[site].Add(reading.changed[site]);
+  ReadCells(&reading);
+  sites->resize(reading.count);
 }
 
-// A shard's lock is held for one chunk at a time, which takes a few microseconds. The lock is not fair: without the
-// pause between two chunks, a waiting thread would wait until the whole shard is read.
-void Ledger::ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const {
+// A shard's lock is held for 256 cells at a time, which takes a few microseconds. The lock is not fair: without the
+// pause, a waiting thread would wait until the whole shard is read. (A shard that comes into use meanwhile has changes
+// after the instant only.)
+void Ledger::ReadCells(Reading* reading) const {
   constexpr int kPauses = 32;
-  constexpr SiteId kAtOnce = 1u << kChunkBits;
-  const auto count = static_cast<SiteId>(sites->size());
-  ForEachShardOf(shards, [&](Shard& shard) {
-    for (SiteId start = 0; start < count; start += kAtOnce) {
-      if (!HasCells(shard, start)) continue;
+  constexpr SiteId kAtOnce = 256;
+  ForEachShard([&](Shard& shard) {
+    for (SiteId start = 0; start < reading->count; start += kAtOnce) {
       {
         SpinLockHolder hold(shard.lock);
-        const SiteId end = std::min(count, start + kAtOnce);
-        for (SiteId site = start; site < end; ++site) {
-          reading->Add(shard.cells[site], sites_.At(site).books, &(*sites)[site]);
+        SpinLockHolder hold_reading(reading->lock);
+        shard.unread = std::min(reading->count, start + kAtOnce);
+        for (SiteId site = start; site < shard.unread; ++site) {
+          reading->Add(shard.cells[site], site, sites_.At(site).books);
         }
-        shard.unread = end;
       }
       for (int i = 0; i < kPauses; ++i) CpuRelax();
     }
@@ -437,12 +357,9 @@ int64_t Ledger::TimeOfInstant() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
 }
 
 int64_t Ledger::LogInstant(RecordedKind kind, uint64_t id) const {
-  const uint32_t made = made_.load(std::memory_order_relaxed);
-  if (made == 0 || log_.mode() == EventLog::Mode::kOff) return 0;
-  Shard& shard = shards_[__builtin_ctz(made)];
-  const int64_t time = TimeOfInstant();
-  WriteEvent(shard, {time, id, 0, kNoRecordedSite, 0, kind, false});
-  return time;
+  const uint32_t used = used_.load(std::memory_order_relaxed);
+  if (used == 0 || log_.mode() == EventLog::Mode::kOff) return 0;
+  return WriteLog(shards_[__builtin_ctz(used)], Scope::kAllShards, {0, id, 0, kNoRecordedSite, 0, kind, false});
 }
 
 void Ledger::OpenLog(Shard& shard) const {
@@ -457,14 +374,9 @@ void Ledger::CloseLog(Shard& shard) const {
 }
 
 int64_t Ledger::CollectEvents() {
+  if (log_.mode() == EventLog::Mode::kOff) return 0;
   const int64_t until = MonotonicNanos();
-  uint32_t shards;
-  {
-    SpinLockHolder hold(all_lock_);
-    if (log_.mode() == EventLog::Mode::kOff) return 0;
-    shards = made_.load(std::memory_order_relaxed);
-  }
-  ForEachShardOf(shards, [&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  ForEachShard([&](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     SpinLockHolder hold(shard.lock);
     if (shard.next_event == nullptr) return;
     if (shard.log.buffer == nullptr || shard.next_event != shard.log.buffer->events) {
@@ -497,11 +409,10 @@ int64_t Ledger::SetLogMode(EventLog::Mode mode) {
 }
 
 void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
-  Shard* const shard = ShardOfThisThread();
-  if (shard == nullptr) return;
-  SpinLockHolder hold(shard->lock);
-  if (shard->next_event == nullptr) return;
-  WriteEvent(*shard, {log_.TimeInShard(&shard->log), id, bytes, site, 0, kind, false});
+  Shard& shard = ShardOfThisThread();
+  SpinLockHolder hold(shard.lock);
+  if (shard.next_event == nullptr) return;
+  WriteLog(shard, Scope::kOwnShard, {0, id, bytes, site, 0, kind, false});
 }
 
 }  // namespace hbmprof::internal

@@ -3,9 +3,8 @@
 // has allocated. Each event changes one book: a block that of its pool, a buffer and a segment of the device that of
 // the account.
 //
-// A thread enters its events into the shard of its number; a shard is made when its first thread records. The value of
-// a site or of a book is the sum over the shards. The caller changes the live table while an Event holds the lock of
-// the shard (pools.h).
+// A thread enters its events into the shard of its number. The value of a site or of a book is the sum over the shards.
+// The caller changes the live table while an Event holds the lock of the shard (pools.h).
 //
 // Generations (base/generations.h): a shard looks at the clock at each Flush, after at most `flush_every` events. A
 // thread also looks when it finds a site outside of the site cache, and before an event that locks all shards.
@@ -33,13 +32,10 @@
 //    these values.
 // 4. A snapshot shows the values at the instant at which it began its epoch. A cell with an earlier epoch has not
 //    changed since that instant, so the snapshot reads it as it is. If such a cell changes before the snapshot has read
-//    it, BringToEpoch first adds the old values to Reading::changed. The snapshot then ignores the cell, because its
-//    epoch is no longer earlier.
-// 5. The host memory of cells is counted for a chunk of 256 sites when a shard first uses one of them. If the host has
-//    no memory for it, the event changes the cell of another shard, under all shards' locks. Some shard has the cells
-//    of every site that was made (MakeCells).
-// 6. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
-// 7. Locks are taken in this order: reading_lock_, the settler's, all_lock_, shards by number. No lock is taken under
+//    it, BringToEpoch first adds the old values to those of the snapshot. The snapshot then ignores the cell, because
+//    its epoch is no longer earlier.
+// 5. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
+// 6. Locks are taken in this order: reading_lock_, the settler's, all_lock_, shards by number. No lock is taken under
 //    Reading::lock or those of the EventLog and of FreedAges. src/README.md has the order with the locks of the other
 //    tables.
 //
@@ -56,6 +52,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "hbmprof/snapshot.h"
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
@@ -63,6 +60,7 @@
 #include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/tables/live_table.h"
+#include "src/core/tables/reserved_array.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {
@@ -79,6 +77,16 @@ struct SiteTotals {
     pool_peak_objects = static_cast<uint32_t>(pool_peak_objects + more.pool_peak_objects);
     pool_peak_bytes += more.pool_peak_bytes;
   }
+  void SetValuesOf(Snapshot::Sample* sample) const {
+    sample->alloc_objects = alloc_objects;
+    sample->alloc_bytes = alloc_bytes;
+    sample->peak_objects = peak_objects;
+    sample->peak_bytes = peak_bytes;
+    sample->inuse_objects = inuse_objects;
+    sample->inuse_bytes = inuse_bytes;
+    sample->pool_peak_objects = pool_peak_objects;
+    sample->pool_peak_bytes = pool_peak_bytes;
+  }
 
   int64_t alloc_objects = 0;
   int64_t alloc_bytes = 0;
@@ -90,30 +98,15 @@ struct SiteTotals {
   int64_t pool_peak_bytes = 0;
 };
 
-// Values of one account at one instant.
-struct AccountTotals {
+// Values of one account at one instant, without those of the device's probe.
+struct AccountTotals : DeviceStats {
   bool is_used() const { return num_allocs != 0; }
 
-  int64_t bytes_in_use = 0;
-  int64_t peak_bytes_in_use = 0;
-  // Blocks of the device's pools are included in these three.
-  int64_t num_allocs = 0;
-  int64_t num_live = 0;
-  int64_t largest_alloc = 0;
-  int64_t pool_bytes = 0;  // segments that the device has handed out
-  int64_t idle_bytes = 0;  // of all pools
-  int64_t peak_time = 0;   // of the peak; 0: the log was off
+  int64_t peak_time = 0;  // of the peak; 0: the log was off
 };
 
-// Values of one pool at one instant.
-struct PoolTotals {
-  int64_t idle_bytes() const { return std::max<int64_t>(bytes_reserved - bytes_allocated, 0); }
-
-  int64_t bytes_reserved = 0;
-  int64_t bytes_allocated = 0;
-  int64_t peak_bytes_reserved = 0;
-  int64_t peak_bytes_allocated = 0;
-  int64_t segments = 0;
+// Values of one pool at one instant, without its name.
+struct PoolTotals : PoolStats {
   int64_t bytes_nested = 0;  // the part of bytes_reserved that another pool has handed out
   int64_t peak_time = 0;     // of the peak of bytes_allocated; 0: the log was off
 };
@@ -127,10 +120,10 @@ class Ledger {
   // The number of shards. A site that all of them use takes 64 bytes in each.
   static constexpr uint32_t kShards = 8;
 
-  // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1
-  // to 64: see live_records().
-  Ledger(const SiteTable& sites, int flush_every);
-  ~Ledger();
+  // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1 to 64: see live_records().
+  // Throws std::bad_alloc. No event needs more memory.
+  Ledger(const SiteTable& sites, int flush_every)
+      : sites_(sites), flush_every_(flush_every), cells_(size_t{kShards} * sites.capacity()), freed_ages_(sites) {}
 
   // What must be done before totals are read. Its functions are called by several threads at once.
   class Settler {
@@ -147,13 +140,6 @@ class Ledger {
   // not due. To be called before the first event. `settler` must exist until the last one.
   void SetSettler(Settler* settler) { settler_ = settler; }
 
-  // Makes the cell that events of `site` need. Returns false if the host has no memory for it. Once it has returned
-  // true, every event of the site can be entered.
-  bool MakeCells(SiteId site) {
-    LookAtClock();
-    const Shard* const shard = AnyShard();
-    return shard != nullptr && (TakeCells(*shard, site) || ShardWith(site) != nullptr);
-  }
   // One event. Holds the lock of the calling thread's shard, or of all shards, during its life. The thread must not
   // enter other events meanwhile.
   enum class Scope : uint8_t { kOwnShard, kAllShards };
@@ -161,43 +147,36 @@ class Ledger {
    public:
     Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
                                                                         scope_(scope),
-                                                                        own_(ledger.AnyShard()) {
-      if (own_ == nullptr) return;
+                                                                        own_(ledger.ShardOfThisThread()) {
       if (scope == Scope::kAllShards) {
         LookAtClock();
         ledger.LockAll();
       } else {
-        own_->lock.Lock();
+        own_.lock.Lock();
       }
     }
     ~Event() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      if (own_ == nullptr) return;
-      if (own_->unflushed < 0) ledger_.Flush(*own_);
+      if (own_.events_left < 0) ledger_.Flush(own_);
       if (scope_ == Scope::kAllShards) {
         ledger_.UnlockAll();
       } else {
-        own_->lock.Unlock();
+        own_.lock.Unlock();
       }
     }
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
 
-    // Returns false if the host has no memory for any shard. Then nothing else may be called.
-    bool is_usable() const { return own_ != nullptr; }
     bool holds_all() const { return scope_ == Scope::kAllShards; }
 
     // The cell that an event of a site changes.
     using CellRef = Cell*;
     // Returns the cell of `site`, for an event that adds `bytes` bytes to the site's book; 0 if it adds none. Returns
-    // null if that needs the locks of all shards. With these, returns null only if the host has no memory, and never
-    // for a site that was entered before.
+    // null if that needs the locks of all shards, and they are not held.
     CellRef Prepare(SiteId site, int64_t bytes) {
-      Cell* const cell = own_->cells + site;
-      const bool is_common = cell->epoch == own_->epoch && cell->books.is_segment == 0;
-      if (__builtin_expect(static_cast<int64_t>(!is_common), 0) != 0) {
-        return ledger_.PrepareSlow(own_, scope_, site, bytes);
-      }
-      return bytes <= own_->books[cell->books.book()].headroom || holds_all() ? cell : nullptr;
+      Cell* const cell = own_.cells + site;
+      if (__builtin_expect(static_cast<int64_t>(cell->epoch != own_.epoch), 0) != 0) ledger_.BringToEpoch(own_, site);
+      const bool is_common = cell->books.is_segment == 0 && bytes <= own_.books[cell->books.book()].headroom;
+      return is_common || holds_all() ? cell : nullptr;
     }
 
     // Enters the allocation of an object of `bytes` bytes. `cell`: from Prepare(site, bytes).
@@ -207,7 +186,7 @@ class Ledger {
       cell->AddAllocBytes(bytes);
       ++cell->inuse_objects;
       cell->inuse_bytes += bytes;
-      Book& book = own_->books[cell->books.book()];
+      Book& book = own_.books[cell->books.book()];
       ++book.num_allocs;
       if (bytes > book.largest_alloc) book.largest_alloc = bytes;
       AddToBook(cell->books, bytes, 1, id, time);
@@ -220,7 +199,7 @@ class Ledger {
       Log(RecordedKind::kFree, id, record.site, record.bytes);
       --cell->inuse_objects;
       cell->inuse_bytes -= record.bytes;
-      ++own_->books[cell->books.book()].num_frees;
+      ++own_.books[cell->books.book()].num_frees;
       ledger_.EndPeakRecord(cell->books, id);
       AddToBook(cell->books, -record.bytes, -1, id, 0);
       Count(-1, id);
@@ -238,25 +217,26 @@ class Ledger {
    private:
     // Writes an event to the event log, if that is on. Returns its time; 0 if the log is off.
     int64_t Log(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
-      if (__builtin_expect(own_->next_event == nullptr, 1) != 0) return 0;
-      return ledger_.WriteLog(*own_, scope_, {0, id, bytes, site, 0, kind, false});
+      if (__builtin_expect(own_.next_event == nullptr, 1) != 0) return 0;
+      return ledger_.WriteLog(own_, scope_, {0, id, bytes, site, 0, kind, false});
     }
     // Writes the two events of one change.
     int64_t LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes);
     // Adds bytes to the book, and `segments` to the number of the pool's segments if the record is one.
     void AddToBook(SiteBooks books, int64_t bytes, int segments, uint64_t id, int64_t time) {
-      if (holds_all()) return ledger_.AddWithAllLocks(*own_, books, bytes, segments, id, time);
-      own_->books[books.book()].headroom -= bytes;
+      if (holds_all()) return ledger_.AddWithAllLocks(own_, books, bytes, segments, id, time);
+      own_.books[books.book()].headroom -= bytes;
     }
     // Counts the event of the record `id`, which changes the number of live records by `records`.
     void Count(int records, uint64_t id) {
       TraceLedger(id);
-      own_->unflushed += records - kOneEvent;
+      own_.new_records += records;
+      --own_.events_left;
     }
 
     Ledger& ledger_;
     const Scope scope_;
-    Shard* const own_;
+    Shard& own_;
   };
 
   const FreedAges& freed_ages() const { return freed_ages_; }
@@ -270,8 +250,6 @@ class Ledger {
   bool HasSegments(PoolNumber pool) const { return pools_[pool].segments.load(std::memory_order_relaxed) != 0; }
   // Returns the bytes of the pool's segments. Another thread may change that at any time.
   int64_t ReservedBytes(PoolNumber pool) const { return pools_[pool].bytes.load(std::memory_order_relaxed); }
-  // Returns the exact number of live records of all accounts. Like Totals, takes the locks of all shards.
-  int64_t CountLive() const;
   // Sets the totals of all accounts and pools at one instant, each indexed by its number. Takes the locks of all
   // shards.
   void AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
@@ -357,23 +335,21 @@ class Ledger {
   };
   // The state of a snapshot while it reads the cells.
   struct Reading {
+    explicit Reading(std::vector<SiteTotals>& sites) : sites(sites) {}
     // Adds the cell's values at that instant, if the cell has not changed since. `books`: of its site.
-    void Add(const Cell& cell, SiteBooks books, SiteTotals* totals) const;
+    void Add(const Cell& cell, SiteId site, SiteBooks books) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
 
     uint64_t epoch = 0;  // cells with an earlier epoch have not changed since the instant
     uint64_t peak_epochs[kBooks];
+    SiteId count = 0;  // of the sites at that instant
     SpinLock lock;
-    // Indexed by site: the sums of the cells that changed before they were read.
-    std::vector<SiteTotals> changed ABSL_GUARDED_BY(lock);
+    std::vector<SiteTotals>& sites ABSL_GUARDED_BY(lock);
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    // The space of a cell for each site; null until the shard is made. Pages are touched only in chunks that the shard
-    // has taken (TakeCells).
-    Cell* cells;
-    // kOneEvent times the number of events until the next Flush, plus what it adds to live_records_. The event that
-    // makes it negative calls Flush at its end.
-    int64_t unflushed;
+    Cell* cells;  // by site
+    int32_t events_left;  // before the event that calls Flush at its end
+    int32_t new_records;  // since the last Flush, less those that have ended: what the next one adds to live_records_
     uint64_t epoch;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
     // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the cells of the
@@ -385,44 +361,18 @@ class Ledger {
     int64_t events_of_flush;  // the number of events between the last Flush and the next
     int64_t last_look;        // at the clock: the time of the last Flush
   };
-  static constexpr int64_t kOneEvent = int64_t{1} << 30;  // kOneEvent + 1 fits in an instruction
-  static constexpr uint32_t kChunkBits = 8;
-  static constexpr int64_t kChunkBytes = sizeof(Cell) << kChunkBits;
+  static_assert(kShards * sizeof(Cell) + sizeof(FreedAges::Counters) == SiteTable::kLedgerBytes);
 
-  // Null if there is no memory.
-  Shard* ShardOfThisThread() {
+  Shard& ShardOfThisThread() {
     Shard* const shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
-    return shard != nullptr ? shard : MakeShard();
+    return __builtin_expect(static_cast<int64_t>(shard != nullptr), 1) != 0 ? *shard : UseShard();
   }
-  Shard* MakeShard();
-  // Returns this thread's shard. If there is no memory for it, returns any shard that was made, or null if there is
-  // none.
-  Shard* AnyShard() {
-    Shard* const shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
-    return __builtin_expect(static_cast<int64_t>(shard != nullptr), 1) != 0 ? shard : AnyShardSlow();
-  }
-  [[gnu::noinline]] Shard* AnyShardSlow();
-  // Parts of Event.
-  [[gnu::noinline]] Cell* PrepareSlow(Shard* own, Scope scope, SiteId site, int64_t bytes);
-  // Writes `event` with the present time, unless it has a time already. Returns its time.
-  [[gnu::noinline]] int64_t WriteLog(Shard& own, Scope scope, RecordedEvent event);
+  [[gnu::noinline]] Shard& UseShard();
+  // Writes `event` to the shard's part of the log, which is on, with the present time, unless it has a time already.
+  // Returns its time.
+  [[gnu::noinline]] int64_t WriteLog(Shard& shard, Scope scope, RecordedEvent event) const;
   [[gnu::noinline]] void AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int segments, uint64_t id,
                                          int64_t time);
-  uint8_t BitOf(const Shard& shard) const { return static_cast<uint8_t>(1 << (&shard - shards_)); }
-  bool HasCells(const Shard& shard, SiteId site) const {
-    return (chunks_[site >> kChunkBits].load(std::memory_order_relaxed) & BitOf(shard)) != 0;
-  }
-  // Makes the shard have the cells of the site's chunk. Returns false if there is no memory.
-  bool TakeCells(const Shard& shard, SiteId site) { return HasCells(shard, site) || TakeNewCells(shard, site); }
-  bool TakeNewCells(const Shard& shard, SiteId site);
-  // Any shard that has the cells of the site's chunk; null if none has.
-  Shard* ShardWith(SiteId site) const {
-    const uint32_t having = chunks_[site >> kChunkBits].load(std::memory_order_relaxed);
-    return having == 0 ? nullptr : &shards_[__builtin_ctz(having)];
-  }
-  void WriteEvent(Shard& shard, const RecordedEvent& event) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock) {
-    log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
-  }
   // Returns the time of an event that holds all locks: later than all events so far, and earlier than all that follow.
   int64_t TimeOfInstant() const;
   // Writes an event that holds all locks and has no site, if the log is on. Returns its time; 0 if the log is off.
@@ -442,14 +392,11 @@ class Ledger {
     peak_id.store(0, std::memory_order_relaxed);
     return true;
   }
-  // Must be called before a cell of `site` in `shard` changes.
-  void BringToEpoch(Shard& shard, SiteId site, Cell* cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
+  // Must be called before the first change of a site's cell in an epoch.
+  [[gnu::noinline]] void BringToEpoch(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   [[gnu::noinline]] void CountAge(const LiveRecord& record);
   // Adds what the shard has not added to live_records_ yet, and looks at the clock.
   [[gnu::noinline]] void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  size_t ChunkCount() const { return ((sites_.capacity() - 1) >> kChunkBits) + 1; }
-  // A page more than the cells need, so that they are in small pages (see MapPages): a shard touches few of them.
-  size_t BytesOfCells() const { return ChunkCount() * kChunkBytes + 4096; }
   // The functions from here to SumOf, except LockAll and LockAllSettled, need all locks.
 
   // Distributes the headroom so that `own` can take `bytes` from it, which is above 0. Sets `*sum` to the book's sum
@@ -471,25 +418,24 @@ class Ledger {
   // Calls `visit(number)` for the pools of the account's device, if it is of MemorySpace::kDevice.
   template <typename Visit>
   void ForEachPoolOf(AccountId account, const Visit& visit) const;
-  // Calls `visit(shard)` for the shards with these bits.
+  // Calls `visit(shard)` for all shards in use.
   template <typename Visit>
-  void ForEachShardOf(uint32_t shards, const Visit& visit) const;
-  // Calls `visit(shard)` for all shards that were made.
-  template <typename Visit>
-  void ForEachShard(const Visit& visit) const;
-  // Reads the cells of `shards` for a snapshot.
-  void ReadCells(uint32_t shards, Reading* reading, std::vector<SiteTotals>* sites) const;
+  void ForEachShard(const Visit& visit) const {
+    for (uint32_t used = used_.load(std::memory_order_relaxed); used != 0; used &= used - 1) {
+      visit(shards_[__builtin_ctz(used)]);
+    }
+  }
+  // Reads the cells of all shards for a snapshot.
+  void ReadCells(Reading* reading) const;
 
   // Indexed by a thread's number: the thread's shard; null until the thread has used it.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
   const int flush_every_;
   Settler* settler_ = nullptr;
-  Shard* shards_;                 // kShards of them
-  std::atomic<uint8_t>* chunks_;  // bit s: shard s has the cells of the chunk
-  static_assert(kShards <= 8, "a chunk has a bit for each shard");
+  const ReservedArray<Cell> cells_;  // by shard and site
   mutable SpinLock all_lock_;
-  std::atomic<uint32_t> made_{0};  // bit s: shard s was made; changes under all_lock_
+  std::atomic<uint32_t> used_{0};  // bit s: shard s is in use; changes under all_lock_
   Common common_[kBooks];
   Reserved pools_[kMaxPools + 1];  // by PoolNumber
   mutable uint64_t epoch_ = 1;     // changes while all shards are locked
@@ -499,6 +445,7 @@ class Ledger {
   FreedAges freed_ages_;
   mutable EventLog log_;
   mutable int64_t last_instant_ ABSL_GUARDED_BY(all_lock_) = 0;  // the last result of TimeOfInstant
+  mutable Shard shards_[kShards] = {};
 };
 
 }  // namespace hbmprof::internal

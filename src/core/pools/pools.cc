@@ -10,14 +10,11 @@ Pools::Added Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
     Settle();
     {
       Event event(ledger_, Scope::kAllShards);
-      if (!event.is_usable()) return Added::kNoMemory;
       if (HasEnded()) continue;
-      const Event::CellRef cell = event.Prepare(record.site, record.bytes);
-      if (cell == nullptr) return Added::kNoMemory;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
       if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
       if (inserted == LiveTable::Inserted::kNew) {
-        event.Alloc(cell, id, record.site, record.bytes);
+        event.Alloc(event.Prepare(record.site, record.bytes), id, record.site, record.bytes);
         return has_replaced ? Added::kReplaced : Added::kAdded;
       }
     }
@@ -35,7 +32,6 @@ template <typename Agrees>
 std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
   for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
     Event event(ledger_, scope);
-    if (!event.is_usable()) return std::nullopt;
     LiveRecord record;
     Event::CellRef cell = nullptr;
     bool has_agreed = false;
@@ -54,35 +50,22 @@ std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
   return std::nullopt;
 }
 
-SiteId Pools::SiteWith(SiteId site, const Attributes& attributes) {
-  SiteKey key = sites_.Key(site);
+bool Pools::Move(uint64_t id, const LiveRecord& record, const Attributes& attributes) {
+  SiteKey key = sites_.Key(record.site);
   key.attributes = attributes;
-  const SiteId made = sites_.InternSite(key);
-  return made != kNoSite && ledger_.MakeCells(made) ? made : kNoSite;
+  const SiteId to = sites_.InternSite(key);
+  return to != kNoSite && ChangeSite(id, record, to, Scope::kAllShards);
 }
 
-bool Pools::Move(uint64_t id, const LiveRecord& expected, SiteId to) {
-  Event event(ledger_, Scope::kAllShards);
+bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope) {
+  Event event(ledger_, scope);
   LiveRecord record;
-  if (!event.is_usable() || !live_.Find(id, &record) || record.site != expected.site) return false;
+  if (!live_.Find(id, &record) || record.site != expected.site) return false;
   const Event::CellRef cell = event.Prepare(record.site, 0);
   const Event::CellRef cell_to = event.Prepare(to, 0);
-  if (cell == nullptr || cell_to == nullptr) return false;
-  live_.Update(id, record, to, record.bytes);
+  if (!live_.Update(id, record, to, record.bytes)) return false;
   event.Move(cell, cell_to, id, record, to);
   KeepEnded(event, id, record, 0);
-  return true;
-}
-
-bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site) {
-  Event event(ledger_, Scope::kOwnShard);
-  LiveRecord record;
-  if (!event.is_usable() || !live_.Find(id, &record) || record.site != expected.site) return false;
-  const Event::CellRef cell = event.Prepare(record.site, 0);
-  const Event::CellRef cell_to = event.Prepare(site, 0);
-  if (cell == nullptr || cell_to == nullptr) return true;  // it keeps its site
-  if (!live_.Update(id, record, site, record.bytes)) return false;
-  event.Move(cell, cell_to, id, record, site);
   return true;
 }
 
@@ -92,10 +75,9 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
     {
       Event event(ledger_, scope);
       LiveRecord record;
-      if (!event.is_usable() || !live_.Find(id, &record)) return false;
+      if (!live_.Find(id, &record)) return false;
       if (sites_.Key(record.site).attributes.kind == MemoryKind::kAlias || bytes == record.bytes) return true;
       const Event::CellRef cell = event.Prepare(record.site, std::max<int64_t>(bytes - record.bytes, 0));
-      if (cell == nullptr && event.holds_all()) return false;
       if (cell == nullptr || (event.holds_all() && HasEnded())) continue;
       // Another thread may have changed or ended the record meanwhile.
       if (!live_.Update(id, record, record.site, bytes)) continue;
@@ -123,10 +105,8 @@ std::optional<bool> Pools::MakeSegment(uint64_t id, const Pool& pool, int64_t by
     const PoolNumber number = sites_.pools().FindOrMake(pool);
     if (number == 0 || number == key.from) return false;
     Settle();
-    const SiteId site = SiteWith(record.site, {pool.device, MemoryKind::kPool, pool.allocator});
-    if (site == kNoSite) return false;
-    if (Move(id, record, site)) return true;
-    // Another thread has changed or ended the record meanwhile, or the host has no memory.
+    if (Move(id, record, {pool.device, MemoryKind::kPool, pool.allocator})) return true;
+    // Another thread has changed or ended the record meanwhile, or there is no place for the site.
     LiveRecord now;
     if (live_.Find(id, &now) && now.site == record.site) return false;
   }
@@ -161,8 +141,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
     const uint64_t id = IdOfBlock(static_cast<PoolNumber>(outer), address);
     LiveRecord record;
     if (outer_pool.device != pool.device || !live_.Find(id, &record) || !is_segment_of_pool(record)) continue;
-    const SiteId site = SiteWith(record.site, {pool.device, MemoryKind::kDevice, outer_pool.allocator});
-    if (site == kNoSite || !Move(id, record, site)) continue;
+    if (!Move(id, record, {pool.device, MemoryKind::kDevice, outer_pool.allocator})) continue;
     CheckEndedIfDue();
     return record.bytes;
   }

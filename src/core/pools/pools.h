@@ -68,14 +68,13 @@ class Pools final : private Ledger::Settler {
   enum class Added : uint8_t {
     kAdded,
     kReplaced,  // added; a record of that id, whose free was not recorded, has ended before
-    kNoMemory,  // not added: the host has no memory, or a table is full
+    kNoMemory,  // not added: the host has no memory
   };
   // Adds a record. `position`: of the id, from LiveTable::Prefetch.
   Added Add(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
     const LiveRecord record = {site, PresentGeneration(), bytes};
     {
       Event event(ledger_, Scope::kOwnShard);
-      if (!event.is_usable()) return Added::kNoMemory;
       const Event::CellRef cell = event.Prepare(site, bytes);
       if (cell != nullptr &&
           (live_.TryInsert(position, id, record) || live_.Insert(id, record) == LiveTable::Inserted::kNew)) {
@@ -90,7 +89,6 @@ class Pools final : private Ledger::Settler {
     LiveRecord record;
     {
       Event event(ledger_, Scope::kOwnShard);
-      if (!event.is_usable()) return std::nullopt;
       Event::CellRef cell = nullptr;
       const LiveTable::Erased erased = live_.TryErase(id, &record, [&] {
         cell = event.Prepare(record.site, 0);
@@ -106,7 +104,7 @@ class Pools final : private Ledger::Settler {
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
   // segment of this pool now. Returns false, and changes nothing, if it is a segment of another pool or a block of
-  // this one, if it is of another device or not in MemorySpace::kDevice, or if the host has no memory. If `bytes` is
+  // this one, if it is of another device or not in MemorySpace::kDevice, or if there are too many pools. If `bytes` is
   // not -1, a segment of this pool with another size counts as no record: its end was not recorded.
   std::optional<bool> MakeSegment(uint64_t id, const Pool& pool, int64_t bytes = -1);
   // The same for a block at `address` of any other pool of the device.
@@ -115,12 +113,11 @@ class Pools final : private Ledger::Settler {
   // no value if there is no such segment.
   std::optional<int64_t> EndSegment(uint64_t address, const Pool& pool);
 
-  // Gives the live record of `id` another size, except if its kind is kAlias. Returns false, and changes nothing, if
-  // there is none, or if the host has no memory.
+  // Gives the live record of `id` another size, except if its kind is kAlias. Returns false if there is none.
   bool Resize(uint64_t id, int64_t bytes);
-  // Gives the record of `id` the site `site`, which has the same books. Returns false if there is none, or if it does
-  // not have the site of `expected` any more.
-  bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId site);
+  // Gives the record of `id` the site `to`, which has the same book. Returns false if it does not have the site of
+  // `expected` any more. `scope`: kAllShards if one of the sites is a segment's.
+  bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope = Scope::kOwnShard);
 
   // Ends all records that the pool has handed out and that begin in [start, end).
   void EndBlocks(PoolNumber pool, uint64_t start = 0, uint64_t end = UINT64_MAX);
@@ -153,10 +150,9 @@ class Pools final : private Ledger::Settler {
   // Removes the record of `id` if `agrees(record)`. Makes no check of ended ranges.
   template <typename Agrees>
   std::optional<LiveRecord> EraseIf(uint64_t id, const Agrees& agrees);
-  // Gives a record, which must still have the site of `expected`, a site that is, or was, a segment's.
-  bool Move(uint64_t id, const LiveRecord& expected, SiteId to);
-  // Returns the site that differs from `site` only in its attributes. Returns kNoSite if there is no memory.
-  SiteId SiteWith(SiteId site, const Attributes& attributes);
+  // Gives the record of `id` a site that differs only in its attributes: the old or the new one is a segment's. Returns
+  // false if the record does not have the site of `record` any more, or if there is no place for the new one.
+  bool Move(uint64_t id, const LiveRecord& record, const Attributes& attributes);
 
   // If `record` was a segment, of which `kept_bytes` bytes are left, keeps the rest of its addresses as an ended range.
   // `event` holds all locks.

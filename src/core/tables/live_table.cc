@@ -8,8 +8,7 @@ namespace {
 // A bucket has space for three records. There are at most 1.5 records per bucket on average, so that few buckets
 // overflow.
 constexpr int64_t MostRecords(size_t buckets) { return static_cast<int64_t>(buckets + buckets / 2); }
-constexpr int64_t FewestRecords(size_t buckets) { return MostRecords(buckets) / 2; }
-constexpr int kMostSplitsPerResize = 128;
+constexpr int kMostSplitsAtOnce = 128;
 constexpr size_t kOverflowBucketsAtOnce = 64;
 constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
 
@@ -34,7 +33,7 @@ LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table
     const Position position = table.PositionOf(id);
     first_ = position.bucket;
     fill_ = first_->Lock();
-    // A split or merge may have moved the id to another bucket while this thread waited.
+    // A split may have moved the id to another bucket while this thread waited.
     if (table.state_.load(std::memory_order_acquire) == position.state) return;
     first_->Unlock(fill_);
   }
@@ -148,28 +147,6 @@ bool LiveTable::Split() {
   return true;
 }
 
-bool LiveTable::Merge() {
-  const size_t index = buckets_ - 1;
-  {
-    LockedChain to(*this, BucketAt(index));
-    LockedChain from[] = {{*this, BucketAt(2 * index)}, {*this, BucketAt(2 * index + 1)}};
-    bool has_memory = true;
-    for (const LockedChain& chain : from) {
-      chain.ForEach([&](uint64_t id, const LiveRecord& record) { has_memory = has_memory && to.Append(id, record); });
-    }
-    if (!has_memory) {
-      to.Clear();
-      return false;
-    }
-    for (LockedChain& chain : from) chain.Clear();
-    SetBuckets(index);
-  }
-  CountHostBytes(-int64_t{sizeof(Bucket)});
-  const size_t discarded = std::min(kDiscardedAtOnce, BucketsOfArray(ArrayOf(2 * index)));
-  if (2 * index % discarded == 0) Discard(2 * index, discarded);
-  return true;
-}
-
 void LiveTable::Discard(size_t first, size_t count) {
   if (ArrayOf(first) == kFirstArray) return;
   // A thread that read an older state_ may still lock one of these buckets, see that it is the wrong one, and unlock
@@ -183,18 +160,16 @@ void LiveTable::Discard(size_t first, size_t count) {
 void LiveTable::SetBuckets(size_t buckets) {
   buckets_ = buckets;
   grow_above_.store(MostRecords(buckets), std::memory_order_relaxed);
-  shrink_below_.store(buckets <= kMinBuckets ? INT64_MIN : FewestRecords(buckets), std::memory_order_relaxed);
   state_.store(StateOf(buckets), std::memory_order_release);
 }
 
-bool LiveTable::ResizeSlow(int64_t records) {
+bool LiveTable::GrowSlow(int64_t records) {
+  const auto has_enough = [&] { return records <= grow_above_.load(std::memory_order_relaxed); };
   if (!resize_lock_.TryLock()) return false;
   bool has_memory = true;
-  for (int i = 0; i < kMostSplitsPerResize && has_memory && !Fits(records); ++i) {
-    has_memory = records > grow_above_.load(std::memory_order_relaxed) ? Split() : Merge();
-  }
+  for (int i = 0; i < kMostSplitsAtOnce && has_memory && !has_enough(); ++i) has_memory = Split();
   resize_lock_.Unlock();
-  return !has_memory || Fits(records);
+  return !has_memory || has_enough();
 }
 
 LiveTable::Bucket* LiveTable::NewOverflowBucket() const {

@@ -155,10 +155,10 @@ class LiveTable {
   static constexpr uint64_t kFirstHash = uint64_t{1} << 63;
   static constexpr size_t kMostVisited = 1024;  // by one VisitSome, usually far fewer
 
-  // Changes the number of buckets towards the number that fits `records` records. One call adds or removes a limited
-  // number of buckets. Returns true if the number of buckets now fits, or if the host has no memory for more buckets.
-  // Returns false if more calls are needed. If another thread is changing the number, does nothing and returns false.
-  bool Resize(int64_t records) { return Fits(records) || ResizeSlow(records); }
+  // Adds buckets until there are enough for `records` records, which may be negative. One call adds a limited number.
+  // Returns true if there are enough, or if the host has no memory for more. Returns false if more calls are needed. If
+  // another thread is adding some, does nothing and returns false.
+  bool Grow(int64_t records) { return records <= grow_above_.load(std::memory_order_relaxed) || GrowSlow(records); }
 
  private:
   struct Entry {
@@ -182,25 +182,18 @@ class LiveTable {
     Bucket* overflow;
     Entry entries[kEntriesPerBucket];
 
-    // Returns kLocked if another thread has locked the bucket. Otherwise locks it and returns the fill, or a larger
-    // word if a thread of the parent process had locked it.
+    // Returns kLocked if another thread has locked the bucket. Otherwise locks it and returns the fill.
     uint32_t TryLock() { return fill.exchange(kLocked, std::memory_order_acquire); }
     // `before`: what TryLock returned.
     [[gnu::cold]] void UndoTryLock(uint32_t before) {
-      if (before != kLocked) Unlock(before <= kOverflows ? before : CountFill());
+      if (before != kLocked) Unlock(before);
     }
     uint32_t Lock() {
       Backoff backoff;
       for (;;) {
-        if (const uint32_t before = TryLock(); before != kLocked) return before <= kOverflows ? before : CountFill();
+        if (const uint32_t before = TryLock(); before != kLocked) return before;
         while (fill.load(std::memory_order_relaxed) == kLocked) backoff.Wait();
       }
-    }
-    // Computes the fill from the entries.
-    [[gnu::cold]] uint32_t CountFill() const {
-      uint32_t count = 0;
-      while (count < kEntriesPerBucket && entries[count].id != 0) ++count;
-      return overflow != nullptr ? kOverflows : count * kOne;
     }
     void Unlock(uint32_t new_fill) { fill.store(static_cast<uint16_t>(new_fill), std::memory_order_release); }
     Entry& EntryAt(uint64_t place) {
@@ -298,18 +291,13 @@ class LiveTable {
     position.bucket = BucketAt(IndexOf(HashOf(id), position.state));
     return position;
   }
-  bool Fits(int64_t records) const {
-    return records <= grow_above_.load(std::memory_order_relaxed) &&
-           records >= shrink_below_.load(std::memory_order_relaxed);
-  }
-  [[gnu::cold]] bool ResizeSlow(int64_t records);
+  [[gnu::cold]] bool GrowSlow(int64_t records);
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
-  // These three return false if there is no memory; then nothing changes. Split adds a bucket, Merge removes one.
+  // These two return false if there is no memory; then nothing changes. Split adds a bucket.
   bool MapArray(size_t array) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   bool Split() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
-  bool Merge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
-  // Returns the memory of buckets that are not in use to the kernel.
+  // Returns the memory of buckets that are not in use any more to the kernel.
   void Discard(size_t first, size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
   // Returns null if there is no memory.
   Bucket* NewOverflowBucket() const;
@@ -319,10 +307,7 @@ class LiveTable {
   // first member, so that an access to it needs no addition.
   std::atomic<uintptr_t> origins_[kArrays] = {};
   std::atomic<uint64_t> state_;
-  // The number of buckets fits if the number of records is between these two. (The number of records may be out of
-  // date, and therefore negative.)
-  std::atomic<int64_t> grow_above_;
-  std::atomic<int64_t> shrink_below_;
+  std::atomic<int64_t> grow_above_;  // the most records for which there are enough buckets
   mutable SpinLock resize_lock_;
   size_t buckets_ ABSL_GUARDED_BY(resize_lock_);
   mutable SpinLock overflow_lock_;
@@ -341,8 +326,8 @@ void LiveTable::ForEach(const Visit& visit) const {
 
 template <typename Visit>
 bool LiveTable::VisitSome(uint64_t* next, const Visit& visit) const {
-  // The buckets are visited in the order of their hashes, because a split or a merge between two calls then changes
-  // nothing: the ranges of hashes before and from `*next` stay.
+  // The buckets are visited in the order of their hashes, because a split between two calls then changes nothing: the
+  // ranges of hashes before and from `*next` stay.
   constexpr size_t kBucketsAtOnce = 128;
   size_t visited = 0;
   SpinLockHolder hold_size(resize_lock_);

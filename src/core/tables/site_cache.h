@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <new>
 
 #include "src/base/hash.h"
 #include "src/base/pages.h"
@@ -19,7 +20,10 @@ namespace hbmprof::internal {
 
 class SiteCache {
  public:
-  SiteCache() : buckets_(static_cast<Bucket*>(MapPages(kBytes))) {}
+  // Throws std::bad_alloc.
+  SiteCache() : buckets_(static_cast<Bucket*>(MapPages(kBytes))) {
+    if (buckets_ == nullptr) throw std::bad_alloc();
+  }
   ~SiteCache() { UnmapPages(buckets_, kBytes); }
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
@@ -41,12 +45,8 @@ class SiteCache {
     uint64_t high_;
   };
 
-  // Returns false if there is no memory for the cache. It is empty then.
-  bool is_usable() const { return buckets_ != nullptr; }
   // Returns kNoSite if the key is not in the cache.
-  SiteId Find(const Key& key) const { return is_usable() ? FindInUsable(key) : kNoSite; }
-  // The same. REQUIRES: is_usable().
-  SiteId FindInUsable(const Key& key) const {
+  SiteId Find(const Key& key) const {
 #pragma GCC unroll 4
     for (const Entry& entry : BucketOf(key).entries) {
       const SiteId site = entry.SiteOf(key);
@@ -56,7 +56,6 @@ class SiteCache {
   }
   // Stores the site of a key. If the bucket of the key is full, the oldest entry there is replaced.
   void Store(const Key& key, SiteId site) {
-    if (!is_usable()) return;
     Bucket& bucket = BucketOf(key);
     size_t i = 0;
     while (i < kEntries - 1 && !bucket.entries[i].is_empty()) ++i;
@@ -98,7 +97,7 @@ class SiteCache {
 
   Bucket& BucketOf(const Key& key) const { return buckets_[key.low_ >> (64 - kBucketBits)]; }
 
-  Bucket* buckets_;  // null if there is no memory
+  Bucket* const buckets_;
 };
 
 }  // namespace hbmprof::internal

@@ -17,15 +17,12 @@ StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(p
 }  // namespace
 
 SiteTable::SiteTable(int64_t max_sites)
-    : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))),
-      records_(static_cast<Site*>(ReservePages(BytesOfRecords()))) {
+    : max_sites_(static_cast<SiteId>(std::clamp<int64_t>(max_sites, 1, kMaxSites))), records_(capacity()) {
   other_stack_.is_other = true;
+  CountHostBytes(kBytesPerSite * kOtherSites);
 }
 
-SiteTable::~SiteTable() {
-  if (records_ != nullptr) UnmapRetiredPages(records_, BytesOfRecords());
-  CountHostBytes(-int64_t{sizeof(Site)} * size());
-}
+SiteTable::~SiteTable() { CountHostBytes(-kBytesPerSite * (size() - other_sites_ + kOtherSites)); }
 
 StackRecord* SiteTable::InternStack(const CapturedStack& captured) {
   const uint64_t hash = captured.hash.low;
@@ -80,16 +77,14 @@ SiteId SiteTable::FindOrMake(const SiteKey& key) {
   const auto make = [&]() -> uint64_t {
     const SiteId site = size_.load(std::memory_order_relaxed);
     const SiteId others = other_sites_.load(std::memory_order_relaxed);
-    if (records_ == nullptr) return 0;
     if (key.stack->is_other) {
       if (others >= kOtherSites) return 0;
-      CountHostBytes(sizeof(Site));  // beyond the limit, because a byte must not disappear
       other_sites_.store(others + 1, std::memory_order_relaxed);
     } else {
-      if (site - others >= max_sites_ || !TakeHostBytes(sizeof(Site))) return 0;
+      if (site - others >= max_sites_ || !TakeHostBytes(kBytesPerSite)) return 0;
     }
     const bool is_segment = key.attributes.kind == MemoryKind::kPool;
-    new (records_ + site) Site(key, is_segment ? pools_.Find({key.attributes.device, key.attributes.allocator}) : 0);
+    new (&records_[site]) Site(key, is_segment ? pools_.Find({key.attributes.device, key.attributes.allocator}) : 0);
     size_.store(site + 1, std::memory_order_release);
     return uint64_t{site} + 1;
   };

@@ -6,7 +6,6 @@
 #define HBMPROF_SRC_CORE_TABLES_SITE_TABLE_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "src/base/pages.h"
 #include "src/capture/capture.h"
 #include "src/core/tables/pool_numbers.h"
+#include "src/core/tables/reserved_array.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {
@@ -105,7 +105,7 @@ struct SiteBooks {
 };
 static_assert(sizeof(SiteBooks) == 4 && kMaxPools < 1 << 7 && kBooks < 1 << 16 && kAccounts <= 256);
 
-// A site: its key, and values computed from it. Immutable, except `freed_ages`.
+// A site: its key, and values computed from it. Immutable.
 struct alignas(32) Site {
   // `own_pool`: of a segment, the number of its own pool.
   Site(const SiteKey& key, PoolNumber own_pool) : word(key), stack(key.stack), books(BooksOf(key, own_pool)) {}
@@ -114,7 +114,6 @@ struct alignas(32) Site {
   const SiteWord word;
   const StackRecord* const stack;
   const SiteBooks books;
-  mutable std::atomic<uint32_t> freed_ages{0};  // the number of its counters (ledger/freed_ages.h)
 
  private:
   static SiteBooks BooksOf(const SiteKey& key, PoolNumber own_pool) {
@@ -137,7 +136,12 @@ class SiteTable {
   // The frame of the stack of OtherSite.
   static constexpr std::string_view kOtherStacks = "[other call stacks]";
 
-  // Holds at most `max_sites` sites, and at most kMaxSites, besides those of OtherSite.
+  // The host memory that a site takes besides its call stack: its Site, and the most that it can take in the ledger. It
+  // is counted when the site is made, so each event of a site can be entered.
+  static constexpr int64_t kLedgerBytes = 8 * 64 + 24 * 4;  // ledger.h asserts that
+  static constexpr int64_t kBytesPerSite = sizeof(Site) + kLedgerBytes;
+
+  // Holds at most `max_sites` sites, and at most kMaxSites, besides those of OtherSite. Throws std::bad_alloc.
   explicit SiteTable(int64_t max_sites);
   ~SiteTable();
 
@@ -172,10 +176,9 @@ class SiteTable {
   SiteId capacity() const { return max_sites_ + kOtherSites; }
 
  private:
-  static constexpr SiteId kOtherSites = 1024;  // the most sites of OtherSite
+  // The most sites of OtherSite. Their memory is counted from the start, because a byte must not disappear.
+  static constexpr SiteId kOtherSites = 256;
 
-  // A page more than the records need, so that they are in small pages (see MapPages).
-  size_t BytesOfRecords() const { return capacity() * sizeof(Site) + 4096; }
   // Returns kNoSite if there is no site of the key, and no place for it.
   SiteId FindOrMake(const SiteKey& key);
 
@@ -188,7 +191,7 @@ class SiteTable {
   InternTable sites_;
   std::atomic<SiteId> size_{0};
   std::atomic<int64_t> truncated_stacks_{0};
-  Site* const records_;  // null if there is no memory; host bytes are counted for those up to size_
+  const ReservedArray<Site> records_;
 };
 
 }  // namespace hbmprof::internal

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <optional>
 
 #include "hbmprof/tag.h"
 #include "src/base/cut_text.h"
@@ -19,79 +18,25 @@
 namespace hbmprof::internal {
 namespace {
 
-// A cached result: extending set `from` with this key and value gives set `to`. The bytes of the key and of the value
-// follow the struct in memory.
-struct Step {
+// A key with a value. Followed by the bytes of both.
+struct Label {
+  std::string_view key() const { return {reinterpret_cast<const char*>(this + 1), key_size}; }
+  std::string_view value() const { return {key().data() + key_size, value_size}; }
+
   uint64_t hash;
-  TagSetId from;
-  TagSetId to;
+  uint16_t key_number;
   uint16_t key_size;
   uint16_t value_size;
-  bool dropped;  // a limit was reached
-  const char* bytes() const { return reinterpret_cast<const char*>(this + 1); }
-};
-
-// A key, and how many values it has.
-struct Key {
-  const char* bytes;
-  size_t size;
-  int values;
-  std::string_view name() const { return {bytes, size}; }
-};
-
-// A value of a key. Followed by its bytes.
-struct Label {
-  uint64_t hash;
-  const Key* key;
-  size_t size;
-  std::string_view value() const { return {reinterpret_cast<const char*>(this + 1), size}; }
 };
 
 // Followed by its labels, sorted by key.
 struct TagSet {
+  const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
+
   uint64_t hash;
   TagSetId id;
   int count;
-  const Label* const* labels() const { return reinterpret_cast<const Label* const*>(this + 1); }
 };
-
-// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc.
-class TagRegistry {
- public:
-  TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
-  Labels Of(TagSetId tags) const;
-  int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
-
- private:
-  // Length of the longest key with its prefix.
-  static constexpr size_t kMaxNameBytes = kMaxTagBytes + 4;
-
-  // These set `*dropped` to true if a limit is reached. They return nullopt or null if the host has no memory.
-  std::optional<TagSetId> Resolve(TagSetId tags, std::string_view key, std::string_view value, bool* dropped)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  // Returns a null key if the key is new and the limit of keys is reached.
-  std::optional<Key*> KeyOf(std::string_view name, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  const Label* LabelOf(Key* key, std::string_view value, bool* dropped) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
-  // Returns memory for a T with `bytes` bytes behind it, or null if the host has none.
-  template <typename T>
-  T* NewWith(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
-    return static_cast<T*>(arena_.Allocate(sizeof(T) + bytes));
-  }
-
-  SpinLock lock_;
-  Arena arena_ ABSL_GUARDED_BY(lock_);
-  InternTable steps_;
-  size_t step_count_ ABSL_GUARDED_BY(lock_) = 0;
-  Key keys_[kMaxTagKeys] ABSL_GUARDED_BY(lock_) = {};
-  std::atomic<int> key_count_ ABSL_GUARDED_BY(lock_){0};  // the keys up to here are complete
-  InternTable labels_;
-  InternTable sets_;
-  TagSetId last_set_ ABSL_GUARDED_BY(lock_) = 0;
-  std::atomic<int64_t> dropped_{0};
-};
-
-// The sets by number. Number 0 is the empty set, for which the pointer is null.
-std::atomic<const TagSet*> all_sets[kMaxTagSets];
 
 template <typename T>
 const T* At(uint64_t payload) {
@@ -101,149 +46,129 @@ template <typename T>
 uint64_t HashOf(uint64_t payload) {
   return At<T>(payload)->hash;
 }
-uint64_t PayloadOf(const void* entry) { return reinterpret_cast<uintptr_t>(entry); }
-
-// The largest number of cached steps. When it is reached, a call of ExtendTags with new arguments takes a lock each
-// time, and no memory for a step.
-constexpr size_t kMaxSteps = 4 * size_t{kMaxTagSets};
-
-// Scopes may end during static destruction.
-NeverDestroyed<TagRegistry> tag_registry;
 
 constexpr std::string_view kPrefix = "tag_";  // of reserved keys
+constexpr std::string_view kOther = "other";  // the value beyond the limit of its key
+constexpr size_t kMaxKeyBytes = kMaxTagBytes + kPrefix.size();
 
 bool IsReserved(std::string_view key) {
   return key == "device" || key == "kind" || key == "allocator" || key == "bytes" || key.substr(0, 7) == "pprof::";
 }
 
+// The sets by number. Number 0 is the empty set, for which the pointer is null.
+std::atomic<const TagSet*> all_sets[kMaxTagSets];
+
+// It takes host memory in pages, not from malloc: a scope may begin in a signal handler that interrupted malloc. A
+// known label and a known set are found without a lock.
+class TagRegistry {
+ public:
+  TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
+  int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Key {
+    const Label* label;  // the first one with this key
+    int values;
+  };
+
+  // These return null if a limit is reached or the host has no memory. A value beyond the limit of its key becomes
+  // "other", and `*is_dropped` is set.
+  const Label* LabelOf(std::string_view key, std::string_view value, bool* is_dropped);
+  const TagSet* SetOf(const Label* const* labels, int count);
+
+  InternTable labels_;
+  Arena label_arena_ ABSL_GUARDED_BY(labels_.lock());
+  Key keys_[kMaxTagKeys] ABSL_GUARDED_BY(labels_.lock()) = {};
+  int key_count_ ABSL_GUARDED_BY(labels_.lock()) = 0;
+  InternTable sets_;
+  Arena set_arena_ ABSL_GUARDED_BY(sets_.lock());
+  TagSetId last_set_ ABSL_GUARDED_BY(sets_.lock()) = 0;
+  std::atomic<int64_t> dropped_{0};
+};
+
+// Scopes may end during static destruction.
+NeverDestroyed<TagRegistry> tag_registry;
+
 TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
   key = CutText(key, kMaxTagBytes);
   value = CutText(value, kMaxTagBytes);
-  const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(tags)));
-  const auto equal = [&](uint64_t payload) {
-    const auto* step = At<Step>(payload);
-    return step->hash == hash && step->from == tags && step->key_size == key.size() &&
-           step->value_size == value.size() && EqualBytes(step->bytes(), key.data(), key.size()) &&
-           EqualBytes(step->bytes() + key.size(), value.data(), value.size());
-  };
-  if (const uint64_t found = steps_.Find(hash, equal); found != 0) {
-    const auto* step = At<Step>(found);
-    if (step->dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
-    return step->to;
-  }
   const ReentryGuard guard;
-  // The thread is inside the tracker already, for example in a signal handler that interrupted this function, and may
-  // hold the lock.
-  if (!guard.entered() || IsOff()) return tags;
-  SpinLockHolder hold(lock_);
-  bool dropped = false;
-  const std::optional<TagSetId> result = Resolve(tags, key, value, &dropped);
-  if (!result.has_value() || dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
-  if (!result.has_value()) return tags;
-  steps_.Intern(hash, equal, &HashOf<Step>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    auto* step = step_count_ < kMaxSteps ? NewWith<Step>(key.size() + value.size()) : nullptr;
-    if (step == nullptr) return uint64_t{0};
-    *step = {hash, tags, *result, static_cast<uint16_t>(key.size()), static_cast<uint16_t>(value.size()), dropped};
-    auto* bytes = reinterpret_cast<char*>(step + 1);
-    std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), bytes));
-    ++step_count_;
-    return PayloadOf(step);
-  });
-  return *result;
-}
-
-std::optional<Key*> TagRegistry::KeyOf(std::string_view name, bool* dropped) {
-  Key* const end = keys_ + key_count_.load(std::memory_order_relaxed);
-  Key* key = std::find_if(keys_, end, [name](const Key& known) { return known.name() == name; });
-  if (key != end) return key;
-  if (end == keys_ + kMaxTagKeys) {
-    *dropped = true;
-    return nullptr;
-  }
-  auto* bytes = static_cast<char*>(arena_.Allocate(name.size()));
-  if (bytes == nullptr) return std::nullopt;
-  std::copy(name.begin(), name.end(), bytes);
-  *key = {bytes, name.size(), 0};
-  key_count_.fetch_add(1, std::memory_order_release);
-  return key;
-}
-
-const Label* TagRegistry::LabelOf(Key* key, std::string_view value, bool* dropped) {
-  constexpr std::string_view kOther = "other";
-  const uint64_t hash = HashBytes(value.data(), value.size(), HashWord(PayloadOf(key)));
-  const auto equal = [&](uint64_t payload) {
-    const auto* label = At<Label>(payload);
-    return label->hash == hash && label->key == key && label->value() == value;
-  };
-  bool is_refused = false;
-  const uint64_t found = labels_.Intern(hash, equal, &HashOf<Label>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    const bool is_too_many = key->values >= kMaxTagValuesPerKey;
-    if (is_too_many) *dropped = true;
-    is_refused = is_too_many && value != kOther;
-    auto* label = is_refused ? nullptr : NewWith<Label>(value.size());
-    if (label == nullptr) return uint64_t{0};
-    *label = {hash, key, value.size()};
-    std::copy(value.begin(), value.end(), reinterpret_cast<char*>(label + 1));
-    if (!is_too_many) ++key->values;
-    return PayloadOf(label);
-  });
-  return is_refused ? LabelOf(key, kOther, dropped) : At<Label>(found);
-}
-
-std::optional<TagSetId> TagRegistry::Resolve(TagSetId tags, std::string_view key, std::string_view value,
-                                             bool* dropped) {
-  if (key.empty()) return tags;
-  char prefixed[kMaxNameBytes];
+  // A thread that is inside the tracker, for example in a signal handler that interrupted this function, may hold a
+  // lock.
+  if (key.empty() || !guard.entered() || IsOff()) return tags;
+  char prefixed[kMaxKeyBytes];
   if (IsReserved(key)) {
     std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
     key = {prefixed, kPrefix.size() + key.size()};
   }
-  const std::optional<Key*> known = KeyOf(key, dropped);
-  if (!known.has_value()) return std::nullopt;
-  if (*known == nullptr) return tags;
-  const Label* label = LabelOf(*known, value, dropped);
-  if (label == nullptr) return std::nullopt;
-
-  const Label* list[kMaxTagKeys];
-  const TagSet* old = all_sets[tags].load(std::memory_order_relaxed);
-  const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
-  const Label** position = std::lower_bound(
-      list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key->name() < wanted; });
-  if (position == end || (*position)->key != label->key) {
-    std::copy_backward(position, end, end + 1);
-    ++end;
+  bool is_dropped = false;
+  const Label* const label = LabelOf(key, value, &is_dropped);
+  const TagSet* set = nullptr;
+  if (label != nullptr) {
+    const Label* list[kMaxTagKeys];
+    const TagSet* const old = all_sets[tags].load(std::memory_order_acquire);
+    const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
+    const Label** const position =
+        std::lower_bound(list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key() < wanted; });
+    if (position == end || (*position)->key_number != label->key_number) {
+      std::copy_backward(position, end, end + 1);
+      ++end;
+    }
+    *position = label;
+    set = SetOf(list, static_cast<int>(end - list));
   }
-  *position = label;
-  const auto count = static_cast<int>(end - list);
-  const size_t bytes = static_cast<size_t>(count) * sizeof(*list);
-  const uint64_t hash = HashBytes(reinterpret_cast<const char*>(list), bytes, 0);
-  const auto equal = [&](uint64_t payload) {
-    const auto* set = At<TagSet>(payload);
-    return set->hash == hash && set->count == count && std::equal(list, end, set->labels());
-  };
-  bool is_full = false;
-  const uint64_t found = sets_.Intern(hash, equal, &HashOf<TagSet>, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    is_full = last_set_ + 1 == kMaxTagSets;
-    auto* set = is_full || !TakeHostBytes(sizeof(all_sets[0])) ? nullptr : NewWith<TagSet>(bytes);
-    if (set == nullptr) return uint64_t{0};
-    *set = {hash, ++last_set_, count};
-    std::memcpy(static_cast<void*>(set + 1), list, bytes);
-    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found
-    return PayloadOf(set);
-  });
-  if (found != 0) return At<TagSet>(found)->id;
-  if (!is_full) return std::nullopt;
-  *dropped = true;
-  return tags;
+  if (set == nullptr || is_dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
+  return set == nullptr ? tags : set->id;
 }
 
-Labels TagRegistry::Of(TagSetId tags) const {
-  Labels labels;
-  const TagSet* set = all_sets[tags].load(std::memory_order_acquire);
-  for (int i = 0; set != nullptr && i < set->count; ++i) {
-    labels.emplace_back(set->labels()[i]->key->name(), set->labels()[i]->value());
-  }
-  return labels;
+const Label* TagRegistry::LabelOf(std::string_view key, std::string_view value, bool* is_dropped) {
+  const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(key.size())));
+  const auto equal = [&](uint64_t payload) {
+    const auto* label = At<Label>(payload);
+    return label->hash == hash && label->key() == key && label->value() == value;
+  };
+  bool is_beyond = false;
+  const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
+    Key* const end = keys_ + key_count_;
+    Key* const known = std::find_if(keys_, end, [key](const Key& one) { return one.label->key() == key; });
+    if (known == keys_ + kMaxTagKeys) return 0;
+    is_beyond = known->values >= kMaxTagValuesPerKey;
+    if (is_beyond && value != kOther) return 0;
+    auto* const label = static_cast<Label*>(label_arena_.Allocate(sizeof(Label) + key.size() + value.size()));
+    if (label == nullptr) return 0;
+    *label = {hash, static_cast<uint16_t>(known - keys_), static_cast<uint16_t>(key.size()),
+              static_cast<uint16_t>(value.size())};
+    std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), reinterpret_cast<char*>(label + 1)));
+    if (known == end) {
+      *known = {label, 0};
+      ++key_count_;
+    }
+    ++known->values;
+    return reinterpret_cast<uintptr_t>(label);
+  };
+  const uint64_t found = labels_.Intern(hash, equal, &HashOf<Label>, make);
+  if (!is_beyond) return At<Label>(found);
+  *is_dropped = true;
+  return value == kOther ? At<Label>(found) : LabelOf(key, kOther, is_dropped);
+}
+
+const TagSet* TagRegistry::SetOf(const Label* const* labels, int count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(*labels);
+  const uint64_t hash = HashBytes(reinterpret_cast<const char*>(labels), bytes, 0);
+  const auto equal = [&](uint64_t payload) {
+    const auto* set = At<TagSet>(payload);
+    return set->hash == hash && set->count == count && std::equal(labels, labels + count, set->labels());
+  };
+  const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
+    if (last_set_ + 1 == kMaxTagSets || !TakeHostBytes(sizeof(all_sets[0]))) return 0;
+    auto* const set = static_cast<TagSet*>(set_arena_.Allocate(sizeof(TagSet) + bytes));
+    if (set == nullptr) return 0;
+    *set = {hash, ++last_set_, count};
+    std::memcpy(static_cast<void*>(set + 1), labels, bytes);
+    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found
+    return reinterpret_cast<uintptr_t>(set);
+  };
+  return At<TagSet>(sets_.Intern(hash, equal, &HashOf<TagSet>, make));
 }
 
 // The value for EndTag: this copy's set in the lower half, the injected profiler's set in the upper half.
@@ -289,7 +214,14 @@ Labels WithProcessTags(const Labels& labels, const Labels& process_tags) {
   return all;
 }
 
-Labels TagsOf(TagSetId tags) { return tag_registry->Of(tags); }
+Labels TagsOf(TagSetId tags) {
+  Labels labels;
+  const TagSet* const set = all_sets[tags].load(std::memory_order_acquire);
+  for (int i = 0; set != nullptr && i < set->count; ++i) {
+    labels.emplace_back(set->labels()[i]->key(), set->labels()[i]->value());
+  }
+  return labels;
+}
 
 Labels LabelsOf(const Labels& tags) {
   std::map<std::string, std::string> labels;

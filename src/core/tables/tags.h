@@ -1,8 +1,8 @@
 // Sets of tags (key=value labels), each with a small number, its TagSetId; and the current set of each thread.
 //
 // They belong to the process, since a tag scope belongs to a thread and not to a profiler. Sets are never removed; the
-// limits below bound them. Thread safety: all functions may be called from any thread. ExtendTags takes no lock for
-// arguments with which it was called before, unless its cache had no space for them.
+// limits below bound them. Thread safety: all functions may be called from any thread. ExtendTags takes no lock if the
+// result exists.
 #ifndef HBMPROF_SRC_CORE_TABLES_TAGS_H_
 #define HBMPROF_SRC_CORE_TABLES_TAGS_H_
 

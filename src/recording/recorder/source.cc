@@ -77,22 +77,12 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
   const PoolNumbers& pools = profiler_.sites().pools();
   for (size_t number = 1; number < state.pools.size() && number <= static_cast<size_t>(pools.size()); ++number) {
     const Pool& pool = pools.Of(static_cast<PoolNumber>(number));
-    const PoolTotals& totals = state.pools[number];
-    tables_.names.devices[IndexOf(pool.device)].pools.push_back(
-        {tables_.names.allocators[AllocatorIndex(pool.allocator)], totals.bytes_reserved, totals.bytes_allocated,
-         totals.idle_bytes(), totals.peak_bytes_reserved, totals.peak_bytes_allocated, totals.segments});
+    PoolStats& stats = tables_.names.devices[IndexOf(pool.device)].pools.emplace_back(state.pools[number]);
+    stats.name = tables_.names.allocators[AllocatorIndex(pool.allocator)];
+    stats.idle_bytes = std::max<int64_t>(stats.bytes_reserved - stats.bytes_allocated, 0);
   }
   for (size_t site = 0; site < state.sites.size(); ++site) {
-    const SiteTotals& totals = state.sites[site];
-    Snapshot::Sample& sample = tables_.sites[site];
-    sample.alloc_objects = totals.alloc_objects;
-    sample.alloc_bytes = totals.alloc_bytes;
-    sample.inuse_objects = totals.inuse_objects;
-    sample.inuse_bytes = totals.inuse_bytes;
-    sample.peak_objects = totals.peak_objects;
-    sample.peak_bytes = totals.peak_bytes;
-    sample.pool_peak_objects = totals.pool_peak_objects;
-    sample.pool_peak_bytes = totals.pool_peak_bytes;
+    state.sites[site].SetValuesOf(&tables_.sites[site]);
   }
 }
 
