@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "src/api/public/default_profiler.h"
 #include "src/api/recording/recording_source.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
@@ -668,7 +667,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
 
 absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, const RecordingOptions& options,
                            bool must_be_new) try {
-  if (!BeginEvent()) return OffStatus();
+  if (!BeginEvent()) return absl::FailedPreconditionError(kOffText);
   if (absl::Status status = Validate(options); !status.ok()) return status;
   const LogUse use;
   const ReentryGuard guard;
@@ -678,7 +677,7 @@ absl::Status StartRecorder(ProfilerImpl& profiler, const std::string& path, cons
 }
 
 absl::Status StopRecorder() try {
-  if (IsOff()) return OffStatus();
+  if (IsOff()) return absl::FailedPreconditionError(kOffText);
   const LogUse use;
   Recorder* const own = recorder.load(std::memory_order_acquire);
   if (own == nullptr) return absl::FailedPreconditionError("StopRecording: there is no recording");
@@ -724,13 +723,13 @@ void StopFlightRecorder() {
 }
 
 absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
-  if (IsOff()) return OffStatus();
+  if (IsOff()) return absl::FailedPreconditionError(kOffText);
   const LogUse use;
   if (!IsFlightRecorderOn()) {
     return absl::FailedPreconditionError(
         IsRecorderRunning() ? "SaveFlightRecording: a recording is in progress; it contains the events"
                             : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
-                              "HBMPROF_FLIGHT_SECONDS=SECONDS)");
+                              "HBMPROF_FLIGHT=SECONDSs)");
   }
   const ReentryGuard guard;
   return WriteFlightNow(*LoggedProfiler(), path, must_be_new);
