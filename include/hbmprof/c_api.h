@@ -82,7 +82,6 @@ typedef struct hbmprof_options {
   int enabled;              /* 0 or 1 */
   int max_stack_depth;      /* frames */
   int unwinder;             /* enum hbmprof_unwinder */
-  int output_early;         /* 0 or 1 */
   int64_t max_live_buffers; /* buffers */
   int64_t max_sites;        /* call sites */
   int64_t max_host_bytes;   /* bytes */
@@ -98,6 +97,11 @@ typedef struct hbmprof_options {
   int64_t flight_events;    /* events */
   double flight_seconds;    /* seconds */
   const char* log;          /* "stderr", path or ""; null is "" */
+  double output_interval;   /* seconds */
+  const char* dump_output;  /* path or ""; null is "" */
+  int64_t dump_peak_growth; /* bytes */
+  int dump_in_use_percent;  /* percent */
+  int dump_keep;            /* profiles */
 } hbmprof_options;
 
 /* Sets each field of `options` to the value of its environment variable HBMPROF_*. A field gets its default if its

@@ -30,8 +30,8 @@ struct HttpAnswer {
 // Returns the answer to the request "GET `target`", about Profiler::Default(). `target` is the path and the query of
 // the request line, as in "/debug/pprof/heap?max_samples=16000". Parameters of the query:
 //   /debug/pprof/heap   max_samples, max_bytes: as in PprofOptions (pprof.h); gc and debug=0 have no effect
-//   /metrics            tags=KEY,KEY: the tags by which the bytes in use are split; default:
-//                       DefaultOptions::metrics_tags
+//   /metrics            tags=KEY,KEY: the keys of the tags by which the bytes in use are split; at most 4 are used. A
+//                       metric has at most 100 combinations of their values; the bytes of all others count as "other"
 // Escapes such as %2C are decoded. An error is an answer with a text: status 404 if there is no such route, 400 if a
 // parameter is not known or has a bad value, 503 if the host has no memory. Any thread may call it; other threads
 // continue to allocate meanwhile. Throws std::bad_alloc only if the host has no memory for the text of an error.

@@ -57,11 +57,6 @@ struct DefaultOptions : Options {
   // exception: a name with neither "%p" nor "%n" replaces the file that existed when the process started. If the file
   // exists and must not be replaced, a number is put before ".pb.gz", and a line on stderr says so.
   std::string output;
-  // Whether the file of `output` is opened when the profiler is made (true) or at exit (false). True is for a program
-  // that cannot open files at its end because it changes its root directory or its user, or because a seccomp filter
-  // forbids it. The file is then empty until the process exits and is written in place, without function names;
-  // `hbmprof symbolize` adds the names.
-  bool output_early = false;
   // Whether the profile of `output` is also written when the process ends by a signal that the program does not handle,
   // by quick_exit or _exit, or when exec replaces its program. For this, the library starts a thread that writes the
   // profile, also in forked children that record, sets the actions of these signals, and makes the libraries that are
@@ -81,8 +76,8 @@ struct DefaultOptions : Options {
   // The flight recorder keeps the last events in memory. It is on if flight_events or flight_seconds is not 0. Whenever
   // the library then writes a profile to a file, also for a failed allocation, it writes a recording of these events
   // beside it: "a.hbmrec" beside "a.pb.gz". A file of that name is replaced, unless it is a recording of this process.
-  // The profiles of output_interval, output_early, WritePprof and `hbmprof dump`, and those that are written during a
-  // recording, have no such recording.
+  // The profiles of output_interval, WritePprof and `hbmprof dump`, and those that are written during a recording, have
+  // no such recording.
   //
   // flight_events is the number of events, 0 to 16,777,216. Each takes 32 bytes of host memory; all of them together
   // take up to 5 MiB more. This memory counts towards max_host_bytes. If flight_events is 0 and flight_seconds is not,
@@ -97,18 +92,16 @@ struct DefaultOptions : Options {
   // Whether a failed allocation is reported on standard error (out_of_memory.h).
   bool oom_report = true;
   // The file to which such a report also writes a profile; patterns as in save_device_memory_profile (hbmprof.h).
-  // Empty: no profile is written. dump_keep and dump_keep_bytes limit these profiles, too.
+  // Empty: no profile is written. dump_keep limits these profiles, too.
   std::string oom_output;
   // The directory of the control channel: a Unix socket by which the command `hbmprof` (ps, dump) requests profiles and
   // metrics from this process while it runs, and a thread that serves it. Only processes of the same user and of root
   // are answered. The directory is made if it does not exist. It must belong to the process's user or to root. Other
   // users must not be able to write to it, except if its sticky bit is set, as for /tmp. Empty: no channel.
   std::string socket_dir;
-  // The keys of the tags by which metrics split the bytes in use (http.h, docs/live.md); at most 4 are used. A metric
-  // has at most 100 combinations of their values; the bytes of all others count as "other".
-  std::vector<std::string> metrics_tags;
-  // The triggers below write profiles to this path; patterns as in save_device_memory_profile (hbmprof.h). Empty: the
-  // triggers are off. One thread serves all triggers; recording costs the same with and without them.
+  // The triggers below write profiles to this path; patterns as in save_device_memory_profile (hbmprof.h). Empty:
+  // "hbmprof.dump.%p.%n.pb.gz" in the directory of `output`. One thread serves all triggers: it looks at the devices
+  // each second, and after a profile ten seconds later. Recording costs the same with and without it.
   std::string dump_output;
   // Writes a profile when a check finds more than this share of the limit of a device in use, in percent, 1 to 100. The
   // next profile is written only after a check has found that the share in use is not above it. 0: off.
@@ -116,20 +109,11 @@ struct DefaultOptions : Options {
   // Writes a profile when the peak of a device has grown by this number of bytes since the last profile that this
   // trigger has written, or since the start. 0: off.
   int64_t dump_peak_growth = 0;
-  // The time between two checks of these two triggers, in seconds, 1 to 86,400. Each check writes at most one profile.
-  int dump_interval = 10;
-  // The number of profiles that are kept, 1 to 100,000, and their bytes, 1 to 2^50, if the path has "%n". The bytes
-  // include those of the recordings beside the profiles. Beyond these limits, the oldest profiles of this process are
-  // removed with their recordings, unless their files were replaced. The limits hold for the profiles of
-  // `oom_output` and for those of `dump_output`, each by itself. A profile that is larger than dump_keep_bytes is not
-  // written, and a recording that exceeds it together with its profile is removed. No profile is written if less than
-  // 64 MiB of the file system would remain free.
+  // The number of profiles that are kept, 1 to 100,000, if the path has "%n". Beyond it, the oldest profiles of this
+  // process are removed with the recordings beside them, unless their files were replaced. It holds for the profiles of
+  // `oom_output` and for those of `dump_output`, each by itself. No profile is written if less than 64 MiB of the file
+  // system would remain free.
   int dump_keep = 10;
-  int64_t dump_keep_bytes = int64_t{1} << 30;
-  // A signal that makes the process write a profile, such as SIGUSR2. It is for programs whose socket cannot be
-  // reached. It must have its default action when the profiler is made; a handler that the program sets later replaces
-  // this one. A forked child ignores it. 0: none.
-  int dump_signal = 0;
 };
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
@@ -138,34 +122,25 @@ struct DefaultOptions : Options {
 // (AT_SECURE), no variable is read, because the environment belongs to another user. Do not call it while another
 // thread changes the environment. `problems` must not be null. Throws std::bad_alloc.
 //
-//   HBMPROF=0|1                        enabled
 //   HBMPROF_OUTPUT=PATH                output
-//   HBMPROF_OUTPUT_OPEN=exit|early     output_early
-//   HBMPROF_OUTPUT_ON_SIGNALS=0|1      output_on_signals
+//   HBMPROF_SOCKET_DIR=DIR             socket_dir
 //   HBMPROF_OUTPUT_INTERVAL=SECONDS    output_interval
-//   HBMPROF_OUTPUT_MODE=0644           output_mode, an octal number
+//   HBMPROF_OOM_OUTPUT=PATH|silent     oom_output; "silent": oom_report is false
 //   HBMPROF_RECORD=PATH                record
-//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes; N is at least 1,048,576
-//   HBMPROF_FLIGHT=N                   flight_events
-//   HBMPROF_FLIGHT_SECONDS=SECONDS     flight_seconds
+//   HBMPROF_RECORD_MAX_BYTES=N         record_max_bytes; N is at least 1,048,576, or 0
+//   HBMPROF_FLIGHT=N|SECONDSs|N,SECONDSs   flight_events, flight_seconds, or both
+//   HBMPROF_DUMP=BYTES|PERCENT%|BYTES,PERCENT%   dump_peak_growth, dump_in_use_percent, or both
+//   HBMPROF_OUTPUT_ON_SIGNALS=0|1      output_on_signals
 //   HBMPROF_LOG=stderr|PATH            log
-//   HBMPROF_OOM_REPORT=0|1             oom_report
-//   HBMPROF_OOM_OUTPUT=PATH|off        oom_output; "off" is the empty path
-//   HBMPROF_SOCKET_DIR=DIR|off         socket_dir; "off" is the empty path
-//   HBMPROF_METRICS_TAGS=KEY,...       metrics_tags
-//   HBMPROF_DUMP_OUTPUT=PATH           dump_output
-//   HBMPROF_DUMP_IN_USE_PERCENT=N      dump_in_use_percent
-//   HBMPROF_DUMP_PEAK_GROWTH=N         dump_peak_growth, in bytes
-//   HBMPROF_DUMP_INTERVAL=N            dump_interval, in seconds
-//   HBMPROF_DUMP_KEEP=N                dump_keep
-//   HBMPROF_DUMP_KEEP_BYTES=N          dump_keep_bytes
-//   HBMPROF_DUMP_SIGNAL=USR1|USR2|N    dump_signal; N: the number of a signal from SIGRTMIN to SIGRTMAX
+//   HBMPROF=0|1                        enabled
 //   HBMPROF_STACK_DEPTH=N              max_stack_depth
-//   HBMPROF_UNWINDER=auto|fp|none
-//   HBMPROF_PYTHON=0|1                 python
-//   HBMPROF_MAX_LIVE=N, HBMPROF_MAX_SITES=N   max_live_buffers, max_sites
+//   HBMPROF_MAX_LIVE=N                 max_live_buffers
+//   HBMPROF_MAX_SITES=N                max_sites
 //   HBMPROF_MAX_HOST_BYTES=N           max_host_bytes
+//   HBMPROF_UNWINDER=auto|native|fp|none   unwinder; "native": python is false
 //   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma
+//
+// "off" is the same as the empty text for each path.
 DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof

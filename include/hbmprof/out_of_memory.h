@@ -31,9 +31,9 @@ struct FailedAllocation {
 // hold, with their ids and names if the device reports them; the peak; a sentence that says why the allocation failed
 // and what to do; and the ten call stacks that hold most of the memory space, with their growth since the last profile
 // that save_device_memory_profile or a trigger (DefaultOptions::dump_output) wrote. If DefaultOptions::oom_output is
-// set, a profile is also written to that path; DefaultOptions::dump_keep and dump_keep_bytes limit the number and the
-// size of these profiles. A thread of the library writes it. If that takes longer than a quarter of a second, the call
-// returns, and a later line names the profile.
+// set, a profile is also written to that path; DefaultOptions::dump_keep limits the number of these profiles. A thread
+// of the library writes it. If that takes longer than a quarter of a second, the call returns, and a later line names
+// the profile.
 //
 // If a recording is in progress or the flight recorder is on (recording.h), each failure is also an event of it, with
 // the calling thread's tags and the stack that begins at the caller of this function, or at that of a ScopedCaller

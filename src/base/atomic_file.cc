@@ -408,17 +408,4 @@ absl::Status WriteFileAtomically(std::string_view path, const std::function<absl
   return absl::OkStatus();
 }
 
-absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view path, std::string_view bytes) {
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_dev != identity.device || info.st_ino != identity.inode || info.st_nlink == 0 ||
-      info.st_size != 0) {
-    return absl::FailedPreconditionError("cannot write " + std::string(path) +
-                                         ": the program has closed it, or it has been removed or written");
-  }
-  const int error = WriteAll(fd, bytes);
-  if (error == 0) return absl::OkStatus();
-  static_cast<void>(!ftruncate(fd, 0));
-  return WriteFailure(std::string(path), "write", error);
-}
-
 }  // namespace hbmprof::internal

@@ -1,6 +1,5 @@
 // WriteFileAtomically: replaces a file in one step, so that a reader sees either the old or the complete new file at
-// any time. FileOutput: the file while its parts are written. WriteInPlace: writes a file that is already open, for a
-// process that can open no more files.
+// any time. FileOutput: the file while its parts are written.
 #ifndef HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 #define HBMPROF_SRC_BASE_ATOMIC_FILE_H_
 
@@ -99,13 +98,6 @@ class FileOutput {
 // files; it must then append everything again.
 absl::Status WriteFileAtomically(std::string_view path, const std::function<absl::Status(FileOutput&)>& write,
                                  const FileRules& rules = {});
-
-// Writes `bytes` to `fd`, an empty file with identity `identity` that WriteFileAtomically has kept open. The only
-// system calls are fstat, write, and ftruncate after an error, so the write is neither atomic nor synced. `path` is
-// used in messages. Returns kFailedPrecondition if `fd` refers to another file now, or if the file has no name any
-// more, or if it is not empty. Its other errors are those of WriteFileAtomically; after one of these the file is
-// truncated to 0 bytes if possible.
-absl::Status WriteInPlace(int fd, const FileIdentity& identity, std::string_view path, std::string_view bytes);
 
 // Returns the identity of the file at `path`, with links followed; the default value if there is none or stat fails.
 FileIdentity IdentityOf(std::string_view path);

@@ -1,5 +1,5 @@
 // The text of the report of a failed allocation. The functions depend only on their arguments. Not in this file: when a
-// report is made and where it is written (src/api/output/out_of_memory.cc).
+// report is made and where it is written (src/api/profiles/out_of_memory.cc).
 #ifndef HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 #define HBMPROF_SRC_EXPORT_OUT_OF_MEMORY_REPORT_H_
 

@@ -23,8 +23,8 @@ foreach(_line IN LISTS _lines)
   list(APPEND _exports ${_name})
 endforeach()
 # These replace functions of the C library: each has the version that the C library gave it first.
-set(_end_calls _Exit _exit execl execle execlp execv execve execvp fexecve kill raise)
-string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;execveat;dlopen;dlsym")
+set(_end_calls _Exit _exit execl execle execlp execv execve execvp kill raise)
+string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;dlopen;dlsym")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")
 string(REPLACE ";" ";\n    " _list "${_exports}")
@@ -34,7 +34,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   global: @_end_calls@; execvpe; dlopen; dlsym;
 };
 GLIBC_2.34 {
-  global: dlopen; dlsym; execveat;
+  global: dlopen; dlsym;
 } GLIBC_2.17;")
 else()
   set(_first "GLIBC_2.2.5 {
@@ -44,7 +44,7 @@ GLIBC_2.11 {
   global: execvpe;
 } GLIBC_2.2.5;
 GLIBC_2.34 {
-  global: dlopen; dlsym; execveat;
+  global: dlopen; dlsym;
 } GLIBC_2.11;")
 endif()
 string(CONFIGURE "${_first}" _first @ONLY)

@@ -4,15 +4,15 @@
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which
 // belong to the program. Instead:
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
-//   HBMPROF_CUDA_INTERVAL=SECONDS  also writes a profile there at this interval
+//   HBMPROF_OUTPUT_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
 //   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
 //                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
 #include <atomic>
 
+#include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/capture_range.h"
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
@@ -29,7 +29,7 @@ namespace hbmprof::internal {
 
 void PrepareCudaTracking() {
   if (IsOff()) return;
-  SetOutputVariables("HBMPROF_CUDA_OUTPUT", "HBMPROF_CUDA_INTERVAL");
+  SetOutputVariable("HBMPROF_CUDA_OUTPUT");
   StartTorchBlocks();
   StartTensorflowBlocks();
   HideLackingFunctions();

@@ -34,8 +34,6 @@ asm(R"(
     hbmprof_exported execve hbmprof_internal_execve
     hbmprof_exported execvp hbmprof_internal_execvp
     hbmprof_exported execvpe hbmprof_internal_execvpe
-    hbmprof_exported execveat hbmprof_internal_execveat
-    hbmprof_exported fexecve hbmprof_internal_fexecve
 )");
 
 namespace hbmprof::internal {

@@ -247,6 +247,8 @@ static void init(const char* path) {
   EXPECT(strcmp(options.record, "") == 0 && options.record_max_bytes == 1 << 30);
   EXPECT(options.flight_events == 123 && options.flight_seconds == 2.5);
   EXPECT(strcmp(options.log, "stderr") == 0);
+  EXPECT(options.output_interval == 0 && strcmp(options.dump_output, "") == 0);
+  EXPECT(options.dump_in_use_percent == 80 && options.dump_peak_growth == 0 && options.dump_keep == 10);
   options.max_sites = 0;
   EXPECT(hbmprof_init(&options) == HBMPROF_INVALID_ARGUMENT);
   EXPECT(strstr(hbmprof_last_error(), "max_sites is 0") != NULL);

@@ -60,7 +60,7 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
   const auto run = RunCommand(
       {HBMPROF_C_API_PROGRAM, "init", path},
       {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_MAX_LIVE=", "HBMPROF_TAGS=model=llama",
-       "HBMPROF_FLIGHT=123", "HBMPROF_FLIGHT_SECONDS=2.5", "HBMPROF_LOG=stderr"});
+       "HBMPROF_FLIGHT=123,2.5s", "HBMPROF_DUMP=80%", "HBMPROF_LOG=stderr"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   struct stat info = {};
@@ -75,8 +75,8 @@ TEST(CApi, InitUsesProgramAndEnvironment) {
 TEST(CApi, BadVariableIsReportedOnce) {
   const std::string path = hbmprof_test::NewDirectory() + "/x.pb.gz";
   const auto run = RunCommand({HBMPROF_C_API_PROGRAM, "init", path},
-                              {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_FLIGHT=123",
-                               "HBMPROF_FLIGHT_SECONDS=2.5", "HBMPROF_LOG=stderr", "HBMPROF_MAX_LIVE=many"});
+                              {"HBMPROF_STACK_DEPTH=7", "HBMPROF_OUTPUT=/nowhere/%p.pb.gz", "HBMPROF_FLIGHT=123,2.5s",
+                               "HBMPROF_DUMP=80%", "HBMPROF_LOG=stderr", "HBMPROF_MAX_LIVE=many"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, ::testing::MatchesRegex("[^\n]*HBMPROF_MAX_LIVE[^\n]*\n"));
 }

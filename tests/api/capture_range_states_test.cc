@@ -18,9 +18,9 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
+#include "src/api/control/capture_range.h"
 #include "src/api/output/file_work.h"
 #include "src/api/public/default_profiler.h"
-#include "src/api/recording/capture_range.h"
 #include "src/base/message.h"
 #include "tests/support/program_run.h"
 #include "tests/support/single_step.h"
@@ -41,7 +41,7 @@ const std::string& Folder() {
     std::string made = NewDirectory();
     setenv("STATES_OUTPUT", (made + "/r.%p.%n.pb.gz").c_str(), 1);
     setenv("HBMPROF_CAPTURE_RANGE", "cudaProfilerApi", 1);
-    SetOutputVariables("STATES_OUTPUT", "STATES_INTERVAL");
+    SetOutputVariable("STATES_OUTPUT");
     return made;
   }();
   return folder;

@@ -1,18 +1,13 @@
 // A program that holds as many mebibytes of a simulated device of 64 MiB as each line of its standard input says, and
 // prints "held" for each line. Ends at the end of its standard input.
-#include <signal.h>
-
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/simulated_device.h"
 
-int main(int argc, char** argv) {
-  if (argc > 1 && std::strcmp(argv[1], "ignore_usr2") == 0) signal(SIGUSR2, SIG_IGN);
+int main() {
   hbmprof::SimulatedDevice::Options options;
   options.capacity = size_t{64} << 20;
   auto device = hbmprof::SimulatedDevice::Create(options);

@@ -35,7 +35,6 @@ bool Set(const std::string& argument, hbmprof::DefaultOptions* options) {
   if (field == "max_sites") options->max_sites = number;
   if (field == "max_host_bytes") options->max_host_bytes = number;
   if (field == "output") options->output = value;
-  if (field == "output_early") options->output_early = number != 0;
   if (field == "output_mode") options->output_mode = static_cast<unsigned>(std::stoul(value, nullptr, 8));
   if (field == "oom_output") options->oom_output = value;
   return true;

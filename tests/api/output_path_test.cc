@@ -40,9 +40,11 @@ TEST(OutputPath, ReportsTheFieldsOfThePattern) {
 }
 
 TEST(OutputPath, NumberGoesBeforeTheSuffix) {
-  EXPECT_EQ(WithNumber("/d/a.pb.gz", 2), "/d/a.2.pb.gz");
-  EXPECT_EQ(WithNumber("/d/a", 2), "/d/a.2");
-  EXPECT_EQ(WithNumber(".pb.gz", 2), ".pb.gz.2");
+  EXPECT_EQ(BeforeEnding("/d/a.pb.gz", ".2"), "/d/a.2.pb.gz");
+  EXPECT_EQ(BeforeEnding("/d/a", ".2"), "/d/a.2");
+  EXPECT_EQ(BeforeEnding(".pb.gz", ".2"), ".pb.gz.2");
+  EXPECT_EQ(RecordingBeside("/d/a.pb.gz"), "/d/a.hbmrec");
+  EXPECT_EQ(RecordingBeside("/d/a"), "/d/a.hbmrec");
 }
 
 TEST(OutputPath, NoTwoThreadsGetTheSameNumber) {

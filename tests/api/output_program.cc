@@ -8,7 +8,6 @@
 //   output_program nobody COMMAND...   becomes a command of the user nobody
 //   output_program drop                continues as the user nobody
 //   output_program root DIR            makes DIR its root, and continues as the user nobody
-//   output_program close               closes all its descriptors
 //   output_program filter CALL...      allows itself no system calls but these numbers; any other ends it
 //   output_program copies LIBRARY      records 2,000 bytes in a library that contains a copy of hbmprof
 #include <dlfcn.h>
@@ -123,9 +122,6 @@ int main(int argc, char** argv) {
   if (mode == "root") {
     Require(chroot(argv[2]) == 0 && chdir("/") == 0, "chroot");
     BecomeNobody();
-  }
-  if (mode == "close") {
-    for (int fd = 0; fd < 1024; ++fd) close(fd);
   }
   if (mode == "filter") Filter(argv + 2, argc - 2);
   if (mode == "copies") {

@@ -46,7 +46,6 @@ using hbmprof::internal::FileRules;
 using hbmprof::internal::IdentityOf;
 using hbmprof::internal::kAsAnyCommand;
 using hbmprof::internal::WriteFileAtomically;
-using hbmprof::internal::WriteInPlace;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -367,33 +366,6 @@ TEST_F(AtomicFile, NeverUsesStandardDescriptors) {
     return same ? 0 : 4;
   });
   EXPECT_EQ(code, 0);
-}
-
-TEST_F(AtomicFile, WritesInPlaceOnlyIfKeptOpen) {
-  FileRules rules;
-  FileIdentity identity;
-  FileDescriptor file;
-  rules.written = &identity;
-  rules.keep_open = &file;
-  const std::string path = Path("a");
-  ASSERT_TRUE(WriteFileAtomically(path, "", rules).ok());
-  ASSERT_TRUE(WriteInPlace(file.get(), identity, path, "text").ok());
-  EXPECT_EQ(Contents(path), "text");
-  EXPECT_EQ(WriteInPlace(file.get(), identity, path, "text").code(), absl::StatusCode::kFailedPrecondition) << "twice";
-  ASSERT_TRUE(WriteFileAtomically(path, "", rules).ok());
-  EXPECT_EQ(WriteInPlace(0, identity, path, "text").code(), absl::StatusCode::kFailedPrecondition) << "another file";
-  unlink(path.c_str());
-  EXPECT_EQ(WriteInPlace(file.get(), identity, path, "text").code(), absl::StatusCode::kFailedPrecondition)
-      << "no name";
-  ASSERT_TRUE(WriteFileAtomically(path, "", rules).ok());
-  EXPECT_EQ(InChild([&] {
-              const rlimit limit = {1 << 16, 1 << 16};
-              if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return Fail("setrlimit");
-              const absl::Status status = WriteInPlace(file.get(), identity, path, std::string(1 << 20, 'x'));
-              return status.code() == absl::StatusCode::kResourceExhausted ? 0 : Fail(status.ToString());
-            }),
-            0);
-  EXPECT_EQ(Contents(path), "");
 }
 
 // The limit is below what is written, so the kernel cuts the write and sends SIGXFSZ, which ends a process by default.

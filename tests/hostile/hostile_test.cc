@@ -88,7 +88,7 @@ Outcome RunAs(const Program& program, const std::string& mode) {
     command.insert(command.end(), {HBMPROF_HOSTILE_TOOL, "run", "--output", profiles, "--"});
   } else if (mode != "driver") {
     command.insert(command.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output});
-    if (mode == "interval") command.push_back("HBMPROF_CUDA_INTERVAL=0.005");
+    if (mode == "interval") command.push_back("HBMPROF_OUTPUT_INTERVAL=0.005");
   }
   return RunProgram(program, "driver", command, profiles);
 #else

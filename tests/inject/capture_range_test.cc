@@ -125,8 +125,8 @@ TEST(CaptureRangeTest, TheEnvironmentVariableDoesTheSame) {
   const CommandResult run = RunCommand(
       {HBMPROF_PROGRAM, "two"}, {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
                                  "HBMPROF_CUDA_OUTPUT=" + folder + "/p.pb.gz", "HBMPROF_CAPTURE_RANGE=cudaProfilerApi",
-                                 "HBMPROF_CUDA_INTERVAL=0.01", "HBMPROF_RECORD=" + folder + "/all.hbmrec"});
-  EXPECT_EQ(run.err, "hbmprof: HBMPROF_CUDA_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE\n");
+                                 "HBMPROF_OUTPUT_INTERVAL=0.01", "HBMPROF_RECORD=" + folder + "/all.hbmrec"});
+  EXPECT_EQ(run.err, "hbmprof: HBMPROF_OUTPUT_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE\n");
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
   EXPECT_THAT(names, testing::UnorderedElementsAre("p.0.pb.gz", "p.0.hbmrec", "p.1.pb.gz", "p.1.hbmrec"));

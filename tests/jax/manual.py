@@ -8,7 +8,7 @@ usage: manual.py SHIM PLUGIN PYPI TOOL
   PYPI    a folder with jax (pip install --target)
   TOOL    the command hbmprof
 
-Each program runs as it is, and with HBMPROF_PYTHON=0 and JAX_SEND_TRACEBACK_TO_RUNTIME=FULL, so that the functions come
+Each program runs as it is, and with HBMPROF_UNWINDER=native and JAX_SEND_TRACEBACK_TO_RUNTIME=FULL, so that the functions come
 from JAX. Prints the bytes as a table. Exits 0 if they agree, 1 if not, 77 if a needed package is missing.
 """
 import json
@@ -19,7 +19,7 @@ import tempfile
 
 SKIPPED = 77
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "manual_programs.py")
-FROM_JAX = {"HBMPROF_PYTHON": "0", "JAX_SEND_TRACEBACK_TO_RUNTIME": "FULL"}
+FROM_JAX = {"HBMPROF_UNWINDER": "native", "JAX_SEND_TRACEBACK_TO_RUNTIME": "FULL"}
 BUFFERS = {"jaxs": "kind=buffer", "ours": "kind=device"}
 
 failed = 0

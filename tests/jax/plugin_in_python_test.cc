@@ -70,7 +70,7 @@ TEST_P(PluginInPythonTest, StacksMatchPythonsTraceback) {
 TEST_P(PluginInPythonTest, OutputsHaveCallLocationWithoutInterpreter) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
-  const Stacks stacks = RunOnPlugin(interpreters.front(), {"HBMPROF_PYTHON=0"});
+  const Stacks stacks = RunOnPlugin(interpreters.front(), {"HBMPROF_UNWINDER=native"});
   EXPECT_EQ(stacks.recorded.size(), 4u);
   for (const int64_t size : {4 * 1000, 4 * 2000}) EXPECT_THAT(stacks.recorded.at(size), IsEmpty());
   for (const int64_t size : {4 * 3000, 4 * 4000}) {

@@ -112,8 +112,8 @@ TEST_P(PythonTest, NativeFramesAreBetweenPythonFunctions) {
 TEST_P(PythonTest, TurnedOffLeavesNativeStacks) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
-  const PythonRun run =
-      RunPython(interpreters[0], {HBMPROF_PYTHON_PROGRAMS "/frames_program.py", "EXPECTED", "1"}, {"HBMPROF_PYTHON=0"});
+  const PythonRun run = RunPython(interpreters[0], {HBMPROF_PYTHON_PROGRAMS "/frames_program.py", "EXPECTED", "1"},
+                                  {"HBMPROF_UNWINDER=native"});
   for (const auto& sample : run.profile.sample()) EXPECT_THAT(PythonFrames(FramesOf(run.profile, sample)), IsEmpty());
   const ProfileView view(run.profile);
   EXPECT_EQ(view.Comment("python", "functions"), "not_read");

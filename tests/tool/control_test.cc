@@ -185,32 +185,14 @@ TEST_F(ControlTest, DumpFindsAProcessByName) {
   }
 }
 
-// Binds a socket to the path, with a file that was modified `age` seconds ago. Returns its descriptor.
-int BoundSocket(const std::string& path, time_t age) {
+// Binds a socket to the path. Returns its descriptor.
+int BoundSocket(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof(address.sun_path) - 1);
   EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0) << path;
-  const timespec modified = {time(nullptr) - age, 0};
-  const timespec times[] = {modified, modified};
-  EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
   return fd;
-}
-
-// A process can be killed before its socket has got its final name.
-TEST_F(ControlTest, TemporarySocketsOfKilledProcessesAreRemoved) {
-  ASSERT_EQ(mkdir(sockets_.c_str(), 0700), 0);
-  close(BoundSocket(sockets_ + "/.123456.0", 100));
-  close(BoundSocket(sockets_ + "/.123457.1", 0));
-  close(BoundSocket(sockets_ + "/.123458.1.other", 100));
-  const int listening = BoundSocket(sockets_ + "/.123459.0", 100);
-  ASSERT_EQ(listen(listening, 1), 0);
-  { RunningProgram program(sockets_, {"hold"}); }
-  using testing::Key;
-  EXPECT_THAT(FilesIn(sockets_),
-              testing::UnorderedElementsAre(Key(".123457.1"), Key(".123458.1.other"), Key(".123459.0")));
-  close(listening);
 }
 
 TEST_F(ControlTest, ResetPeakBeginsANewPeak) {
@@ -557,11 +539,7 @@ TEST_F(ControlTest, SocketOfAnotherProcessIsKeptAtExit) {
   RunningProgram program(sockets_, {"hold"});
   const std::string path = SocketOf(program);
   ASSERT_EQ(unlink(path.c_str()), 0);
-  const int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const int other = BoundSocket(path);
   program.EndWell();
   EXPECT_EQ(FilesIn(sockets_).size(), 1u);
   close(other);
@@ -656,7 +634,7 @@ TEST_F(ControlTest, CommandBelievesNoProcessOfAnotherUser) {
   const pid_t forger = fork();
   if (forger == 0) {
     if (setresuid(65534, 65534, 65534) != 0) _exit(99);
-    listener = BoundSocket(path, 0);
+    listener = BoundSocket(path);
     if (listen(listener, 5) != 0 || chmod(path.c_str(), 0777) != 0 || write(ready[1], "x", 1) != 1) _exit(98);
     const int client = accept(listener, nullptr, nullptr);
     const std::string answer = "ok 22\npid 77\nname forged_one\n";

@@ -1,20 +1,17 @@
 #include "src/api/control/control_server.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -35,6 +32,7 @@
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"
 #include "src/base/lines.h"
+#include "src/base/monotonic_clock.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
 
@@ -192,7 +190,7 @@ absl::StatusOr<std::string> Profile(std::string_view arguments) {
 
 absl::StatusOr<std::string> Metrics(std::string_view arguments) {
   constexpr std::string_view kTags = "tags=";
-  if (arguments.empty()) return LiveMetrics(std::nullopt);
+  if (arguments.empty()) return LiveMetrics({});
   if (arguments.substr(0, kTags.size()) == kTags) return LiveMetrics(arguments.substr(kTags.size()));
   return absl::InvalidArgumentError("the argument of metrics is tags=KEY,KEY,...");
 }
@@ -553,51 +551,9 @@ absl::Status CheckLength(const std::string& path) {
                                                  " bytes; a socket path may have at most ", kMostBytes));
 }
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-
-// Removes the sockets with temporary names (ListenAtTemporaryName) that killed processes have left. A socket that is
-// bound and does not listen yet looks the same, so only files that are older than a minute are removed.
-void RemoveDeadTemporaries(const std::string& directory) {
-  constexpr time_t kLeastSeconds = 60;
-  FileDescriptor fd(
-      AboveStandard([&] { return open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK); }));
-  const std::unique_ptr<DIR, CloseDirectory> entries(fd.get() < 0 ? nullptr : fdopendir(fd.get()));
-  if (entries == nullptr) return;
-  fd.Release();
-  while (const dirent* const entry = readdir(entries.get())) {
-    unsigned process;
-    unsigned number;
-    int end = 0;
-    if (std::sscanf(entry->d_name, ".%u.%u%n", &process, &number, &end) != 2 || entry->d_name[end] != '\0') continue;
-    const std::string path = absl::StrCat(directory, "/", entry->d_name);
-    struct stat info;
-    if (!CheckLength(path).ok() || lstat(path.c_str(), &info) != 0) continue;
-    if (time(nullptr) - info.st_mtime > kLeastSeconds) RemoveIfDead(AddressOf(path));
-  }
-}
-
 std::string PathOf(const std::string& directory, int number) {
   const std::string suffix = number == 0 ? "" : absl::StrCat(".", number);
   return absl::StrCat(directory, "/", kControlSocketPrefix, getpid(), suffix, kControlSocketSuffix);
-}
-
-// Binds to the first free temporary name, which `hbmprof ps` ignores, and listens. Sets `*path` to the name, which is
-// shorter than PathOf.
-absl::Status ListenAtTemporaryName(int fd, const std::string& directory, std::string* path) {
-  for (int i = 0; i < kMaxNames; ++i) {
-    *path = absl::StrCat(directory, "/.", getpid(), ".", i);
-    const sockaddr_un address = AddressOf(*path);
-    if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      if (listen(fd, SOMAXCONN) == 0) return absl::OkStatus();
-      const absl::Status status = SystemError("listen", *path);
-      unlink(path->c_str());
-      return status;
-    }
-    if (errno != EADDRINUSE) return SystemError("bind", *path);
-  }
-  return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
 }
 
 // Adds the first name that is free to the socket at `temporary`.
@@ -613,20 +569,24 @@ absl::Status AddName(const std::string& temporary, const std::string& directory,
   return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
 }
 
-// A socket that is bound and does not listen yet looks like one of a killed process, which others remove. So the
-// socket gets its name after it listens.
+// A socket that is bound and does not listen yet looks like one of a killed process, which others remove. So it is made
+// with a temporary name, which `hbmprof ps` ignores and which is shorter, and gets its name after it listens.
 absl::Status Listen(const std::string& directory, Server* server) {
   if (const absl::Status status = CheckDirectory(directory); !status.ok()) return status;
   if (const absl::Status status = CheckLength(PathOf(directory, 0)); !status.ok()) return status;
   FileDescriptor fd(AboveStandard([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }));
   if (fd.get() < 0) return SystemError("socket", "");
   fchmod(fd.get(), 0600);  // the permissions that bind gives the file
-  RemoveDeadTemporaries(directory);
-  std::string temporary;
-  if (const absl::Status status = ListenAtTemporaryName(fd.get(), directory, &temporary); !status.ok()) return status;
+  // Several containers can have a process with this id.
+  const std::string temporary = absl::StrCat(directory, "/.", getpid(), ".", MonotonicNanos() % 1'000'000);
+  const sockaddr_un address = AddressOf(temporary);
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return SystemError("bind", temporary);
+  }
   struct stat info;
-  absl::Status status = lstat(temporary.c_str(), &info) == 0 ? AddName(temporary, directory, &server->address)
-                                                             : SystemError("stat", temporary);
+  const bool listens = listen(fd.get(), SOMAXCONN) == 0 && lstat(temporary.c_str(), &info) == 0;
+  const absl::Status status =
+      listens ? AddName(temporary, directory, &server->address) : SystemError("listen", temporary);
   unlink(temporary.c_str());
   if (!status.ok()) return status;
   server->device = info.st_dev;

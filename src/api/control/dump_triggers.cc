@@ -1,16 +1,10 @@
 #include "src/api/control/dump_triggers.h"
 
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,11 +12,11 @@
 #include "absl/status/status.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
-#include "src/api/output/kept_profiles.h"
-#include "src/api/output/out_of_memory.h"
-#include "src/api/public/default_profiler.h"
+#include "src/api/profiles/out_of_memory.h"
+#include "src/api/profiles/profile_writer.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/base/background_thread.h"
-#include "src/base/kept_errno.h"
+#include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/monotonic_clock.h"
 #include "src/core/joined/injected.h"
@@ -32,15 +26,6 @@
 
 namespace hbmprof::internal {
 namespace {
-
-sem_t wakes;  // posted by the signal handler
-std::atomic<bool> is_requested{false};
-
-void RequestDump(int) {
-  const KeptErrno kept_errno;
-  is_requested.store(true);
-  sem_post(&wakes);
-}
 
 // Returns the bytes of the device that are not free, of all processes where the device reports that.
 int64_t BytesTaken(const DeviceStats& stats) {
@@ -56,13 +41,22 @@ std::string Mebibytes(int64_t bytes) {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = INT64_MAX;
+constexpr int64_t kCheckInterval = kSecond;
+constexpr int64_t kPauseAfterProfile = 10 * kSecond;
 
 // The state of the triggers and of the profiles at intervals. Used by their thread only.
 class DumpTriggers {
  public:
-  explicit DumpTriggers(const DefaultOptions& options) : options_(options) {
-    SetNextCheck();
+  DumpTriggers(const DefaultOptions& options, void (*write_output)()) : options_(options), write_output_(write_output) {
+    if (HasTriggers(options)) next_check_ = MonotonicNanos() + kCheckInterval;
     SetNextProfile();
+  }
+
+  static bool HasTriggers(const DefaultOptions& options) {
+    return options.dump_in_use_percent != 0 || options.dump_peak_growth != 0;
+  }
+  static bool HasInterval(const DefaultOptions& options) {
+    return options.output_interval != 0 && !options.output.empty();
   }
 
   // Waits and writes profiles until the process ends.
@@ -70,16 +64,18 @@ class DumpTriggers {
     while (true) {
       const int64_t next = std::min(next_check_, next_profile_);
       const timespec until = {static_cast<time_t>(next / kSecond), static_cast<long>(next % kSecond)};
-      sem_clockwait(&wakes, CLOCK_MONOTONIC, &until);
-      try {
-        if (is_requested.exchange(false)) Dump("received the signal for a profile");
-        if (MonotonicNanos() >= next_check_) Check();
-        if (MonotonicNanos() >= next_profile_) WriteProfile();
-      } catch (const std::exception&) {
-        PrintMessage("hbmprof: no profile: the host has no memory to build it");
+      clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+      if (MonotonicNanos() >= next_check_) {
+        bool is_written = true;
+        if (!Completes([&] { is_written = Check(); })) {
+          PrintMessage("hbmprof: no profile: the host has no memory to build it");
+        }
+        next_check_ = MonotonicNanos() + (is_written ? kPauseAfterProfile : kCheckInterval);
       }
-      if (MonotonicNanos() >= next_check_) SetNextCheck();
-      if (MonotonicNanos() >= next_profile_) SetNextProfile();
+      if (MonotonicNanos() >= next_profile_) {
+        write_output_();
+        SetNextProfile();
+      }
     }
   }
 
@@ -89,24 +85,13 @@ class DumpTriggers {
     int64_t peak_at_dump = 0;  // growth is counted from this value
   };
 
-  void SetNextCheck() {
-    const bool is_on = options_.dump_in_use_percent != 0 || options_.dump_peak_growth != 0;
-    next_check_ = is_on ? MonotonicNanos() + options_.dump_interval * kSecond : kNever;
-  }
   void SetNextProfile() {
-    const bool is_on = options_.output_interval != 0;
-    next_profile_ = is_on ? MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond) : kNever;
+    if (!HasInterval(options_)) return;
+    next_profile_ = MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond);
   }
 
-  static void WriteProfile() {
-    const absl::Status status = WriteOutput();
-    if (!status.ok()) {
-      PrintMessage("hbmprof: no profile: ", std::string_view(status.message().data(), status.message().size()));
-    }
-  }
-
-  // Writes at most one profile.
-  void Check() {
+  // Writes at most one profile, and returns whether there was a reason for one.
+  bool Check() {
     std::string reason;
     Profiler& profiler = Profiler::Default();
     const std::vector<std::string> names = ProfilerAccess::ImplOf(profiler).names.devices.All();
@@ -117,6 +102,7 @@ class DumpTriggers {
       CheckGrowth(stats, names[i], &devices_[i], &reason);
     }
     if (!reason.empty()) Dump(reason);
+    return !reason.empty();
   }
 
   void CheckShare(const DeviceStats& stats, const std::string& name, OfDevice* device, std::string* reason) const {
@@ -143,65 +129,36 @@ class DumpTriggers {
   void Dump(const std::string& reason) {
     const ScopedMark mark(reason);
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
-    const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-    const absl::StatusOr<KeptProfiles::Files> kept =
-        bytes.ok() ? kept_.Write(*bytes, options_.dump_output, options_) : bytes.status();
-    if (!kept.ok()) {
-      const absl::string_view why = kept.status().message();
+    ProfilePlace place;
+    place.pattern = options_.dump_output;
+    place.kept = &kept_;
+    const absl::StatusOr<ProfileFiles> files = WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place);
+    if (!files.ok()) {
+      const absl::string_view why = files.status().message();
       return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
     }
     RememberProfile(snapshot);
-    PrintMessage("hbmprof: ", reason, ": ", kept->flight.empty() ? kept->path : kept->path + ", " + kept->flight);
+    PrintMessage("hbmprof: ", reason, ": ", files->flight.empty() ? files->path : files->path + ", " + files->flight);
   }
 
   const DefaultOptions options_;
+  void (*const write_output_)();
   OfDevice devices_[kMaxDevices];
   KeptProfiles kept_;
   int64_t next_check_ = kNever;    // of CLOCK_MONOTONIC
   int64_t next_profile_ = kNever;  // likewise
 };
 
-// Returns false if the program handles or ignores the signal.
-bool HandleSignal(int number) {
-  struct sigaction present = {};
-  if (sigaction(number, nullptr, &present) != 0 || present.sa_handler != SIG_DFL) return false;
-  struct sigaction action = {};
-  action.sa_handler = &RequestDump;
-  action.sa_flags = SA_RESTART | SA_ONSTACK;
-  return sigaction(number, &action, nullptr) == 0;
-}
-
 }  // namespace
 
-void StartDumpTriggers(const DefaultOptions& given) {
-  static std::atomic<bool> is_started{false};
-  DefaultOptions options = given;
-  if (options.output.empty() && options.output_interval != 0) {
-    PrintMessage("hbmprof: no profiles are written at intervals: also set the path of the profile at exit");
-    options.output_interval = 0;
-  }
-  const bool has_triggers =
-      options.dump_in_use_percent != 0 || options.dump_peak_growth != 0 || options.dump_signal != 0;
-  if (has_triggers && options.dump_output.empty()) {
-    PrintMessage("hbmprof: the profile triggers are off: set HBMPROF_DUMP_OUTPUT to the path of their profiles");
-    options.dump_in_use_percent = 0;
-    options.dump_peak_growth = 0;
-    options.dump_signal = 0;
-  }
-  const bool is_on = options.output_interval != 0 || options.dump_in_use_percent != 0 ||
-                     options.dump_peak_growth != 0 || options.dump_signal != 0;
-  if (!is_on || is_started.exchange(true)) return;
-  sem_init(&wakes, 0, 0);
-  auto triggers = std::make_unique<DumpTriggers>(options);
+void StartDumpTriggers(const DefaultOptions& options, void (*write_output)()) {
+  if (!DumpTriggers::HasTriggers(options) && !DumpTriggers::HasInterval(options)) return;
+  auto triggers = std::make_unique<DumpTriggers>(options, write_output);
   const auto run = [](void* argument) -> void* { static_cast<DumpTriggers*>(argument)->Run(); };
   if (!StartBackgroundThread(run, triggers.get())) {
     return PrintMessage("hbmprof: the profile triggers and intervals are off: no thread could be started");
   }
   triggers.release();
-  if (options.dump_signal != 0 && !HandleSignal(options.dump_signal)) {
-    PrintMessage("hbmprof: no profiles at signal ", std::to_string(options.dump_signal),
-                 ": the program handles or ignores it");
-  }
 }
 
 }  // namespace hbmprof::internal

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <utility>
 
 #include "hbmprof/hbmprof.h"
@@ -36,7 +35,7 @@ HttpAnswer HeapAnswer(const internal::HttpParameters& parameters) {
 }
 
 HttpAnswer MetricsAnswer(const internal::HttpParameters& parameters) {
-  std::optional<std::string_view> tags;
+  std::string_view tags;
   for (const auto& [name, value] : parameters) {
     if (name != "tags") return ErrorAnswer(400, "/metrics has the parameter tags, not '" + name + "'");
     tags = value;

@@ -51,11 +51,9 @@ std::string LiveStats(int64_t seconds) {
   return StatsJson(SnapshotOf(profiler, SnapshotParts::kDevices), state);
 }
 
-std::string LiveMetrics(std::optional<std::string_view> tags) {
+std::string LiveMetrics(std::string_view tags) {
   Profiler& profiler = Profiler::Default();
-  const std::vector<std::string> keys =
-      tags.has_value() ? MetricsTags(*tags) : Profiler::OptionsOfDefault().metrics_tags;
-  return PrometheusText(SnapshotOf(profiler, SnapshotParts::kSums), keys, profiler.enabled());
+  return PrometheusText(SnapshotOf(profiler, SnapshotParts::kSums), MetricsTags(tags), profiler.enabled());
 }
 
 void ResetPeaks() {

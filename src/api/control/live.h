@@ -5,7 +5,6 @@
 #define HBMPROF_SRC_API_CONTROL_LIVE_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +22,9 @@ std::string ProcessName();
 // Throws std::bad_alloc.
 std::string LiveStats(int64_t seconds);
 
-// Returns PrometheusText (src/export/metrics.h) of a new snapshot. `tags`: keys, as in "phase,model"; no value:
-// DefaultOptions::metrics_tags. Throws std::bad_alloc.
-std::string LiveMetrics(std::optional<std::string_view> tags);
+// Returns PrometheusText (src/export/metrics.h) of a new snapshot. `tags`: keys, as in "phase,model". Throws
+// std::bad_alloc.
+std::string LiveMetrics(std::string_view tags);
 
 // Begins a new peak of every device.
 void ResetPeaks();

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <link.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,9 +10,7 @@
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <type_traits>
 
 #include "src/api/output/exit_writer.h"
@@ -33,8 +30,6 @@ struct Real {
   int (*execve)(const char*, char* const*, char* const*) = nullptr;
   int (*execvp)(const char*, char* const*) = nullptr;
   int (*execvpe)(const char*, char* const*, char* const*) = nullptr;
-  int (*execveat)(int, const char*, char* const*, char* const*, int) = nullptr;
-  int (*fexecve)(int, char* const*, char* const*) = nullptr;
 };
 Real real;
 
@@ -43,24 +38,8 @@ bool IsExecutable(const char* path) {
   return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
 }
 
-// Returns whether a directory of the variable PATH has the executable file `name`.
-bool IsExecutableInPath(std::string_view name) {
-  const char* const variable = std::getenv("PATH");
-  std::string_view rest = variable == nullptr ? "/bin:/usr/bin" : variable;
-  char path[PATH_MAX];
-  while (true) {
-    const std::string_view directory = rest.substr(0, rest.find(':'));
-    if (directory.size() + name.size() + 2 <= sizeof(path)) {
-      size_t size = directory.copy(path, directory.size());
-      if (size != 0) path[size++] = '/';
-      size += name.copy(path + size, name.size());
-      path[size] = '\0';
-      if (IsExecutable(path)) return true;
-    }
-    if (directory.size() == rest.size()) return false;
-    rest.remove_prefix(directory.size() + 1);
-  }
-}
+// `file` is a path, or a name that is searched for in PATH.
+bool MayBeExecutable(const char* file) { return std::strchr(file, '/') == nullptr || IsExecutable(file); }
 
 // Writes the profile if `can_succeed`; then calls the C library's exec function.
 template <typename... Arguments>
@@ -124,25 +103,11 @@ int hbmprof_internal_execv(const char* path, char* const* arguments) {
 }
 
 int hbmprof_internal_execvp(const char* file, char* const* arguments) {
-  const bool is_path = std::strchr(file, '/') != nullptr;
-  return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvp, file, arguments);
+  return Exec(MayBeExecutable(file), &Real::execvp, file, arguments);
 }
 
 int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* const* environment) {
-  const bool is_path = std::strchr(file, '/') != nullptr;
-  return Exec(is_path ? IsExecutable(file) : IsExecutableInPath(file), &Real::execvpe, file, arguments, environment);
-}
-
-int hbmprof_internal_execveat(int directory, const char* path, char* const* arguments, char* const* environment,
-                              int flags) {
-  const bool is_file = path != nullptr && (*path == '\0' || faccessat(directory, path, X_OK, 0) == 0);
-  return Exec(is_file, &Real::execveat, directory, path, arguments, environment, flags);
-}
-
-int hbmprof_internal_fexecve(int file, char* const* arguments, char* const* environment) {
-  struct stat info;
-  const bool is_executable = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0111) != 0;
-  return Exec(is_executable, &Real::fexecve, file, arguments, environment);
+  return Exec(MayBeExecutable(file), &Real::execvpe, file, arguments, environment);
 }
 
 int hbmprof_internal_execl(const char* path, const char* first, ...) {
@@ -192,12 +157,10 @@ const Replacement kReplacements[] = {
     {"execve", reinterpret_cast<void*>(&hbmprof_internal_execve)},
     {"execvp", reinterpret_cast<void*>(&hbmprof_internal_execvp)},
     {"execvpe", reinterpret_cast<void*>(&hbmprof_internal_execvpe)},
-    {"execveat", reinterpret_cast<void*>(&hbmprof_internal_execveat)},
-    {"fexecve", reinterpret_cast<void*>(&hbmprof_internal_fexecve)},
 };
 
 void* ReplacementOf(const char* name) {
-  if (std::strchr("_efkr", name[0]) == nullptr) return nullptr;  // most names
+  if (std::strchr("_ekr", name[0]) == nullptr) return nullptr;  // most names
   for (const Replacement& replacement : kReplacements) {
     if (std::strcmp(name, replacement.name) == 0) return replacement.function;
   }
@@ -243,8 +206,6 @@ void FindRealEndCalls() {
   set(real.execve, "execve");
   set(real.execvp, "execvp");
   set(real.execvpe, "execvpe");
-  set(real.execveat, "execveat");
-  set(real.fexecve, "fexecve");
 }
 
 void ReplaceEndCalls() {

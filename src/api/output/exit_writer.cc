@@ -15,7 +15,8 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "src/api/public/enough_stack.h"
+#include "hbmprof/profiler.h"
+#include "src/api/output/enough_stack.h"
 #include "src/base/background_thread.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
@@ -36,20 +37,18 @@ constexpr long kDelayStep = 200'000;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 // The requests to write a profile in a process that may continue.
-struct Writes {
-  std::atomic<uint64_t> requested{0};  // their number
-  std::atomic<uint64_t> completed{0};  // the number of those that are completed
-};
+enum Write : int { kBeforeExec = 1, kAtIgnoredSignal = 2 };
+std::atomic<int> wanted_writes{0};          // bits: what the requests ask for
+std::atomic<uint64_t> requested_writes{0};  // their number
+std::atomic<uint64_t> completed_writes{0};  // the number of those that are completed
 
-ExitWriterOptions writer;                // set before `is_registered`
+std::atomic<const EndFunctions*> end_functions{nullptr};
 std::atomic<bool> is_registered{false};  // the exit handler
 std::atomic<pid_t> thread_process{0};    // the process that has the thread
 sem_t requested;                         // posted for each request
 std::atomic<uint32_t> completed{0};      // a futex: the number of completed requests
-Writes before_exec;
-Writes at_ignored_signal;
-std::atomic<int> delayed_signal{0};   // a signal that the thread sends to the process again; 0: none
-std::atomic<int64_t> first_delay{0};  // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
+std::atomic<int> delayed_signal{0};      // a signal that the thread sends to the process again; 0: none
+std::atomic<int64_t> first_delay{0};     // when a signal was first delayed: nanoseconds of CLOCK_MONOTONIC; 0: never
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 // The end of this process. A forked child has an end of its own.
@@ -58,6 +57,7 @@ std::atomic<int64_t> end_deadline{0};  // the time until which the threads that 
 std::atomic<void*> context_at_exit{nullptr};  // of the first thread in exit
 std::atomic<pid_t> ended_process{0};          // the process in which write_at_end has returned
 
+bool HasThread() { return thread_process.load() == getpid(); }
 bool IsEnding() { return ending.load() / 2 == getpid(); }
 
 // Returns whether write_at_end has returned, or has taken too long.
@@ -70,18 +70,20 @@ void Complete() {
 
 void* WriteAtEnd(void*) {
   const bool is_exit = ending.load() % 2 != 0;
-  writer.write_at_end({is_exit, is_exit ? context_at_exit.load() : nullptr});
+  end_functions.load()->write_at_end({is_exit, is_exit ? context_at_exit.load() : nullptr});
   ended_process.store(getpid());
   Complete();
   return nullptr;
 }
 
 // Completes the requests that were made before this call. The profile at the end must remain the last one.
-void Serve(Writes& writes, void (*write)()) {
-  const uint64_t number = writes.requested.load();
-  if (number == writes.completed.load()) return;
-  if (!IsEnded()) write();
-  writes.completed.store(number);
+void ServeWrites() {
+  const uint64_t number = requested_writes.load();
+  if (number == completed_writes.load()) return;
+  const int wanted = wanted_writes.exchange(0);
+  if ((wanted & kAtIgnoredSignal) != 0 && !IsEnded()) end_functions.load()->write_and_continue();
+  if ((wanted & kBeforeExec) != 0 && !IsEnded()) end_functions.load()->write_before_exec();
+  completed_writes.store(number);
   Complete();
 }
 
@@ -89,8 +91,7 @@ void* WaitAndWrite(void*) {
   while (true) {
     while (sem_wait(&requested) != 0) continue;
     if (IsEnding() && ended_process.load() != getpid()) WriteAtEnd(nullptr);
-    Serve(at_ignored_signal, writer.write_and_continue);
-    Serve(before_exec, writer.write_before_exec);
+    ServeWrites();
     if (const int number = delayed_signal.exchange(0); number != 0) {
       const timespec step = {0, kDelayStep};
       nanosleep(&step, nullptr);
@@ -112,10 +113,11 @@ void WaitUntil(int64_t deadline, const IsDone& is_done) {
 }
 
 // Requests a write, and waits until it is completed, until the profile at the end is written, or for five seconds.
-void RequestWrite(Writes& writes) {
-  const uint64_t number = writes.requested.fetch_add(1) + 1;
+void RequestWrite(Write write) {
+  wanted_writes.fetch_or(write);
+  const uint64_t number = requested_writes.fetch_add(1) + 1;
   sem_post(&requested);
-  WaitUntil(MonotonicNanos() + kMaxWait, [&] { return writes.completed.load() >= number || IsEnded(); });
+  WaitUntil(MonotonicNanos() + kMaxWait, [&] { return completed_writes.load() >= number || IsEnded(); });
 }
 
 // Returns whether this call is the first one of this process. Async-signal-safe.
@@ -142,9 +144,9 @@ void EndByExit() {
     sleep(1);
     return;
   }
-  if (thread_process.load() == getpid()) {
+  if (HasThread()) {
     sem_post(&requested);
-  } else if (!writer.starts_thread_at_exit || !StartBackgroundThread(&WriteAtEnd, nullptr)) {
+  } else if (!StartBackgroundThread(&WriteAtEnd, nullptr)) {
     if (WithEnoughStack([] { WriteAtEnd(nullptr); })) return;
     PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
     ended_process.store(getpid());
@@ -187,12 +189,12 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   // While this function waits for the exit writer, the thread keeps its locks. abort() does not return to the thread;
   // it sends the signal with tgkill.
   const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
-  const bool has_writer = thread_process.load() == getpid() && !IsEnded();
+  const bool has_writer = HasThread() && !IsEnded();
   if (can_return && has_writer && MayHoldLock() && Delay(number)) return;
   if (can_return && getpid() == kFirstProcess) {
     // Without this handler, the kernel would ignore the signal.
     first_delay.store(0);
-    if (has_writer) RequestWrite(at_ignored_signal);
+    if (has_writer) RequestWrite(kAtIgnoredSignal);
     return;
   }
   WriteByExitWriter();
@@ -227,8 +229,7 @@ void StartInChild() {
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer ends a forked child that starts a thread
   if (IsOff()) return;
   const KeptErrno kept_errno;
-  before_exec.completed.store(before_exec.requested.load());
-  at_ignored_signal.completed.store(at_ignored_signal.requested.load());
+  completed_writes.store(requested_writes.load());
   delayed_signal.store(0);
   first_delay.store(0);
   StartThread();
@@ -237,33 +238,33 @@ void StartInChild() {
 
 }  // namespace
 
-void WriteAtExit(const ExitWriterOptions& options) {
-  static std::atomic<bool> is_called{false};
-  if (is_called.exchange(true)) return;
-  writer = options;
-  std::atexit(&EndByExit);
-  is_registered.store(true);
+void SetEndFunctions(const EndFunctions& functions) { end_functions.store(&functions); }
+
+void WriteAtExit() {
+  if (!is_registered.exchange(true)) std::atexit(&EndByExit);
 }
 
 void WriteBeforeOlderExitHandlers() {
   if (is_registered.load()) std::atexit(&EndByExit);
 }
 
-bool StartExitWriter() {
+void WriteAtEveryEnd() {
+  if (IsOff()) return;
+  WriteAtExit();
   static std::atomic<bool> is_started{false};
-  if (is_started.exchange(true)) return true;
-  if (!StartThread()) return false;
+  if (!Profiler::OptionsOfDefault().output_on_signals || is_started.exchange(true)) return;
+  if (!StartThread()) {
+    return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
+  }
   // Not when this library is loaded: a new thread needs malloc, whose own handler must run first.
   pthread_atfork(nullptr, nullptr, &StartInChild);
   at_quick_exit(&WriteByExitWriter);
   for (const int number : kSignals) Handle(number);
-  return true;
+  end_functions.load()->thread_starts();
 }
 
-bool HasExitWriter() { return thread_process.load() == getpid(); }
-
 void WriteByExitWriter() {
-  if (!HasExitWriter()) return;
+  if (!HasThread()) return;
   const KeptErrno kept_errno;
   BeginEnd(/*is_exit=*/false);
   sem_post(&requested);
@@ -271,15 +272,15 @@ void WriteByExitWriter() {
 }
 
 void HandleOwnSignal(int number) {
-  if (!HasExitWriter() || IsEnded()) return;
+  if (!HasThread() || IsEnded()) return;
   const KeptErrno kept_errno;
   if (std::find(std::begin(kSignals), std::end(kSignals), number) != std::end(kSignals)) Handle(number);
 }
 
 void WriteBeforeExec() {
-  if (!HasExitWriter()) return;
+  if (!HasThread()) return;
   const KeptErrno kept_errno;
-  RequestWrite(before_exec);
+  RequestWrite(kBeforeExec);
 }
 
 }  // namespace hbmprof::internal

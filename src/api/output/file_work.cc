@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "src/api/public/default_profiler.h"
+#include "src/api/output/exit_writer.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/lazy.h"
@@ -130,7 +130,7 @@ absl::Status DoFileWork(std::function<void()> work, int64_t most_wait) {
     MutexLock hold(own.mutex);
     own.is_late = !own.jobs.empty();
   }
-  static_cast<void>(Completes([] { EndFilesWithProcess(); }));
+  static_cast<void>(Completes([] { WriteAtEveryEnd(); }));
   return absl::DeadlineExceededError("the disk has not answered yet");
 }
 

@@ -15,10 +15,11 @@
 
 namespace hbmprof::internal {
 
-// Writes `bytes` to the file that `pattern` (output_path.h) names. With "%n" it makes a new file, with the next number
-// for which there is none; otherwise an existing file is replaced. `mode` is the permissions of a new file. Sets
-// `path`, if not null, to the name of the file. Any thread may call it. Errors: those of WriteFileAtomically.
-absl::Status WriteToPattern(std::string_view pattern, mode_t mode, std::string_view bytes, std::string* path = nullptr);
+// Writes `bytes` to the file that `pattern` (output_path.h) names, and sets `*path` to its name. If the pattern has
+// "%n" or `must_be_new` is true, it makes a new file; otherwise an existing file is replaced. `mode` is the permissions
+// of a new file. Any thread may call it. Errors: those of WriteFileAtomically.
+absl::Status WriteToPattern(std::string_view pattern, mode_t mode, bool must_be_new, std::string_view bytes,
+                            std::string* path);
 
 // The output file of one process, which may be written several times. A file is replaced only if this process wrote it,
 // or if the pattern has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise a number
@@ -33,40 +34,22 @@ class OutputFile {
 
   pid_t process() const { return process_; }
 
-  // Creates the file, empty, and keeps it open for WriteLast. Errors: those of WriteFileAtomically.
-  absl::Status OpenEarly();
-  bool is_early() const { return early_.get() >= 0; }
-
-  // Writes the file. Does nothing after WriteLast, because the profile is older than that one. Errors: those of
-  // WriteFileAtomically.
-  absl::Status Write(std::string_view bytes);
-  // Like Write, but into the file that OpenEarly created, if it did. It can write that file only once; a later call
-  // then does nothing.
-  absl::Status WriteLast(std::string_view bytes);
-
-  // Returns the path of the file that was written last; "" if there is none.
-  std::string path() ABSL_LOCKS_EXCLUDED(mutex_) {
-    FileMutexLock hold(mutex_);
-    return own_path_;
-  }
-
-  // Returns a sentence that says what to do about an error; "" if nothing is known.
-  const char* Advice(const absl::Status& status) const;
+  // Writes the file, and sets `*path` to its name. After a call with `is_last`, another call without it writes nothing,
+  // because its profile is older. Errors: those of WriteFileAtomically.
+  absl::Status Write(std::string_view bytes, bool is_last, std::string* path);
 
  private:
   OutputFile(const OutputFile& parent, pid_t process);
 
-  absl::Status WriteFile(std::string_view bytes, FileDescriptor* keep_open) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteFile(std::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const OutputPattern pattern_;
   const mode_t mode_;
   const pid_t process_;
   const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
-  const bool was_writable_;      // whether the directory was writable at the start
-  FileDescriptor early_;         // set before other threads have this object
   FileMutex mutex_;
-  bool has_last_ ABSL_GUARDED_BY(mutex_) = false;  // WriteLast has written the file
-  std::string own_path_ ABSL_GUARDED_BY(mutex_);   // the file that was written last
+  bool has_last_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string own_path_ ABSL_GUARDED_BY(mutex_);  // the file that was written last
   FileIdentity own_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,6 @@
 #include "src/api/output/output_path.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,6 +24,13 @@ void Parse(std::string_view pattern, const Text& text, const Field& field) {
   }
 }
 
+// Returns the length of the ending ".pb.gz"; 0 if the path has none.
+size_t EndingBytes(std::string_view path) {
+  constexpr std::string_view kEnding = ".pb.gz";
+  const bool has_ending = path.size() > kEnding.size() && path.substr(path.size() - kEnding.size()) == kEnding;
+  return has_ending ? kEnding.size() : 0;
+}
+
 }  // namespace
 
 OutputPattern::OutputPattern(std::string_view pattern) : pattern_(pattern) {
@@ -43,11 +51,32 @@ int NextOutputNumber() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::string WithNumber(std::string_view path, int number) {
-  constexpr std::string_view kSuffix = ".pb.gz";
-  const bool has_suffix = path.size() > kSuffix.size() && path.substr(path.size() - kSuffix.size()) == kSuffix;
-  if (has_suffix) path.remove_suffix(kSuffix.size());
-  return std::string(path).append(".").append(std::to_string(number)).append(has_suffix ? kSuffix : "");
+std::string BeforeEnding(std::string_view path, std::string_view text) {
+  const std::string_view stem = path.substr(0, path.size() - EndingBytes(path));
+  return std::string(stem).append(text).append(path.substr(stem.size()));
+}
+
+std::string RecordingBeside(std::string_view profile) {
+  return std::string(profile.substr(0, profile.size() - EndingBytes(profile))).append(".hbmrec");
+}
+
+absl::Status WithFreeName(const OutputPattern& pattern, bool must_be_new,
+                          const std::function<absl::Status(const std::string& path, int attempt)>& use) {
+  constexpr int kMostNames = 1 << 20;
+  absl::Status status;
+  for (int i = 0; i < kMostNames; ++i) {
+    std::string path = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
+    if (i > 0 && !pattern.has_number()) path = BeforeEnding(path, "." + std::to_string(i));
+    status = use(path, i);
+    if (!must_be_new || !absl::IsAlreadyExists(status)) break;
+  }
+  return status;
+}
+
+absl::Status CheckIsNew(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return absl::OkStatus();
+  return absl::AlreadyExistsError(path + " exists already");
 }
 
 }  // namespace hbmprof::internal

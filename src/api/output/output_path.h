@@ -1,9 +1,12 @@
-// Patterns for the paths of profiles.
+// Patterns for the paths of files.
 #ifndef HBMPROF_SRC_API_OUTPUT_OUTPUT_PATH_H_
 #define HBMPROF_SRC_API_OUTPUT_OUTPUT_PATH_H_
 
+#include <functional>
 #include <string>
 #include <string_view>
+
+#include "absl/status/status.h"
 
 namespace hbmprof::internal {
 
@@ -28,8 +31,20 @@ class OutputPattern {
 // Returns 0, 1, 2, ...: the next number at each call in the process. Any thread may call it.
 int NextOutputNumber();
 
-// Puts a number before ".pb.gz", or at the end of a path without that ending: "/d/a.pb.gz" and 2 give "/d/a.2.pb.gz".
-std::string WithNumber(std::string_view path, int number);
+// Puts a text before ".pb.gz", or at the end of a path without that ending: "/d/a.pb.gz" and ".2" give "/d/a.2.pb.gz".
+std::string BeforeEnding(std::string_view path, std::string_view text);
+
+// Returns the path of the recording beside a profile: "/d/a.hbmrec" for "/d/a.pb.gz".
+std::string RecordingBeside(std::string_view profile);
+
+// Calls use(path, attempt) with the path of `pattern`, and returns its result. If `must_be_new` is true and use()
+// returns kAlreadyExists, calls it again with the next path, up to a million times: with the next number for "%n", or
+// with ".1", ".2", ... before the ending.
+absl::Status WithFreeName(const OutputPattern& pattern, bool must_be_new,
+                          const std::function<absl::Status(const std::string& path, int attempt)>& use);
+
+// Returns kAlreadyExists if there is a file, a directory or a link of this name, else OK.
+absl::Status CheckIsNew(const std::string& path);
 
 }  // namespace hbmprof::internal
 

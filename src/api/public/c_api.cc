@@ -22,7 +22,7 @@
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
-#include "src/api/output/out_of_memory.h"
+#include "src/api/profiles/out_of_memory.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
@@ -157,25 +157,15 @@ hbmprof_options FromEnvironment() {
   const hbmprof::DefaultOptions options = hbmprof::OptionsFromEnvironment(&problems);
   hbmprof::internal::PrintOptionProblems(problems);
   hbmprof_options all = {};
-  all.enabled = options.enabled ? 1 : 0;
-  all.max_stack_depth = options.max_stack_depth;
+#define SWITCH(variable, field) all.field = options.field ? 1 : 0;
+#define TEXT(variable, field) all.field = CopyForProcess(options.field, variable);
+#define NUMBER(variable, field, least, most) all.field = options.field;
+#define NUMBER_OR_0 NUMBER
+#define PAIR(variable, field, least, most, unit, second, second_least, second_most) \
+  all.field = options.field;                                                        \
+  all.second = options.second;
+#include "src/api/public/options.inc"
   all.unwinder = static_cast<int>(options.unwinder);
-  all.output_early = options.output_early ? 1 : 0;
-  all.max_live_buffers = options.max_live_buffers;
-  all.max_sites = options.max_sites;
-  all.max_host_bytes = options.max_host_bytes;
-  all.output = CopyForProcess(options.output, "HBMPROF_OUTPUT");
-  all.oom_output = CopyForProcess(options.oom_output, "HBMPROF_OOM_OUTPUT");
-  all.output_mode = options.output_mode;
-  all.output_on_signals = options.output_on_signals ? 1 : 0;
-  all.oom_report = options.oom_report ? 1 : 0;
-  all.socket_dir = CopyForProcess(options.socket_dir, "HBMPROF_SOCKET_DIR");
-  all.python = options.python ? 1 : 0;
-  all.record = CopyForProcess(options.record, "HBMPROF_RECORD");
-  all.record_max_bytes = options.record_max_bytes;
-  all.flight_events = options.flight_events;
-  all.flight_seconds = options.flight_seconds;
-  all.log = CopyForProcess(options.log, "HBMPROF_LOG");
   return all;
 }
 
@@ -271,25 +261,15 @@ int hbmprof_init(const hbmprof_options* options) try {
   // The options that the struct does not have are those of the environment. FromEnvironment has printed the problems.
   std::vector<std::string> problems;
   hbmprof::DefaultOptions chosen = hbmprof::OptionsFromEnvironment(&problems);
-  chosen.enabled = all.enabled != 0;
-  chosen.max_stack_depth = all.max_stack_depth;
+#define SWITCH(variable, field) chosen.field = all.field != 0;
+#define TEXT(variable, field) chosen.field = all.field != nullptr ? all.field : "";
+#define NUMBER(variable, field, least, most) chosen.field = all.field;
+#define NUMBER_OR_0 NUMBER
+#define PAIR(variable, field, least, most, unit, second, second_least, second_most) \
+  chosen.field = all.field;                                                         \
+  chosen.second = all.second;
+#include "src/api/public/options.inc"
   chosen.unwinder = hbmprof::Unwinder(all.unwinder);
-  chosen.python = all.python != 0;
-  chosen.max_live_buffers = all.max_live_buffers;
-  chosen.max_sites = all.max_sites;
-  chosen.max_host_bytes = all.max_host_bytes;
-  chosen.output = all.output != nullptr ? all.output : "";
-  chosen.output_early = all.output_early != 0;
-  chosen.output_mode = all.output_mode;
-  chosen.output_on_signals = all.output_on_signals != 0;
-  chosen.oom_report = all.oom_report != 0;
-  chosen.socket_dir = all.socket_dir != nullptr ? all.socket_dir : "";
-  chosen.oom_output = all.oom_output != nullptr ? all.oom_output : "";
-  chosen.record = all.record != nullptr ? all.record : "";
-  chosen.record_max_bytes = all.record_max_bytes;
-  chosen.flight_events = all.flight_events;
-  chosen.flight_seconds = all.flight_seconds;
-  chosen.log = all.log != nullptr ? all.log : "";
   const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
   return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
 } catch (const std::bad_alloc&) {
@@ -473,7 +453,7 @@ static int GetStats(const char* function, int device, int space, hbmprof_stats* 
   if (space < 0 || space >= hbmprof::kMemorySpaceCount) {
     return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
   }
-  if (hbmprof::internal::IsOff()) return Fail(hbmprof::internal::OffStatus());
+  if (hbmprof::internal::IsOff()) return Fail(absl::FailedPreconditionError(hbmprof::internal::kOffText));
   const hbmprof::DeviceStats of_device =
       hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
   const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
@@ -501,7 +481,7 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
   if (!HasBytes(stats, HBMPROF_END_OF(hbmprof_tracker_stats, foreign_frees))) {
     return InvalidArgument(__func__, "stats is null or its struct_size is not set");
   }
-  if (hbmprof::internal::IsOff()) return Fail(hbmprof::internal::OffStatus());
+  if (hbmprof::internal::IsOff()) return Fail(absl::FailedPreconditionError(hbmprof::internal::kOffText));
   const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
   hbmprof_tracker_stats all = {};
   all.foreign_frees = of_tracker.foreign_frees;

@@ -18,15 +18,18 @@
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
+#include "src/api/control/capture_range.h"
 #include "src/api/control/control_server.h"
 #include "src/api/control/dump_triggers.h"
 #include "src/api/output/end_calls.h"
+#include "src/api/output/enough_stack.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/output/file_work.h"
-#include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_file.h"
-#include "src/api/public/enough_stack.h"
-#include "src/api/recording/capture_range.h"
+#include "src/api/profiles/out_of_memory.h"
+#include "src/api/profiles/profile_writer.h"
+#include "src/api/public/options.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
@@ -47,26 +50,18 @@ namespace {
 using internal::OutputFile;
 using internal::PrintMessage;
 
-// The options of a process's own profiler.
-struct ProcessOptions : DefaultOptions {
-  ProcessOptions() = default;
-  explicit ProcessOptions(DefaultOptions options) : DefaultOptions(std::move(options)) {}
-  std::string capture_output;  // the pattern for the files of capture ranges; "": no ranges are captured
-};
-
 // The process's own profiler and the options that it was made with. Never destroyed.
 struct DefaultProfiler {
-  explicit DefaultProfiler(const ProcessOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
-  DefaultProfiler(const internal::InjectedProfiler& injected, const ProcessOptions& with)
+  explicit DefaultProfiler(const DefaultOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
+  DefaultProfiler(const internal::InjectedProfiler& injected, const DefaultOptions& with)
       : profiler(internal::ProfilerAccess::Joined(injected, with.enabled)), options(with) {}
 
   Profiler profiler;
-  const ProcessOptions options;
+  const DefaultOptions options;
 };
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
-std::atomic<OutputFile*> output_file{nullptr};        // never destroyed, because late exit handlers use it
-std::atomic<const char*> output_variable{nullptr};    // null: HBMPROF_OUTPUT
-std::atomic<const char*> interval_variable{nullptr};  // null: HBMPROF_OUTPUT_INTERVAL
+std::atomic<OutputFile*> output_file{nullptr};      // never destroyed, because late exit handlers use it
+std::atomic<const char*> output_variable{nullptr};  // null: HBMPROF_OUTPUT
 
 struct OfProcess {
   pid_t process;
@@ -93,22 +88,37 @@ OutputFile* Output() {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
+// Writes a profile to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the start.
+absl::Status WriteOutput(const Snapshot& snapshot, bool is_last, bool has_flight) {
+  internal::ProfilePlace place;
+  place.file = Output();
+  place.is_last = is_last;
+  place.has_flight = has_flight;
+  if (place.file == nullptr) return absl::OkStatus();
+  return internal::WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place).status();
+}
+
 void WriteLastProfile(const internal::ProcessEnd& end) try {
   const OutputFile* const inherited = output_file.load(std::memory_order_acquire);
-  const bool is_child = inherited != nullptr && inherited->process() != getpid();
-  OutputFile* const file = Output();
-  if (file == nullptr) return;
+  if (inherited == nullptr) return;
+  const bool is_child = inherited->process() != getpid();
   // A process that has recorded nothing, such as most forked children, writes no profile.
   if ((is_child || !end.is_exit) && internal::ExitSnapshot().samples.empty()) return;
-  // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
-  // profile then has no names.
-  const absl::StatusOr<std::string> bytes =
-      SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
-  const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
-  if (!status.ok()) return PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
-  if (!file->is_early()) internal::SaveFlightBeside(file->path());
+  const absl::Status status = WriteOutput(internal::ExitSnapshot(), /*is_last=*/true, /*has_flight=*/true);
+  if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
+}
+
+// Writes a profile that a later one replaces. Does nothing if nothing was recorded, except at an interval.
+void WriteOutputNow(bool is_at_interval) try {
+  Profiler& profiler = Profiler::Default();
+  if (internal::IsOff() || (!is_at_interval && !internal::HasRecorded(profiler))) return;
+  const internal::ScopedMark mark(Profiler::OptionsOfDefault().output);
+  const absl::Status status = WriteOutput(profiler.TakeSnapshot(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
+  if (!status.ok()) PrintMessage("hbmprof: no profile: ", Text(status));
+} catch (const std::bad_alloc&) {
+  PrintMessage("hbmprof: no profile: the host has no memory to build it");
 }
 
 // Returns the default path of the profiles of failed allocations and of triggers: the file `name` in the directory of
@@ -118,14 +128,12 @@ std::string BesideOutput(const std::string& output, const char* name) {
   return (slash == std::string::npos ? "" : output.substr(0, slash + 1)) + name;
 }
 
-// Writes a profile that a later one replaces.
-void WriteProfileNow() try {
-  if (!internal::HasRecorded(Profiler::Default())) return;
-  const absl::Status status = internal::WriteOutput();
-  if (!status.ok()) return PrintMessage("hbmprof: no profile: ", Text(status));
-  if (OutputFile* const file = Output(); file != nullptr) internal::SaveFlightBeside(file->path());
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile: the host has no memory to build it");
+// --- The end of the process ---
+
+void EndOtherFiles() {
+  internal::EndCaptureRangeAtExit();
+  internal::FinishFileWork();
+  internal::StopRecordingAtExit();
 }
 
 // The profile comes first, because the process waits for five seconds at most, and StopRecordingAtExit can take ten on
@@ -134,60 +142,31 @@ void EndProcess(const internal::ProcessEnd& end) {
   internal::RemoveControlSocket();
   const internal::ProbeLimit limit(end.context);
   WriteLastProfile(end);
-  internal::EndCaptureRangeAtExit();
-  internal::FinishFileWork();
-  internal::StopRecordingAtExit();
+  EndOtherFiles();
 }
 
 // Called when a signal comes that the kernel ignores by default, so that the process continues.
-void WriteAndContinue() try {
+void WriteAndContinue() {
   const internal::ProbeLimit limit;
   internal::EndCaptureRange(0);
-  // WriteLastProfile would keep a snapshot without samples for the end of the process.
-  if (!internal::HasRecorded(Profiler::Default())) return;
-  // A file that was opened early can be written once only, and SIGKILL may end the process next.
-  OutputFile* const file = Output();
-  file != nullptr && file->is_early() ? WriteLastProfile({}) : WriteProfileNow();
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile: the host has no memory to build it");
+  WriteOutputNow(/*is_at_interval=*/false);
 }
 
 // Called before exec replaces the program.
 void BeforeExec() {
   const internal::ProbeLimit limit;
-  WriteProfileNow();
-  internal::EndCaptureRangeAtExit();
-  internal::FinishFileWork();
-  internal::StopRecordingAtExit();
+  WriteOutputNow(/*is_at_interval=*/false);
+  EndOtherFiles();
 }
 
-void EndWithProcess(const DefaultOptions& options) {
-  internal::WriteAtExit({&EndProcess, &BeforeExec, &WriteAndContinue, !options.output_early});
+// The injected library exports the replacements.
+void ExitWriterStarts() {
+  if (output_variable == nullptr) internal::ReplaceEndCalls();
 }
 
-void StartOutput(const DefaultOptions& options) try {
-  auto file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
-  if (options.output_early) {
-    const absl::Status status = file->OpenEarly();
-    if (!status.ok()) PrintMessage("hbmprof: ", Text(status), "; hbmprof tries again at exit");
-  }
-  output_file.store(file.release(), std::memory_order_release);
-  EndWithProcess(options);
-} catch (const std::bad_alloc&) {
-  PrintMessage("hbmprof: no profile will be written at exit: the host has no memory");
-}
+constexpr internal::EndFunctions kEndFunctions = {&EndProcess, &BeforeExec, &WriteAndContinue, &ExitWriterStarts};
 
-// Does nothing if options.output_on_signals is false.
-void StartExitWriterIfWanted(const DefaultOptions& options) {
-  if (!options.output_on_signals) return;
-  EndWithProcess(options);
-  // The injected library exports the replacements.
-  const bool is_injected = output_variable != nullptr;
-  if (!internal::StartExitWriter()) {
-    return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
-  }
-  if (!is_injected) internal::ReplaceEndCalls();
-}
+// --- The start ---
 
 // Starts the recording and the control channel.
 void StartFiles(const DefaultOptions& options) try {
@@ -201,8 +180,8 @@ void StartFiles(const DefaultOptions& options) try {
 
 // May change errno.
 void StartThreadsNow(const DefaultOptions& options) try {
-  if (!options.output.empty()) StartExitWriterIfWanted(options);
-  internal::StartDumpTriggers(options);
+  if (!options.output.empty()) internal::WriteAtEveryEnd();
+  internal::StartDumpTriggers(options, [] { WriteOutputNow(/*is_at_interval=*/true); });
   const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
   if (options.record.empty() && !has_flight && options.socket_dir.empty()) return;
   const absl::Status status = internal::DoFileWork([options] { StartFiles(options); }, internal::kMostWaitForStart);
@@ -214,10 +193,16 @@ void StartThreadsNow(const DefaultOptions& options) try {
 }
 
 // Makes the process's own profiler. Returns false if another thread has made it meanwhile. The calling thread must be
-// inside the tracker (ReentryGuard). Takes no lock.
-// Throws std::bad_alloc.
-bool Make(const ProcessOptions& options) {
+// inside the tracker (ReentryGuard). Takes no lock. `capture_output`: the pattern for the files of capture ranges; "":
+// no ranges are captured. Throws std::bad_alloc.
+bool Make(DefaultOptions options, const std::string& capture_output = "") {
   internal::RunEnvironment();  // opens files, which a sandbox can forbid later
+  internal::SetEndFunctions(kEndFunctions);
+  if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
+  std::unique_ptr<OutputFile> file;
+  if (options.enabled && !options.output.empty()) {
+    file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
+  }
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
     if (injected->start() == 0) throw std::bad_alloc();
@@ -225,11 +210,15 @@ bool Make(const ProcessOptions& options) {
   } else {
     made = std::make_unique<DefaultProfiler>(options);
   }
+  if (options.enabled) internal::SetCaptureOutput(capture_output);
   DefaultProfiler* none = nullptr;
   if (!default_profiler.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel)) return false;
   const DefaultProfiler& own = *made.release();
   if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
-  if (!own.options.output.empty() && own.options.enabled) StartOutput(own.options);
+  if (file != nullptr) {
+    output_file.store(file.release(), std::memory_order_release);
+    internal::WriteAtExit();
+  }
   // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->start();
   const bool is_injected = output_variable != nullptr;
@@ -244,12 +233,11 @@ DefaultProfiler* MakeFromEnvironment() {
   const internal::ReentryGuard guard;
   if (!guard.entered()) return nullptr;
   std::vector<std::string> problems;
-  ProcessOptions options(OptionsFromEnvironment(&problems));
+  DefaultOptions options = OptionsFromEnvironment(&problems);
+  std::string capture_output;
   if (output_variable != nullptr) {
     const char* output = internal::OptionText(output_variable.load());
     options.output = output == nullptr ? "" : output;
-    options.output_interval = 0;
-    internal::ReadOutputInterval(interval_variable.load(), &problems, &options.output_interval);
     const char* on_signals = internal::OptionText("HBMPROF_OUTPUT_ON_SIGNALS");
     options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
     const char* oom_output = internal::OptionText("HBMPROF_OOM_OUTPUT");
@@ -257,7 +245,6 @@ DefaultProfiler* MakeFromEnvironment() {
     if (!captures_ranges && (oom_output == nullptr || *oom_output == '\0')) {
       options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
     }
-    if (options.dump_output.empty()) options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
     if (captures_ranges) {
       if (options.output.empty()) {
         problems.push_back(
@@ -265,14 +252,15 @@ DefaultProfiler* MakeFromEnvironment() {
       }
       if (options.output_interval != 0 || !options.record.empty()) {
         problems.push_back(
-            "hbmprof: HBMPROF_CUDA_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE");
+            "hbmprof: HBMPROF_OUTPUT_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE");
       }
-      options.capture_output = std::exchange(options.output, "");
+      options.dump_output = BesideOutput(options.output, "hbmprof.dump.%p.%n.pb.gz");
+      capture_output = std::exchange(options.output, "");
       options.output_interval = 0;
       options.record.clear();
     }
   }
-  if (!Make(options)) return default_profiler.load(std::memory_order_acquire);
+  if (!Make(options, capture_output)) return default_profiler.load(std::memory_order_acquire);
   internal::PrintOptionProblems(problems);
   return default_profiler.load(std::memory_order_acquire);
 }
@@ -295,10 +283,7 @@ absl::Status MadeAlready() {
 
 }  // namespace
 
-void internal::SetOutputVariables(const char* path, const char* interval) {
-  output_variable = path;
-  interval_variable = interval;
-}
+void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
 void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
   static std::atomic<bool> has_printed{false};
@@ -313,32 +298,6 @@ void internal::StartThreads() {
   const NoCancellation no_cancellation;
   const internal::KeptErrno kept_errno;
   StartThreadsNow(made->options);
-}
-
-void internal::EndFilesWithProcess() {
-  if (IsOff()) return;
-  const DefaultOptions options = Profiler::OptionsOfDefault();
-  EndWithProcess(options);
-  StartExitWriterIfWanted(options);
-}
-
-absl::Status internal::OffStatus() { return absl::FailedPreconditionError(kOffText); }
-
-absl::Status internal::WriteOutput() try {
-  if (IsOff()) return OffStatus();
-  Profiler& profiler = Profiler::Default();
-  OutputFile* const file = Output();
-  if (file == nullptr) return absl::OkStatus();
-  const ScopedMark mark(Profiler::OptionsOfDefault().output);
-  const absl::StatusOr<std::string> bytes = SerializePprof(profiler.TakeSnapshot(), &ElfSymbolizer());
-  return bytes.ok() ? file->Write(*bytes) : bytes.status();
-} catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("the host has no memory to build it");
-}
-
-std::string internal::CaptureOutput() {
-  const DefaultProfiler* const made = FindOrMake();
-  return made != nullptr && made->options.enabled ? made->options.capture_output : "";
 }
 
 void internal::KeepStateForExit() {
@@ -383,21 +342,21 @@ Profiler& Profiler::Default() {
 
 absl::Status Profiler::InitDefault(const DefaultOptions& options) try {
   const internal::NoCancellation no_cancellation;
-  if (internal::IsOff()) return internal::OffStatus();
+  if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
   if (const absl::Status valid = internal::ValidateOptions(options); !valid.ok()) return valid;
   const internal::ReentryGuard guard;
   if (!guard.entered()) {
     return absl::FailedPreconditionError("Profiler::InitDefault: called from inside one of the profiler's functions");
   }
   if (default_profiler.load(std::memory_order_acquire) != nullptr) return MadeAlready();
-  return Make(ProcessOptions(options)) ? absl::OkStatus() : MadeAlready();
+  return Make(options) ? absl::OkStatus() : MadeAlready();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("Profiler::InitDefault: the host has no memory for the profiler");
 }
 
 DefaultOptions Profiler::OptionsOfDefault() {
   const DefaultProfiler* const made = FindOrMake();
-  return made != nullptr ? static_cast<const DefaultOptions&>(made->options) : DefaultOptions();
+  return made != nullptr ? made->options : DefaultOptions();
 }
 
 }  // namespace hbmprof

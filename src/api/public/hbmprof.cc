@@ -1,12 +1,12 @@
 #include "hbmprof/hbmprof.h"
 
 #include <new>
+#include <string>
 
 #include "hbmprof/pprof.h"
-#include "src/api/output/out_of_memory.h"
-#include "src/api/output/output_file.h"
-#include "src/api/public/default_profiler.h"
-#include "src/api/recording/recording.h"
+#include "src/api/profiles/out_of_memory.h"
+#include "src/api/profiles/profile_writer.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/base/fork.h"
 #include "src/recording/recorder/recorder.h"
 
@@ -21,17 +21,13 @@ absl::Status HostMemoryExhausted() {
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
-  if (internal::IsOff()) return internal::OffStatus();
+  if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
   const internal::ScopedMark mark(path);
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
-  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  if (!bytes.ok()) return bytes.status();
-  std::string written;
-  const absl::Status status =
-      internal::WriteToPattern(path, Profiler::OptionsOfDefault().output_mode, *bytes, &written);
-  if (!status.ok()) return status;
-  internal::RememberProfile(snapshot);
-  internal::SaveFlightBeside(written);
+  internal::ProfilePlace place;
+  place.pattern = std::string(path);
+  const absl::Status status = internal::WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place).status();
+  if (status.ok()) internal::RememberProfile(snapshot);
   return status;
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();
@@ -44,7 +40,7 @@ void SetCounter(std::string_view name, int64_t value) try {
 }
 
 absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options) try {
-  if (internal::IsOff()) return internal::OffStatus();
+  if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
   return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();

@@ -1,39 +1,32 @@
 #include "hbmprof/options.h"
 
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/auxv.h>
-
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "src/api/public/default_profiler.h"
+#include "src/api/public/options.h"
 #include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/metrics.h"
 
 namespace hbmprof {
 namespace {
 
-constexpr int kMaxDumpInterval = 86'400;
-constexpr int kMaxDumpsKept = 100'000;
-constexpr int64_t kMaxDumpBytesKept = int64_t{1} << 50;
-constexpr double kMinInterval = 0.001;
-constexpr double kMaxInterval = 1e8;
-constexpr int64_t kMinRecordBytes = 1 << 20;
-constexpr int64_t kMaxFlightEvents = int64_t{1} << 24;  // a reader keeps all of them in memory
+// The value of a number must be in this range, or 0 if `or_0` is set.
+template <typename Number>
+struct Range {
+  Number least;
+  Number most;
+  bool or_0 = false;
 
-// Signals that no other part of a program is likely to use.
-bool IsDumpSignal(int number) {
-  return number == SIGUSR1 || number == SIGUSR2 || (number >= SIGRTMIN && number <= SIGRTMAX);
-}
-
-bool IsInterval(double seconds) { return seconds >= kMinInterval && seconds <= kMaxInterval; }
+  bool Has(Number value) const { return (value >= least && value <= most) || (or_0 && value == 0); }
+  std::string Text() const { return absl::StrCat(or_0 ? "0 or " : "", least, " to ", most); }
+};
 
 class Environment {
  public:
@@ -45,16 +38,16 @@ class Environment {
     return value == nullptr ? std::string_view() : std::string_view(value);
   }
 
-  template <typename Number>
-  void ReadNumber(const char* name, Number low, Number high, Number* result) {
+  static void ReadText(const char* name, std::string* result) {
     const std::string_view value = Value(name);
-    if (value.empty()) return;
-    Number number;
-    if (absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &number) && number >= low && number <= high) {
-      *result = number;
-    } else {
-      Complain(name, value, absl::StrCat("a number from ", low, " to ", high), absl::StrCat(*result));
-    }
+    *result = value == "off" ? "" : std::string(value);
+  }
+
+  template <typename Number>
+  void ReadNumber(const char* name, const Range<Number>& range, Number* result) {
+    const std::string_view value = Value(name);
+    if (value.empty() || Parse(value, range, result)) return;
+    Complain(name, value, "a number from " + range.Text(), absl::StrCat(*result));
   }
 
   void ReadSwitch(const char* name, bool* result) {
@@ -66,43 +59,25 @@ class Environment {
     }
   }
 
-  // `used`: the value that is used if that of the variable is bad, for the message.
-  void ReadInterval(const char* name, const char* used, double* result) {
+  template <typename First, typename Second>
+  void ReadPair(const char* name, const Range<First>& range, First* first, char unit, const Range<Second>& second_range,
+                Second* second) {
     const std::string_view value = Value(name);
-    double seconds = 0;
-    if (absl::SimpleAtod(absl::string_view(value.data(), value.size()), &seconds) && IsInterval(seconds)) {
-      *result = seconds;
-    } else if (!value.empty()) {
-      Complain(name, value, absl::StrCat("a number of seconds from ", kMinInterval, " to ", kMaxInterval), used);
+    First number = *first;
+    Second with_unit = *second;
+    for (std::string_view rest = value; !rest.empty();) {
+      const std::string_view part = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+      const bool has_unit = !part.empty() && part.back() == unit;
+      if (has_unit ? Parse(part.substr(0, part.size() - 1), second_range, &with_unit) : Parse(part, range, &number)) {
+        continue;
+      }
+      const std::string allowed = absl::StrCat("a number from ", range.Text(), ", a number from ", second_range.Text(),
+                                               " with ", std::string(1, unit), " behind it, or both with a comma");
+      return Complain(name, value, allowed, "none");
     }
-  }
-
-  void ReadSignal(const char* name, int* result) {
-    const std::string_view value = Value(name);
-    int number = 0;
-    if (value == "USR1" || value == "USR2") {
-      *result = value == "USR1" ? SIGUSR1 : SIGUSR2;
-    } else if (absl::SimpleAtoi(absl::string_view(value.data(), value.size()), &number) && IsDumpSignal(number)) {
-      *result = number;
-    } else if (!value.empty()) {
-      Complain(name, value, absl::StrCat("USR1, USR2 or a number from ", SIGRTMIN, " to ", SIGRTMAX), "no signal");
-    }
-  }
-
-  void ReadPermissions(const char* name, unsigned* result) {
-    const std::string_view value = Value(name);
-    unsigned bits = 0;
-    bool is_octal = value.size() <= 4;
-    for (const char digit : value) {
-      is_octal = is_octal && digit >= '0' && digit <= '7';
-      bits = bits * 8 + static_cast<unsigned>(digit - '0');
-    }
-    if (value.empty()) return;
-    if (is_octal && bits <= 0777) {
-      *result = bits;
-    } else {
-      Complain(name, value, "an octal number up to 0777", "0600");
-    }
+    *first = number;
+    *second = with_unit;
   }
 
   void ReadTags(const char* name, std::vector<std::pair<std::string, std::string>>* result) {
@@ -140,6 +115,20 @@ class Environment {
   }
 
  private:
+  template <typename Number>
+  static bool Parse(std::string_view value, const Range<Number>& range, Number* result) {
+    const absl::string_view text(value.data(), value.size());
+    Number number;
+    bool is_number;
+    if constexpr (std::is_integral_v<Number>) {
+      is_number = absl::SimpleAtoi(text, &number);
+    } else {
+      is_number = absl::SimpleAtod(text, &number);
+    }
+    if (is_number && range.Has(number)) *result = number;
+    return is_number && range.Has(number);
+  }
+
   // The limits of tag.h.
   static constexpr size_t kMaxTags = 64;
   static constexpr size_t kMaxBytes = 128;
@@ -153,101 +142,57 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   DefaultOptions options;
   Environment environment(problems);
 
-  environment.ReadSwitch("HBMPROF", &options.enabled);
-  options.output = std::string(Environment::Value("HBMPROF_OUTPUT"));
-  const std::string_view open = Environment::Value("HBMPROF_OUTPUT_OPEN");
-  if (open == "early") {
-    options.output_early = true;
-  } else if (!open.empty() && open != "exit") {
-    environment.Complain("HBMPROF_OUTPUT_OPEN", open, "exit or early", "exit");
+#define SWITCH(variable, field) environment.ReadSwitch(variable, &options.field);
+#define TEXT(variable, field) Environment::ReadText(variable, &options.field);
+#define RANGE(field, ...) \
+  Range<decltype(DefaultOptions::field)> { __VA_ARGS__ }
+#define NUMBER(variable, field, least, most) \
+  environment.ReadNumber(variable, RANGE(field, least, most), &options.field);
+#define NUMBER_OR_0(variable, field, least, most) \
+  environment.ReadNumber(variable, RANGE(field, least, most, true), &options.field);
+#define PAIR(variable, field, least, most, unit, second, second_least, second_most) \
+  environment.ReadPair(variable, RANGE(field, least, most), &options.field, unit,   \
+                       RANGE(second, second_least, second_most, true), &options.second);
+#include "src/api/public/options.inc"
+  if (options.oom_output == "silent") {
+    options.oom_output.clear();
+    options.oom_report = false;
   }
-  environment.ReadSwitch("HBMPROF_OUTPUT_ON_SIGNALS", &options.output_on_signals);
-  internal::ReadOutputInterval("HBMPROF_OUTPUT_INTERVAL", problems, &options.output_interval);
-  environment.ReadPermissions("HBMPROF_OUTPUT_MODE", &options.output_mode);
-  options.record = std::string(Environment::Value("HBMPROF_RECORD"));
-  environment.ReadNumber<int64_t>("HBMPROF_RECORD_MAX_BYTES", kMinRecordBytes, INT64_MAX, &options.record_max_bytes);
-  environment.ReadNumber<int64_t>("HBMPROF_FLIGHT", 0, kMaxFlightEvents, &options.flight_events);
-  environment.ReadInterval("HBMPROF_FLIGHT_SECONDS", "no limit", &options.flight_seconds);
-  options.log = std::string(Environment::Value("HBMPROF_LOG"));
-  environment.ReadSwitch("HBMPROF_OOM_REPORT", &options.oom_report);
-  const std::string_view oom_output = Environment::Value("HBMPROF_OOM_OUTPUT");
-  if (oom_output != "off") options.oom_output = std::string(oom_output);
-  const std::string_view socket_dir = Environment::Value("HBMPROF_SOCKET_DIR");
-  if (socket_dir != "off") options.socket_dir = std::string(socket_dir);
-  options.metrics_tags = internal::MetricsTags(Environment::Value("HBMPROF_METRICS_TAGS"));
-  options.dump_output = std::string(Environment::Value("HBMPROF_DUMP_OUTPUT"));
-  environment.ReadNumber("HBMPROF_DUMP_IN_USE_PERCENT", 0, 100, &options.dump_in_use_percent);
-  environment.ReadNumber<int64_t>("HBMPROF_DUMP_PEAK_GROWTH", 0, INT64_MAX, &options.dump_peak_growth);
-  environment.ReadNumber("HBMPROF_DUMP_INTERVAL", 1, kMaxDumpInterval, &options.dump_interval);
-  environment.ReadNumber("HBMPROF_DUMP_KEEP", 1, kMaxDumpsKept, &options.dump_keep);
-  environment.ReadNumber<int64_t>("HBMPROF_DUMP_KEEP_BYTES", 1, kMaxDumpBytesKept, &options.dump_keep_bytes);
-  environment.ReadSignal("HBMPROF_DUMP_SIGNAL", &options.dump_signal);
-  environment.ReadNumber("HBMPROF_STACK_DEPTH", 1, internal::kMaxStackDepth, &options.max_stack_depth);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_LIVE", 1, internal::kMaxLiveBuffersLimit, &options.max_live_buffers);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_SITES", 1, int64_t{internal::SiteTable::kMaxSites}, &options.max_sites);
-  environment.ReadNumber<int64_t>("HBMPROF_MAX_HOST_BYTES", 1, internal::kMaxHostBytesLimit, &options.max_host_bytes);
   environment.ReadTags("HBMPROF_TAGS", &options.tags);
-  environment.ReadSwitch("HBMPROF_PYTHON", &options.python);
   const std::string_view unwinder = Environment::Value("HBMPROF_UNWINDER");
-  if (unwinder == "fp") {
+  if (unwinder == "native") {
+    options.python = false;
+  } else if (unwinder == "fp") {
     options.unwinder = Unwinder::kFramePointer;
   } else if (unwinder == "none") {
     options.unwinder = Unwinder::kNone;
   } else if (!unwinder.empty() && unwinder != "auto") {
-    environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, fp or none", "auto");
+    environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, native, fp or none", "auto");
   }
   return options;
 }
 
-void internal::ReadOutputInterval(const char* name, std::vector<std::string>* problems, double* seconds) {
-  Environment(problems).ReadInterval(name, "no interval", seconds);
-}
-
 absl::Status internal::ValidateOptions(const DefaultOptions& options) {
-  const struct {
-    const char* field;
-    int64_t value;
-    int64_t least;
-    int64_t most;
-  } numbers[] = {{"max_stack_depth", options.max_stack_depth, 1, kMaxStackDepth},
-                 {"max_live_buffers", options.max_live_buffers, 1, kMaxLiveBuffersLimit},
-                 {"max_sites", options.max_sites, 1, int64_t{SiteTable::kMaxSites}},
-                 {"max_host_bytes", options.max_host_bytes, 1, kMaxHostBytesLimit},
-                 {"flight_events", options.flight_events, 0, kMaxFlightEvents},
-                 {"dump_in_use_percent", options.dump_in_use_percent, 0, 100},
-                 {"dump_peak_growth", options.dump_peak_growth, 0, INT64_MAX},
-                 {"dump_interval", options.dump_interval, 1, kMaxDumpInterval},
-                 {"dump_keep", options.dump_keep, 1, kMaxDumpsKept},
-                 {"dump_keep_bytes", options.dump_keep_bytes, 1, kMaxDumpBytesKept}};
-  for (const auto& [field, value, least, most] : numbers) {
-    if (value >= least && value <= most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("hbmprof: the option ", field, " is ", value, ", not ", least, " to ", most));
+  const auto check = [](const char* field, const auto& range, auto value) {
+    return range.Has(value) ? absl::OkStatus()
+                            : absl::InvalidArgumentError(
+                                  absl::StrCat("hbmprof: the option ", field, " is ", value, ", not ", range.Text()));
+  };
+  absl::Status status;
+#define SWITCH(variable, field)
+#define TEXT(variable, field)
+#define NUMBER(variable, field, least, most) status.Update(check(#field, RANGE(field, least, most), options.field));
+#define NUMBER_OR_0(variable, field, least, most) \
+  status.Update(check(#field, RANGE(field, least, most, true), options.field));
+#define PAIR(variable, field, least, most, unit, second, second_least, second_most) \
+  NUMBER(variable, field, least, most) NUMBER_OR_0(variable, second, second_least, second_most)
+#include "src/api/public/options.inc"
+  const Unwinder unwinder = options.unwinder;
+  if (unwinder != Unwinder::kAuto && unwinder != Unwinder::kFramePointer && unwinder != Unwinder::kNone) {
+    status.Update(absl::InvalidArgumentError(absl::StrCat(
+        "hbmprof: the option unwinder is ", static_cast<int>(unwinder), ", which is not a value of Unwinder")));
   }
-  if (options.record_max_bytes != 0 && options.record_max_bytes < kMinRecordBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option record_max_bytes is ", options.record_max_bytes,
-                                                   ", not 0 or at least ", kMinRecordBytes));
-  }
-  if (options.dump_signal != 0 && !IsDumpSignal(options.dump_signal)) {
-    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option dump_signal is ", options.dump_signal,
-                                                   ", not SIGUSR1, SIGUSR2 or ", SIGRTMIN, " to ", SIGRTMAX));
-  }
-  for (const auto& [field, seconds] :
-       {std::pair("output_interval", options.output_interval), std::pair("flight_seconds", options.flight_seconds)}) {
-    if (seconds == 0 || IsInterval(seconds)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("hbmprof: the option ", field, " is ", seconds, ", not ", kMinInterval, " to ", kMaxInterval));
-  }
-  if (options.output_mode > 0777) {
-    return absl::InvalidArgumentError(absl::StrCat("hbmprof: the option output_mode has bits beyond 0777 (octal): 0x",
-                                                   absl::Hex(options.output_mode)));
-  }
-  if (options.unwinder != Unwinder::kAuto && options.unwinder != Unwinder::kFramePointer &&
-      options.unwinder != Unwinder::kNone) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hbmprof: the option unwinder is ", static_cast<int>(options.unwinder), ", which is not a value of Unwinder"));
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 }  // namespace hbmprof

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,9 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "hbmprof/profiler.h"
+#include "src/api/output/exit_writer.h"
 #include "src/api/output/file_work.h"
 #include "src/api/output/output_path.h"
-#include "src/api/public/default_profiler.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
@@ -40,33 +40,21 @@ namespace hbmprof {
 namespace internal {
 namespace {
 
-constexpr int kMostNames = 100'000;
 // The capacity of the flight recorder if only flight_seconds is set.
 constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
-bool Exists(const std::string& path) {
-  struct stat info;
-  return lstat(path.c_str(), &info) == 0;
-}
-
 // Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
-// has "%n" or `must_be_new` is true, the file must be a new one: if use() returns kAlreadyExists, calls it again with
-// the next name. For a pattern without "%n", a number is added to the name if the file exists.
+// has "%n" or `must_be_new` is true, the file is a new one, with the next name for which there is none.
 template <typename Use>
 absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   const OutputPattern pattern(path);
   must_be_new = must_be_new || pattern.has_number();
-  for (int i = 0; i < kMostNames; ++i) {
-    std::string name = pattern.Path(pattern.has_number() ? NextOutputNumber() : 0);
-    if (i > 0 && !pattern.has_number()) name += "." + std::to_string(i);
-    if (must_be_new && Exists(name)) continue;
-    const absl::Status status = use(name, must_be_new);
-    if (!must_be_new || !absl::IsAlreadyExists(status)) return status;
-  }
-  return absl::AlreadyExistsError(
-      absl::StrCat(kMostNames, " files with names for ", std::string(path), " exist already"));
+  return WithFreeName(pattern, must_be_new, [&](const std::string& name, int) {
+    const absl::Status is_new = must_be_new ? CheckIsNew(name) : absl::OkStatus();
+    return is_new.ok() ? use(name, must_be_new) : is_new;
+  });
 }
 
 // Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
@@ -109,7 +97,7 @@ absl::Status WriteFlightTo(const std::string& path, bool must_be_new) {
 absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptions& options) {
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return profiler.status();
-  EndFilesWithProcess();
+  WriteAtEveryEnd();
   RecordingPaths& recordings = recording_paths.Get();
   return WithFile(path, must_be_new, [&](const std::string& name, bool is_new) {
     std::set<std::string> own = {AbsolutePath(name)};
@@ -234,10 +222,7 @@ void StopRecordingAtExit() {
 std::string SaveFlightBeside(std::string_view profile) {
   const InjectedProfiler* const joined = JoinedByDefault();
   if (joined == nullptr && !IsFlightRecorderOn()) return "";
-  constexpr std::string_view kProfile = ".pb.gz";
-  const size_t size = profile.size();
-  const bool has_ending = size > kProfile.size() && profile.substr(size - kProfile.size()) == kProfile;
-  const std::string path = std::string(profile.substr(0, has_ending ? size - kProfile.size() : size)) + ".hbmrec";
+  const std::string path = RecordingBeside(profile);
   const absl::Status status = joined != nullptr
                                   ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
                                   : WriteFlightTo(path, /*must_be_new=*/false);

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "src/api/recording/capture_range.h"
+#include "src/api/control/capture_range.h"
 #include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"

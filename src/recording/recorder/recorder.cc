@@ -676,7 +676,7 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
     return absl::FailedPreconditionError(
         IsRecorderRunning() ? "SaveFlightRecording: a recording is in progress; it contains the events"
                             : "SaveFlightRecording: the flight recorder is off (HBMPROF_FLIGHT=EVENTS or "
-                              "HBMPROF_FLIGHT_SECONDS=SECONDS)");
+                              "HBMPROF_FLIGHT=SECONDSs)");
   }
   const ReentryGuard guard;
   return WriteFlightNow(*LoggedProfiler(), path, must_be_new);

@@ -43,7 +43,7 @@ struct AttachOptions : OutputOptions {
 // The variables that are not the library's: it gets them from the options, or they are for the command.
 bool IsForLibrary(std::string_view name) {
   return name.rfind("HBMPROF_", 0) == 0 && name != kOutputVariable && name != "HBMPROF_RECORD" &&
-         name != "HBMPROF_CUDA_INTERVAL" && name != internal::kControlDirectoryVariable;
+         name != "HBMPROF_OUTPUT_INTERVAL" && name != internal::kControlDirectoryVariable;
 }
 
 // Returns the process with this id or name.

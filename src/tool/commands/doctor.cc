@@ -389,7 +389,8 @@ void Python(const Program& program, Findings& findings) {
   const bool is_known = program.python_minor >= internal::kFirstPythonMinor &&
                         program.python_minor <= internal::kLastPythonMinor && !program.python_is_free_threaded;
   if (is_known) {
-    findings.Say("Python", Cat(program.python, ": stacks have the Python functions (HBMPROF_PYTHON=0 turns that off)"));
+    findings.Say("Python",
+                 Cat(program.python, ": stacks have the Python functions (HBMPROF_UNWINDER=native turns that off)"));
   } else {
     findings.Problem("Python",
                      Cat(program.python, program.python_is_free_threaded ? ", free-threaded" : "",

@@ -32,7 +32,7 @@ std::string RecordPattern(const OutputOptions& options, const std::string& folde
   return Cat(Literal(fs::current_path(error)), "/", options.record);
 }
 
-// Returns the value of HBMPROF_CUDA_INTERVAL: the seconds as a decimal number.
+// Returns the value of HBMPROF_OUTPUT_INTERVAL: the seconds as a decimal number.
 absl::StatusOr<std::string> IntervalSeconds(const std::string& interval) {
   ASSIGN_OR_RETURN(const double seconds,
                    SecondsOf("--interval", interval, 0.001, 1e8, "a time such as 60s or 5m, from 1ms to 1e8 seconds"));
@@ -56,7 +56,7 @@ absl::Status CheckOutputOptions(const OutputOptions& options) {
 void SetOutputVariables(const OutputOptions& options, const std::string& folder, const std::string& run,
                         Environment& environment) {
   environment[kOutputVariable] = OutputPattern(folder, run);
-  if (!options.interval.empty()) environment["HBMPROF_CUDA_INTERVAL"] = *IntervalSeconds(options.interval);
+  if (!options.interval.empty()) environment["HBMPROF_OUTPUT_INTERVAL"] = *IntervalSeconds(options.interval);
   if (!options.record.empty()) environment["HBMPROF_RECORD"] = RecordPattern(options, folder, run);
 }
 

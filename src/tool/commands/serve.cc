@@ -193,8 +193,7 @@ Command AddServeCommand(CLI::App& tool) {
   arguments->add_option("--interval", options->interval, "Time between two points of the history")
       ->capture_default_str();
   arguments
-      ->add_option("--metrics-tags", options->fleet.metrics_tags,
-                   "Split the metrics by these tags (default: the tags that each process has set for them)")
+      ->add_option("--metrics-tags", options->fleet.metrics_tags, "Split the metrics by these tags (default: none)")
       ->type_name("KEY,...");
   arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
       ->capture_default_str()

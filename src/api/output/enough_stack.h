@@ -1,7 +1,7 @@
 // WithEnoughStack: runs work that needs much stack, such as writing a profile with the names of functions. Code that
 // runs in a thread of the program calls it, because the stack of that thread can be small.
-#ifndef HBMPROF_SRC_API_PUBLIC_ENOUGH_STACK_H_
-#define HBMPROF_SRC_API_PUBLIC_ENOUGH_STACK_H_
+#ifndef HBMPROF_SRC_API_OUTPUT_ENOUGH_STACK_H_
+#define HBMPROF_SRC_API_OUTPUT_ENOUGH_STACK_H_
 
 #include <cstddef>
 
@@ -26,4 +26,4 @@ bool WithEnoughStack(const Work& work) {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_API_PUBLIC_ENOUGH_STACK_H_
+#endif  // HBMPROF_SRC_API_OUTPUT_ENOUGH_STACK_H_

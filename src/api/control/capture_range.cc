@@ -1,6 +1,5 @@
-#include "src/api/recording/capture_range.h"
+#include "src/api/control/capture_range.h"
 
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,19 +9,20 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/str_replace.h"
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
 #include "hbmprof/snapshot.h"
 #include "src/api/control/live.h"
+#include "src/api/output/enough_stack.h"
+#include "src/api/output/exit_writer.h"
 #include "src/api/output/file_work.h"
-#include "src/api/output/out_of_memory.h"
 #include "src/api/output/output_path.h"
-#include "src/api/public/default_profiler.h"
-#include "src/api/public/enough_stack.h"
-#include "src/base/atomic_file.h"
+#include "src/api/profiles/out_of_memory.h"
+#include "src/api/profiles/profile_writer.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
@@ -38,8 +38,9 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr int kMostNames = 100'000;
 constexpr int kMillisecondsToWaitAtExit = 2000;
+
+std::atomic<const std::string*> capture_output{nullptr};  // never freed
 
 enum class Phase : uint64_t { kClosed, kOpening, kEndsWhenOpen, kOpen, kClosing };
 
@@ -86,13 +87,12 @@ struct Range {
 // The open range is shared with the thread for files. In a forked child it can be the parent's, which is never freed.
 std::shared_ptr<Range>* open_range = nullptr;
 uint64_t last_range = 0;  // the number of the last range, with the process id above it
-uint64_t last_file = 0;   // likewise, of the last name for files. Used by the thread for files
 
-// Returns the number after `*last`, which begins with 0 in each process.
-uint64_t NextNumber(uint64_t* last) {
+// Returns the number of a new range. The first one of a process is 1.
+uint64_t NextNumber() {
   const auto process = static_cast<uint64_t>(getpid());
-  if (ProcessOf(*last) != process) *last = process << kNumberBits;
-  return (*last)++;
+  if (ProcessOf(last_range) != process) last_range = process << kNumberBits;
+  return ++last_range;
 }
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
@@ -108,38 +108,23 @@ void PrintAboutRange(std::string_view text, std::string_view more = {}, std::str
   if (number == kMostMessages) PrintMessage("hbmprof: further messages about ranges are counted and not printed");
 }
 
-bool Exists(const std::string& path) {
-  struct stat info;
-  return lstat(path.c_str(), &info) == 0;
-}
-
-// Sets the paths of a range's files, which have the number `number`.
-void SetPaths(const OutputPattern& pattern, int number, Range* range) {
-  constexpr std::string_view kProfile = ".pb.gz";
-  const std::string path = pattern.has_number() ? pattern.Path(number) : WithNumber(pattern.Path(0), number);
-  const size_t size = path.size();
-  const bool has_ending = size > kProfile.size() && path.compare(size - kProfile.size(), size, kProfile) == 0;
-  range->profile = path;
-  range->recording = path.substr(0, has_ending ? size - kProfile.size() : size) + ".hbmrec";
-}
-
-// Starts the recording of a range, with the next number for which there are no files.
+// Starts the recording of a range, with the next number for which there are no files. Without "%n" in the pattern, the
+// number is put before ".pb.gz".
 void StartFiles(const std::string& output, Range* range) {
-  const OutputPattern pattern(output);
-  absl::Status status = absl::AlreadyExistsError("100000 files with names for the ranges exist already");
-  for (int i = 0; i < kMostNames; ++i) {
-    SetPaths(pattern, static_cast<int>(NextNumber(&last_file) & UINT32_MAX), range);
-    if (Exists(range->profile) || Exists(range->recording)) continue;
+  const OutputPattern given(output);
+  const OutputPattern pattern(given.has_number() ? output : BeforeEnding(output, ".%n"));
+  const absl::Status status = WithFreeName(pattern, /*must_be_new=*/true, [&](const std::string& path, int) {
+    range->profile = path;
+    range->recording = RecordingBeside(path);
+    if (absl::Status is_new = CheckIsNew(path); !is_new.ok()) return is_new;
     RecordingOptions options;
     options.max_bytes = Profiler::OptionsOfDefault().record_max_bytes;
-    status =
-        StartRecorder(ProfilerAccess::ImplOf(Profiler::Default()), range->recording, options, /*must_be_new=*/true);
-    if (!absl::IsAlreadyExists(status)) break;
-  }
+    return StartRecorder(ProfilerAccess::ImplOf(Profiler::Default()), range->recording, options, /*must_be_new=*/true);
+  });
   range->has_recording = status.ok();
   if (!status.ok()) PrintAboutRange("hbmprof: no recording of the range ", range->name, ": ", Text(status));
   // Also ends the range, if it is still open then.
-  EndFilesWithProcess();
+  WriteAtEveryEnd();
 }
 
 // Records the begin of the range. If the disk answers in time, that is an event of the thread that begins it.
@@ -154,11 +139,11 @@ void WriteFiles(const Range& range, const Snapshot& snapshot) {
     // The recorder itself has printed why a recording has ended.
     if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", Text(status));
   }
-  FileRules rules;
-  rules.mode.bits = static_cast<mode_t>(Profiler::OptionsOfDefault().output_mode);
-  rules.must_be_new = true;
-  const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  const absl::Status status = bytes.ok() ? WriteFileAtomically(range.profile, *bytes, rules) : bytes.status();
+  ProfilePlace place;
+  place.pattern = absl::StrReplaceAll(range.profile, {{"%", "%%"}});
+  place.must_be_new = true;
+  place.has_flight = false;
+  const absl::Status status = WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place).status();
   if (!status.ok()) return PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
   RememberProfile(snapshot);
 }
@@ -198,7 +183,8 @@ uint64_t Begin(std::string_view name) {
   std::string output;
   std::unique_ptr<std::shared_ptr<Range>> range;
   const auto prepare = [&] {
-    output = CaptureOutput();
+    Profiler::Default();  // sets the pattern
+    if (const std::string* const pattern = capture_output.load(std::memory_order_acquire)) output = *pattern;
     range = std::make_unique<std::shared_ptr<Range>>(std::make_shared<Range>());
     (*range)->name = name;
   };
@@ -229,7 +215,7 @@ uint64_t Begin(std::string_view name) {
   }
   RecordBegin(range->get());
   open_range = range.release();
-  const uint64_t number = NextNumber(&last_range) + 1;  // not 0
+  const uint64_t number = NextNumber();
   uint64_t opening = StateOf(Phase::kOpening);
   if (!state.compare_exchange_strong(opening, StateOf(Phase::kOpen, number), std::memory_order_acq_rel)) {
     // Another thread has ended it meanwhile.
@@ -240,6 +226,10 @@ uint64_t Begin(std::string_view name) {
 }
 
 }  // namespace
+
+void SetCaptureOutput(const std::string& pattern) {
+  if (!pattern.empty()) capture_output.store(new std::string(pattern), std::memory_order_release);
+}
 
 CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems) {
   CaptureChoice choice;
@@ -262,7 +252,7 @@ uint64_t BeginCaptureRange(std::string_view name) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
-  if (SharesParentsMemory()) return 0;
+  if (IsOff() || SharesParentsMemory()) return 0;
   uint64_t number = 0;
   if (!WithEnoughStack([&] { number = Begin(name); })) {
     PrintAboutRange("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");

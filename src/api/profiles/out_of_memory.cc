@@ -7,32 +7,30 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "src/api/output/enough_stack.h"
 #include "src/api/output/file_work.h"
-#include "src/api/output/kept_profiles.h"
-#include "src/api/output/out_of_memory.h"
-#include "src/api/public/default_profiler.h"
-#include "src/api/public/enough_stack.h"
+#include "src/api/profiles/out_of_memory.h"
+#include "src/api/profiles/profile_writer.h"
+#include "src/recording/recorder/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/device_facts.h"
 #include "src/base/fork.h"
-#include "src/base/hash.h"
 #include "src/base/kept_errno.h"
 #include "src/base/lazy.h"
 #include "src/base/lines.h"
 #include "src/base/message.h"
+#include "src/base/monotonic_clock.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/core/joined/injected.h"
@@ -48,7 +46,7 @@ namespace internal {
 namespace {
 
 constexpr size_t kReserveBytes = size_t{2} << 20;
-constexpr std::chrono::minutes kInterval{1};
+constexpr int64_t kInterval = 60'000'000'000;
 
 // Reserved host memory. It is unmapped before a report, so that malloc can use it.
 std::atomic<void*> reserve{nullptr};
@@ -67,24 +65,12 @@ bool GiveBackReserve() {
   return memory != nullptr && munmap(memory, kReserveBytes) == 0;
 }
 
-// The last report of each device.
+// The reports of each device, of all profilers.
 struct Limiter {
-  std::atomic<uint64_t> key{0};         // a hash of the profiler and the device; 0: unused
-  std::atomic<int64_t> next_millis{0};  // the earliest time of the next report (steady clock)
+  std::atomic<int64_t> next_nanos{0};  // the earliest time of the next report (CLOCK_MONOTONIC)
   std::atomic<int64_t> unreported{0};
 };
-Limiter limiters[64];
-
-Limiter* LimiterOf(const Profiler& profiler, DeviceId device) {
-  const uint64_t words[] = {reinterpret_cast<uintptr_t>(&profiler), static_cast<uint64_t>(device)};
-  const uint64_t key = HashWords(words, std::size(words)) | 1;
-  for (Limiter& limiter : limiters) {
-    uint64_t found = limiter.key.load(std::memory_order_acquire);
-    if (found == 0 && limiter.key.compare_exchange_strong(found, key)) return &limiter;
-    if (found == key) return &limiter;
-  }
-  return nullptr;
-}
+Limiter limiters[kMaxDevices];
 
 // Returns the device that has the most bytes of `space` in use.
 DeviceId LargestDevice(const Profiler& profiler, MemorySpace space) {
@@ -101,35 +87,25 @@ DeviceId LargestDevice(const Profiler& profiler, MemorySpace space) {
 
 // Returns whether to report this failure. If so, no other failure of the device is reported for a minute, and
 // `*unreported` is set to the number of failures since the last report.
-bool MayReport(const Profiler& profiler, DeviceId device, int64_t* unreported) {
-  Limiter* const limiter = LimiterOf(profiler, device);
-  if (limiter == nullptr) return false;
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  const int64_t millis = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  int64_t next = limiter->next_millis.load();
-  const int64_t later = millis + std::chrono::milliseconds(kInterval).count();
-  if (millis < next || !limiter->next_millis.compare_exchange_strong(next, later)) {
-    limiter->unreported.fetch_add(1);
+bool MayReport(DeviceId device, int64_t* unreported) {
+  Limiter& limiter = limiters[static_cast<size_t>(device) % kMaxDevices];
+  const int64_t now = MonotonicNanos();
+  int64_t next = limiter.next_nanos.load();
+  if (now < next || !limiter.next_nanos.compare_exchange_strong(next, now + kInterval)) {
+    limiter.unreported.fetch_add(1);
     return false;
   }
-  *unreported = limiter->unreported.exchange(0);
+  *unreported = limiter.unreported.exchange(0);
   return true;
 }
 
-// For each call stack and memory space: the bytes in use in the last written profile. Sorted by HolderKey.
-struct LastProfile {
-  std::vector<std::pair<uint64_t, int64_t>> bytes;
-};
+// The bytes in use in the last written profile, by HolderKey.
+using LastProfile = std::unordered_map<uint64_t, int64_t>;
 struct LastProfileSlot {
   Mutex mutex;
   std::shared_ptr<const LastProfile> profile ABSL_GUARDED_BY(mutex);
 };
 Lazy<LastProfileSlot> last_profile;
-
-std::optional<int64_t> BytesBefore(const LastProfile& profile, uint64_t key) {
-  const auto found = std::lower_bound(profile.bytes.begin(), profile.bytes.end(), std::make_pair(key, INT64_MIN));
-  return found != profile.bytes.end() && found->first == key ? found->second : 0;
-}
 
 // Returns the tags of the calling thread, such as "model=llama, phase=decode".
 std::string ThreadTags() {
@@ -196,12 +172,15 @@ std::string NoProfile(const absl::Status& why) {
 
 // Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see
 // more.
-std::string WriteProfile(const std::string& bytes, const DefaultOptions& options) {
+std::string WriteOutOfMemoryProfile(const absl::StatusOr<std::string>& bytes, const std::string& pattern) {
   static Lazy<KeptProfiles> profiles;
-  const absl::StatusOr<KeptProfiles::Files> kept = profiles.Get().Write(bytes, options.oom_output, options);
-  if (!kept.ok()) return NoProfile(kept.status());
-  return "  profile    " + kept->path + "\n" + (kept->flight.empty() ? "" : "  events     " + kept->flight + "\n") +
-         "  more       hbmprof top " + kept->path + "\n";
+  ProfilePlace place;
+  place.pattern = pattern;
+  place.kept = &profiles.Get();
+  const absl::StatusOr<ProfileFiles> files = WriteProfile(bytes, place);
+  if (!files.ok()) return NoProfile(files.status());
+  return "  profile    " + files->path + "\n" + (files->flight.empty() ? "" : "  events     " + files->flight + "\n") +
+         "  more       hbmprof top " + files->path + "\n";
 }
 
 // The last lines of a report. The thread for files writes them. Of the two threads, the second one that sets
@@ -211,16 +190,15 @@ struct LastLines {
   std::atomic<bool> is_decided{false};
 };
 
-// As WriteProfile. If the disk does not answer in time, the lines are printed later.
+// As WriteOutOfMemoryProfile. If the disk does not answer in time, the lines are printed later.
 std::string WriteProfileInTime(const Snapshot& snapshot, std::string_view device, const DefaultOptions& options) {
   if (options.oom_output.empty()) {
     return "  more       with HBMPROF_OOM_OUTPUT=oom.%p.%n.pb.gz, each report writes a profile for `hbmprof top`\n";
   }
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
-  if (!bytes.ok()) return NoProfile(bytes.status());
   const auto lines = std::make_shared<LastLines>();
-  const absl::Status status = DoFileWork([lines, device = std::string(device), bytes = *bytes, options] {
-    if (!Completes([&] { lines->text = WriteProfile(bytes, options); })) lines->text.clear();
+  const absl::Status status = DoFileWork([lines, device = std::string(device), bytes, pattern = options.oom_output] {
+    if (!Completes([&] { lines->text = WriteOutOfMemoryProfile(bytes, pattern); })) lines->text.clear();
     if (!lines->is_decided.exchange(true)) return;
     if (!lines->text.empty()) lines->text.pop_back();  // PrintMessage adds a line feed
     PrintMessage("hbmprof: out of memory on ", device, ", as reported before:\n", lines->text);
@@ -256,7 +234,12 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
     before = slot.profile;
   }
   std::function<std::optional<int64_t>(uint64_t)> bytes_before;
-  if (before != nullptr) bytes_before = [&](uint64_t key) { return BytesBefore(*before, key); };
+  if (before != nullptr) {
+    bytes_before = [&](uint64_t key) {
+      const auto found = before->find(key);
+      return found != before->end() ? found->second : 0;
+    };
+  }
   std::string text;
   if (const std::optional<uint32_t> device = DeviceIn(snapshot, failure.device)) {
     text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
@@ -334,22 +317,9 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
     auto profile = std::make_shared<LastProfile>();
     for (const Snapshot::Sample& sample : snapshot.samples) {
-      if (sample.inuse_bytes != 0) {
-        profile->bytes.emplace_back(HolderKey(snapshot, sample.stack, sample.device, SpaceOf(sample.kind)),
-                                    sample.inuse_bytes);
-      }
+      if (sample.inuse_bytes == 0) continue;
+      (*profile)[HolderKey(snapshot, sample.stack, sample.device, SpaceOf(sample.kind))] += sample.inuse_bytes;
     }
-    std::sort(profile->bytes.begin(), profile->bytes.end());
-    auto last = profile->bytes.begin();
-    for (auto next = last; next != profile->bytes.end(); ++next) {
-      if (next == last) continue;
-      if (next->first == last->first) {
-        last->second += next->second;
-      } else {
-        *++last = *next;
-      }
-    }
-    if (last != profile->bytes.end()) profile->bytes.erase(last + 1, profile->bytes.end());
     std::shared_ptr<const LastProfile> kept = std::move(profile);
     LastProfileSlot& slot = last_profile.Get();
     MutexLock hold(slot.mutex);
@@ -376,7 +346,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
         failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
     internal::RecordFailureOf(failure, caller, device, profiler);
     int64_t unreported = 0;
-    if (internal::MayReport(profiler, device, &unreported)) {
+    if (internal::MayReport(device, &unreported)) {
       had_reserve = internal::GiveBackReserve();
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;

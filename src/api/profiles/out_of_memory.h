@@ -1,6 +1,6 @@
 // Preparations for ReportOutOfMemory (hbmprof/out_of_memory.h).
-#ifndef HBMPROF_SRC_API_OUTPUT_OUT_OF_MEMORY_H_
-#define HBMPROF_SRC_API_OUTPUT_OUT_OF_MEMORY_H_
+#ifndef HBMPROF_SRC_API_PROFILES_OUT_OF_MEMORY_H_
+#define HBMPROF_SRC_API_PROFILES_OUT_OF_MEMORY_H_
 
 #include <string>
 
@@ -22,4 +22,4 @@ void RememberProfile(const Snapshot& snapshot) noexcept;
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_API_OUTPUT_OUT_OF_MEMORY_H_
+#endif  // HBMPROF_SRC_API_PROFILES_OUT_OF_MEMORY_H_

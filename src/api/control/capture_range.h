@@ -6,8 +6,8 @@
 // do not wait for it for long, and wait for no other thread, except at the end of the process: if two threads begin or
 // end ranges at the same time, the order of the calls decides, and a range that begins while another thread still ends
 // the one before is not captured.
-#ifndef HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
-#define HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
+#ifndef HBMPROF_SRC_API_CONTROL_CAPTURE_RANGE_H_
+#define HBMPROF_SRC_API_CONTROL_CAPTURE_RANGE_H_
 
 #include <cstdint>
 #include <string>
@@ -27,6 +27,10 @@ struct CaptureChoice {
 // ranges. Throws std::bad_alloc.
 CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems);
 
+// Sets the pattern for the profiles of the ranges; "": no ranges are captured, as before this call. Called before
+// Profiler::Default() is made; every call passes the same pattern. Throws std::bad_alloc.
+void SetCaptureOutput(const std::string& pattern);
+
 // Begins a range, whose begin is a mark with the name `name` in its recording. Begins a new peak of every device.
 // Returns a number for EndCaptureRange that is not 0; returns 0 if no range was begun, because one is open already or
 // because Profiler::Default() captures no ranges. Prints what fails. Does not change errno. Does not throw.
@@ -42,4 +46,4 @@ void EndCaptureRangeAtExit();
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_API_RECORDING_CAPTURE_RANGE_H_
+#endif  // HBMPROF_SRC_API_CONTROL_CAPTURE_RANGE_H_

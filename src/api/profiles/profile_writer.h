@@ -1,0 +1,54 @@
+// WriteProfile: writes the file of each profile of the process, with the recording that belongs beside it.
+#ifndef HBMPROF_SRC_API_PROFILES_PROFILE_WRITER_H_
+#define HBMPROF_SRC_API_PROFILES_PROFILE_WRITER_H_
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "src/api/output/output_file.h"
+#include "src/base/atomic_file.h"
+
+namespace hbmprof::internal {
+
+struct ProfileFiles {
+  std::string path;    // of the profile
+  std::string flight;  // of the recording beside it; "" if there is none
+};
+
+// Profiles that hbmprof writes by itself while the process runs: those of failed allocations, or those of triggers. The
+// oldest ones are removed. Used by one thread at a time.
+class KeptProfiles {
+ public:
+  // Adds a profile. Removes the oldest ones beyond `most`, with their recordings, unless their files were replaced.
+  void Add(const ProfileFiles& files, size_t most);
+
+ private:
+  struct File {
+    std::string path;
+    FileIdentity identity;
+  };
+  std::deque<std::array<File, 2>> profiles_;  // oldest first, each with its recording
+};
+
+// Where a profile is written. Only one of the two must be set.
+struct ProfilePlace {
+  std::string pattern;         // output_path.h
+  OutputFile* file = nullptr;  // the output file of the process
+
+  bool must_be_new = false;      // as in WriteToPattern
+  bool is_last = false;          // as in OutputFile::Write
+  bool has_flight = true;        // whether a recording of the flight recorder goes beside it, if that is on
+  KeptProfiles* kept = nullptr;  // the profiles that this one belongs to, if `pattern` has "%n"
+};
+
+// Writes the profile `bytes`. Returns an error of `bytes`; those of WriteFileAtomically; kResourceExhausted if `kept`
+// is set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit,
+// prints a message and removes the recording. Throws std::bad_alloc.
+absl::StatusOr<ProfileFiles> WriteProfile(const absl::StatusOr<std::string>& bytes, const ProfilePlace& place);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_API_PROFILES_PROFILE_WRITER_H_
