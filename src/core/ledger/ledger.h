@@ -347,7 +347,7 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    Cell* cells;  // by site
+    Cell* cells;          // by site
     int32_t events_left;  // before the event that calls Flush at its end
     int32_t new_records;  // since the last Flush, less those that have ended: what the next one adds to live_records_
     uint64_t epoch;
