@@ -30,7 +30,6 @@ namespace {
 
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ViewProfile;
-using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -137,7 +136,7 @@ class CaptureRangeStatesTest : public ::testing::Test {
   std::set<std::string> before_;
 };
 
-TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
+TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsHasNoEffect) {
   const HangingDisk disk;
   std::atomic<uint64_t> number{0};
   std::thread begins([&] { number = BeginCaptureRange("a"); });
@@ -148,6 +147,8 @@ TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsEndsIt) {
   begins.join();
   HangingDisk::End();
   EXPECT_NE(number.load(), 0u);
+  EXPECT_THAT(NewProfiles(), IsEmpty());
+  EndCaptureRange(number);
   ASSERT_THAT(NewProfiles(), SizeIs(1));
   EXPECT_EQ(ViewProfile(NewProfiles()[0]).Sum("inuse_space"), 4096);
   EndCaptureRange(0);
@@ -193,7 +194,7 @@ TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
   ASSERT_NE(first, 0u);
   std::thread ends = Held([] { EndCaptureRange(0); });
   EXPECT_THAT(Printed([] { EXPECT_EQ(BeginCaptureRange("b"), 0u); }),
-              HasSubstr("hbmprof: the range b is not captured: another thread still ends"));
+              HasSubstr("hbmprof: the range b is not captured: another thread begins or ends one"));
   EndCaptureRange(0);
   Release(ends);
   EXPECT_THAT(NewProfiles(), SizeIs(1));
@@ -344,9 +345,7 @@ TEST_F(CaptureRangeStatesTest, OnlyTheFirstMessagesAboutRangesArePrinted) {
   });
   Release(ends);
   EXPECT_LE(std::count(printed.begin(), printed.end(), '\n'), 11);
-  EXPECT_THAT(printed, HasSubstr("hbmprof: further messages about ranges are counted and not printed\n"));
-  EXPECT_THAT(Printed([] { EndCaptureRangeAtExit(); }),
-              ContainsRegex("hbmprof: 99[0-9] messages about ranges were not"));
+  EXPECT_THAT(printed, HasSubstr("hbmprof: further messages about ranges are not printed\n"));
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include "src/api/control/capture_range.h"
 
 #include <time.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <charconv>
 #include <memory>
 #include <utility>
 
@@ -42,70 +40,46 @@ constexpr int kMillisecondsToWaitAtExit = 2000;
 
 std::atomic<const std::string*> capture_output{nullptr};  // never freed
 
-enum class Phase : uint64_t { kClosed, kOpening, kEndsWhenOpen, kOpen, kClosing };
-
-// The phase in the lower bits, and the number of the range above it, which is 0 in other phases than kOpen. Both have
-// the id of their process above them: the range of a parent is not a range of its forked child. A child of vfork
-// changes nothing, because its memory is the parent's.
+enum class Phase : uint64_t {
+  kClosed,
+  kBusy,  // a thread begins or ends a range: the one that uses `open_range` and `last_range`
+  kOpen,
+};
+// The phase in the lowest bits, and above them the number of the open range.
 std::atomic<uint64_t> state{0};
-constexpr int kPhaseBits = 3;
-constexpr int kNumberBits = 32;
+constexpr int kPhaseBits = 2;
 
-uint64_t ProcessOf(uint64_t number) { return number >> kNumberBits; }
-uint64_t StateOf(Phase phase, uint64_t number = 0) {
-  return (static_cast<uint64_t>(getpid()) << kNumberBits | number) << kPhaseBits | static_cast<uint64_t>(phase);
+Phase PhaseOf(uint64_t word) { return static_cast<Phase>(word & ((1u << kPhaseBits) - 1)); }
+void SetPhase(Phase phase, uint64_t number = 0) {
+  state.store(number << kPhaseBits | static_cast<uint64_t>(phase), std::memory_order_release);
 }
-
-Phase PhaseOf(uint64_t word) {
-  if (ProcessOf(word >> kPhaseBits) != static_cast<uint64_t>(getpid())) return Phase::kClosed;
-  return static_cast<Phase>(word & ((1u << kPhaseBits) - 1));
-}
-
-// Returns whether this call has changed the phase from `from` to `to`. The thread that makes it kOpening or kClosing is
-// the one that uses `open_range` and `last_range` until it makes it kOpen or kClosed.
-bool Enter(Phase from, Phase to) {
-  uint64_t word = state.load(std::memory_order_acquire);
-  return PhaseOf(word) == from && state.compare_exchange_strong(word, StateOf(to), std::memory_order_acq_rel);
-}
-// Likewise, from kOpen to kClosing, if the range `number` is open.
-bool EnterClosing(uint64_t number) {
-  uint64_t word = StateOf(Phase::kOpen, number);
-  return ProcessOf(number) == static_cast<uint64_t>(getpid()) &&
-         state.compare_exchange_strong(word, StateOf(Phase::kClosing), std::memory_order_acq_rel);
+// Makes the phase kBusy, and returns true, if it is still that of `word`.
+bool Enter(uint64_t word) {
+  return state.compare_exchange_strong(word, static_cast<uint64_t>(Phase::kBusy), std::memory_order_acq_rel);
 }
 
 struct Range {
   std::string name;
-  // Set in the thread for files, before `is_started`.
-  std::string profile;  // paths
+  std::string profile;  // paths. Set in the thread for files, before `has_recording`
   std::string recording;
-  bool has_recording = false;
-  std::atomic<bool> is_started{false};
+  std::atomic<bool> has_recording{false};
   // Of the thread that begins the range and the thread for files, the second one that sets it records the mark.
   std::atomic<bool> has_mark{false};
 };
-// The open range is shared with the thread for files. In a forked child it can be the parent's, which is never freed.
+// The open range is shared with the thread for files.
 std::shared_ptr<Range>* open_range = nullptr;
-uint64_t last_range = 0;  // the number of the last range, with the process id above it
-
-// Returns the number of a new range. The first one of a process is 1.
-uint64_t NextNumber() {
-  const auto process = static_cast<uint64_t>(getpid());
-  if (ProcessOf(last_range) != process) last_range = process << kNumberBits;
-  return ++last_range;
-}
+uint64_t last_range = 0;
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
 // A program can begin thousands of ranges in a second, so only the first messages about ranges are printed.
-constexpr uint64_t kMostMessages = 10;
-std::atomic<uint64_t> messages{0};  // that there were to print, in this process and its parents
-
 void PrintAboutRange(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                      std::string_view end = {}) {
-  const uint64_t number = messages.fetch_add(1, std::memory_order_relaxed);
+  constexpr int kMostMessages = 10;
+  static std::atomic<int> messages{0};
+  const int number = messages.load(std::memory_order_relaxed) > kMostMessages ? kMostMessages + 1 : messages++;
   if (number < kMostMessages) PrintMessage(text, more, still_more, end);
-  if (number == kMostMessages) PrintMessage("hbmprof: further messages about ranges are counted and not printed");
+  if (number == kMostMessages) PrintMessage("hbmprof: further messages about ranges are not printed");
 }
 
 // Starts the recording of a range, with the next number for which there are no files. Without "%n" in the pattern, the
@@ -121,7 +95,7 @@ void StartFiles(const std::string& output, Range* range) {
     options.max_bytes = Profiler::OptionsOfDefault().record_max_bytes;
     return StartRecorder(ProfilerAccess::ImplOf(Profiler::Default()), range->recording, options, /*must_be_new=*/true);
   });
-  range->has_recording = status.ok();
+  range->has_recording.store(status.ok(), std::memory_order_release);
   if (!status.ok()) PrintAboutRange("hbmprof: no recording of the range ", range->name, ": ", Text(status));
   // Also ends the range, if it is still open then.
   WriteAtEveryEnd();
@@ -132,13 +106,15 @@ void RecordBegin(Range* range) {
   if (range->has_mark.exchange(true)) static_cast<void>(Completes([&] { RecordMark(range->name); }));
 }
 
-// Writes the files of a range that ends, with its last snapshot.
-void WriteFiles(const Range& range, const Snapshot& snapshot) {
-  if (range.has_recording) {
-    const absl::Status status = StopRecorder();
-    // The recorder itself has printed why a recording has ended.
-    if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", Text(status));
-  }
+// Ends the recording of a range. The recorder itself prints why a recording has ended.
+void EndRecordingOf(const Range& range) {
+  if (!range.has_recording.load(std::memory_order_acquire)) return;
+  const absl::Status status = StopRecorder();
+  if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", Text(status));
+}
+
+// Writes the profile of a range that has ended, with its last snapshot.
+void WriteProfileOf(const Range& range, const Snapshot& snapshot) {
   ProfilePlace place;
   place.pattern = absl::StrReplaceAll(range.profile, {{"%", "%%"}});
   place.must_be_new = true;
@@ -148,35 +124,26 @@ void WriteFiles(const Range& range, const Snapshot& snapshot) {
   RememberProfile(snapshot);
 }
 
-// Ends the recording of a range whose files cannot be written.
-void EndRecordingOf(const Range& range) {
-  if (!range.is_started.load(std::memory_order_acquire) || !range.has_recording) return;
-  static_cast<void>(Completes([] { static_cast<void>(StopRecorder()); }));
-}
-
-void SetClosed() { state.store(StateOf(Phase::kClosed), std::memory_order_release); }
-
-// Takes the snapshot, and writes the files in the thread for files. REQUIRES: the phase is kClosing, and this thread
-// has entered it.
+// Takes the snapshot, and writes the files in the thread for files. REQUIRES: this thread has made the phase kBusy.
 void Close() {
   const std::unique_ptr<const std::shared_ptr<Range>> owned(std::exchange(open_range, nullptr));
   const std::shared_ptr<const Range> range = *owned;
   absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
   const auto close = [&] {
-    const ScopedMark mark(range->is_started.load(std::memory_order_acquire) ? range->profile : range->name);
+    const ScopedMark mark(range->has_recording.load(std::memory_order_acquire) ? range->profile : range->name);
     const auto snapshot = std::make_shared<const Snapshot>(Profiler::Default().TakeSnapshot());
     status = DoFileWork([range, snapshot] {
-      if (Completes([&] { WriteFiles(*range, *snapshot); })) return;
-      EndRecordingOf(*range);
+      static_cast<void>(Completes([&] { EndRecordingOf(*range); }));
+      if (Completes([&] { WriteProfileOf(*range, *snapshot); })) return;
       PrintAboutRange("hbmprof: no profile of the range: the host has no memory for it");
     });
   };
   static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(close)); }));
   if (absl::IsResourceExhausted(status)) {
-    EndRecordingOf(*range);
+    static_cast<void>(Completes([&] { EndRecordingOf(*range); }));
     PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
   }
-  SetClosed();
+  SetPhase(Phase::kClosed);
 }
 
 uint64_t Begin(std::string_view name) {
@@ -188,10 +155,11 @@ uint64_t Begin(std::string_view name) {
     range = std::make_unique<std::shared_ptr<Range>>(std::make_shared<Range>());
     (*range)->name = name;
   };
-  if (!Completes(prepare) || output.empty()) return 0;
-  if (!Enter(Phase::kClosed, Phase::kOpening)) {
-    if (PhaseOf(state.load(std::memory_order_acquire)) == Phase::kClosing) {
-      PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread still ends the range before");
+  if (!Completes(prepare) || output.empty() || !BeginEvent()) return 0;
+  const uint64_t word = state.load(std::memory_order_acquire);
+  if (PhaseOf(word) != Phase::kClosed || !Enter(word)) {
+    if (PhaseOf(word) != Phase::kOpen) {
+      PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread begins or ends one");
     }
     return 0;
   }
@@ -202,7 +170,6 @@ uint64_t Begin(std::string_view name) {
       if (!Completes([&] { StartFiles(output, shared.get()); })) {
         PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
-      shared->is_started.store(true, std::memory_order_release);
       RecordBegin(shared.get());
     };
     status = DoFileWork(start_files, kMostWaitForStart);
@@ -210,20 +177,18 @@ uint64_t Begin(std::string_view name) {
   static_cast<void>(Completes(start));
   if (absl::IsResourceExhausted(status)) {
     PrintAboutRange("hbmprof: the range ", name, " is not captured: ", Text(status));
-    SetClosed();
+    SetPhase(Phase::kClosed);
     return 0;
   }
   RecordBegin(range->get());
   open_range = range.release();
-  const uint64_t number = NextNumber();
-  uint64_t opening = StateOf(Phase::kOpening);
-  if (!state.compare_exchange_strong(opening, StateOf(Phase::kOpen, number), std::memory_order_acq_rel)) {
-    // Another thread has ended it meanwhile.
-    state.store(StateOf(Phase::kClosing), std::memory_order_release);
-    Close();
-  }
+  const uint64_t number = ++last_range;
+  SetPhase(Phase::kOpen, number);
   return number;
 }
+
+// Whether the open range is that of the parent process.
+bool IsOfParent() { return IsOff() || SharesParentsMemory(); }
 
 }  // namespace
 
@@ -252,7 +217,7 @@ uint64_t BeginCaptureRange(std::string_view name) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
-  if (IsOff() || SharesParentsMemory()) return 0;
+  if (IsOfParent()) return 0;
   uint64_t number = 0;
   if (!WithEnoughStack([&] { number = Begin(name); })) {
     PrintAboutRange("hbmprof: the range ", name, " is not captured: the stack is small and no thread can be started");
@@ -264,24 +229,17 @@ void EndCaptureRange(uint64_t number) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
-  const bool ends = number != 0 ? EnterClosing(number)
-                                : !Enter(Phase::kOpening, Phase::kEndsWhenOpen) && Enter(Phase::kOpen, Phase::kClosing);
-  if (ends) Close();
+  const uint64_t word = state.load(std::memory_order_acquire);
+  if (PhaseOf(word) != Phase::kOpen || (number != 0 && number != word >> kPhaseBits)) return;
+  if (!IsOfParent() && Enter(word)) Close();
 }
 
 void EndCaptureRangeAtExit() {
+  const auto is_busy = [] { return PhaseOf(state.load(std::memory_order_acquire)) == Phase::kBusy; };
+  if (is_busy() && IsOfParent()) return;
   const timespec millisecond = {0, 1'000'000};
-  for (int i = 0; i < kMillisecondsToWaitAtExit; ++i) {
-    const Phase phase = PhaseOf(state.load(std::memory_order_acquire));
-    if (phase == Phase::kClosed || phase == Phase::kOpen) break;
-    nanosleep(&millisecond, nullptr);
-  }
+  for (int i = 0; i < kMillisecondsToWaitAtExit && is_busy(); ++i) nanosleep(&millisecond, nullptr);
   EndCaptureRange(0);
-  const uint64_t all = messages.load(std::memory_order_relaxed);
-  if (all <= kMostMessages) return;
-  char number[24] = {};
-  std::to_chars(number, number + sizeof(number) - 1, all - kMostMessages);
-  PrintMessage("hbmprof: ", number, " messages about ranges were not printed");
 }
 
 }  // namespace hbmprof::internal

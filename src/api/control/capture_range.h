@@ -3,9 +3,9 @@
 // profile at the end of the process.
 //
 // A process has at most one range at a time. The thread for files (file_work.h) writes the files. The functions below
-// do not wait for it for long, and wait for no other thread, except at the end of the process: if two threads begin or
-// end ranges at the same time, the order of the calls decides, and a range that begins while another thread still ends
-// the one before is not captured.
+// do not wait for it for long, and wait for no other thread, except at the end of the process: while a thread begins or
+// ends a range, a range that another thread begins is not captured, and an end has no effect. A forked child has no
+// range of its parent, and none of its own: it is off.
 #ifndef HBMPROF_SRC_API_CONTROL_CAPTURE_RANGE_H_
 #define HBMPROF_SRC_API_CONTROL_CAPTURE_RANGE_H_
 
