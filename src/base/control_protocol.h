@@ -26,7 +26,7 @@
 //                 and by kind, the tags of the process, and the counters of the tracker
 //   metrics [tags=KEY,KEY...]
 //                 metrics in the text format 0.0.4 of Prometheus (src/export/metrics.h). The bytes in use are also
-//                 split by the tags KEY; without tags=, by those of DefaultOptions::metrics_tags
+//                 split by the tags KEY
 //   profile [max_samples=N] [max_bytes=N]
 //                 the profile as SerializePprof makes it, with PprofOptions::max_samples and max_bytes
 //   record start [max_bytes=N] PATH, record stop, record flight PATH

@@ -45,7 +45,6 @@ struct Program {
   const char* variable;
   const char* says;
   const char* needs;
-  bool has_interval;
 };
 
 const Program kPrograms[] = {
@@ -135,7 +134,7 @@ std::vector<Case> Cases() {
 #ifdef HBMPROF_INJECTED
     if (program.only == "linked") continue;
     cases.push_back({program, "preload"});
-    if (program.has_interval) cases.push_back({program, "interval"});
+    cases.push_back({program, "interval"});
     cases.push_back({program, "run"});
 #endif
   }

@@ -1,12 +1,9 @@
 // Profiler::Default() and InitDefault(): the profiler of the process, and the profile that it writes at exit.
 #include "src/api/public/default_profiler.h"
 
-#include <pthread.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <string>
@@ -14,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "hbmprof/hbmprof.h"
 #include "hbmprof/options.h"
 #include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
@@ -32,7 +28,6 @@
 #include "src/recording/recorder/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
-#include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"

@@ -13,6 +13,7 @@
 #include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof {
 namespace {
@@ -88,8 +89,8 @@ class Environment {
       rest.remove_prefix(std::min(tag.size() + 1, rest.size()));
       const size_t equals = tag.find('=');
       const size_t value_size = tag.size() - std::min(equals, tag.size());
-      if (equals == 0 || equals == std::string_view::npos || equals > kMaxBytes || value_size > kMaxBytes + 1 ||
-          tags.size() == kMaxTags) {
+      if (equals == 0 || equals == std::string_view::npos || equals > internal::kMaxTagBytes ||
+          value_size > internal::kMaxTagBytes + 1 || tags.size() == internal::kMaxTagKeys) {
         return Complain(name, value,
                         "KEY=VALUE,KEY=VALUE,... of at most 64 tags with at most 128 bytes in a key or value",
                         "no tags");
@@ -99,19 +100,12 @@ class Environment {
     *result = std::move(tags);
   }
 
-  void Complain(const char* name, std::string_view value, std::string_view allowed, std::string_view used) {
+  void Complain(const char* name, std::string_view value, const std::string& allowed, const std::string& used) {
     std::string shown(value.substr(0, 200));
     for (char& byte : shown) {
       if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
     }
-    problems_->push_back(std::string("hbmprof: ")
-                             .append(name)
-                             .append("='")
-                             .append(shown)
-                             .append("' is not ")
-                             .append(allowed)
-                             .append("; using ")
-                             .append(used));
+    problems_->push_back(absl::StrCat("hbmprof: ", name, "='", shown, "' is not ", allowed, "; using ", used));
   }
 
  private:
@@ -128,10 +122,6 @@ class Environment {
     if (is_number && range.Has(number)) *result = number;
     return is_number && range.Has(number);
   }
-
-  // The limits of tag.h.
-  static constexpr size_t kMaxTags = 64;
-  static constexpr size_t kMaxBytes = 128;
 
   std::vector<std::string>* const problems_;
 };
