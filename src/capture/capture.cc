@@ -12,7 +12,6 @@ namespace hbmprof::internal {
 StackCapture::StackCapture(Unwinder unwinder)
     : method_(unwinder == Unwinder::kNone || unwinder == Unwinder::kFramePointer ? unwinder : Unwinder::kAuto) {
   if (is_on()) PrepareRules();  // with frame pointers, the merge of Python functions uses rules
-  if (method_ == Unwinder::kAuto) PreparePathCaches();
 }
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {

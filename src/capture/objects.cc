@@ -118,10 +118,9 @@ class Objects {
     entry.eh_frame_hdr = EhFrameHdrOf(object);
     const Headers headers = HeadersOf(object);
     const BuildId found = FindBuildId(headers.first, headers.count, object.dlfo_link_map->l_addr);
-    if (found.bytes >= 8 && found.bytes <= sizeof(entry.build_id)) {
+    if (found.bytes >= sizeof(entry.build_id)) {
       entry.build_id_at = found.id;
-      entry.build_id_bytes = found.bytes;
-      std::memcpy(entry.build_id, found.id, found.bytes);
+      std::memcpy(&entry.build_id, found.id, sizeof(entry.build_id));
     } else {
       entry.unload_count = UnloadCount();
     }
@@ -141,8 +140,10 @@ class Objects {
         entry.eh_frame_hdr != EhFrameHdrOf(object)) {
       return false;
     }
-    return entry.build_id_bytes != 0 ? std::memcmp(entry.build_id_at, entry.build_id, entry.build_id_bytes) == 0
-                                     : entry.unload_count == UnloadCount();
+    if (entry.build_id_at == nullptr) return entry.unload_count == UnloadCount();
+    uint64_t build_id;
+    std::memcpy(&build_id, entry.build_id_at, sizeof(build_id));
+    return build_id == entry.build_id;
   }
 
  private:
@@ -150,11 +151,10 @@ class Objects {
     uintptr_t start;
     uintptr_t limit;
     uintptr_t eh_frame_hdr;
-    const unsigned char* build_id_at;  // in the object
-    uint32_t build_id_bytes;           // 0: it has none
+    const unsigned char* build_id_at;  // in the object; null if it has none
+    uint64_t build_id;                 // its first bytes
+    unsigned long long unload_count;   // UnloadCount() when the object got its id. Used if it has no build id.
     uint32_t next;
-    unsigned char build_id[32];
-    unsigned long long unload_count;  // UnloadCount() when the object got its id. Used if it has no build id.
   };
   static constexpr int kBucketBits = 10;
 
@@ -209,11 +209,9 @@ bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
   return true;
 }
 
-bool ObjectCheck::IsLoadedSlow(uint32_t object, uintptr_t address) {
+bool IsObjectLoaded(uint32_t object, uintptr_t address) {
   dl_find_object found;
-  if (!FindObject(address, &found) || !known_objects.Matches(object, found)) return false;
-  SetLoaded(object);
-  return true;
+  return FindObject(address, &found) && known_objects.Matches(object, found);
 }
 
 bool IsKnownCode(uintptr_t address) {

@@ -7,11 +7,11 @@
 // their functions. The check:
 // - Objects loaded at program start are never unloaded. They need no check, and have the id 0.
 // - Other objects with a build id: the check compares the stored addresses (of the object and of its .eh_frame_hdr) and
-//   the stored build id with those of the object that is loaded now. Equal build ids mean equal code, so an id stays
-//   valid when its library is loaded again. (Two objects with the same addresses also have memory at the same places.)
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the object
-// got
-//   its id. It takes a lock, but one that the dynamic linker never holds while it runs other code.
+//   the start of the build id with those of the object that is loaded now. Equal build ids mean equal code, so an id
+//   stays valid when its library is loaded again. (Two objects with the same addresses also have memory at the same
+//   places.)
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since it got its
+//   id. It takes a lock, but one that the dynamic linker never holds while it runs other code.
 #ifndef HBMPROF_SRC_CAPTURE_OBJECTS_H_
 #define HBMPROF_SRC_CAPTURE_OBJECTS_H_
 
@@ -72,15 +72,20 @@ struct LoadedObject {
   ReadableRanges readable;
 };
 
+// Returns whether `object`, an id that is not 0, is now loaded around `address`.
+bool IsObjectLoaded(uint32_t object, uintptr_t address);
+
 // The checked objects of one walk.
 class ObjectCheck {
  public:
-  // Returns whether `object`, an id that is not 0, is now loaded around `address`.
+  // IsObjectLoaded
   bool IsLoaded(uint32_t object, uintptr_t address) {
     for (const uint32_t loaded : loaded_) {
       if (loaded == object) return true;
     }
-    return IsLoadedSlow(object, address);
+    const bool is_loaded = IsObjectLoaded(object, address);
+    if (is_loaded) SetLoaded(object);
+    return is_loaded;
   }
   // Finds the object at `address`. Returns false if there is none.
   bool Find(uintptr_t address, LoadedObject* object);
@@ -88,7 +93,6 @@ class ObjectCheck {
  private:
   static constexpr uint32_t kLoaded = 8;
 
-  bool IsLoadedSlow(uint32_t object, uintptr_t address);
   void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
 
   uint32_t loaded_[kLoaded] = {};  // the last ones

@@ -5,14 +5,6 @@ namespace {
 
 constexpr uintptr_t kFirstCode = 4096;  // no code is mapped below
 
-// Decodes the instruction that ends at `pc`. Returns false if it cannot be read.
-bool ReadCall(uintptr_t pc, CallInstruction* call) {
-  unsigned char bytes[kCallBytes];
-  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
-  *call = DecodeCall(bytes, pc);
-  return true;
-}
-
 }  // namespace
 
 bool RuleWalk::FindSpByFp(PackedRule rule) {
@@ -30,8 +22,9 @@ bool RuleWalk::FindSpByFp(PackedRule rule) {
 }
 
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee) {
-  CallInstruction call;
-  if (!ReadCall(pc, &call)) return false;
+  unsigned char bytes[kCallBytes];
+  if (pc < kFirstCode + kCallBytes || !ReadCode(pc - kCallBytes, bytes, kCallBytes)) return false;
+  const CallInstruction call = DecodeCall(bytes, pc);
   return call.is_indirect || (call.is_direct && IsKnownCode(call.target) == IsKnownCode(callee));
 }
 
@@ -51,6 +44,35 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   return Step::kFrame;
 }
 
+[[gnu::noinline]] int RuleWalk::StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth, WordHash128* hash) {
+  if (!memory.is_own() || !sp_is_exact_) return depth;
+  // Local copies, so that the compiler keeps them in registers.
+  const uintptr_t high = ThreadStackBounds().high;
+  uintptr_t cfa = sp;
+  uintptr_t outer_fp = fp;
+  uintptr_t pc = address + 1;
+  WordHash128 hash_now = *hash;
+  for (; depth < max_depth; ++depth) {
+    const PackedRule rule = FindRule(pc - 1, &objects);
+    const uintptr_t next = cfa + static_cast<uintptr_t>(rule.cfa_offset());  // above cfa: PackedRule::Of
+    const uintptr_t pc_at = next + static_cast<uintptr_t>(rule.return_offset());
+    const uintptr_t fp_at = next + static_cast<uintptr_t>(rule.fp_offset());
+    if (rule.kind() != FrameRule::kCfaFromSp || next > high || (kHasLinkRegister && pc_at - cfa >= next - cfa)) break;
+    const uintptr_t next_pc = StripReturnAddress(LoadStackWord(pc_at));
+    if (next_pc == 0 || (rule.fp_saved() && (fp_at < cfa || fp_at >= next))) break;
+    if (rule.fp_saved()) outer_fp = LoadStackWord(fp_at);
+    cfa = next;
+    pc = next_pc;
+    pcs[depth] = pc;
+    hash_now.Add(pc);
+  }
+  sp = cfa;
+  fp = outer_fp;
+  address = pc - 1;
+  *hash = hash_now;
+  return depth;
+}
+
 WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess) {
   RuleWalk walk(caller);
   NoRecorder recorder;
@@ -58,6 +80,7 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool
   pcs[0] = caller.pc;
   hash.Add(caller.pc);
   for (int depth = 1;; ++depth) {
+    depth = walk.StepOutOfCommonFrames(depth, pcs, max_depth, &hash);
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown && guess) step = walk.Guess(rule);

@@ -88,6 +88,11 @@ class RuleWalk {
     return pc == 0 ? Step::kOutermost : Step::kFrame;
   }
 
+  // Steps out of frames with rules of kind kCfaFromSp, up to `max_depth`, as StepOut would. Stores their pcs from
+  // pcs[depth] on, and adds them to `hash`. Stops at a frame for which StepOut does not return kFrame. Returns the new
+  // depth.
+  int StepOutOfCommonFrames(int depth, uintptr_t* pcs, int max_depth, WordHash128* hash);
+
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
   // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the
   // code of this frame: see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer,

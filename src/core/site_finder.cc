@@ -34,6 +34,19 @@ SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached)
   return {current_traceback->hash, current_traceback};
 }
 
+SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
+  if (names.digest == 0) return {path.hash, word};
+  // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
+  // never freed.
+  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
+}
+
+SiteId SiteFinder::CachedNamedSite(const Path& path, const Caller& caller, SiteWord word) const {
+  const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
+  return cache_.Find(KeyOf(path, {digest, nullptr}, word));
+}
+
 [[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word,
                                                       const NamedFrames& names) {
   PythonWorkspace* workspace = AcquirePythonWorkspace();

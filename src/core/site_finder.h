@@ -41,6 +41,8 @@ class SiteFinder {
   };
   NamedFrames NamedFramesOf(const Caller& caller) const;
   static SiteCache::Key KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word);
+  // The site of a stack with this path, of a thread without a traceback; kNoSite if it is not cached.
+  SiteId CachedNamedSite(const Path& path, const Caller& caller, SiteWord word) const;
   // These two find a site that SiteOf has not found in the cache. `path`: of the native stack; null if it is not
   // cached.
   SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word);
@@ -55,22 +57,15 @@ class SiteFinder {
   SiteCache cache_;
 };
 
-inline SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
-  if (names.digest == 0) return {path.hash, word};
-  // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
-  // never freed.
-  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
-  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
-}
-
 inline SiteId SiteFinder::CachedSiteOf(const Caller& caller, SiteWord word, bool* is_uncached) const {
   const Path* const path = capture_.FindPath(caller, max_depth_);
   const bool has_python = __builtin_expect(HasPython(), 0) != 0;
-  *is_uncached = path == nullptr && !has_python;
-  if (path == nullptr) return kNoSite;
-  NamedFrames names;  // common events have no traceback
-  if (has_python && reads_python_) names.digest = DigestPythonFrames(caller.sp, max_depth_);
-  return cache_.Find(KeyOf(*path, names, word));
+  if (path == nullptr) {
+    *is_uncached = !has_python;
+    return kNoSite;
+  }
+  if (has_python) return CachedNamedSite(*path, caller, word);
+  return cache_.Find({path->hash, word});
 }
 
 }  // namespace hbmprof::internal

@@ -47,8 +47,6 @@ struct ThreadCache {
 };
 __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
 
-std::atomic<bool> is_prepared{false};
-
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
 // contains the handlers of fork and process exit, and threads may be about to call them. Runs before main, or in the
 // dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
@@ -91,7 +89,6 @@ CachePages* TakePages() {
     ++mine.captures;
     return nullptr;
   }
-  if (!is_prepared.load(std::memory_order_acquire)) return nullptr;
   const KeptErrno kept_errno;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -183,13 +180,6 @@ void PathCache::SetLeaf(uint64_t key, const Path* path) {
   node->offset = Path::kNoOffset;
   std::atomic_signal_fence(std::memory_order_release);
   node->tag = TagOf(key);
-}
-
-void PreparePathCaches() {
-  static std::atomic<bool> is_begun{false};
-  if (is_begun.exchange(true)) return;
-  PreparePaths();
-  is_prepared.store(true, std::memory_order_release);
 }
 
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {

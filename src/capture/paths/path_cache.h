@@ -119,13 +119,10 @@ class PathCache {
   uint16_t seen_[1 << kSeenBits];  // tags of stacks that were walked
 };
 
-// The calling thread's cache; null if it has none or does not use it for now. Plain data in the static TLS block, so
+// The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 48 KiB of pages,
+// after its first few captures. When it has ended, another thread gets them. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
-
-// Enables the caches of all threads. Takes no lock. A thread gets its cache, 48 KiB of pages, after its first few
-// captures. When it has ended, another thread gets them.
-void PreparePathCaches();
 
 // Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,
 // /*guess=*/true). Sets `*path` to the path that is now in the cache, or to null.

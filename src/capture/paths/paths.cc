@@ -13,6 +13,9 @@
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
+
+const char* path_memory = nullptr;
+
 namespace {
 
 // Makes a path. It is a recorder for RuleWalk::StepOut (walk.h): it records what a walk depends on, and then writes the
@@ -152,9 +155,6 @@ static_assert(sizeof(PathBuilder) <= sizeof(LearningScratch) && alignof(PathBuil
 // The table of all paths. The key of a path is its bytes.
 class PathTable {
  public:
-  // Maps the block that holds the paths. Returns null if the kernel has no memory for it; then no path is added.
-  const char* Reserve() { return memory_ = static_cast<char*>(ReservePages(kMaxBytes)); }
-
   // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory.
   const Path* Intern(const char* bytes, size_t size) {
     const uint64_t hash = HashBytes(bytes, size, 0);
@@ -182,6 +182,7 @@ class PathTable {
   // Returns 0 if there is no memory.
   uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
     const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
+    if (memory_ == nullptr) path_memory = memory_ = static_cast<char*>(ReservePages(kMaxBytes));
     if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
     if (used_ + bytes_used > counted_) {
       if (!TakeHostBytes(kCountedStep)) return 0;
@@ -196,7 +197,7 @@ class PathTable {
   }
 
   InternTable table_;
-  char* memory_ = nullptr;
+  char* memory_ ABSL_GUARDED_BY(table_.lock()) = nullptr;
   size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
   size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // as host memory
 };
@@ -206,10 +207,9 @@ NeverDestroyed<PathTable> path_table;  // threads may capture until the process 
 }  // namespace
 
 bool Path::ObjectsAreLoaded() const {
-  ObjectCheck check;
   const Object* object = At<Object>(objects_at);
   for (const Object* last = object + objects; object != last; ++object) {
-    if (!check.IsLoaded(object->id, pcs()[object->frame] - 1)) return false;
+    if (!IsObjectLoaded(object->id, pcs()[object->frame] - 1)) return false;
   }
   return true;
 }
@@ -229,10 +229,6 @@ uintptr_t Path::ReturnAddressAt(uint32_t offset) const {
   const uint16_t* found = std::find(first, first + unpadded_returns, offset);
   return found == first + unpadded_returns ? 0 : pcs()[1 + (found - first)];
 }
-
-const char* path_memory = nullptr;
-
-void PreparePaths() { path_memory = path_table->Reserve(); }
 
 const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch) {
   RuleWalk walk(caller);

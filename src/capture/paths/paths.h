@@ -70,13 +70,14 @@ struct alignas(16) Path {
       differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) & return_mask) ^ PairAt(word + i);
       differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) & return_mask) ^ PairAt(word + i + 2);
     }
-    if ((links | objects) == 0) return (differences[0] | differences[1]) == 0;
-    word += links;
-    offset += links;
-    for (intptr_t i = -intptr_t{links}; i != 0; i += kGroup) {
-      const WordPair base = {sp, sp};
-      differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) - base) ^ PairAt(word + i);
-      differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) - base) ^ PairAt(word + i + 2);
+    if (links != 0) {
+      word += links;
+      offset += links;
+      for (intptr_t i = -intptr_t{links}; i != 0; i += kGroup) {
+        const WordPair base = {sp, sp};
+        differences |= (LoadStackWords(sp, offset[i], offset[i + 1]) - base) ^ PairAt(word + i);
+        differences |= (LoadStackWords(sp, offset[i + 2], offset[i + 3]) - base) ^ PairAt(word + i + 2);
+      }
     }
     // Objects are checked last: an object cannot be unloaded while this stack returns to it, and that is known only
     // after all words were compared.
@@ -109,10 +110,7 @@ inline constexpr Path kEmptyPath = [] {
 
 static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words follow pc");
 
-// Makes the table of paths. Must be called once, before LearnPath.
-void PreparePaths();
-
-// A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped before
+// A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped when
 // the first path is made. No path has the number 0.
 extern const char* path_memory __attribute__((visibility("hidden")));
 inline constexpr size_t kPathAlignment = 16;
