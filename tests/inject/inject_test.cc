@@ -133,20 +133,6 @@ TEST(InjectTest, ReusedAddressesInThreadsEndAtZero) {
   EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
 }
 
-TEST(InjectTest, SparseArrayMemoryCountsWhileMapped) {
-  const auto in_use = [](const char* moment) {
-    SCOPED_TRACE(moment);
-    const ProfileView view = RunCase({}, {"sparse", moment});
-    EXPECT_EQ(view.SumWhere("alloc_space", "kind", "vmm"), 2 * kMiB);
-    EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
-    return view.SumWhere("inuse_space", "kind", "vmm");
-  };
-  EXPECT_EQ(in_use("mapped"), 2 * kMiB) << "its handle is released";
-  EXPECT_EQ(in_use("half_unmapped"), 2 * kMiB);
-  EXPECT_EQ(in_use("unmapped"), 0);
-  EXPECT_EQ(in_use("destroyed"), 0);
-}
-
 TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
