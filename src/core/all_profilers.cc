@@ -4,11 +4,10 @@
 #include <atomic>
 #include <cstdint>
 
-#include "src/base/device_facts.h"
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
-#include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof::internal {
@@ -35,8 +34,7 @@ void LimitHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(profilers_mutex) {
 
 void StartInChild(bool is_off) {
   // A child must not call its parent's driver, whose locks may be held.
-  driver_context.store(nullptr);
-  device_facts.store(nullptr);
+  device_driver.store(nullptr);
   ForEachProfiler([is_off](ProfilerImpl& impl) {
     if (is_off) return impl.enabled.store(false, std::memory_order_relaxed);
     impl.probes.DropAll();

@@ -15,6 +15,7 @@
 #include "src/base/monotonic_clock.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -53,7 +54,7 @@ void* Answer(void* argument) {
   const std::unique_ptr<std::shared_ptr<Question>> own(static_cast<std::shared_ptr<Question>*>(argument));
   Question& question = **own;
   const ReentryGuard guard;  // as in the thread that waits
-  if (question.context != nullptr) driver_context.load()->set(question.context);
+  if (question.context != nullptr) device_driver.load()->set_context(question.context);
   if (!Completes([&] { question.answer = question.call(); })) question.answer = {};
   question.has_answer.store(true, std::memory_order_release);
   sem_post(&question.answered);

@@ -30,6 +30,7 @@
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
 #include "src/base/traceback.h"
+#include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "tests/support/resident_bytes.h"
@@ -1196,10 +1197,10 @@ TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
 }
 
 TEST_F(ProfilerTest, ForkedChildDoesNotCallTheDriverOfItsParent) {
-  static constexpr internal::DriverContext kContext = {[]() -> void* { return nullptr; }, [](void*) {}};
-  internal::driver_context.store(&kContext);
-  EXPECT_TRUE(IsRightInChild([] { return internal::driver_context.load() == nullptr; }));
-  EXPECT_EQ(internal::driver_context.exchange(nullptr), &kContext);
+  static constexpr internal::DeviceDriver kDriver = {};
+  internal::device_driver.store(&kDriver);
+  EXPECT_TRUE(IsRightInChild([] { return internal::device_driver.load() == nullptr; }));
+  EXPECT_EQ(internal::device_driver.exchange(nullptr), &kDriver);
 }
 
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {
