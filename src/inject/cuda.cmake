@@ -81,7 +81,7 @@ set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
 target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so)
 # driver_table.cc must call the C library's dlsym, not the one of this library.
-target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym HBMPROF_EXPORTS_DLSYM)
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 
 # It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library
 # (hbmprof::cuda).

@@ -23,7 +23,6 @@ void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
-void WriteProtected(void**, void*) {}
 void TorchMayHaveBlocks() {}
 void* TorchHookByName(const char*) { return nullptr; }
 void TensorflowMayHaveBlocks() {}

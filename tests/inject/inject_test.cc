@@ -259,25 +259,6 @@ TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
 }
 
-// A name without a slash is searched in the run path of the caller, which only the C library knows.
-TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
-  const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
-  const size_t slash = path.rfind('/');
-  for (const bool in_run_path : {false, true}) {
-    SCOPED_TRACE(in_run_path);
-    Injected injected;
-    if (!in_run_path) {
-      injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" + path.substr(0, slash)};
-      injected.uses_fakes = false;
-    }
-    const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
-    ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
-    const ProfileView view = injected.View();
-    EXPECT_EQ(view.Sum("alloc_space"), 2 * (1000 + 2000)) << "through its runtime, and the driver's function";
-    EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
-  }
-}
-
 TEST(InjectTest, ProgramCanQueryCoverage) {
   const CommandResult run = Injected().Run({Program("inject_coverage")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
