@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/base/generations.h"
 #include "src/base/saturating.h"
+#include "src/core/generations.h"
 #include "src/core/pool_samples.h"
 #include "src/export/recording.h"
 

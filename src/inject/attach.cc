@@ -3,7 +3,7 @@
 // one, by compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the
 // program got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through the
 // references of their libraries.
-#include "src/base/attach.h"
+#include "src/protocol/attach.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -38,13 +38,13 @@
 #include "src/capture/python/named_frames.h"
 #include "src/core/snapshot_builder.h"
 #include "src/inject/attach_warnings.h"
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/report_hooks.h"
-#include "src/base/control_protocol.h"
-#include "src/base/driver_slot.h"
+#include "src/protocol/control.h"
+#include "src/protocol/driver_slot.h"
 
 namespace hbmprof::internal {
 namespace {

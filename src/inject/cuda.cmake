@@ -61,6 +61,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   linker/deep_bind.cc
   linker/dynamic_linker.cc
+  driver_shim.cc
   end_calls_exported.cc
   frameworks/frameworks.cc
   injected_profiler.cc
@@ -73,7 +74,6 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_shim.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)

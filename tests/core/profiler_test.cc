@@ -29,7 +29,7 @@
 #include "hbmprof/tag.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
-#include "src/base/traceback.h"
+#include "src/capture/traceback.h"
 #include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"

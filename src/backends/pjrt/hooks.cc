@@ -19,7 +19,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
-#include "src/base/traceback.h"
+#include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
 namespace {

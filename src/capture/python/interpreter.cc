@@ -11,9 +11,9 @@
 
 #include "src/base/exports.h"
 #include "src/base/pages.h"
-#include "src/base/python_versions.h"
 #include "src/capture/architecture.h"
 #include "src/capture/objects.h"
+#include "src/protocol/python_versions.h"
 
 namespace hbmprof::internal {
 

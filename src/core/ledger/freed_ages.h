@@ -1,4 +1,4 @@
-// FreedAges: how old the freed buffers of each site became, as counters per octave of age (base/generations.h).
+// FreedAges: how old the freed buffers of each site became, as counters per octave of age (core/generations.h).
 //
 // Only a site that has freed a buffer in a later generation than that of its birth has counters, which take 100 bytes.
 // The site holds their number.
@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/base/generations.h"
 #include "src/base/spin_lock.h"
+#include "src/core/generations.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {

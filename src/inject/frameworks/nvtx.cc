@@ -10,12 +10,12 @@
 #include <string_view>
 
 #include "src/api/recording/capture_range.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
 #include "src/core/tables/tags.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/nvtx_abi.h"
 
 namespace hbmprof::internal {

@@ -15,7 +15,7 @@
 #include "src/base/message.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/linker/report_hooks.h"
 
 extern "C" {

@@ -30,7 +30,7 @@
 #include "src/base/compat/first_glibc.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/jump_stub.h"
 

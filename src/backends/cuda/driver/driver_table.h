@@ -2,7 +2,7 @@
 // driver_calls.inc. It is filled at the first use after the process has loaded libcuda.so.1, and from then on that
 // library stays loaded. Everything here is thread-safe, and uses no memory and no lock of hbmprof.
 //
-// Not in this file: the wrappers (src/backends/cuda/driver/driver_shim.h), the use of the results (driver_queries.h).
+// Not in this file: the wrappers (src/inject/driver_shim.h), the use of the results (driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_TABLE_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_TABLE_H_
 

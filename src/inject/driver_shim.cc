@@ -1,5 +1,5 @@
 // Defines the wrappers from driver_calls.inc. They have the driver's own names.
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 
 #include <dlfcn.h>
 
