@@ -34,7 +34,7 @@
 #include "benchmarks/workload.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/base/generations.h"
+#include "src/core/generations.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Checks every #include of the project against the two tables in src/README.md.
 
-usage: check_layers.py [ROOT]
+usage: check_layers.py [ROOT [BUILD]]
 
-Prints one line per include or name that the tables do not allow, and per cycle of includes in the folders NO_CYCLES.
-Exits 1 if there is any; exits 2 if a table is malformed or there is nothing to check. Only these tables define which
-module may include which.
+Prints one line per include or name that the tables do not allow, and per cycle of includes in `src`. With the folder of
+a build, reads its objects instead, with nm: prints one line per internal name that a source of `src` uses and only
+modules define that it may not include. Exits 1 if there is any; exits 2 if a table is malformed or there is nothing to
+check. Only these tables define which module may include which.
 """
 
 import fnmatch
 import os
 import re
+import subprocess
 import sys
 
 MODULES_HEADING = "module"
@@ -18,10 +20,6 @@ OUTSIDE_HEADING = "from outside"
 SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
 # Folders without rules: they may include anything. All other code must be in a module.
 UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
-
-# Folders in which files do not include each other in a circle. A header and the source file of its name count as one.
-NO_CYCLES = ("src/tool/", "src/core/", "src/capture/", "src/base/", "src/export/", "src/recording/", "src/api/",
-             "src/inject/", "src/symbolize/")
 
 INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
 TARGET = re.compile(r'^\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -158,13 +156,15 @@ def includes_of(root, path):
 
 
 def cycles(root, files):
-  """Yields one line for each cycle of includes that a search through `files` finds."""
+  """Yields one line for each cycle of includes in `src` that a search through `files` finds.
+
+  A header and the source file of its name count as one."""
   def stem(path):
     return os.path.join(os.path.dirname(path), os.path.basename(path).split(".")[0])
 
   edges = {}
   for path in files:
-    if path.startswith(NO_CYCLES):
+    if path.startswith("src/"):
       edges.setdefault(stem(path), set()).update(stem(p) for p in includes_of(root, path) if stem(p) != stem(path))
   done = set()
 
@@ -178,6 +178,43 @@ def cycles(root, files):
 
   for node in sorted(edges):
     yield from search(node, [])
+
+
+def source_of(root, build, object_file):
+  """Returns the source, relative to `root`, that an object was compiled from; None if it is not one of src."""
+  folder, _, name = os.path.relpath(object_file, build).partition("/CMakeFiles/")
+  name = name.split(".dir/", 1)[-1][:-len(".o")].replace("__/", "../")
+  for candidate in (os.path.join(folder, name), name):  # CMake writes a path outside of the target's folder as a whole
+    source = os.path.normpath(candidate[candidate.rfind("/src/") + 1:])
+    if source.startswith("src/") and os.path.isfile(os.path.join(root, source)):
+      return source
+  return None
+
+
+def check_symbols(root, build, modules):
+  """Returns (how many objects were read, one line for each internal name that is defined where it may not be used)."""
+  users, definers = {}, {}
+  count = 0
+  for folder, _, files in os.walk(build):
+    for name in files:
+      source = source_of(root, build, os.path.join(folder, name)) if name.endswith(".o") else None
+      if source is None:
+        continue
+      count += 1
+      listed = subprocess.run(["nm", "-C", os.path.join(folder, name)], check=True, capture_output=True, text=True)
+      # An address, or spaces, then a letter and the name.
+      for kind, symbol in re.findall(r"^[ 0-9a-f]{16,17} (\w) (hbmprof::internal::.*)$", listed.stdout, re.MULTILINE):
+        if kind in "UTBDR":
+          (users if kind == "U" else definers).setdefault(symbol, set()).add(source)
+  problems = []
+  for symbol in sorted(users.keys() & definers.keys()):
+    # A source defines what its header declares, and a header can be a module of its own.
+    defined_in = {module_of(os.path.splitext(source)[0] + ".h", modules) for source in definers[symbol]}
+    for source in sorted(users[symbol]):
+      module = module_of(source, modules)
+      if not defined_in & modules[module]:
+        problems.append(f"{source}: {module} may not use {symbol}, defined in {', '.join(sorted(definers[symbol]))}")
+  return count, problems
 
 
 def code_files(root):
@@ -197,18 +234,23 @@ def main(arguments):
   except (TableError, OSError) as error:
     print(f"src/README.md: {error}", file=sys.stderr)
     return 2
-  files = sorted(code_files(root))
-  if not files:
+  if len(arguments) > 2:
+    count, problems = check_symbols(root, arguments[2], modules)
+    what = "objects"
+  else:
+    files = sorted(code_files(root))
+    problems = [line for path in files for line in check_file(root, path, modules, outside)]
+    problems += cycles(root, files)
+    count, what = len(files), "files"
+  if not count:
     print(f"{root}: no code to check", file=sys.stderr)
     return 2
-  problems = [line for path in files for line in check_file(root, path, modules, outside)]
-  problems += cycles(root, files)
   for line in problems:
     print(line, file=sys.stderr)
   if problems:
     print(f"layers: {len(problems)} not allowed by src/README.md", file=sys.stderr)
     return 1
-  print(f"layers: {len(files)} files keep to src/README.md")
+  print(f"layers: {count} {what} keep to src/README.md")
   return 0
 
 

@@ -187,7 +187,8 @@ class DirectoryLock {
   const int directory_;
 };
 
-// A new file. It gets the name of `target` when it is complete, and is removed if it is not completed.
+// A new file with a temporary name. It gets the name of `target` when it is complete, and is removed if it is not
+// completed.
 class Replacement {
  public:
   Replacement(const Target& target, const FileRules& rules) : target_(target), rules_(rules) {}
@@ -197,30 +198,17 @@ class Replacement {
   Replacement(const Replacement&) = delete;
   Replacement& operator=(const Replacement&) = delete;
 
-  // Whether the file has no name, or a temporary name, until it is complete.
-  enum class Method { kUnnamed, kNamed };
-
-  // Writes the file. Returns nullopt, and has no effect, if the system does not support unnamed files or cannot give
-  // them a name.
-  std::optional<absl::Status> Write(Method method, const std::function<absl::Status(FileOutput&)>& write) {
-    if (method == Method::kUnnamed) {
-      file_.Reset(OpenAt(directory_, ".", O_TMPFILE | O_WRONLY, CreationMode()));
-      if (file_.get() < 0) return std::nullopt;
-    } else if (const int error = CreateNamed()) {
-      return WriteFailure(target_.path, "create", error);
-    }
-    int error = Prepare();
-    if (error != 0) return WriteFailure(target_.path, "set the permissions", error);
+  absl::Status Write(const std::function<absl::Status(FileOutput&)>& write) {
+    if (const int error = Create()) return WriteFailure(target_.path, "create", error);
+    if (const int error = Prepare()) return WriteFailure(target_.path, "set the permissions", error);
     FileOutput output(file_.get(), target_.path);
     absl::Status status = write(output);
     if (status.ok()) status = output.Flush();
     if (!status.ok()) return status;
-    error = Sync(file_.get());
-    if (error != 0) return WriteFailure(target_.path, "fsync", error);
-    error = target_.exists ? EEXIST : method == Method::kUnnamed ? LinkTo(target_.base) : RenameToNew();
+    if (const int error = Sync(file_.get())) return WriteFailure(target_.path, "fsync", error);
+    const int error = target_.exists ? EEXIST : RenameToNew();
     if (error == EEXIST && (rules_.must_be_new || rules_.only_over == FileIdentity())) return Exists(target_.path);
-    if (error == EEXIST) return Replace(method);
-    if (error != 0 && method == Method::kUnnamed) return std::nullopt;
+    if (error == EEXIST) return Replace();
     return error == 0 ? absl::OkStatus() : WriteFailure(target_.path, "rename", error);
   }
 
@@ -235,7 +223,7 @@ class Replacement {
 
   // These return 0 or an errno value.
 
-  int CreateNamed() {
+  int Create() {
     for (int number = 0; number < kMaxTemporaryNames; ++number) {
       const std::string name = TemporaryName(number);
       file_.Reset(OpenAt(directory_, name.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW, CreationMode()));
@@ -272,15 +260,6 @@ class Replacement {
     return mode == 0600 || fchmod(file_.get(), mode) == 0 ? 0 : errno;
   }
 
-  // Gives the unnamed file this name.
-  int LinkTo(const std::string& name) {
-    if (linkat(file_.get(), "", directory_, name.c_str(), AT_EMPTY_PATH) == 0) return 0;
-    if (errno == EEXIST) return EEXIST;
-    // Up to Linux 6.9, AT_EMPTY_PATH needs a privilege.
-    const std::string self = "/proc/self/fd/" + std::to_string(file_.get());
-    return linkat(AT_FDCWD, self.c_str(), directory_, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
-  }
-
   // Renames the file to the name of the target. Returns EEXIST if there is such a file.
   int RenameToNew() {
     const char* const base = target_.base.c_str();
@@ -302,18 +281,8 @@ class Replacement {
     return 0;
   }
 
-  // Replaces the existing file. Returns nullopt in the same case as Write.
-  std::optional<absl::Status> Replace(Method method) {
-    if (method == Method::kUnnamed) {
-      flock(file_.get(), LOCK_EX | LOCK_NB);
-      int error = EEXIST;
-      for (int number = 0; number < kMaxTemporaryNames && error == EEXIST; ++number) {
-        const std::string name = TemporaryName(number);
-        error = LinkTo(name);
-        if (error == 0) temporary_ = name;
-      }
-      if (error != 0) return std::nullopt;
-    }
+  // Replaces the existing file.
+  absl::Status Replace() {
     std::optional<DirectoryLock> lock;
     if (rules_.only_over.has_value()) {
       lock.emplace(directory_);
@@ -393,16 +362,11 @@ absl::Status WriteFileAtomically(std::string_view path, const std::function<absl
     if (const absl::Status status = CheckOwner(target, target.info); !status.ok()) return status;
   }
   RemoveStale(target.directory.get());
-  for (const auto method : {Replacement::Method::kUnnamed, Replacement::Method::kNamed}) {
-    Replacement replacement(target, rules);
-    const std::optional<absl::Status> status = replacement.Write(method, write);
-    if (!status.has_value()) continue;
-    if (!status->ok()) return *status;
-    struct stat info;
-    if (rules.written != nullptr && fstat(replacement.file().get(), &info) == 0) *rules.written = IdentityFrom(info);
-    if (rules.keep_open != nullptr) rules.keep_open->Reset(replacement.file().Release());
-    break;
-  }
+  Replacement replacement(target, rules);
+  if (const absl::Status status = replacement.Write(write); !status.ok()) return status;
+  struct stat info;
+  if (rules.written != nullptr && fstat(replacement.file().get(), &info) == 0) *rules.written = IdentityFrom(info);
+  if (rules.keep_open != nullptr) rules.keep_open->Reset(replacement.file().Release());
   // Syncs the directory, so that the new name survives a power failure.
   if (target.can_sync) fsync(target.directory.get());
   return absl::OkStatus();

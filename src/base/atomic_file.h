@@ -51,12 +51,11 @@ struct FileRules {
 // The rules for files that the command writes for its user.
 inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, nullptr, nullptr};
 
-// Writes `bytes` to an unnamed file in the directory of `path`, syncs it, and links it to `path`. If the file exists,
-// the new one gets a temporary name, ".hbmprof.N.tmp", and replaces it by a rename; it gets the permission bits of the
-// old file, and its owner and group if the process has the privilege. A reader sees either the old or the new file,
-// also if the process is killed or the machine stops. If the process is killed while the temporary name exists (only if
-// a file is replaced, or the file system does not support unnamed files), the next call for any file in the directory
-// removes it. A write beyond the process's file size limit is an error and raises no SIGXFSZ.
+// Writes `bytes` to a new file in the directory of `path` with a temporary name, ".hbmprof.N.tmp", syncs it, and
+// renames it to `path`. If there is a file, the new one replaces it and gets its permission bits, and its owner and
+// group if the process has the privilege. A reader sees either the old or the new file, also if the process is killed
+// or the machine stops. If the process is killed meanwhile, the next call for any file in the directory removes the
+// temporary file. A write beyond the process's file size limit is an error and raises no SIGXFSZ.
 //
 // Symbolic links are followed. In a directory that has the sticky bit and that anyone may write to, such as /tmp, a
 // link is followed or a file is replaced only if it belongs to the user of this process or to the owner of the
@@ -94,8 +93,7 @@ class FileOutput {
 };
 
 // The same as WriteFileAtomically, for a file that is too large for memory: `write` appends its bytes. An error of
-// `write` is returned, and `path` is unchanged. `write` may be called a second time, for a file system without unnamed
-// files; it must then append everything again.
+// `write` is returned, and `path` is unchanged.
 absl::Status WriteFileAtomically(std::string_view path, const std::function<absl::Status(FileOutput&)>& write,
                                  const FileRules& rules = {});
 

@@ -1,4 +1,4 @@
-// The list of the dynamic linker.
+// The list of the dynamic linker, and the program headers of the objects in it.
 #ifndef HBMPROF_SRC_BASE_LOADED_OBJECTS_H_
 #define HBMPROF_SRC_BASE_LOADED_OBJECTS_H_
 
@@ -6,6 +6,7 @@
 #include <link.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #include "src/base/fork.h"
@@ -42,6 +43,15 @@ void ForEachLoadedObject(Visit visit) {
   if (!search.has_memory) throw std::bad_alloc();
 }
 
+// Returns the segment of this type that contains `address`; null if there is none.
+inline const ElfW(Phdr) * SegmentOf(const dl_phdr_info& object, uint32_t type, uintptr_t address) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const ElfW(Phdr)& header = object.dlpi_phdr[i];
+    if (header.p_type == type && address - (object.dlpi_addr + header.p_vaddr) < header.p_memsz) return &header;
+  }
+  return nullptr;
+}
+
 // Returns the dynamic section of the object; null if it has none.
 inline const ElfW(Dyn) * DynamicSection(const dl_phdr_info& object) {
   for (int i = 0; i < object.dlpi_phnum; ++i) {
@@ -49,6 +59,16 @@ inline const ElfW(Dyn) * DynamicSection(const dl_phdr_info& object) {
     if (header.p_type == PT_DYNAMIC) return reinterpret_cast<const ElfW(Dyn)*>(object.dlpi_addr + header.p_vaddr);
   }
   return nullptr;
+}
+
+// Returns the object that contains `address`; one without program headers if none does. As ForEachLoadedObject, but
+// throws nothing.
+inline dl_phdr_info ObjectOf(const void* address) {
+  dl_phdr_info found = {};
+  ForEachLoadedObject([&](const dl_phdr_info& object) {
+    if (SegmentOf(object, PT_LOAD, reinterpret_cast<uintptr_t>(address)) != nullptr) found = object;
+  });
+  return found;
 }
 
 }  // namespace hbmprof::internal

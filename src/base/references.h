@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/exports.h"
+
 namespace hbmprof::internal {
 
 // The types of relocations that store the address of a symbol.
@@ -28,55 +30,16 @@ inline constexpr uint32_t kAddress = R_X86_64_64;
 // and l_ld. The object must stay loaded during the call. Allocates nothing.
 template <typename Visit>
 void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& visit, bool with_own = false) {
-  const ElfW(Sym)* symbols = nullptr;
-  const char* names = nullptr;
-  struct Relocations {
-    const ElfW(Rela) * first = nullptr;
-    size_t bytes = 0;
-  } data, calls;
-  bool has_text_relocations = false;
-  for (const ElfW(Dyn)* entry = dynamic; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    // The dynamic linker has made these addresses absolute, except those of the object that the kernel provides (vDSO).
-    const ElfW(Addr) value = entry->d_un.d_ptr;
-    const ElfW(Addr) address = value < base ? value + base : value;
-    switch (entry->d_tag) {
-      case DT_SYMTAB:
-        symbols = reinterpret_cast<const ElfW(Sym)*>(address);
-        break;
-      case DT_STRTAB:
-        names = reinterpret_cast<const char*>(address);
-        break;
-      case DT_RELA:
-        data.first = reinterpret_cast<const ElfW(Rela)*>(address);
-        break;
-      case DT_RELASZ:
-        data.bytes = entry->d_un.d_val;
-        break;
-      case DT_JMPREL:
-        calls.first = reinterpret_cast<const ElfW(Rela)*>(address);
-        break;
-      case DT_PLTRELSZ:
-        calls.bytes = entry->d_un.d_val;
-        break;
-      case DT_TEXTREL:
-        has_text_relocations = true;
-        break;
-      case DT_FLAGS:
-        has_text_relocations = has_text_relocations || (entry->d_un.d_val & DF_TEXTREL) != 0;
-        break;
-      default:
-        break;
-    }
-  }
-  if (symbols == nullptr || names == nullptr) return;
-  for (const Relocations& relocations : {data, calls}) {
+  const DynamicTables tables(base, dynamic);
+  if (tables.symbols == nullptr || tables.names == nullptr) return;
+  for (const DynamicTables::Relocations& relocations : {tables.data, tables.calls}) {
     for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
       const ElfW(Rela)& relocation = relocations.first[i];
       const auto type = ELF64_R_TYPE(relocation.r_info);
-      if (type != kCallSlot && type != kDataSlot && (type != kAddress || has_text_relocations)) continue;
-      const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocation.r_info)];
+      if (type != kCallSlot && type != kDataSlot && (type != kAddress || tables.has_text_relocations)) continue;
+      const ElfW(Sym)& symbol = tables.symbols[ELF64_R_SYM(relocation.r_info)];
       if ((symbol.st_shndx != SHN_UNDEF && !with_own) || symbol.st_name == 0) continue;
-      visit(names + symbol.st_name, reinterpret_cast<void**>(base + relocation.r_offset),
+      visit(tables.names + symbol.st_name, reinterpret_cast<void**>(base + relocation.r_offset),
             ELF64_ST_BIND(symbol.st_info) == STB_WEAK);
     }
   }

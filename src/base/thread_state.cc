@@ -2,15 +2,9 @@
 
 #include <atomic>
 
-#include "src/base/device_facts.h"
-
 namespace hbmprof::internal {
 
 __thread ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {};
-
-std::atomic<const DriverContext*> driver_context{nullptr};
-
-std::atomic<DeviceFacts (*)(std::string_view, const std::string&)> device_facts{nullptr};
 
 uint32_t ThreadNumber() {
   static std::atomic<uint32_t> numbered{0};

@@ -39,15 +39,6 @@ static_assert(offsetof(ThreadState, recorded) == offsetof(ThreadState, inside) +
 // constructor, so that every access would call a function.
 extern __thread ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
-// The context of a driver that is current in a thread. What the driver reports depends on it, so a thread that asks the
-// driver for another thread takes over that thread's context.
-struct DriverContext {
-  void* (*get)();
-  void (*set)(void* context);
-};
-// Set by the backend that has such a driver; null: there is none, as in a forked child, which cannot use it.
-extern std::atomic<const DriverContext*> driver_context;
-
 // Returns the number of this thread. A thread gets its number in its first call.
 uint32_t ThreadNumber();
 

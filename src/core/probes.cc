@@ -12,6 +12,7 @@
 #include "src/base/completes.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -45,7 +46,7 @@ struct Question {
 void* Answer(void* argument) {
   const std::unique_ptr<Question> question(static_cast<Question*>(argument));
   const ReentryGuard guard;  // as in the thread that waits
-  if (question->context != nullptr) driver_context.load()->set(question->context);
+  if (question->context != nullptr) device_driver.load()->set_context(question->context);
   DeviceProbe answer;
   if (!Completes([&] { answer = question->call(); })) answer = {};
   question->answer.set_value(std::move(answer));

@@ -20,7 +20,7 @@ namespace hbmprof::internal {
 // destroyed.
 class ProbeLimit {
  public:
-  // `context`: the DriverContext that the probes take over; null: none.
+  // `context`: the driver's context that the probes take over; null: none.
   explicit ProbeLimit(void* context = nullptr);
   ~ProbeLimit();
   ProbeLimit(const ProbeLimit&) = delete;

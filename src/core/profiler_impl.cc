@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "src/base/device_facts.h"
+#include "src/core/device_driver.h"
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
@@ -34,8 +34,7 @@ class AllProfilers {
   }
   static void StartInChild(bool is_off) {
     // A child must not call its parent's driver, whose locks may be held.
-    driver_context.store(nullptr);
-    device_facts.store(nullptr);
+    device_driver.store(nullptr);
     ForEach([is_off](ProfilerImpl& impl) {
       if (is_off) return impl.enabled_.store(false, std::memory_order_relaxed);
       impl.probes.DropAll();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "src/base/generations.h"
+#include "src/core/generations.h"
 #include "src/base/pages.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "hbmprof/options.h"
-#include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
+#include "src/capture/traceback.h"
 #include "src/core/tables/site_cache.h"
 #include "src/core/tables/site_table.h"
 

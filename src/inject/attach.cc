@@ -3,7 +3,7 @@
 // one, by compare-and-swap: no code is changed, and no thread has to stop. Pointers to the driver's functions that the
 // program got earlier go through the slots too. The reports of PyTorch and TensorFlow are reached through the
 // references of their libraries.
-#include "src/base/attach.h"
+#include "src/protocol/attach.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -22,27 +22,29 @@
 #include "hbmprof/snapshot.h"
 #include "src/api/control/control_server.h"
 #include "src/api/control/live.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/driver/memory_from_before.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/control_protocol.h"
-#include "src/base/driver_slot.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
+#include "src/base/loaded_objects.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
+#include "src/base/protected_page.h"
 #include "src/base/references.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
 #include "src/core/snapshot_builder.h"
 #include "src/inject/attach_warnings.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/report_hooks.h"
+#include "src/protocol/control.h"
+#include "src/protocol/driver_slot.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -75,36 +77,17 @@ constexpr int kMaxReferences = 64;
 Reference references[kMaxReferences];
 std::atomic<int> reference_count{0};
 
-// The driver's library in memory.
-class DriverImage {
- public:
-  explicit DriverImage(const link_map& map) : base_(map.l_addr) {
-    Dl_info info;
-    if (dladdr(map.l_ld, &info) != 0) header_ = static_cast<const ElfW(Ehdr)*>(info.dli_fbase);
-  }
-  // Whether 8 aligned bytes at `address` belong to data that stay writable.
-  bool HasWritable(const void* address) const {
-    const auto at = reinterpret_cast<uintptr_t>(address);
-    return at % sizeof(void*) == 0 && IsIn(PT_LOAD, PF_W, at) && !IsIn(PT_GNU_RELRO, 0, at);
-  }
-  bool Has(const void* address) const { return IsIn(PT_LOAD, 0, reinterpret_cast<uintptr_t>(address)); }
+bool Contains(const dl_phdr_info& object, const void* address) {
+  return SegmentOf(object, PT_LOAD, reinterpret_cast<uintptr_t>(address)) != nullptr;
+}
 
- private:
-  bool IsIn(uint32_t type, uint32_t flags, uintptr_t at) const {
-    if (header_ == nullptr) return false;
-    const auto* segment =
-        reinterpret_cast<const ElfW(Phdr)*>(reinterpret_cast<const char*>(header_) + header_->e_phoff);
-    for (int i = 0; i < header_->e_phnum; ++i, ++segment) {
-      if (segment->p_type == type && (segment->p_flags & flags) == flags &&
-          at - (base_ + segment->p_vaddr) < segment->p_memsz) {
-        return true;
-      }
-    }
-    return false;
-  }
-  const uintptr_t base_;
-  const ElfW(Ehdr) * header_ = nullptr;
-};
+// Whether 8 aligned bytes at `address` belong to data of the object that stay writable.
+bool HasWritable(const dl_phdr_info& object, const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const ElfW(Phdr)* const segment = SegmentOf(object, PT_LOAD, at);
+  return at % sizeof(void*) == 0 && segment != nullptr && (segment->p_flags & PF_W) != 0 &&
+         SegmentOf(object, PT_GNU_RELRO, at) == nullptr;
+}
 
 void* WrapperOf(int entry) { return CudaWrapperByName(kEntryNames[entry]); }
 
@@ -113,21 +96,21 @@ AttachCode FindSlots() {
   void* const library = CudaDriverLibrary();
   link_map* map = nullptr;
   if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return kAttachNoDriver;
-  const DriverImage image(*map);
+  const dl_phdr_info driver = ObjectOf(map->l_ld);
   int found = 0;
   for (int i = 0; i < kWrappedCount; ++i) {
     const void* const function = FindSymbol(library, kEntryNames[i]);
     slots[i] = {};
     if (function == nullptr) continue;
-    if (!image.Has(function)) return kAttachUnknownForm;
+    if (!Contains(driver, function)) return kAttachUnknownForm;
     const auto place = reinterpret_cast<Place>(
         DriverSlotOf(static_cast<const unsigned char*>(function), reinterpret_cast<uintptr_t>(function)));
-    if (place == nullptr || !image.HasWritable(place)) return kAttachUnknownForm;
+    if (place == nullptr || !HasWritable(driver, place)) return kAttachUnknownForm;
     for (int j = 0; j < i; ++j) {
       if (slots[j].place == place) return kAttachUnknownForm;
     }
     slots[i] = {place, place->load(std::memory_order_acquire)};
-    if (!image.Has(slots[i].original)) return kAttachForeignSlot;
+    if (!Contains(driver, slots[i].original)) return kAttachForeignSlot;
     ++found;
   }
   slots_found.store(found, std::memory_order_relaxed);
@@ -170,7 +153,7 @@ void SetReportReferences() {
       void* const value = __atomic_load_n(place, __ATOMIC_ACQUIRE);
       if (stub == nullptr || value == stub || found == kMaxReferences) return;
       references[found++] = {place, value, stub};
-      WriteProtected(place, stub);
+      StoreProtected(place, stub);
     };
     ForEachReference(map->l_addr, map->l_ld, set, with_own);
   };
@@ -184,7 +167,7 @@ void RestoreReportReferences() {
   for (int i = 0; i < count; ++i) {
     const Reference& reference = references[i];
     if (__atomic_load_n(reference.place, __ATOMIC_ACQUIRE) == reference.stub) {
-      WriteProtected(reference.place, reference.original);
+      StoreProtected(reference.place, reference.original);
     }
   }
 }

@@ -61,6 +61,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   cuda_preload.cc
   linker/deep_bind.cc
   linker/dynamic_linker.cc
+  driver_shim.cc
   end_calls_exported.cc
   frameworks/frameworks.cc
   injected_profiler.cc
@@ -73,7 +74,6 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_shim.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
@@ -81,7 +81,7 @@ set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
 target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so)
 # driver_table.cc must call the C library's dlsym, not the one of this library.
-target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_real_dlsym HBMPROF_EXPORTS_DLSYM)
+target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 
 # It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library
 # (hbmprof::cuda).

@@ -1,5 +1,5 @@
 // libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
-// src/backends/cuda/driver/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
+// src/inject/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which
 // belong to the program. Instead:
@@ -13,12 +13,12 @@
 #include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/frameworks/python_end.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"

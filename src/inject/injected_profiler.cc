@@ -20,7 +20,6 @@
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
 #include "src/backends/cuda/driver/driver_ranges.h"
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
@@ -30,6 +29,7 @@
 #include "src/core/scoped_caller.h"
 #include "src/core/tables/site_table.h"
 #include "src/core/tables/tags.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/recording/recorder/recorder.h"
 

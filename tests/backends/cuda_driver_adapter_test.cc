@@ -160,20 +160,6 @@ class CudaDriverAdapterTest : public ::testing::Test {
   void CloseShared(uint64_t address) {
     adapter_.CloseShared([] { return kSuccess; }, address);
   }
-  // Tiles [begin, end) of one row of the array 0x40, mapped to the memory, or unmapped.
-  static cuda_driver::ArrayMapInfo Tiles(unsigned begin, unsigned end, uint64_t memory = 0) {
-    cuda_driver::ArrayMapInfo info = {};
-    info.resource = Handle(0x40);
-    info.sparse_level.offset[0] = begin * 64;
-    info.sparse_level.extent[0] = (end - begin) * 64;
-    info.sparse_level.extent[1] = info.sparse_level.extent[2] = 64;
-    info.operation = memory != 0 ? cuda_driver::kOperationMap : 2;
-    info.memory = memory;
-    return info;
-  }
-  void MapTiles(const std::vector<cuda_driver::ArrayMapInfo>& list, int result = kSuccess) {
-    adapter_.MapTiles([=] { return result; }, list.data(), static_cast<unsigned>(list.size()));
-  }
   static const void* Name(uintptr_t number) { return reinterpret_cast<const void*>(number); }
   static void* Handle(uintptr_t number) { return reinterpret_cast<void*>(number); }
 
@@ -346,97 +332,6 @@ TEST_F(CudaDriverAdapterTest, MulticastObjectHasNoMemory) {
   EXPECT_EQ(ForeignFrees(), 0);
   Release(4);
   EXPECT_EQ(ForeignFrees(), 1);
-}
-
-// --- Tiles of sparse arrays. ---
-
-TEST_F(CudaDriverAdapterTest, MappedTilesHoldMemory) {
-  Create(1, kMiB);
-  MapTiles({Tiles(0, 4, 1)});
-  Release(1);
-  EXPECT_EQ(InUse(), kMiB);
-  MapTiles({Tiles(0, 2)}, kFails);
-  MapTiles({Tiles(0, 3), Tiles(7, 9)});
-  EXPECT_EQ(InUse(), kMiB) << "one is left";
-  MapTiles({Tiles(3, 5)});
-  EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(ForeignFrees(), 0);
-}
-
-TEST_F(CudaDriverAdapterTest, RemappedTilesReleaseOldMemory) {
-  Create(1, kMiB);
-  Create(2, 4 * kMiB);
-  MapTiles({Tiles(0, 4, 1)});
-  MapTiles({Tiles(0, 4, 2)});
-  Release(1);
-  Release(2);
-  EXPECT_EQ(InUse(), 4 * kMiB);
-  // Unmapped and mapped in one call. Another level, the mip tail, and another array have separate tiles.
-  Create(3, 16 * kMiB);
-  cuda_driver::ArrayMapInfo other_level = Tiles(0, 4, 3);
-  other_level.sparse_level.level = 1;
-  cuda_driver::ArrayMapInfo tail = {};
-  tail.resource = Handle(0x40);
-  tail.subresource_type = cuda_driver::kSubresourceMipTail;
-  tail.mip_tail.size = 65536;
-  tail.operation = cuda_driver::kOperationMap;
-  tail.memory = 3;
-  cuda_driver::ArrayMapInfo other_array = Tiles(0, 4, 3);
-  other_array.resource = Handle(0x50);
-  MapTiles({Tiles(0, 4), other_level, tail, other_array});
-  Release(3);
-  EXPECT_EQ(InUse(), 16 * kMiB);
-  const auto destroy = [&](uintptr_t array, int result = kSuccess) {
-    return adapter_.DestroyArray(CudaArrayId(Name(array)), [=] { return result; });
-  };
-  destroy(0x50);
-  EXPECT_EQ(InUse(), 16 * kMiB);
-  EXPECT_EQ(destroy(0x40, kFails), kFails);
-  EXPECT_EQ(InUse(), 0);
-}
-
-// Random boxes are mapped and unmapped, and compared with a model that stores the memory of each tile.
-TEST_F(CudaDriverAdapterTest, TilesMatchModel) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
-  constexpr unsigned kSide = 4;
-  uint64_t grid[kSide][kSide][kSide] = {};
-  uint64_t memories = 0;
-  for (int i = 0; i < 2000; ++i) {
-    cuda_driver::ArrayMapInfo info = {};
-    info.resource = Handle(0x40);
-    for (int d = 0; d < 3; ++d) {
-      info.sparse_level.offset[d] = random() % kSide;
-      info.sparse_level.extent[d] = 1 + random() % (kSide - info.sparse_level.offset[d]);
-    }
-    // Each memory has a distinct size, and only mappings keep it live.
-    if (random() % 3 == 0) {
-      info.operation = 2;
-    } else {
-      info.operation = cuda_driver::kOperationMap;
-      info.memory = ++memories;
-      Create(info.memory, info.memory);
-    }
-    MapTiles({info});
-    if (info.memory != 0) Release(info.memory);
-    std::set<uint64_t> mapped;
-    for (unsigned x = 0; x < kSide; ++x) {
-      for (unsigned y = 0; y < kSide; ++y) {
-        for (unsigned z = 0; z < kSide; ++z) {
-          const unsigned at[] = {x, y, z};
-          bool inside = true;
-          for (int d = 0; d < 3; ++d)
-            inside = inside && at[d] - info.sparse_level.offset[d] < info.sparse_level.extent[d];
-          if (inside) grid[x][y][z] = info.memory;
-          mapped.insert(grid[x][y][z]);
-        }
-      }
-    }
-    int64_t expected = 0;
-    for (const uint64_t memory : mapped) expected += static_cast<int64_t>(memory);
-    ASSERT_EQ(InUse(), expected) << "after step " << i;
-  }
 }
 
 // Random creations, mappings, releases and unmappings, compared with a naive model.
@@ -799,7 +694,7 @@ TEST_F(CudaDriverAdapterTest, ArrayDestroyedWhileOffLeavesItsContext) {
   answers_.context = context;
   make_array();
   profiler_.SetEnabled(false);
-  adapter_.DestroyArray(CudaArrayId(Name(0x40)), [] { return kSuccess; });
+  adapter_.Free(CudaArrayId(Name(0x40)), [] { return kSuccess; });
   profiler_.SetEnabled(true);
   answers_.context = nullptr;
   make_array();  // with the same handle, in the primary context
@@ -881,36 +776,6 @@ TEST_F(CudaDriverAdapterTest, ResetKeepsStreamOrderedSegmentsButNotTheirBlocks) 
   EXPECT_EQ(profiler_.Stats(pool.device).idle_bytes, 4096);
   Free(0x4000);
   EXPECT_EQ(InUse(), 0);
-}
-
-TEST_F(CudaDriverAdapterTest, ContextEndUnmapsTilesOfItsArrays) {
-  const auto make_array = [&] {
-    adapter_.Allocate(
-        caller_, [] { return kSuccess; },
-        [&] { return CudaDriverAdapter::Buffer(CudaArrayId(Name(0x40)), 1, MemoryKind::kArray); });
-  };
-  void* context = Handle(0x70);
-  adapter_.CreateContext([] { return kSuccess; }, &context);
-  answers_.context = context;
-  make_array();
-  answers_.context = nullptr;
-  Create(1, 100);
-  MapTiles({Tiles(0, 1, 1)});
-  Release(1);
-  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
-  EXPECT_EQ(InUse(), 101) << "the array is the other context's";
-  adapter_.DestroyContext([] { return kSuccess; }, context);
-  EXPECT_EQ(InUse(), 0) << "the tiles were all that held the memory";
-
-  make_array();
-  Create(1, 100);
-  MapTiles({Tiles(0, 1, 1)});
-  Release(1);
-  adapter_.ResetPrimaryContext([] { return kSuccess; }, 1);
-  EXPECT_EQ(InUse(), 101) << "another device's";
-  adapter_.ResetPrimaryContext([] { return kSuccess; }, 0);
-  EXPECT_EQ(InUse(), 0);
-  EXPECT_EQ(ForeignFrees(), 0);
 }
 
 TEST_F(CudaDriverAdapterTest, AllocationInEndedContextHasNoRecord) {

@@ -14,8 +14,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/base/generations.h"
 #include "src/base/pages.h"
+#include "src/core/generations.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 

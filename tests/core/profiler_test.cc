@@ -29,7 +29,8 @@
 #include "hbmprof/tag.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
-#include "src/base/traceback.h"
+#include "src/capture/traceback.h"
+#include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 
@@ -1156,10 +1157,10 @@ TEST_F(ProfilerTest, ChildForkedInsideTheTrackerRecordsNothing) {
 }
 
 TEST_F(ProfilerTest, ForkedChildDoesNotCallTheDriverOfItsParent) {
-  static constexpr internal::DriverContext kContext = {[]() -> void* { return nullptr; }, [](void*) {}};
-  internal::driver_context.store(&kContext);
-  EXPECT_TRUE(IsRightInChild([] { return internal::driver_context.load() == nullptr; }));
-  EXPECT_EQ(internal::driver_context.exchange(nullptr), &kContext);
+  static constexpr internal::DeviceDriver kDriver = {};
+  internal::device_driver.store(&kDriver);
+  EXPECT_TRUE(IsRightInChild([] { return internal::device_driver.load() == nullptr; }));
+  EXPECT_EQ(internal::device_driver.exchange(nullptr), &kDriver);
 }
 
 TEST_F(ProfilerTest, ForkIsSafeDuringAProbe) {

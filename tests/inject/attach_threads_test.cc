@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -23,7 +23,6 @@ void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
-void WriteProtected(void**, void*) {}
 void TorchMayHaveBlocks() {}
 void* TorchHookByName(const char*) { return nullptr; }
 void TensorflowMayHaveBlocks() {}

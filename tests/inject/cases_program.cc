@@ -60,40 +60,6 @@ void EightThreads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Memory whose handle is released while a sparse array uses it. Ends then, after the tiles were unmapped, or after
-// the array was destroyed.
-void SparseArray(const std::string& moment) {
-  user_allocates(100);
-  Handle array = nullptr;
-  const Array3dDescriptor sparse{1024, 1024, 0, 0x20, 4, 0x40};
-  CHECK_THAT(cuArray3DCreate_v2(&array, &sparse) == kSuccess);
-  CUmemGenericAllocationHandle memory = 0;
-  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
-  CHECK_THAT(cuMemCreate(&memory, 2 * kMiB, &properties, 0) == kSuccess);
-  ArrayMapInfo maps[2] = {};
-  for (unsigned i = 0; i < 2; ++i) {
-    maps[i].resource = array;
-    maps[i].sparse_level.offset[0] = i * 256;
-    for (unsigned& extent : maps[i].sparse_level.extent) extent = 256;
-    maps[i].operation = kOperationMap;
-    maps[i].memory = memory;
-  }
-  CHECK_THAT(cuMemMapArrayAsync(maps, 2, nullptr) == kSuccess);
-  CHECK_THAT(cuMemRelease(memory) == kSuccess);
-  if (moment == "mapped") return;
-  for (ArrayMapInfo& map : maps) {
-    map.operation = 2;
-    map.memory = 0;
-  }
-  CHECK_THAT(cuMemMapArrayAsync(maps, 1, nullptr) == kSuccess);
-  if (moment == "half_unmapped") return;
-  if (moment == "destroyed") {
-    CHECK_THAT(cuArrayDestroy(array) == kSuccess);
-  } else {
-    CHECK_THAT(cuMemMapArrayAsync(maps + 1, 1, nullptr) == kSuccess);
-  }
-}
-
 // An executable graph that allocates 1 MiB, and 4 MiB that it frees itself.
 Handle CapturedGraph(Handle* graph, CUdeviceptr* kept) {
   const auto stream = reinterpret_cast<Handle>(0x20);
@@ -250,8 +216,6 @@ int main(int argc, char** argv) {
     GgmlPool();
   } else if (name == "threads") {
     EightThreads();
-  } else if (name == "sparse") {
-    SparseArray(argv[2]);
   } else if (name == "graphs") {
     Graphs(argv[2]);
   } else if (name == "graph_nodes") {

@@ -36,7 +36,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*, void*);
 CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuMemMap(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, Flags64);
 CUresult cuMemUnmap(CUdeviceptr, size_t);
-CUresult cuMemMapArrayAsync(ArrayMapInfo*, unsigned, Handle);
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle*, const void*);
 CUresult cuArrayCreate_v2(Handle*, const ArrayDescriptor*);
 CUresult cuArray3DCreate_v2(Handle*, const Array3dDescriptor*);

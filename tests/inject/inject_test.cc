@@ -133,20 +133,6 @@ TEST(InjectTest, ReusedAddressesInThreadsEndAtZero) {
   EXPECT_EQ(view.Comment("tracker", "replaced_records"), "0");
 }
 
-TEST(InjectTest, SparseArrayMemoryCountsWhileMapped) {
-  const auto in_use = [](const char* moment) {
-    SCOPED_TRACE(moment);
-    const ProfileView view = RunCase({}, {"sparse", moment});
-    EXPECT_EQ(view.SumWhere("alloc_space", "kind", "vmm"), 2 * kMiB);
-    EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
-    return view.SumWhere("inuse_space", "kind", "vmm");
-  };
-  EXPECT_EQ(in_use("mapped"), 2 * kMiB) << "its handle is released";
-  EXPECT_EQ(in_use("half_unmapped"), 2 * kMiB);
-  EXPECT_EQ(in_use("unmapped"), 0);
-  EXPECT_EQ(in_use("destroyed"), 0);
-}
-
 TEST(InjectTest, GraphMemoryCountsFromLaunchToFree) {
   const auto in_use = [](const char* moment) {
     SCOPED_TRACE(moment);
@@ -271,25 +257,6 @@ TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   const ProfileView view = injected.View();
   EXPECT_EQ(view.Sum("alloc_space"), 2 * (1000 + 2000)) << "through its runtime, and the driver's function";
   EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
-}
-
-// A name without a slash is searched in the run path of the caller, which only the C library knows.
-TEST(InjectTest, DeepBoundLibraryByNameIsTracked) {
-  const std::string path = HBMPROF_DEEP_BIND_LIBRARY;
-  const size_t slash = path.rfind('/');
-  for (const bool in_run_path : {false, true}) {
-    SCOPED_TRACE(in_run_path);
-    Injected injected;
-    if (!in_run_path) {
-      injected.environment = {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" + path.substr(0, slash)};
-      injected.uses_fakes = false;
-    }
-    const std::string program = in_run_path ? "inject_deep_bind_run_path" : "inject_deep_bind";
-    ExpectDone(injected.Run({Program(program), path.substr(slash + 1)}));
-    const ProfileView view = injected.View();
-    EXPECT_EQ(view.Sum("alloc_space"), 2 * (1000 + 2000)) << "through its runtime, and the driver's function";
-    EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
-  }
 }
 
 TEST(InjectTest, ProgramCanQueryCoverage) {

@@ -118,22 +118,12 @@ void Arrays() {
   const ArrayDescriptor plain{64, 64, 0x20, 4};
   const Array3dDescriptor deep{64, 64, 4, 0x20, 4, 0};
   const Array3dDescriptor sparse{1024, 1024, 0, 0x20, 4, 0x40};
-  const MemAllocationProp properties{1, 0, {kLocationDevice, 0}};
   Handle array = nullptr;
-  CUmemGenericAllocationHandle memory = 0;
   ONCE(cuArrayCreate_v2, &array, &plain);
   ONCE(cuArrayDestroy, array);
   ONCE(cuMipmappedArrayCreate, &array, &deep, 2);
   ONCE(cuMipmappedArrayDestroy, array);
   ONCE(cuArray3DCreate_v2, &array, &sparse);
-  ONCE(cuMemCreate, &memory, 2 * kMiB, &properties, 0);
-  ArrayMapInfo map = {};
-  map.resource = array;
-  for (unsigned& extent : map.sparse_level.extent) extent = 256;
-  map.operation = kOperationMap;
-  map.memory = memory;
-  ONCE(cuMemMapArrayAsync, &map, 1, nullptr);
-  ONCE(cuMemRelease, memory);
   ONCE(cuArrayDestroy, array);
 }
 

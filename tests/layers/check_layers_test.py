@@ -89,6 +89,33 @@ class CheckLayers(unittest.TestCase):
     self.expect_refused("src/core/ledger/b.cc", '#include "src/core/ledger/a.h"\n',
                         "a cycle of includes: src/core/ledger/a -> src/core/ledger/b -> src/core/ledger/a")
 
+  def test_a_cycle_of_includes_in_a_backend_is_refused(self):
+    self.write("src/backends/pjrt/a.h", '#include "src/backends/pjrt/b.h"\n')
+    self.expect_refused("src/backends/pjrt/b.h", '#include "src/backends/pjrt/a.h"\n', "a cycle of includes")
+
+  def check_objects(self, sources):
+    build = os.path.join(self.root, "build")
+    for target, path, code in sources:
+      self.write(path, code)
+      folder = os.path.join(build, "src", "CMakeFiles", target + ".dir")
+      output = os.path.join(folder, os.path.relpath(path, "src") + ".o")
+      os.makedirs(os.path.dirname(output), exist_ok=True)
+      subprocess.run(["c++", "-c", os.path.join(self.root, path), "-o", output], check=True)
+    script = os.path.join(REPOSITORY, "scripts/check_layers.py")
+    return subprocess.run([sys.executable, script, self.root, build], capture_output=True, text=True)
+
+  def test_a_function_that_a_module_above_defines_is_refused(self):
+    uses = "namespace hbmprof::internal { void Hook(); void Call() { Hook(); } }\n"
+    defines = "namespace hbmprof::internal { void Hook() {} }\n"
+    backend = ("hbmprof", "src/backends/pjrt/call.cc", uses)
+    result = self.check_objects([backend, ("hbmprof_pjrt", "src/inject/hook.cc", defines)])
+    self.assertEqual(result.returncode, 1, result.stdout)
+    self.assertIn("src/backends/pjrt/call.cc: src/backends/pjrt may not use hbmprof::internal::Hook(), defined in "
+                  "src/inject/hook.cc", result.stderr)
+    os.remove(os.path.join(self.root, "build/src/CMakeFiles/hbmprof_pjrt.dir/inject/hook.cc.o"))
+    result = self.check_objects([backend, ("hbmprof", "src/base/hook.cc", defines)])
+    self.assertEqual(result.returncode, 0, result.stderr)
+
   def test_the_library_may_not_see_the_tests(self):
     self.write("tests/support/fake.h", "")
     self.expect_refused("src/core/bad.cc", '#include "tests/support/fake.h"\n', "tests/support/fake.h (in no module)")

@@ -1,4 +1,4 @@
-// Requests to the control channel of a running program (src/base/control_protocol.h), and the metrics in its answers.
+// Requests to the control channel of a running program (src/protocol/control.h), and the metrics in its answers.
 #ifndef HBMPROF_TESTS_SUPPORT_CONTROL_SOCKET_H_
 #define HBMPROF_TESTS_SUPPORT_CONTROL_SOCKET_H_
 

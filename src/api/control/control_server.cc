@@ -25,16 +25,16 @@
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/version.h"
 #include "src/api/control/live.h"
-#include "src/base/attach.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
-#include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"
 #include "src/base/lines.h"
 #include "src/base/monotonic_clock.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
+#include "src/protocol/attach.h"
+#include "src/protocol/control.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -1,4 +1,4 @@
-// The control channel of this process (base/control_protocol.h): a socket and the thread that serves it.
+// The control channel of this process (protocol/control.h): a socket and the thread that serves it.
 #ifndef HBMPROF_SRC_API_CONTROL_CONTROL_SERVER_H_
 #define HBMPROF_SRC_API_CONTROL_CONTROL_SERVER_H_
 

@@ -7,8 +7,8 @@
 #include "hbmprof/hbmprof.h"
 #include "src/api/control/live.h"
 #include "src/base/fork.h"
-#include "src/base/http_query.h"
 #include "src/export/metrics.h"
+#include "src/protocol/http_query.h"
 
 namespace hbmprof {
 namespace {

@@ -180,7 +180,7 @@ bool IsRelocated([[maybe_unused]] void** slot) {
 }
 
 void Write(const dl_phdr_info& object, void** slot, void* function) {
-  if (IsRelocated(slot)) StoreProtected(object.dlpi_addr, object.dlpi_phdr, object.dlpi_phnum, slot, function);
+  if (IsRelocated(slot)) StoreProtected(object, slot, function);
 }
 
 // Calls visit(object, slot, replacement) for each reference of a loaded object to one of the functions.

@@ -24,6 +24,7 @@
 #include "src/base/message.h"
 #include "src/base/monotonic_clock.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -136,8 +137,8 @@ void EndByExit() {
   std::atexit(&EndByExit);
   // A handler of a signal would wait for the write.
   const DelayedSignals delayed;
-  if (const DriverContext* const driver = driver_context.load(); driver != nullptr && !IsEnding()) {
-    context_at_exit.store(driver->get());
+  if (const DeviceDriver* const driver = device_driver.load(); driver != nullptr && !IsEnding()) {
+    context_at_exit.store(driver->context());
   }
   if (!BeginEnd(/*is_exit=*/true)) {
     WaitUntil(end_deadline.load(), [] { return IsEnded(); });

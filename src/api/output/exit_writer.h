@@ -11,7 +11,7 @@ namespace hbmprof::internal {
 // The end of this process.
 struct ProcessEnd {
   bool is_exit;   // by return from main or exit
-  void* context;  // the DriverContext of the thread that ends the process; null: none
+  void* context;  // the driver's context of the thread that ends the process; null: none
 };
 
 // What the end of this process calls. No function may throw.

@@ -22,6 +22,7 @@
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 #include "src/core/probes.h"
 
 namespace hbmprof::internal {
@@ -35,7 +36,7 @@ enum class Result : int { kNone, kDone, kRefused };
 
 struct Job {
   explicit Job(std::function<void()> with) : work(std::move(with)) {
-    if (const DriverContext* const driver = driver_context.load(); driver != nullptr) context = driver->get();
+    if (const DeviceDriver* const driver = device_driver.load(); driver != nullptr) context = driver->context();
     sem_init(&done, 0, 0);
   }
   void End(Result with) {
@@ -43,7 +44,7 @@ struct Job {
     sem_post(&done);
   }
   const std::function<void()> work;
-  void* context = nullptr;  // the DriverContext of the calling thread
+  void* context = nullptr;  // the driver's context of the calling thread
   std::atomic<Result> result{Result::kNone};
   sem_t done;
 };

@@ -22,7 +22,7 @@ inline constexpr int64_t kMostWaitForStart = 5'000'000'000;
 // Errors: kDeadlineExceeded (`work` is called, or will be, and has not ended), kResourceExhausted (`work` is never
 // called: no thread can be started, or too much other work waits). The thread ends when no work is left.
 //
-// Device probes in `work` have the DriverContext of the calling thread, and the time limit of ProbeLimit.
+// Device probes in `work` have the driver's context of the calling thread, and the time limit of ProbeLimit.
 //
 // `work` does not throw. It prints its own errors, takes no lock that the caller holds, and uses no data of the calling
 // thread. Any thread may call this function, except from `work`. Throws std::bad_alloc, before `work` is called.

@@ -24,7 +24,6 @@
 #include "src/recording/recorder/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
-#include "src/base/device_facts.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/lazy.h"
@@ -33,6 +32,7 @@
 #include "src/base/monotonic_clock.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
+#include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
@@ -148,19 +148,15 @@ void ReadLimits(OutOfMemory* failure) {
       failure->address_space_in_use = *pages * sysconf(_SC_PAGESIZE);
     }
   }
-  const std::string group = ControlGroup();
   if (failure->space == MemorySpace::kDevice) {
-    const auto ask = device_facts.load();
-    if (ask == nullptr) return;
-    const DeviceFacts facts = ask(failure->device, group);
-    failure->uses_host_memory = facts.uses_host_memory;
-    failure->device_group_limit = facts.group_limit;
-    failure->device_group_in_use = facts.group_in_use;
+    const DeviceDriver* const driver = device_driver.load();
+    failure->uses_host_memory = driver != nullptr && driver->uses_host_memory(failure->device);
     return;
   }
   if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
     failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
   }
+  const std::string group = ControlGroup();
   if (group.empty()) return;
   failure->cgroup_limit = NumberIn(group + "/memory.max");
   failure->cgroup_in_use = NumberIn(group + "/memory.current");

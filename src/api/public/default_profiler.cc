@@ -34,6 +34,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 #include "src/core/joined/joined.h"
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
@@ -300,8 +301,8 @@ void internal::KeepStateForExit() {
   if (IsOff() || is_kept.exchange(true)) return;
   const NoCancellation no_cancellation;
   const KeptErrno kept_errno;
-  const DriverContext* const driver = driver_context.load();
-  void* const context = driver == nullptr ? nullptr : driver->get();
+  const DeviceDriver* const driver = device_driver.load();
+  void* const context = driver == nullptr ? nullptr : driver->context();
   const auto keep = [context] {
     const ProbeLimit limit(context);
     const ScopedMark mark("end of Python");

@@ -1,7 +1,7 @@
 // The hooks: each translates a call of the plugin's table into calls of PjrtRecords.
 //
 // A call that creates something is recorded after it has succeeded. A call that ends something is recorded before it is
-// made, and the records are restored if it fails. The program's arguments and results are never changed.
+// made. The program's arguments and results are never changed.
 #include "src/backends/pjrt/hooks.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
-#include "src/base/traceback.h"
+#include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -32,47 +32,20 @@ using namespace pjrt;  // NOLINT: most names in this file are from there
   ((args)->struct_size >=              \
    static_cast<size_t>(reinterpret_cast<const char*>(&(args)->field + 1) - reinterpret_cast<const char*>(args)))
 
+size_t ZeroBytes() { return 0; }
+
 // Calls `record`, which records `bytes()` bytes. If the host has no memory for the record, the bytes are counted as
 // dropped.
-template <typename Record, typename Bytes>
-void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes) {
+template <typename Record, typename Bytes = decltype(&ZeroBytes)>
+void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes = &ZeroBytes) {
   if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
 }
 
-size_t ZeroBytes() { return 0; }
-
-// The name of the function in `slot` in the header of PJRT's C API, for the functions that can need device memory.
+// The name of the function in `slot`, which has a hook, in the header of PJRT's C API.
 const char* CallName(int slot) {
-  switch (slot) {
-    case kEventError:
-      return "PJRT_Event_Error";
-    case kEventAwait:
-      return "PJRT_Event_Await";
-    case kClientCreate:
-      return "PJRT_Client_Create";
-    case kClientCompile:
-      return "PJRT_Client_Compile";
-    case kClientLoad:
-      return "PJRT_Client_Load";
-    case kDeserializeAndLoad:
-      return "PJRT_Executable_DeserializeAndLoad";
-    case kLoadedExecutableExecute:
-      return "PJRT_LoadedExecutable_Execute";
-    case kBufferFromHostBuffer:
-      return "PJRT_Client_BufferFromHostBuffer";
-    case kCreateUninitialized:
-      return "PJRT_Client_CreateUninitializedBuffer";
-    case kBufferCopyToDevice:
-      return "PJRT_Buffer_CopyToDevice";
-    case kBufferCopyToMemory:
-      return "PJRT_Buffer_CopyToMemory";
-    case kCreateBuffersForTransfer:
-      return "PJRT_Client_CreateBuffersForAsyncHostToDevice";
-    case kDmaMap:
-      return "PJRT_Client_DmaMap";
-    default:
-      return "a PJRT call";
-  }
+  const PjrtHook* hook = kPjrtHooks;
+  while (hook->slot != slot) ++hook;
+  return hook->name;
 }
 
 // The memory that a call requests. A member without a value is one that the arguments of the call do not contain.
@@ -98,8 +71,8 @@ void ReportFailure(TrackedPlugin& tracked, int slot, const Error* error, const R
 
 // Returns `error`, the result of a call of `slot`. Reports the failure if the code of `error` is RESOURCE_EXHAUSTED.
 // `requested()` returns the Request of the call; it is called only in that case.
-template <typename Requested>
-Error* Finish(TrackedPlugin& tracked, int slot, Error* error, const Requested& requested) {
+template <typename Requested = decltype(&NothingKnown)>
+Error* Finish(TrackedPlugin& tracked, int slot, Error* error, const Requested& requested = &NothingKnown) {
   if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
       !Completes([&] { ReportFailure(tracked, slot, error, requested()); })) {
     PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
@@ -109,9 +82,10 @@ Error* Finish(TrackedPlugin& tracked, int slot, Error* error, const Requested& r
 
 // The two ways to track a call. Both make the call once, outside of all code that can fail, and return its result.
 
-template <typename Args, typename Record, typename Bytes, typename Requested = decltype(&NothingKnown)>
-Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record, const Bytes& bytes,
-                      const Requested& requested = &NothingKnown) {
+template <typename Args, typename Record, typename Bytes = decltype(&ZeroBytes),
+          typename Requested = decltype(&NothingKnown)>
+Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record& record,
+                      const Bytes& bytes = &ZeroBytes, const Requested& requested = &NothingKnown) {
   Error* const error = tracked.plugin.Call(slot, args);
   if (error == nullptr && tracked.profiler.enabled()) RecordOrDrop(tracked, record, bytes);
   return Finish(tracked, slot, error, requested);
@@ -124,19 +98,18 @@ Error* CallThenRecord(TrackedPlugin& tracked, int slot, Args* args, const Record
 template <typename Args, typename Follow>
 Error* CallThenFollow(TrackedPlugin& tracked, int slot, Args* args, const Follow& follow) {
   Error* const error = tracked.plugin.Call(slot, args);
-  if (error == nullptr) RecordOrDrop(tracked, follow, &ZeroBytes);
-  return Finish(tracked, slot, error, &NothingKnown);
+  if (error == nullptr) RecordOrDrop(tracked, follow);
+  return Finish(tracked, slot, error);
 }
 
 // Calls remove(), which returns the number of records that have ended, also while recording is off.
 template <typename Args, typename Remove>
 Error* RemoveThenCall(TrackedPlugin& tracked, int slot, Args* args, const Remove& remove) {
   int ended = 0;
-  RecordOrDrop(
-      tracked, [&] { ended = remove(); }, &ZeroBytes);
+  RecordOrDrop(tracked, [&] { ended = remove(); });
   Error* const error = tracked.plugin.Call(slot, args);
   if (error != nullptr && ended > 0) tracked.profiler.RecordRefusedFree();
-  return Finish(tracked, slot, error, &NothingKnown);
+  return Finish(tracked, slot, error);
 }
 
 // Prints nothing while recording is off, because unknown handles are then normal.
@@ -152,8 +125,7 @@ void WarnOnceOfForeign(const TrackedPlugin& tracked, const char* what) {
 // Clients.
 
 Error* CreateClient(TrackedPlugin& tracked, const Caller&, ClientCreateArgs* args) {
-  return CallThenRecord(
-      tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); }, &ZeroBytes);
+  return CallThenRecord(tracked, kClientCreate, args, [&] { tracked.plugin.ClientCreated(args->client); });
 }
 
 // Returns the names of the functions that contain the addresses; none if no thread can be started. It takes
@@ -235,10 +207,9 @@ Error* UnmapHostMemory(TrackedPlugin& tracked, const Caller&, DmaUnmapArgs* args
 
 template <typename Args>
 Error* Load(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, LoadedExecutable* const* loaded) {
-  return CallThenRecord(
-      tracked, slot, args,
-      [&] { tracked.records.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded)); },
-      &ZeroBytes);
+  return CallThenRecord(tracked, slot, args, [&] {
+    tracked.records.Loaded(caller, *loaded, tracked.plugin.DescribeProgram(args->client, *loaded));
+  });
 }
 
 Error* Compile(TrackedPlugin& tracked, const Caller& caller, ClientCompileArgs* args) {
@@ -374,11 +345,8 @@ Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) 
   if (tracked.profiler.enabled()) {
     // The records of donated arguments are removed first. Otherwise memory that an output took over from an argument
     // would count twice. A failed execution can also have taken arguments over.
-    RecordOrDrop(
-        tracked, [&] { RemoveDonated(tracked, *args); }, &ZeroBytes);
-    if (error == nullptr)
-      RecordOrDrop(
-          tracked, [&] { RecordOutputs(tracked, caller, *args); }, &ZeroBytes);
+    RecordOrDrop(tracked, [&] { RemoveDonated(tracked, *args); });
+    if (error == nullptr) RecordOrDrop(tracked, [&] { RecordOutputs(tracked, caller, *args); });
   }
   return Finish(tracked, kLoadedExecutableExecute, error, [&] { return RequestOf(tracked, *args); });
 }
@@ -410,19 +378,16 @@ Error* FollowOrMake(TrackedPlugin& tracked, const Caller& caller, int slot, Args
     tracked.records.Created(caller, nullptr, *made, tracked.plugin.Describe(nullptr, *made, nullptr, nullptr));
   };
   if (error == nullptr) RecordOrDrop(tracked, record, [&] { return tracked.plugin.SizeOf(*made); });
-  return Finish(tracked, slot, error, &NothingKnown);
+  return Finish(tracked, slot, error);
 }
 
 // Tracks a call that creates a buffer without memory of its own.
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
-  return CallThenRecord(
-      tracked, slot, args,
-      [&] {
-        tracked.records.CreatedView(caller, args->client, args->buffer,
-                                    tracked.plugin.Describe(args->client, args->buffer, device, memory));
-      },
-      &ZeroBytes);
+  return CallThenRecord(tracked, slot, args, [&] {
+    tracked.records.CreatedView(caller, args->client, args->buffer,
+                                tracked.plugin.Describe(args->client, args->buffer, device, memory));
+  });
 }
 
 // Tracks a call that copies `args->buffer`.
@@ -546,10 +511,10 @@ Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDes
 // An execution can report exhausted memory through its event.
 
 Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, kEventAwait, tracked.plugin.Call(kEventAwait, args), &NothingKnown);
+  return Finish(tracked, kEventAwait, tracked.plugin.Call(kEventAwait, args));
 }
 Error* EventsError(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, kEventError, tracked.plugin.Call(kEventError, args), &NothingKnown);
+  return Finish(tracked, kEventError, tracked.plugin.Call(kEventError, args));
 }
 
 template <typename Args, Error* (*kRun)(TrackedPlugin&, const Caller&, Args*)>
@@ -560,51 +525,41 @@ Error* Run(TrackedPlugin& tracked, const Caller& caller, void* args) {
 }  // namespace
 
 constexpr PjrtHook kPjrtHooks[kPjrtHookCount] = {
-    {kEventError, &Run<EventArgs, &EventsError>},
-    {kEventAwait, &Run<EventArgs, &AwaitEvent>},
-    {kClientCreate, &Run<ClientCreateArgs, &CreateClient>},
-    {kClientDestroy, &Run<ClientDestroyArgs, &DestroyClient>},
-    {kClientCompile, &Run<ClientCompileArgs, &Compile>},
-    {kClientLoad, &Run<ClientLoadArgs, &LoadExecutable>},
-    {kDeserializeAndLoad, &Run<DeserializeAndLoadArgs, &DeserializeAndLoad>},
-    {kLoadedExecutableDelete, &Run<LoadedExecutableArgs, &DeleteExecutable>},
-    {kLoadedExecutableDestroy, &Run<LoadedExecutableArgs, &DestroyExecutable>},
-    {kLoadedExecutableExecute, &Run<ExecuteArgs, &Execute>},
-    {kBufferFromHostBuffer, &Run<BufferFromHostBufferArgs, &FromHostBuffer>},
-    {kCreateUninitialized, &Run<CreateUninitializedArgs, &Uninitialized>},
-    {kBufferCopyToDevice, &Run<BufferCopyToDeviceArgs, &CopyToDevice>},
-    {kBufferCopyToMemory, &Run<BufferCopyToMemoryArgs, &CopyToMemory>},
-    {kCreateView, &Run<CreateViewArgs, &View>},
-    {kCreateError, &Run<CreateErrorArgs, &ErrorBuffer>},
-    {kCreateAlias, &Run<CreateAliasArgs, &AliasBuffer>},
-    {kFulfillAlias, &Run<FulfillAliasArgs, &FulfillAlias>},
-    {kBufferBitcast, &Run<BufferBitcastArgs, &Bitcast>},
-    {kDonateWithControlDependency, &Run<DonateWithControlDependencyArgs, &DonateWithControlDependency>},
-    {kBufferDelete, &Run<BufferArgs, &DeleteBuffer>},
-    {kBufferDestroy, &Run<BufferArgs, &DestroyBuffer>},
-    {kBufferIncreaseReferences, &Run<BufferArgs, &IncreaseReferences>},
-    {kBufferDecreaseReferences, &Run<BufferArgs, &DecreaseReferences>},
-    {kCreateBuffersForTransfer, &Run<CreateBuffersForTransferArgs, &CreateTransfer>},
-    {kTransferManagerRetrieve, &Run<TransferManagerRetrieveArgs, &RetrieveFromTransfer>},
-    {kTransferManagerDestroy, &Run<TransferManagerDestroyArgs, &DestroyTransfer>},
-    {kDmaMap, &Run<DmaMapArgs, &MapHostMemory>},
-    {kDmaUnmap, &Run<DmaUnmapArgs, &UnmapHostMemory>},
+    {kEventError, &Run<EventArgs, &EventsError>, "PJRT_Event_Error"},
+    {kEventAwait, &Run<EventArgs, &AwaitEvent>, "PJRT_Event_Await"},
+    {kClientCreate, &Run<ClientCreateArgs, &CreateClient>, "PJRT_Client_Create"},
+    {kClientDestroy, &Run<ClientDestroyArgs, &DestroyClient>, "PJRT_Client_Destroy"},
+    {kClientCompile, &Run<ClientCompileArgs, &Compile>, "PJRT_Client_Compile"},
+    {kClientLoad, &Run<ClientLoadArgs, &LoadExecutable>, "PJRT_Client_Load"},
+    {kDeserializeAndLoad, &Run<DeserializeAndLoadArgs, &DeserializeAndLoad>, "PJRT_Executable_DeserializeAndLoad"},
+    {kLoadedExecutableDelete, &Run<LoadedExecutableArgs, &DeleteExecutable>, "PJRT_LoadedExecutable_Delete"},
+    {kLoadedExecutableDestroy, &Run<LoadedExecutableArgs, &DestroyExecutable>, "PJRT_LoadedExecutable_Destroy"},
+    {kLoadedExecutableExecute, &Run<ExecuteArgs, &Execute>, "PJRT_LoadedExecutable_Execute"},
+    {kBufferFromHostBuffer, &Run<BufferFromHostBufferArgs, &FromHostBuffer>, "PJRT_Client_BufferFromHostBuffer"},
+    {kCreateUninitialized, &Run<CreateUninitializedArgs, &Uninitialized>, "PJRT_Client_CreateUninitializedBuffer"},
+    {kBufferCopyToDevice, &Run<BufferCopyToDeviceArgs, &CopyToDevice>, "PJRT_Buffer_CopyToDevice"},
+    {kBufferCopyToMemory, &Run<BufferCopyToMemoryArgs, &CopyToMemory>, "PJRT_Buffer_CopyToMemory"},
+    {kCreateView, &Run<CreateViewArgs, &View>, "PJRT_Client_CreateViewOfDeviceBuffer"},
+    {kCreateError, &Run<CreateErrorArgs, &ErrorBuffer>, "PJRT_Client_CreateErrorBuffer"},
+    {kCreateAlias, &Run<CreateAliasArgs, &AliasBuffer>, "PJRT_Client_CreateAliasBuffer"},
+    {kFulfillAlias, &Run<FulfillAliasArgs, &FulfillAlias>, "PJRT_Client_FulfillAliasBuffer"},
+    {kBufferBitcast, &Run<BufferBitcastArgs, &Bitcast>, "PJRT_Buffer_Bitcast"},
+    {kDonateWithControlDependency, &Run<DonateWithControlDependencyArgs, &DonateWithControlDependency>,
+     "PJRT_Buffer_DonateWithControlDependency"},
+    {kBufferDelete, &Run<BufferArgs, &DeleteBuffer>, "PJRT_Buffer_Delete"},
+    {kBufferDestroy, &Run<BufferArgs, &DestroyBuffer>, "PJRT_Buffer_Destroy"},
+    {kBufferIncreaseReferences, &Run<BufferArgs, &IncreaseReferences>, "PJRT_Buffer_IncreaseExternalReferenceCount"},
+    {kBufferDecreaseReferences, &Run<BufferArgs, &DecreaseReferences>, "PJRT_Buffer_DecreaseExternalReferenceCount"},
+    {kCreateBuffersForTransfer, &Run<CreateBuffersForTransferArgs, &CreateTransfer>,
+     "PJRT_Client_CreateBuffersForAsyncHostToDevice"},
+    {kTransferManagerRetrieve, &Run<TransferManagerRetrieveArgs, &RetrieveFromTransfer>,
+     "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer"},
+    {kTransferManagerDestroy, &Run<TransferManagerDestroyArgs, &DestroyTransfer>,
+     "PJRT_AsyncHostToDeviceTransferManager_Destroy"},
+    {kDmaMap, &Run<DmaMapArgs, &MapHostMemory>, "PJRT_Client_DmaMap"},
+    {kDmaUnmap, &Run<DmaUnmapArgs, &UnmapHostMemory>, "PJRT_Client_DmaUnmap"},
 };
 
-namespace {
-
-// A missing entry would have slot 0, which no hook has.
-constexpr bool EachHookHasASlotOfItsOwn() {
-  for (int i = 0; i < kPjrtHookCount; ++i) {
-    if (static_cast<int>(kPjrtHooks[i].slot) == 0) return false;
-    for (int j = 0; j < i; ++j) {
-      if (kPjrtHooks[i].slot == kPjrtHooks[j].slot) return false;
-    }
-  }
-  return true;
-}
-static_assert(EachHookHasASlotOfItsOwn(), "kPjrtHookCount is not the number of entries, or a slot has two entries");
-
-}  // namespace
+static_assert(kPjrtHooks[kPjrtHookCount - 1].slot != 0, "kPjrtHookCount is not the number of entries");
 
 }  // namespace hbmprof::internal

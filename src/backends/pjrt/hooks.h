@@ -26,6 +26,7 @@ using PjrtHookFunction = pjrt::Error* (*)(TrackedPlugin& tracked, const Caller& 
 struct PjrtHook {
   int slot;
   PjrtHookFunction run;
+  const char* name;  // of the slot, in the header of PJRT's C API
 };
 
 inline constexpr int kPjrtHookCount = 29;

@@ -12,6 +12,7 @@
 #include "src/base/pages.h"
 #include "src/capture/architecture.h"
 #include "src/capture/objects.h"
+#include "src/protocol/python_versions.h"
 
 namespace hbmprof::internal {
 

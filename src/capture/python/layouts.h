@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "src/base/python_versions.h"
+#include "src/protocol/python_versions.h"
 
 namespace hbmprof::internal {
 

@@ -7,16 +7,16 @@
 // keeps its native frames.
 //
 // A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
-// read, those of a traceback that the program passed (src/base/traceback.h) are used instead.
+// read, those of a traceback that the program passed (src/capture/traceback.h) are used instead.
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 
 #include <cstdint>
 
 #include "hbmprof/caller.h"
-#include "src/base/traceback.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/interpreter.h"
+#include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
 

@@ -1,4 +1,4 @@
-// FreedAges: how old the freed buffers of each site became, as counters per octave of age (base/generations.h).
+// FreedAges: how old the freed buffers of each site became, as counters per octave of age (core/generations.h).
 //
 // Thread safety: all methods may be called from any thread at any time. No lock is taken.
 #ifndef HBMPROF_SRC_CORE_LEDGER_FREED_AGES_H_
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "src/base/generations.h"
+#include "src/core/generations.h"
 #include "src/core/tables/reserved_array.h"
 #include "src/core/tables/site_table.h"
 

@@ -6,7 +6,7 @@
 // A thread enters its events into the shard of its number. The value of a site or of a book is the sum over the shards.
 // The caller changes the live table while an Event holds the lock of the shard (pools.h).
 //
-// Generations (base/generations.h): a shard looks at the clock at each Flush, after at most `flush_every` events. A
+// Generations (core/generations.h): a shard looks at the clock at each Flush, after at most `flush_every` events. A
 // thread also looks when it finds a site outside of the site cache, and before an event that locks all shards.
 //
 // Thread safety: all methods may be called from any thread at any time, unless annotated.

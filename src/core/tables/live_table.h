@@ -25,9 +25,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "src/base/generations.h"
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
+#include "src/core/generations.h"
 #include "src/core/tables/site_table.h"
 
 namespace hbmprof::internal {

@@ -10,20 +10,20 @@
 #include <set>
 #include <vector>
 
-#include "src/backends/cuda/driver/driver_shim.h"
 #include "src/base/completes.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
+#include "src/inject/driver_shim.h"
 #include "src/inject/linker/report_hooks.h"
 
 extern "C" {
 // dynamic_linker.cc
 void* hbmprof_dlsym(void* handle, const char* name);
-extern void* (*hbmprof_real_dlsym)(void* handle, const char* name);
+extern void* (*hbmprof_next_dlsym)(void* handle, const char* name);
 extern void* (*hbmprof_c_library_dlsym)(void* handle, const char* name);
-extern void* (*hbmprof_real_dlopen)(const char* file, int flags);
+extern void* (*hbmprof_next_dlopen)(const char* file, int flags);
 }
 
 namespace hbmprof::internal {
@@ -40,7 +40,7 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_c_library_dlsym)) return wrapper;
   if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
   // A function that the driver lacks must not be found.
-  if (!is_dlsym && hbmprof_real_dlsym(const_cast<link_map*>(&module), name) == nullptr) {
+  if (!is_dlsym && hbmprof_next_dlsym(const_cast<link_map*>(&module), name) == nullptr) {
     ClearLinkerError();
     return nullptr;
   }
@@ -50,43 +50,22 @@ void* Replacement(const link_map& module, const char* name, void* const* slot) {
   return is_own ? wrapper : nullptr;
 }
 
-}  // namespace
-
-void WriteProtected(void** slot, void* value) {
-  Dl_info info;
-  link_map* object = nullptr;
-  if (dladdr1(slot, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0 || object == nullptr) return;
-  const auto* const header = static_cast<const ElfW(Ehdr)*>(info.dli_fbase);
-  // A tool can have moved the program headers to the end of the file, which need not be in memory.
-  constexpr size_t kSurelyInMemory = 4096;
-  const bool has_headers = std::memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 &&
-                           header->e_phoff + size_t{header->e_phnum} * sizeof(ElfW(Phdr)) <= kSurelyInMemory;
-  const auto* const headers =
-      reinterpret_cast<const ElfW(Phdr)*>(static_cast<const char*>(info.dli_fbase) + header->e_phoff);
-  StoreProtected(object->l_addr, headers, has_headers ? header->e_phnum : 0, slot, value);
-}
-
-namespace {
-
 void SetReferences(const link_map& module) {
   ForEachReference(module.l_addr, module.l_ld, [&module](const char* name, void** slot, bool) {
-    if (void* replacement = Replacement(module, name, slot)) WriteProtected(slot, replacement);
+    if (void* replacement = Replacement(module, name, slot)) StoreProtected(slot, replacement);
   });
 }
 
 // Returns handles of the libraries that `module` depends on, so that none is unloaded meanwhile. The caller closes
 // them.
 std::vector<void*> OpenNeeded(const link_map& module) {
-  const char* names = nullptr;
-  for (const ElfW(Dyn)* entry = module.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-  }
+  const char* const names = DynamicTables(module.l_addr, module.l_ld).names;
   std::vector<void*> needed;
-  for (const ElfW(Dyn)* entry = module.l_ld; names != nullptr && entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+  for (const ElfW(Dyn)* entry = module.l_ld; names != nullptr && entry->d_tag != DT_NULL; ++entry) {
     if (entry->d_tag != DT_NEEDED) continue;
     // The library is loaded, so dlopen finds it by its name.
     needed.reserve(needed.size() + 1);
-    if (void* handle = hbmprof_real_dlopen(names + entry->d_un.d_val, RTLD_LAZY | RTLD_NOLOAD))
+    if (void* handle = hbmprof_next_dlopen(names + entry->d_un.d_val, RTLD_LAZY | RTLD_NOLOAD))
       needed.push_back(handle);
   }
   return needed;
@@ -106,17 +85,13 @@ void SetReferencesOf(void* handle, std::set<void*>& seen) {
 
 }  // namespace
 
-void SetReferencesOf(void* handle) {
-  const bool completed = Completes([&] {
-    std::set<void*> seen;
-    SetReferencesOf(handle, seen);
-  });
-  if (!completed) PrintMessage("hbmprof: the host has no memory to track a library that was loaded with RTLD_DEEPBIND");
-}
-
 void* OpenDeepBound(const char* file, int flags) {
-  void* handle = hbmprof_real_dlopen(file, flags);
-  if (handle != nullptr) SetReferencesOf(handle);
+  void* const handle = hbmprof_next_dlopen(file, flags);
+  const bool completed = handle == nullptr || Completes([&] {
+                           std::set<void*> seen;
+                           SetReferencesOf(handle, seen);
+                         });
+  if (!completed) PrintMessage("hbmprof: the host has no memory to track a library that was loaded with RTLD_DEEPBIND");
   return handle;
 }
 

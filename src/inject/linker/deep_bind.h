@@ -13,16 +13,9 @@ bool HideLackingFunctions();
 // Returns whether this library was loaded after the program's start. Then nothing is recorded before hbmprof_attach.
 bool WasLoadedLate();
 
-// Writes a pointer of a loaded object, as StoreProtected does. Takes a lock of the dynamic linker.
-void WriteProtected(void** slot, void* value);
-
-// Changes the references of the library `handle`, which the C library's dlopen returned, and of all its dependencies:
-// references to the C library's dlsym and to the driver's functions become references to this library's dlsym and
-// wrappers. A second call for the same library has no effect. Thread-safe.
-void SetReferencesOf(void* handle);
-
-// Like dlopen, for a `file` that is a path and for `flags` with RTLD_DEEPBIND. Also calls SetReferencesOf for the
-// library.
+// Like dlopen, for a `file` that is a path and for `flags` with RTLD_DEEPBIND. Then changes the references of the
+// library and of all its dependencies: references to the C library's dlsym and to the driver's functions become
+// references to this library's dlsym and wrappers. Thread-safe.
 void* OpenDeepBound(const char* file, int flags);
 
 }  // namespace hbmprof::internal

@@ -1,6 +1,3 @@
-// The stubs are written in assembly: they keep all argument registers and leave by a jump. So the real functions get
-// all arguments and return to the caller of the stub, whatever their signature is. The stubs have unwind information.
-//
 // The real functions are searched in the symbol tables of the loaded objects. dlsym cannot find them: Python loads
 // the libraries with RTLD_LOCAL. dlsym also must not be called here: it takes the lock under which dlopen runs
 // constructors, and a constructor may allocate.
@@ -17,6 +14,7 @@
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/loaded_objects.h"
+#include "src/inject/linker/jump_stub.h"
 
 #define HBMPROF_REPORT_MEMORY _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define HBMPROF_REPORT_OUT_OF_MEMORY _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
@@ -49,9 +47,9 @@ const link_map* LibraryOf(uintptr_t address) {
 }
 
 // One of the functions, as the last search found it.
-class RealFunction {
+class Original {
  public:
-  constexpr RealFunction(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
+  constexpr Original(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
   // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded.
   uintptr_t Get() {
@@ -91,9 +89,9 @@ class RealFunction {
 constexpr char kReportMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_MEMORY);
 constexpr char kReportOutOfMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY);
 constexpr char kAddTraceMe[] = HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME);
-RealFunction real_report_memory(kReportMemory, &HBMPROF_REPORT_MEMORY);
-RealFunction real_report_out_of_memory(kReportOutOfMemory, &HBMPROF_REPORT_OUT_OF_MEMORY);
-RealFunction real_add_trace_me(kAddTraceMe, &HBMPROF_ADD_TRACE_ME);
+Original original_report_memory(kReportMemory, &HBMPROF_REPORT_MEMORY);
+Original original_report_out_of_memory(kReportOutOfMemory, &HBMPROF_REPORT_OUT_OF_MEMORY);
+Original original_add_trace_me(kAddTraceMe, &HBMPROF_ADD_TRACE_ME);
 
 }  // namespace
 
@@ -112,8 +110,7 @@ void* TensorflowHookByName(const char* name) {
 
 extern "C" {
 
-// The stubs call these functions, with their own six integer arguments and with the registers of their caller. A
-// function returns the address to which the stub jumps. If the address is 0, the stub returns to its caller.
+// Called by the stubs (jump_stub.h).
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_memory(uint64_t address, int64_t bytes,
                                                                         uint64_t allocated, uint64_t reserved,
                                                                         uint64_t device, uint64_t /*unused*/,
@@ -121,10 +118,10 @@ extern "C" {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
-  const uintptr_t real = hbmprof::internal::real_report_memory.Get();
+  const uintptr_t real = hbmprof::internal::original_report_memory.Get();
   // A process that is off does not search. If its parent has not found the function, that of the caller's library is
   // used.
-  return real != 0 ? real : hbmprof::internal::real_report_memory.GetOfCaller(caller->pc - 1);
+  return real != 0 ? real : hbmprof::internal::original_report_memory.GetOfCaller(caller->pc - 1);
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
@@ -132,7 +129,7 @@ extern "C" {
                                                                                uint64_t device) noexcept {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
-  return hbmprof::internal::real_report_out_of_memory.Get();
+  return hbmprof::internal::original_report_out_of_memory.Get();
 }
 
 // A std::string_view is passed as its length and its pointer. The function is private, so its caller is in the library
@@ -143,139 +140,12 @@ extern "C" {
                                                                              const hbmprof::Caller* caller) noexcept {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
-  return hbmprof::internal::real_add_trace_me.GetOfCaller(caller->pc - 1);
+  return hbmprof::internal::original_add_trace_me.GetOfCaller(caller->pc - 1);
 }
 }
 
-#if defined(__x86_64__)
-// The frame: the seventh argument of the called function at 0, eight vector registers from 16, then a Caller (pc, sp,
-// fp) at 144, then the integer registers.
 asm(R"(
-    .macro hbmprof_report_stub name record
-    .text
-    .p2align 4
-    .globl \name
-    .type \name, @function
-\name:
-    .cfi_startproc
-    endbr64
-    pushq   %rbp
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset %rbp, 0
-    movq    %rsp, %rbp
-    .cfi_def_cfa_register %rbp
-    subq    $224, %rsp
-    movups  %xmm0, 16(%rsp)
-    movups  %xmm1, 32(%rsp)
-    movups  %xmm2, 48(%rsp)
-    movups  %xmm3, 64(%rsp)
-    movups  %xmm4, 80(%rsp)
-    movups  %xmm5, 96(%rsp)
-    movups  %xmm6, 112(%rsp)
-    movups  %xmm7, 128(%rsp)
-    movq    %rdi, 168(%rsp)
-    movq    %rsi, 176(%rsp)
-    movq    %rdx, 184(%rsp)
-    movq    %rcx, 192(%rsp)
-    movq    %r8, 200(%rsp)
-    movq    %r9, 208(%rsp)
-    movq    %rax, 216(%rsp)
-    movq    8(%rbp), %rax
-    movq    %rax, 144(%rsp)
-    leaq    16(%rbp), %rax
-    movq    %rax, 152(%rsp)
-    movq    (%rbp), %rax
-    movq    %rax, 160(%rsp)
-    leaq    144(%rsp), %rax
-    movq    %rax, (%rsp)
-    call    \record
-    movq    %rax, %r11
-    movups  16(%rsp), %xmm0
-    movups  32(%rsp), %xmm1
-    movups  48(%rsp), %xmm2
-    movups  64(%rsp), %xmm3
-    movups  80(%rsp), %xmm4
-    movups  96(%rsp), %xmm5
-    movups  112(%rsp), %xmm6
-    movups  128(%rsp), %xmm7
-    movq    168(%rsp), %rdi
-    movq    176(%rsp), %rsi
-    movq    184(%rsp), %rdx
-    movq    192(%rsp), %rcx
-    movq    200(%rsp), %r8
-    movq    208(%rsp), %r9
-    movq    216(%rsp), %rax
-    leave
-    .cfi_def_cfa %rsp, 8
-    .cfi_restore %rbp
-    testq   %r11, %r11
-    je      1f
-    jmp     *%r11
-1:
-    ret
-    .cfi_endproc
-    .size \name, .-\name
-    .endm
-)");
-#elif defined(__aarch64__)
-// The frame: the frame record, eight vector registers, then a Caller (pc, sp, fp) at 144, then x0 to x8.
-asm(R"(
-    .macro hbmprof_report_stub name record
-    .text
-    .p2align 4
-    .globl \name
-    .type \name, %function
-\name:
-    .cfi_startproc
-    hint    #34                 // bti c
-    stp     x29, x30, [sp, #-256]!
-    .cfi_def_cfa_offset 256
-    .cfi_rel_offset x29, 0
-    .cfi_rel_offset x30, 8
-    mov     x29, sp
-    stp     q0, q1, [sp, #16]
-    stp     q2, q3, [sp, #48]
-    stp     q4, q5, [sp, #80]
-    stp     q6, q7, [sp, #112]
-    stp     x0, x1, [sp, #176]
-    stp     x2, x3, [sp, #192]
-    stp     x4, x5, [sp, #208]
-    stp     x6, x7, [sp, #224]
-    str     x8, [sp, #240]
-    add     x9, sp, #256
-    ldr     x10, [sp]
-    stp     x30, x9, [sp, #144]
-    str     x10, [sp, #160]
-    add     x6, sp, #144
-    bl      \record
-    mov     x16, x0
-    ldp     q0, q1, [sp, #16]
-    ldp     q2, q3, [sp, #48]
-    ldp     q4, q5, [sp, #80]
-    ldp     q6, q7, [sp, #112]
-    ldp     x0, x1, [sp, #176]
-    ldp     x2, x3, [sp, #192]
-    ldp     x4, x5, [sp, #208]
-    ldp     x6, x7, [sp, #224]
-    ldr     x8, [sp, #240]
-    ldp     x29, x30, [sp], #256
-    .cfi_restore x29
-    .cfi_restore x30
-    .cfi_def_cfa_offset 0
-    cbz     x16, 1f
-    br      x16
-1:
-    ret
-    .cfi_endproc
-    .size \name, .-\name
-    .endm
-)");
-#else
-#error "The stubs are not written for this processor"
-#endif
-
-asm(R"(
-    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
-    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
-    hbmprof_report_stub )" HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME) R"( hbmprof_tensorflow_memory
+    hbmprof_jump_stub )" HBMPROF_TEXT(HBMPROF_REPORT_MEMORY) R"( hbmprof_torch_memory
+    hbmprof_jump_stub )" HBMPROF_TEXT(HBMPROF_REPORT_OUT_OF_MEMORY) R"( hbmprof_torch_out_of_memory
+    hbmprof_jump_stub )" HBMPROF_TEXT(HBMPROF_ADD_TRACE_ME) R"( hbmprof_tensorflow_memory
 )");

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "src/base/attach.h"
-#include "src/base/driver_slot.h"
+#include "src/protocol/attach.h"
+#include "src/protocol/driver_slot.h"
 #include "src/tool/attach/safe_thread.h"
 #include "src/tool/util/text.h"
 

@@ -21,7 +21,7 @@
 namespace hbmprof::tool {
 
 struct Attached {
-  int code = 0;       // of hbmprof_attach (src/base/attach.h)
+  int code = 0;       // of hbmprof_attach (src/protocol/attach.h)
   double millis = 0;  // during which one thread of the process did not wait
 };
 

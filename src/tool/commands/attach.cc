@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "src/base/attach.h"
-#include "src/base/control_protocol.h"
+#include "src/protocol/attach.h"
+#include "src/protocol/control.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"

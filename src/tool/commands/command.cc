@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "src/base/control_protocol.h"
+#include "src/protocol/control.h"
 
 namespace hbmprof::tool {
 

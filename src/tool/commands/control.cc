@@ -17,7 +17,7 @@ struct ControlOptions {
   std::string max_bytes;
 };
 
-// The requests, as src/base/control_protocol.h describes them, and their arguments; "": none.
+// The requests, as src/protocol/control.h describes them, and their arguments; "": none.
 constexpr std::pair<const char*, const char*> kRequests[] = {{"record", "start, stop or flight"},
                                                              {"tag", "KEY=VALUE"},
                                                              {"tracking", "on or off"},

@@ -18,11 +18,11 @@
 #include <sstream>
 
 #include "hbmprof/cuda_coverage.h"
-#include "src/base/attach.h"
 #include "src/base/descriptor.h"
-#include "src/base/driver_slot.h"
-#include "src/base/python_versions.h"
 #include "src/base/references.h"
+#include "src/protocol/attach.h"
+#include "src/protocol/driver_slot.h"
+#include "src/protocol/python_versions.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/util/files.h"

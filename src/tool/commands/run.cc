@@ -22,8 +22,8 @@
 
 #include "src/base/atomic_file.h"
 #include "src/base/completes.h"
-#include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/protocol/control.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"

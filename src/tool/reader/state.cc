@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "src/base/generations.h"
 #include "src/base/saturating.h"
+#include "src/core/generations.h"
 #include "src/core/pool_samples.h"
 
 namespace hbmprof::internal {

@@ -20,7 +20,7 @@
 #include <thread>
 
 #include "absl/strings/escaping.h"
-#include "src/base/http_query.h"
+#include "src/protocol/http_query.h"
 #include "src/tool/source/http_client.h"
 #include "src/tool/util/text.h"
 

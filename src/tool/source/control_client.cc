@@ -15,8 +15,8 @@
 #include <sstream>
 
 #include "absl/strings/strip.h"
-#include "src/base/control_protocol.h"
 #include "src/base/descriptor.h"
+#include "src/protocol/control.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 

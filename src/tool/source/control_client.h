@@ -1,4 +1,4 @@
-// Sends requests to running processes through their control channels (src/base/control_protocol.h).
+// Sends requests to running processes through their control channels (src/protocol/control.h).
 #ifndef HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 #define HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 

@@ -14,7 +14,7 @@
 #include <chrono>
 
 #include "absl/strings/escaping.h"
-#include "src/base/http_query.h"
+#include "src/protocol/http_query.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {

@@ -64,8 +64,7 @@ struct State {
   std::mutex mutex;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles;
   std::map<CUdeviceptr, std::pair<size_t, std::shared_ptr<Physical>>> mappings;
-  std::set<CUdeviceptr> readable;                                             // mappings with memory of the host
-  std::map<std::pair<Handle, std::string>, std::shared_ptr<Physical>> tiles;  // by array and exact position
+  std::set<CUdeviceptr> readable;  // mappings with memory of the host
   CUdeviceptr next_reservation = CUdeviceptr{1} << 44;
   std::map<Handle, std::shared_ptr<Graph>> graphs;  // graphs and their instances
   std::map<CUdeviceptr, InGraph> launched;          // allocated by launches and not freed
@@ -592,42 +591,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 
 // --- Arrays. ---
 
-CUresult cuMemMapArrayAsync(ArrayMapInfo* list, unsigned count, Handle) {
-  if (const int error = fake_cuda_enter("cuMemMapArrayAsync")) return error;
-  State& state = TheState();
-  std::lock_guard<std::mutex> lock(state.mutex);
-  for (unsigned i = 0; i < count; ++i) {
-    const auto* tile = reinterpret_cast<const char*>(&list[i].sparse_level);
-    const auto key = std::make_pair(list[i].resource, std::string(tile, sizeof(list[i].sparse_level)));
-    const auto mapped = state.tiles.find(key);
-    if (list[i].operation == kOperationMap) {
-      const auto memory = state.handles.find(list[i].memory);
-      if (memory == state.handles.end() || mapped != state.tiles.end()) return kInvalidValue;
-      ++memory->second->mappings;
-      state.tiles[key] = memory->second;
-    } else {
-      if (mapped == state.tiles.end()) return kInvalidValue;
-      --mapped->second->mappings;
-      EndIfUnused(*mapped->second);
-      state.tiles.erase(mapped);
-    }
-  }
-  return kSuccess;
-}
-CUresult cuMemMapArrayAsync_ptsz(ArrayMapInfo* list, unsigned count, Handle stream) {
-  return cuMemMapArrayAsync(list, count, stream);
-}
-
-static void UnmapArray(Handle array) {
-  State& state = TheState();
-  std::lock_guard<std::mutex> lock(state.mutex);
-  for (auto tile = state.tiles.lower_bound({array, ""}); tile != state.tiles.end() && tile->first.first == array;
-       tile = state.tiles.erase(tile)) {
-    --tile->second->mappings;
-    EndIfUnused(*tile->second);
-  }
-}
-
 CUresult cuArrayCreate_v2(Handle* array, const ArrayDescriptor* d) {
   return CreateArray("cuArrayCreate_v2", array, d->width * AtLeastOne(d->height));
 }
@@ -640,13 +603,11 @@ CUresult cuMipmappedArrayCreate(Handle* array, const Array3dDescriptor* d, unsig
 CUresult cuArrayDestroy(Handle array) {
   if (array == nullptr && fake_cuda_init_was_called() != 0) return kInvalidHandle;
   if (const int error = fake_cuda_enter("cuArrayDestroy")) return error;
-  UnmapArray(array);
   return Release(array, Bit(FAKE_CUDA_DEVICE));
 }
 CUresult cuMipmappedArrayDestroy(Handle array) {
   if (array == nullptr && fake_cuda_init_was_called() != 0) return kInvalidHandle;
   if (const int error = fake_cuda_enter("cuMipmappedArrayDestroy")) return error;
-  UnmapArray(array);
   return Release(array, Bit(FAKE_CUDA_DEVICE));
 }
 

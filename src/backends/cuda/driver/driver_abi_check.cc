@@ -89,21 +89,6 @@ static_assert(offsetof(Array3dDescriptor, depth) == offsetof(CUDA_ARRAY3D_DESCRI
 static_assert(offsetof(Array3dDescriptor, format) == offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format));
 static_assert(offsetof(Array3dDescriptor, flags) == offsetof(CUDA_ARRAY3D_DESCRIPTOR, Flags));
 
-static_assert(sizeof(ArrayMapInfo) == sizeof(CUarrayMapInfo));
-static_assert(offsetof(ArrayMapInfo, resource) == offsetof(CUarrayMapInfo, resource));
-static_assert(offsetof(ArrayMapInfo, subresource_type) == offsetof(CUarrayMapInfo, subresourceType));
-static_assert(offsetof(ArrayMapInfo, sparse_level.layer) == offsetof(CUarrayMapInfo, subresource.sparseLevel.layer));
-static_assert(offsetof(ArrayMapInfo, sparse_level.offset) == offsetof(CUarrayMapInfo, subresource.sparseLevel.offsetX));
-static_assert(offsetof(ArrayMapInfo, sparse_level.extent) ==
-              offsetof(CUarrayMapInfo, subresource.sparseLevel.extentWidth));
-static_assert(offsetof(ArrayMapInfo, mip_tail.offset) == offsetof(CUarrayMapInfo, subresource.miptail.offset));
-static_assert(offsetof(ArrayMapInfo, mip_tail.size) == offsetof(CUarrayMapInfo, subresource.miptail.size));
-static_assert(offsetof(ArrayMapInfo, operation) == offsetof(CUarrayMapInfo, memOperationType));
-static_assert(offsetof(ArrayMapInfo, memory) == offsetof(CUarrayMapInfo, memHandle));
-static_assert(kResourceMipmappedArray == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY);
-static_assert(kSubresourceMipTail == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL);
-static_assert(kOperationMap == CU_MEM_OPERATION_TYPE_MAP);
-
 static_assert(sizeof(IpcMemHandle) == sizeof(CUipcMemHandle));
 static_assert(offsetof(ExternalMemoryHandleDesc, size) == offsetof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size));
 

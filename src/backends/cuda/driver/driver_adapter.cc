@@ -3,21 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/base/thread_state.h"
-
 namespace hbmprof::internal {
-
-TrackedCudaCall::TrackedCudaCall(const Caller& caller) : outermost_(thread_state.calls++ == 0), caller_(caller) {
-  if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
-}
-
-TrackedCudaCall::~TrackedCudaCall() {
-  --thread_state.calls;
-  constexpr uint64_t kEnded = uint64_t{1} << 32;
-  if (outermost_) count_.fetch_add(kEnded - 1, std::memory_order_relaxed);
-}
-
-std::atomic<uint64_t> TrackedCudaCall::count_{0};
 
 void CudaDriverAdapter::Follow(bool follow) {
   pools_.Follow(follow);
@@ -44,12 +30,8 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
   const Attributes attributes = OnCurrentDevice(buffer.kind);
   // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
   if (owner == nullptr) contexts_.Forget(buffer.id);
-  const uint64_t resets_before = resets_.load(std::memory_order_acquire);
-  const auto record = [&] { return RecordRange(caller, buffer.id, buffer.bytes, attributes); };
-  if (record() && owner != nullptr && contexts_.Recorded(owner, buffer.id)) {
-    // If the device was reset before the context owned the record, the reset has ended the record. It is made again.
-    if (resets_.load(std::memory_order_acquire) != resets_before && !profiler_.FindBuffer(buffer.id).has_value())
-      record();
+  if (RecordRange(caller, buffer.id, buffer.bytes, attributes) && owner != nullptr) {
+    contexts_.Recorded(owner, buffer.id);
   }
   queries_.Recorded(attributes.device);
 }
@@ -86,33 +68,6 @@ void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
   attributes.kind = MemoryKind::kGraph;
   attributes.allocator = queries_.StreamOrderedAllocator();
   graphs_.AllocNodeMade(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
-}
-
-void CudaDriverAdapter::RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count) {
-  for (unsigned i = 0; i < count; ++i) {
-    const cuda_driver::ArrayMapInfo& info = list[i];
-    const BufferId array = info.resource_type == cuda_driver::kResourceMipmappedArray
-                               ? CudaMipmappedArrayId(info.resource)
-                               : CudaArrayId(info.resource);
-    CudaPhysicalMemory::Tiles tiles;
-    // An array with deferred mapping is mapped as a whole, with an extent of 0: it counts as one tile.
-    if (info.subresource_type == cuda_driver::kSubresourceMipTail) {
-      tiles = {~uint64_t{info.mip_tail.layer},
-               {info.mip_tail.offset, 0, 0},
-               {info.mip_tail.offset + std::max<uint64_t>(info.mip_tail.size, 1), 1, 1}};
-    } else {
-      tiles.subresource = uint64_t{info.sparse_level.level} << 32 | info.sparse_level.layer;
-      for (int d = 0; d < 3; ++d) {
-        tiles.begin[d] = info.sparse_level.offset[d];
-        tiles.end[d] = tiles.begin[d] + std::max(info.sparse_level.extent[d], 1u);
-      }
-    }
-    if (info.operation == cuda_driver::kOperationMap) {
-      physical_.MappedTiles(array, tiles, info.memory);
-    } else {
-      physical_.UnmappedTiles(array, tiles);
-    }
-  }
 }
 
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, const void* context) {
@@ -157,9 +112,7 @@ bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
 }
 
 bool CudaDriverAdapter::EndContext(const void* context) {
-  const std::optional<CudaContexts::Buffers> ended = contexts_.End(context);
-  if (!ended.has_value()) return false;
-  for (const auto& [id, owner] : *ended) physical_.UnmapArray(BufferId(id));
+  if (!contexts_.End(context)) return false;
   shared_.RemoveContext(profiler_, context);
   CudaDriverRanges::Changed();
   return true;
@@ -167,12 +120,6 @@ bool CudaDriverAdapter::EndContext(const void* context) {
 
 void CudaDriverAdapter::DropPrimaryContext(int device) {
   const DeviceId id = queries_.Device(device);
-  const auto is_elsewhere = [&](BufferId buffer) {
-    const auto live = profiler_.FindBuffer(buffer);
-    return !live.has_value() || live->attributes.device != id;
-  };
-  std::vector<BufferId> arrays = physical_.ArraysWithTiles();
-  arrays.erase(std::remove_if(arrays.begin(), arrays.end(), is_elsewhere), arrays.end());
   // The memory of other contexts keeps its records. They are not removed and recorded again, because another thread can
   // free that memory at the same time.
   std::vector<BufferId> kept = physical_.Live();
@@ -185,11 +132,7 @@ void CudaDriverAdapter::DropPrimaryContext(int device) {
     if (found.changes == 0) break;  // inside the profiler
     if (found.range.has_allocator) kept.push_back(found.range.record);
   }
-  resets_.fetch_add(1, std::memory_order_acq_rel);
   profiler_.DropDevice(id, queries_.StreamOrderedAllocator(), std::move(kept));
-  for (const BufferId array : arrays) {
-    if (!profiler_.FindBuffer(array).has_value()) physical_.UnmapArray(array);
-  }
   shared_.RemoveDevice(id);
   CudaDriverRanges::Changed();
 }

@@ -19,6 +19,7 @@
 #include "src/backends/cuda/driver/driver_memory.h"
 #include "src/backends/cuda/driver/driver_ranges.h"
 #include "src/backends/cuda/driver/memory_from_before.h"
+#include "src/backends/cuda/driver/tracked_call.h"
 #include "src/backends/cuda/shared/adapter.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 
@@ -74,30 +75,6 @@ class CudaDriverQueries {
   virtual void Unmaps(uint64_t /*address*/, size_t /*bytes*/) {}
 };
 
-// One tracked call on the calling thread. Only the outermost call is recorded. A call that the driver, or a wrapper
-// above it, makes within a tracked call is not recorded.
-class TrackedCudaCall {
- public:
-  explicit TrackedCudaCall(const Caller& caller);
-  ~TrackedCudaCall();
-  TrackedCudaCall(const TrackedCudaCall&) = delete;
-  TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
-
-  bool outermost() const { return outermost_; }
-  const Caller& caller() const { return caller_; }
-
-  // A number that each start and each end of an outermost call changes, on all threads.
-  static uint64_t Count() { return count_.load(std::memory_order_seq_cst); }
-  // The number of outermost calls in progress when Count() was `count`, and of those that had ended, modulo 2^32.
-  static uint32_t InProgress(uint64_t count) { return static_cast<uint32_t>(count); }
-  static uint32_t Ended(uint64_t count) { return static_cast<uint32_t>(count >> 32); }
-
- private:
-  static std::atomic<uint64_t> count_;
-  const bool outermost_;
-  const Caller& caller_;
-};
-
 class CudaDriverAdapter {
  public:
   // How often a tracked call looks for an instant without other calls: see CudaMemoryFromBefore::Measure.
@@ -117,39 +94,39 @@ class CudaDriverAdapter {
   }
 
   // Records the CudaBuffer that `describe` returns, on the current device. `describe` is called only after a success.
-  template <typename Real, typename Describe>
-  int Allocate(const Caller& caller, const Real& real, const Describe& describe) {
+  template <typename Call, typename Describe>
+  int Allocate(const Caller& caller, const Call& call, const Describe& describe) {
     const CudaContexts::Owner owner = CurrentOwner();
-    const int result = real();
+    const int result = call();
     if (!Succeeded(result)) return result;
     const CudaBuffer buffer = describe();
     RecordOrDrop(profiler_, buffer.bytes, [&] { Record(caller, buffer, owner); });
     return result;
   }
 
-  template <typename Real>
-  int AllocateAsync(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address, size_t bytes,
+  template <typename Call>
+  int AllocateAsync(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address, size_t bytes,
                     const CudaDriverStream& stream) {
-    return ThenRecord(real, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
+    return ThenRecord(call, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
   }
   // Tracks an import of another process's memory, which is freed like stream-ordered memory.
-  template <typename Real>
-  int Import(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
-    return ThenRecord(real, 0, [&] { RecordImported(caller, *address); });
+  template <typename Call>
+  int Import(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address) {
+    return ThenRecord(call, 0, [&] { RecordImported(caller, *address); });
   }
 
-  template <typename Real>
-  int Free(BufferId id, const Real& real) {
+  template <typename Call>
+  int Free(BufferId id, const Call& call) {
     // The address can be used again after recording was turned on.
     if (!profiler_.enabled()) contexts_.Forget(id);
-    return ThenCall(real, [&] { return Remove(id); });
+    return ThenCall(call, [&] { return Remove(id); });
   }
   // On a stream that is being captured, this adds a node to the graph that frees the memory.
-  template <typename Real>
-  int FreeAsync(const Real& real, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
+  template <typename Call>
+  int FreeAsync(const Call& call, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
     const CudaDriverQueries::Capture capture =
         graphs_.used() ? queries_.CaptureOf(stream) : CudaDriverQueries::Capture();
-    return capture.graph == nullptr ? Free(BufferId(address), real) : AddFreeNode(real, capture.graph, address);
+    return capture.graph == nullptr ? Free(BufferId(address), call) : AddFreeNode(call, capture.graph, address);
   }
 
   // Makes all tables empty. Call it when hbmprof is attached (`follow` is true) or detached (false): the calls between
@@ -169,9 +146,9 @@ class CudaDriverAdapter {
   // --- Pools. They have no records; their idle bytes are part of the device's numbers. The table is kept up to date
   // also while recording is off. ---
 
-  template <typename Real>
-  int CreatePool(const Real& real, void* const* pool, const cuda_driver::MemPoolProps* properties) {
-    return ThenChange(real, [&] {
+  template <typename Call>
+  int CreatePool(const Call& call, void* const* pool, const cuda_driver::MemPoolProps* properties) {
+    return ThenChange(call, [&] {
       CudaPool made = {cuda_driver::DeviceOfLocation(properties->location), MemorySpace::kDevice, properties->max_size};
       // The location of managed memory is only where it is preferred.
       if (properties->type == cuda_driver::kAllocationManaged) {
@@ -183,11 +160,11 @@ class CudaDriverAdapter {
       pools_.Created(*pool, made);
     });
   }
-  template <typename Real>
-  int DestroyPool(const Real& real, void* pool) {
+  template <typename Call>
+  int DestroyPool(const Call& call, void* pool) {
     // A destroyed pool must not be queried.
     pools_.Remove(pool);
-    return real();
+    return call();
   }
   // Calls `visit` for every pool that was created on this device and not destroyed. The pool is not destroyed during
   // the call.
@@ -204,41 +181,41 @@ class CudaDriverAdapter {
 
   // --- Physical memory and mappings. ---
 
-  template <typename Real>
-  int CreatePhysical(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle,
+  template <typename Call>
+  int CreatePhysical(const Caller& caller, const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle,
                      size_t bytes, const cuda_driver::MemAllocationProp* properties) {
-    return ThenRecord(real, bytes, [&] {
+    return ThenRecord(call, bytes, [&] {
       const Attributes attributes = At(properties->location);
       physical_.Created(caller, *handle, bytes, attributes);
       queries_.Recorded(attributes.device);
     });
   }
   // A multicast object owns no memory; the memory that is bound to it has its own record.
-  template <typename Real>
-  int CreateMulticast(const Caller& caller, const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
-    return ThenRecord(real, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
+  template <typename Call>
+  int CreateMulticast(const Caller& caller, const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+    return ThenRecord(call, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
   }
-  template <typename Real>
-  int ImportPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle) {
-    return ThenRecord(real, 0, [&] { physical_.Imported(*handle); });
+  template <typename Call>
+  int ImportPhysical(const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+    return ThenRecord(call, 0, [&] { physical_.Imported(*handle); });
   }
-  template <typename Real>
-  int RetainPhysical(const Real& real, const cuda_driver::CUmemGenericAllocationHandle* handle, const void* address) {
-    return ThenRecord(real, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
+  template <typename Call>
+  int RetainPhysical(const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle, const void* address) {
+    return ThenRecord(call, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
   }
-  template <typename Real>
-  int ReleasePhysical(const Real& real, cuda_driver::CUmemGenericAllocationHandle handle) {
-    return ThenCall(real, [&] { return physical_.Release(handle); });
+  template <typename Call>
+  int ReleasePhysical(const Call& call, cuda_driver::CUmemGenericAllocationHandle handle) {
+    return ThenCall(call, [&] { return physical_.Release(handle); });
   }
-  template <typename Real>
-  int Map(const Caller& caller, const Real& real, cuda_driver::CUdeviceptr address, size_t bytes,
+  template <typename Call>
+  int Map(const Caller& caller, const Call& call, cuda_driver::CUdeviceptr address, size_t bytes,
           cuda_driver::CUmemGenericAllocationHandle handle) {
     return ThenRecord(
-        real, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
+        call, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
   }
-  template <typename Real>
-  int Unmap(const Real& real, cuda_driver::CUdeviceptr address, size_t bytes) {
-    return ThenCall(real, [&] {
+  template <typename Call>
+  int Unmap(const Call& call, cuda_driver::CUdeviceptr address, size_t bytes) {
+    return ThenCall(call, [&] {
       queries_.Unmaps(address, bytes);
       bool has_ended = false;
       if (physical_.Unmap(address, bytes, &has_ended) == 0) RemoveFromBefore(address, bytes);
@@ -246,35 +223,21 @@ class CudaDriverAdapter {
     });
   }
 
-  // Tracks mappings of tiles of sparse arrays. A mapping counts from the return of the call, not from its execution in
-  // the stream.
-  template <typename Real>
-  int MapTiles(const Real& real, const cuda_driver::ArrayMapInfo* list, unsigned count) {
-    return ThenRecord(real, 0, [&] { RecordTiles(list, count); });
-  }
-  template <typename Real>
-  int DestroyArray(BufferId id, const Real& real) {
-    return ThenCall(real, [&] {
-      physical_.UnmapArray(id);
-      return Remove(id);
-    });
-  }
-
   // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is
   // off. ---
 
-  template <typename Real>
-  int OpenShared(const Caller& caller, const Real& real, const cuda_driver::CUdeviceptr* address) {
-    return ThenChange(real, [&] {
+  template <typename Call>
+  int OpenShared(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address) {
+    return ThenChange(call, [&] {
       const void* const context = CreatedContext();
       if (profiler_.enabled()) return RecordShared(caller, *address, context);
       shared_.OpenUnrecorded(reinterpret_cast<const void*>(*address), context);
     });
   }
-  template <typename Real>
-  int CloseShared(const Real& real, cuda_driver::CUdeviceptr address) {
+  template <typename Call>
+  int CloseShared(const Call& call, cuda_driver::CUdeviceptr address) {
     const int result =
-        shared_.Close(profiler_, reinterpret_cast<const void*>(address), int{cuda_driver::kSuccess}, real);
+        shared_.Close(profiler_, reinterpret_cast<const void*>(address), int{cuda_driver::kSuccess}, call);
     CudaDriverRanges::Changed();
     return result;
   }
@@ -283,54 +246,54 @@ class CudaDriverAdapter {
 
   // A new graph can have the handle of an earlier one whose end was not seen, for example after a failed capture. The
   // nodes of the earlier graph are removed.
-  template <typename Real>
-  int CreateGraph(const Real& real, void* const* graph) {
-    const int result = real();
+  template <typename Call>
+  int CreateGraph(const Call& call, void* const* graph) {
+    const int result = call();
     if (result == cuda_driver::kSuccess) graphs_.Remove(*graph);
     return result;
   }
-  template <typename Real>
-  int BeginCapture(const Real& real, const CudaDriverStream& stream) {
-    const int result = real();
+  template <typename Call>
+  int BeginCapture(const Call& call, const CudaDriverStream& stream) {
+    const int result = call();
     if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
     return result;
   }
-  template <typename Real>
-  int AddAllocNode(const Caller& caller, const Real& real, const void* graph,
+  template <typename Call>
+  int AddAllocNode(const Caller& caller, const Call& call, const void* graph,
                    const cuda_driver::MemAllocNodeParams* params) {
-    const int result = real();
+    const int result = call();
     if (Succeeded(result)) {
       RecordOrDrop(profiler_, params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
     }
     return result;
   }
-  template <typename Real>
-  int AddNode(const Caller& caller, const Real& real, const void* graph, const cuda_driver::GraphNodeParams* params) {
+  template <typename Call>
+  int AddNode(const Caller& caller, const Call& call, const void* graph, const cuda_driver::GraphNodeParams* params) {
     if (params != nullptr && params->type == cuda_driver::kGraphNodeMemAlloc) {
-      return AddAllocNode(caller, real, graph, &params->alloc);
+      return AddAllocNode(caller, call, graph, &params->alloc);
     }
     if (params != nullptr && params->type == cuda_driver::kGraphNodeMemFree) {
-      return AddFreeNode(real, graph, params->freed);
+      return AddFreeNode(call, graph, params->freed);
     }
-    return ThenRecord(real, 0, [&] {
+    return ThenRecord(call, 0, [&] {
       if (params->type == cuda_driver::kGraphNodeGraph && params->child.ownership == cuda_driver::kOwnershipMove) {
         graphs_.Moved(params->child.graph, graph);
       }
     });
   }
-  template <typename Real>
-  int AddFreeNode(const Real& real, const void* graph, cuda_driver::CUdeviceptr address) {
-    return ThenRecord(real, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
+  template <typename Call>
+  int AddFreeNode(const Call& call, const void* graph, cuda_driver::CUdeviceptr address) {
+    return ThenRecord(call, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
   }
-  template <typename Real>
-  int Instantiate(const Real& real, const void* graph, void* const* executable) {
-    return ThenRecord(real, 0, [&] { graphs_.Instantiated(graph, *executable); });
+  template <typename Call>
+  int Instantiate(const Call& call, const void* graph, void* const* executable) {
+    return ThenRecord(call, 0, [&] { graphs_.Instantiated(graph, *executable); });
   }
-  template <typename Real>
-  int Launch(const Real& real, const void* executable) {
-    if (!graphs_.used()) return real();
+  template <typename Call>
+  int Launch(const Call& call, const void* executable) {
+    if (!graphs_.used()) return call();
     CudaGraphMemory::Launched launched;
-    const int result = ThenCall(real, [&] {
+    const int result = ThenCall(call, [&] {
       launched = graphs_.Launch(executable);
       CudaDriverRanges::Changed();
       return launched.has_freed;
@@ -346,35 +309,35 @@ class CudaDriverAdapter {
     return result;
   }
   // `graph` is a graph or an executable graph.
-  template <typename Real>
-  int DestroyGraph(const Real& real, const void* graph) {
+  template <typename Call>
+  int DestroyGraph(const Call& call, const void* graph) {
     graphs_.Remove(graph);
-    return real();
+    return call();
   }
   // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
   int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
 
   // --- Contexts. The table of created contexts is kept up to date also while recording is off. ---
 
-  template <typename Real>
-  int CreateContext(const Real& real, void* const* context) {
-    return ThenChange(real, [&] { contexts_.Created(*context); });
+  template <typename Call>
+  int CreateContext(const Call& call, void* const* context) {
+    return ThenChange(call, [&] { contexts_.Created(*context); });
   }
   // Ends the records of all memory of the context, except stream-ordered and physical memory. Memory of other processes
   // that was opened in it is closed.
-  template <typename Real>
-  int DestroyContext(const Real& real, const void* context) {
-    return TakeThenCall(profiler_, int{cuda_driver::kSuccess}, real, [&] { return EndContext(context); });
+  template <typename Call>
+  int DestroyContext(const Call& call, const void* context) {
+    return TakeThenCall(profiler_, int{cuda_driver::kSuccess}, call, [&] { return EndContext(context); });
   }
   // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
-  template <typename Real>
-  int ResetPrimaryContext(const Real& real, int device) {
-    return ThenChange(real, [&] { DropPrimaryContext(device); });
+  template <typename Call>
+  int ResetPrimaryContext(const Call& call, int device) {
+    return ThenChange(call, [&] { DropPrimaryContext(device); });
   }
   // The last release resets the context.
-  template <typename Real>
-  int ReleasePrimaryContext(const Real& real, int device) {
-    return ThenChange(real, [&] {
+  template <typename Call>
+  int ReleasePrimaryContext(const Call& call, int device) {
+    return ThenChange(call, [&] {
       if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
     });
   }
@@ -382,11 +345,11 @@ class CudaDriverAdapter {
   // --- Program code. ---
   // Its size is measured as the decrease of the device's free memory. It is unknown if another call ran meanwhile.
 
-  template <typename Real, typename Name>
-  int Load(const Caller& caller, const Real& real, const Name& name) {
+  template <typename Call, typename Name>
+  int Load(const Caller& caller, const Call& call, const Name& name) {
     const CudaContexts::Owner owner = CurrentOwner();
     const Measurement before = Measure();
-    const int result = real();
+    const int result = call();
     if (!Succeeded(result)) return result;
     const size_t bytes = BytesSince(before);
     if (bytes == 0) return result;
@@ -394,10 +357,10 @@ class CudaDriverAdapter {
     RecordOrDrop(profiler_, bytes, [&] { Record(caller, loaded, owner); });
     return result;
   }
-  template <typename Real>
-  int Unload(BufferId id, const Real& real) {
+  template <typename Call>
+  int Unload(BufferId id, const Call& call) {
     // Code whose size could not be measured has no record.
-    return profiler_.FindBuffer(id).has_value() ? Free(id, real) : real();
+    return profiler_.FindBuffer(id).has_value() ? Free(id, call) : call();
   }
 
  private:
@@ -407,20 +370,20 @@ class CudaDriverAdapter {
   };
 
   bool Succeeded(int result) const { return result == cuda_driver::kSuccess && profiler_.enabled(); }
-  template <typename Real, typename Record>
-  int ThenRecord(const Real& real, size_t bytes, const Record& record) {
-    return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, real, bytes, record);
+  template <typename Call, typename Record>
+  int ThenRecord(const Call& call, size_t bytes, const Record& record) {
+    return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, call, bytes, record);
   }
   // Changes a table after a success, also while recording is off.
-  template <typename Real, typename Change>
-  int ThenChange(const Real& real, const Change& change) {
-    const int result = real();
+  template <typename Call, typename Change>
+  int ThenChange(const Call& call, const Change& change) {
+    const int result = call();
     if (result == cuda_driver::kSuccess) RecordOrDrop(profiler_, 0, change);
     return result;
   }
-  template <typename Real, typename Take>
-  int ThenCall(const Real& real, const Take& take) {
-    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, real, take);
+  template <typename Call, typename Take>
+  int ThenCall(const Call& call, const Take& take) {
+    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, call, take);
   }
   Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
@@ -440,7 +403,6 @@ class CudaDriverAdapter {
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);
-  void RecordTiles(const cuda_driver::ArrayMapInfo* list, unsigned count);
   void RecordShared(const Caller& caller, uint64_t address, const void* context);
   void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
   // Returns whether a record ended.
@@ -461,7 +423,6 @@ class CudaDriverAdapter {
   SharedOpenings shared_;
   CudaContexts contexts_;
   CudaPools pools_;
-  std::atomic<uint64_t> resets_{0};  // the number of resets of devices
   CudaMemoryFromBefore from_before_;
 };
 

@@ -101,80 +101,6 @@ int CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended) {
   return count;
 }
 
-void CudaPhysicalMemory::SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory) {
-  const auto meets = [&](const TileMapping& mapping) {
-    bool meets = mapping.tiles.subresource == tiles.subresource;
-    for (int d = 0; d < 3; ++d) {
-      meets = meets && mapping.tiles.begin[d] < tiles.end[d] && tiles.begin[d] < mapping.tiles.end[d];
-    }
-    return meets;
-  };
-  std::vector<TileMapping>& mappings = tiles_[array.value()];
-  std::vector<TileMapping> added;
-  for (const TileMapping& mapping : mappings) {
-    if (!meets(mapping)) continue;
-    Tiles inside = mapping.tiles;  // shrinks to the part that is removed
-    const auto keep = [&](int d, uint64_t begin, uint64_t end) {
-      if (begin >= end) return;
-      TileMapping& kept = added.emplace_back(TileMapping{inside, mapping.memory});
-      kept.tiles.begin[d] = begin;
-      kept.tiles.end[d] = end;
-    };
-    for (int d = 0; d < 3; ++d) {
-      keep(d, inside.begin[d], tiles.begin[d]);
-      keep(d, tiles.end[d], inside.end[d]);
-      inside.begin[d] = std::max(inside.begin[d], tiles.begin[d]);
-      inside.end[d] = std::min(inside.end[d], tiles.end[d]);
-    }
-  }
-  if (memory != nullptr) added.push_back({tiles, memory});
-  const size_t most = mappings.size() + added.size();
-  if (mappings.capacity() < most) mappings.reserve(std::max(most, 2 * mappings.capacity()));
-
-  // From here on nothing can fail. New mappings are counted first, so that memory that stays mapped does not end.
-  for (const TileMapping& mapping : added) ++mapping.memory->mappings;
-  const auto first_cut = std::partition(mappings.begin(), mappings.end(), std::not_fn(meets));
-  for (auto mapping = first_cut; mapping != mappings.end(); ++mapping) {
-    --mapping->memory->mappings;
-    EndIfUnused(*mapping->memory);
-  }
-  mappings.erase(first_cut, mappings.end());
-  mappings.insert(mappings.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
-  if (mappings.empty()) tiles_.erase(array.value());
-}
-
-void CudaPhysicalMemory::MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) {
-  has_tiles_.store(true, std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  const auto found = handles_.find(handle);
-  SetTiles(array, tiles, found == handles_.end() ? nullptr : found->second);
-}
-
-void CudaPhysicalMemory::UnmappedTiles(BufferId array, const Tiles& tiles) {
-  if (!has_tiles_.load(std::memory_order_relaxed)) return;
-  MutexLock lock(mutex_);
-  SetTiles(array, tiles, nullptr);
-}
-
-std::vector<BufferId> CudaPhysicalMemory::ArraysWithTiles() const {
-  std::vector<BufferId> arrays;
-  MutexLock lock(mutex_);
-  for (const auto& [array, mappings] : tiles_) arrays.push_back(BufferId(array));
-  return arrays;
-}
-
-void CudaPhysicalMemory::UnmapArray(BufferId array) {
-  if (!has_tiles_.load(std::memory_order_relaxed)) return;
-  MutexLock lock(mutex_);
-  const auto found = tiles_.find(array.value());
-  if (found == tiles_.end()) return;
-  for (const TileMapping& mapping : found->second) {
-    --mapping.memory->mappings;
-    EndIfUnused(*mapping.memory);
-  }
-  tiles_.erase(found);
-}
-
 std::vector<BufferId> CudaPhysicalMemory::Live() const {
   MutexLock lock(mutex_);
   std::set<uint64_t> ids;
@@ -183,9 +109,6 @@ std::vector<BufferId> CudaPhysicalMemory::Live() const {
   };
   for (const auto& [handle, memory] : handles_) add(*memory);
   for (const auto& [address, mapping] : mappings_) add(*mapping.second);
-  for (const auto& [array, mappings] : tiles_) {
-    for (const TileMapping& mapping : mappings) add(*mapping.memory);
-  }
   return std::vector<BufferId>(ids.begin(), ids.end());
 }
 
@@ -193,7 +116,6 @@ void CudaPhysicalMemory::Clear() {
   MutexLock lock(mutex_);
   handles_.clear();
   mappings_.clear();
-  tiles_.clear();
 }
 
 std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
@@ -318,15 +240,14 @@ CudaContexts::Owner CudaContexts::Find(const void* handle) {
   return found == handles_.end() ? nullptr : found->second;
 }
 
-bool CudaContexts::Recorded(const Owner& owner, BufferId id) {
+void CudaContexts::Recorded(const Owner& owner, BufferId id) {
   MutexLock lock(mutex_);
   const bool completed =
       owner->is_alive && Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { buffers_[id.value()] = owner; });
-  if (completed) return true;
+  if (completed) return;
   // A record that is not added to its context must not live longer than the context.
   const std::optional<int64_t> bytes = profiler_.RecordFree(id);
   if (owner->is_alive) profiler_.RecordDropped(static_cast<size_t>(bytes.value_or(0)));
-  return false;
 }
 
 void CudaContexts::Forget(BufferId id) {
@@ -341,24 +262,20 @@ void CudaContexts::Clear() {
   buffers_.clear();
 }
 
-std::optional<CudaContexts::Buffers> CudaContexts::End(const void* handle) {
-  if (!used()) return std::nullopt;
+bool CudaContexts::End(const void* handle) {
+  if (!used()) return false;
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
-  if (found == handles_.end()) return std::nullopt;
+  if (found == handles_.end()) return false;
   const Owner owner = found->second;
   owner->is_alive = false;
   handles_.erase(found);
-  Buffers ended;
   for (auto buffer = buffers_.begin(); buffer != buffers_.end();) {
-    const auto next = std::next(buffer);
-    if (buffer->second == owner) {
-      profiler_.RecordFree(BufferId(buffer->first));
-      ended.insert(ended.end(), buffers_.extract(buffer));
-    }
-    buffer = next;
+    const bool is_owned = buffer->second == owner;
+    if (is_owned) profiler_.RecordFree(BufferId(buffer->first));
+    buffer = is_owned ? buffers_.erase(buffer) : std::next(buffer);
   }
-  return ended;
+  return true;
 }
 
 std::vector<BufferId> CudaContexts::AllBuffers() const {

@@ -31,13 +31,6 @@ class CudaPhysicalMemory {
  public:
   using DriverHandle = uint64_t;
 
-  // A box in one level and layer of a sparse array, or a range of its mip tail.
-  struct Tiles {
-    uint64_t subresource = 0;
-    uint64_t begin[3] = {};
-    uint64_t end[3] = {};
-  };
-
   explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
 
   // Call after `handle` was created.
@@ -58,14 +51,6 @@ class CudaPhysicalMemory {
   // `*has_ended` to whether a record ended.
   int Unmap(uint64_t address, size_t bytes, bool* has_ended) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Call after tiles of the sparse array `array` were mapped to `handle`'s memory. Earlier mappings of them end.
-  void MappedTiles(BufferId array, const Tiles& tiles, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after tiles were unmapped.
-  void UnmappedTiles(BufferId array, const Tiles& tiles) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<BufferId> ArraysWithTiles() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before an array is destroyed. Removes all its mappings.
-  void UnmapArray(BufferId array) ABSL_LOCKS_EXCLUDED(mutex_);
-
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all handles and mappings. Does not change records.
@@ -78,18 +63,9 @@ class CudaPhysicalMemory {
     int64_t mappings = 0;
     bool recorded = false;
   };
-  struct TileMapping {
-    Tiles tiles;
-    std::shared_ptr<Physical> memory;
-  };
   using Handles = std::map<DriverHandle, std::shared_ptr<Physical>>;
   using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
-  using TilesOfArrays = std::map<uint64_t, std::vector<TileMapping>>;
 
-  // Maps the tiles `tiles` of the array to `memory`; null: unmaps them. An older box that overlaps `tiles` is cut into
-  // up to six boxes.
-  void SetTiles(BufferId array, const Tiles& tiles, const std::shared_ptr<Physical>& memory)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whether the record ended.
   bool EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -100,8 +76,6 @@ class CudaPhysicalMemory {
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   Handles handles_ ABSL_GUARDED_BY(mutex_);
   Mappings mappings_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> has_tiles_{false};
-  TilesOfArrays tiles_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Memory that graphs allocate. The call that creates a node reserves the address. The recorded stack is the stack of
@@ -191,15 +165,15 @@ class CudaContexts {
   // Returns the context of this handle; null if its creation was not recorded, or if it has ended.
   Owner Find(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call after a record of `id` was made in the context `owner`. Ends the record if the context has ended, or if the
-  // host has no memory. Returns whether the record is live.
-  bool Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // host has no memory.
+  void Recorded(const Owner& owner, BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a buffer is freed, and before one is recorded that no created context owns. Changes no record.
   void Forget(BufferId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all contexts and buffers. Does not change records.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before a context is destroyed. Removes all its buffers and their records, and returns the buffers. Allocates
-  // no host memory. Returns nullopt if the creation of the context was not recorded.
-  std::optional<Buffers> End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a context is destroyed. Removes all its buffers and their records. Allocates no host memory. Returns
+  // whether the creation of the context was recorded.
+  bool End(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the buffers of all contexts.
   std::vector<BufferId> AllBuffers() const ABSL_LOCKS_EXCLUDED(mutex_);
 

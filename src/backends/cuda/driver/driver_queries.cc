@@ -10,9 +10,9 @@
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/shared/nvml.h"
 #include "src/base/completes.h"
-#include "src/base/device_facts.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -91,19 +91,11 @@ void AddContextFigures(bool is_integrated, DeviceProbe& probe) {
   probe.driver_scope = DriverScope::kDevice;
 }
 
-// The string that cuDeviceGetPCIBusId returns; "" if it fails.
-struct BusId {
-  explicit BusId(CUdevice device) {
-    if (query::cuDeviceGetPCIBusId(text, sizeof(text), device) != kSuccess) *text = '\0';
-  }
-  char text[32] = "";
-};
-
 // Adds what NVML reports about this process, and about the device if the driver did not report it.
 void AddNvmlFigures(CUdevice device, bool is_integrated, DeviceProbe& probe) {
-  const BusId bus_id(device);
-  if (*bus_id.text == '\0') return;
-  NvmlMemory memory = QueryNvml(bus_id.text);
+  char bus_id[32];
+  if (query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) != kSuccess) return;
+  NvmlMemory memory = QueryNvml(bus_id);
   probe.uuid = std::move(memory.uuid);
   probe.processes = std::move(memory.processes);
   if (!probe.bytes_limit.has_value()) probe.bytes_limit = memory.total_bytes;
@@ -135,25 +127,17 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
-const DriverContext kCudaContext = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }};
-
-DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
-  DeviceFacts facts;
+bool UsesHostMemory(std::string_view name) {
   int count = 0;
   CUdevice device = 0;
-  if (query::cuDeviceGetCount(&count) != kSuccess) return facts;
+  if (query::cuDeviceGetCount(&count) != kSuccess) return false;
   int ordinal = 0;
   while (ordinal < count && name != CudaDeviceName(ordinal)) ++ordinal;
-  if (ordinal == count || query::cuDeviceGet(&device, ordinal) != kSuccess) return facts;
-  facts.uses_host_memory = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
-  const BusId bus_id(device);
-  if (*bus_id.text == '\0' || control_group.empty()) return facts;
-  if (const std::optional<NvmlGroupMemory> group = QueryNvmlGroup(bus_id.text, control_group.c_str())) {
-    facts.group_limit = group->limit_bytes;
-    facts.group_in_use = group->used_bytes;
-  }
-  return facts;
+  return ordinal < count && query::cuDeviceGet(&device, ordinal) == kSuccess &&
+         HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
 }
+
+const DeviceDriver kDriver = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }, &UsesHostMemory};
 
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
   DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
@@ -180,8 +164,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   // inside the tracker. It does not set the probe; a call outside of the tracker does.
   const ReentryGuard guard;
   if (guard.entered()) {
-    driver_context.store(&kCudaContext);
-    device_facts.store(&FactsOf);
+    device_driver.store(&kDriver);
     profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }

@@ -18,6 +18,19 @@ namespace hbmprof::internal {
 
 void* FindSymbol(void* library, const char* name) { return HBMPROF_DLSYM(library, name); }
 
+LoadedDriver::LoadedDriver() : library_(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) {}
+
+LoadedDriver::~LoadedDriver() {
+  if (library_ != nullptr) dlclose(library_);
+  if (has_failed_ || library_ == nullptr) ClearLinkerError();
+}
+
+void* LoadedDriver::Find(const char* name) {
+  void* const function = library_ == nullptr ? nullptr : FindSymbol(library_, name);
+  has_failed_ = has_failed_ || function == nullptr;
+  return function;
+}
+
 void* CudaDriverLibrary() {
   static std::atomic<void*> found{nullptr};
   if (void* library = found.load(std::memory_order_acquire)) return library;
@@ -67,11 +80,7 @@ void* DriverFunction(int entry) {
 
 void* FunctionToCall(int entry) {
   if (is_filled.load(std::memory_order_acquire)) return functions[entry].load(std::memory_order_relaxed);
-  void* const library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  void* const function = library == nullptr ? nullptr : FindSymbol(library, kEntryNames[entry]);
-  if (library != nullptr) dlclose(library);
-  if (function == nullptr) ClearLinkerError();
-  return function;
+  return LoadedDriver().Find(kEntryNames[entry]);
 }
 
 }  // namespace cuda_driver

@@ -2,7 +2,7 @@
 // driver_calls.inc. It is filled at the first use after the process has loaded libcuda.so.1, and from then on that
 // library stays loaded. Everything here is thread-safe, and uses no memory and no lock of hbmprof.
 //
-// Not in this file: the wrappers (driver_shim.h), the use of the results (driver_queries.h).
+// Not in this file: the wrappers (src/inject/driver_shim.h), the use of the results (driver_queries.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_TABLE_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_TABLE_H_
 
@@ -19,6 +19,23 @@ void* FindSymbol(void* library, const char* name);
 // The process's libcuda.so.1; null while the process has not loaded it. From the first call that finds it, the library
 // stays loaded.
 void* CudaDriverLibrary();
+
+// The process's libcuda.so.1, which stays loaded while this object lives.
+class LoadedDriver {
+ public:
+  LoadedDriver();
+  ~LoadedDriver();
+  LoadedDriver(const LoadedDriver&) = delete;
+  LoadedDriver& operator=(const LoadedDriver&) = delete;
+
+  bool is_loaded() const { return library_ != nullptr; }
+  // Returns null if the driver is not loaded or lacks the function.
+  void* Find(const char* name);
+
+ private:
+  void* const library_;
+  bool has_failed_ = false;
+};
 
 namespace cuda_driver {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "src/backends/cuda/driver/driver_adapter.h"
+#include "src/backends/cuda/driver/tracked_call.h"
 #include "src/base/completes.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"

@@ -24,7 +24,10 @@ bool QueryCuda(const Query& query) {
 }
 
 // Returns the ordinal of the thread's current device; -1 if CUDA does not report it.
-int CurrentCudaDevice();
+inline int CurrentCudaDevice() {
+  int ordinal = -1;
+  return QueryCuda([&] { return cudaGetDevice(&ordinal); }) ? ordinal : -1;
+}
 
 }  // namespace hbmprof::internal
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 
 namespace hbmprof::internal {
 namespace {
@@ -49,67 +50,39 @@ TexelBlock CudaTexelBlock(int x, int y, int z, int w, int format_kind) {
 }
 
 TexelBlock CudaDriverTexelBlock(int format, unsigned channels) {
-  if (format >= 0x91 && format <= 0x9e) {  // BC1 to BC7, in two forms each
-    const bool half = format <= 0x92 || format == 0x97 || format == 0x98;
-    return {4, 4, half ? size_t{8} : size_t{16}};
+  struct Formats {
+    std::string_view values;  // of CUarray_format
+    TexelBlock block;
+    bool is_per_channel = false;
+  };
+  static constexpr Formats kFormats[] = {
+      {"\x01\x08", {1, 1, 1}, true},             // 8-bit integers
+      {"\x02\x09\x10", {1, 1, 2}, true},         // 16-bit integers, half
+      {"\x03\x0a\x20", {1, 1, 4}, true},         // 32-bit integers, float
+      {"\xc0\xc6", {1, 1, 1}},                   // normalized, the channels in the format's name: 8X1
+      {"\xc1\xc7\xc3\xc9", {1, 1, 2}},           // 8X2, 16X1
+      {"\xc2\xc8\xc4\xca", {1, 1, 4}},           // 8X4, 16X2
+      {"\xc5\xcb", {1, 1, 8}},                   // 16X4
+      {"\x91\x92\x97\x98", {4, 4, 8}},           // BC1, BC4
+      {"\x93\x94\x95\x96\x99\x9a", {4, 4, 16}},  // BC2, BC3, BC5
+      {"\x9b\x9c\x9d\x9e", {4, 4, 16}},          // BC6, BC7
+      {"\x50\xa8\xa9", {1, 1, 4}},               // 10:10:10:2, AYUV, Y410
+      {"\xb1", {1, 1, 8}},                       // Y416
+      {"\xb2\xb4", {1, 1, 3}},                   // 4:4:4 in 8 bits
+      {"\xb3\xb5", {1, 1, 6}},                   // 4:4:4 in 10 and 16 bits
+      {"\xb0", {2, 2, 6}},                       // NV12: 4:2:0
+      {"\x9f\xa1", {2, 2, 12}},                  // P010, P016
+      {"\xa2\xa5", {2, 1, 4}},                   // NV16, YUY2: 4:2:2
+      {"\xa3\xa4\xa6\xa7", {2, 1, 8}},           // P210, P216, Y210, Y216
+  };
+  if (format <= 0 || format > 0xff) return {};
+  for (const Formats& formats : kFormats) {
+    if (formats.values.find(static_cast<char>(format)) == std::string_view::npos) continue;
+    TexelBlock block = formats.block;
+    if (formats.is_per_channel) block.bytes *= channels;
+    return block;
   }
-  const auto texel = [](size_t bytes) { return TexelBlock{1, 1, bytes}; };
-  switch (format) {
-    case 0x01:
-    case 0x08:  // 8-bit integers
-      return texel(channels);
-    case 0x02:
-    case 0x09:
-    case 0x10:  // 16-bit integers, half
-      return texel(2 * size_t{channels});
-    case 0x03:
-    case 0x0a:
-    case 0x20:  // 32-bit integers, float
-      return texel(4 * size_t{channels});
-    case 0xc0:
-    case 0xc6:  // normalized, the channels in the format's name: 8X1
-      return texel(1);
-    case 0xc1:
-    case 0xc7:
-    case 0xc3:
-    case 0xc9:  // 8X2, 16X1
-      return texel(2);
-    case 0xc2:
-    case 0xc8:
-    case 0xc4:
-    case 0xca:  // 8X4, 16X2
-      return texel(4);
-    case 0xc5:
-    case 0xcb:  // 16X4
-      return texel(8);
-    case 0x50:
-    case 0xa8:
-    case 0xa9:  // 10:10:10:2, AYUV, Y410
-      return texel(4);
-    case 0xb1:  // Y416
-      return texel(8);
-    case 0xb2:
-    case 0xb4:  // 4:4:4 in 8 bits
-      return texel(3);
-    case 0xb3:
-    case 0xb5:  // 4:4:4 in 10 and 16 bits
-      return texel(6);
-    case 0xb0:  // NV12: 4:2:0
-      return {2, 2, 6};
-    case 0x9f:
-    case 0xa1:  // P010, P016
-      return {2, 2, 12};
-    case 0xa2:
-    case 0xa5:  // NV16, YUY2: 4:2:2
-      return {2, 1, 4};
-    case 0xa3:
-    case 0xa4:
-    case 0xa6:
-    case 0xa7:  // P210, P216, Y210, Y216
-      return {2, 1, 8};
-    default:
-      return texel(0);
-  }
+  return {};
 }
 
 size_t CudaArrayBytes(const TexelBlock& block, const CudaArrayShape& shape) {

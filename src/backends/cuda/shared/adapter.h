@@ -170,10 +170,9 @@ class SharedOpenings {
 
   // Like RemoveAndFree, for one opening. Only the last close removes the record. The close of an unknown address counts
   // as a foreign free.
-  template <typename Result, typename RealClose>
-  Result Close(Profiler& profiler, const void* address, Result success, const RealClose& close)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    return TakeThenCall(profiler, success, close, [&] { return Remove(profiler, address); });
+  template <typename Result, typename Call>
+  Result Close(Profiler& profiler, const void* address, Result success, const Call& call) ABSL_LOCKS_EXCLUDED(mutex_) {
+    return TakeThenCall(profiler, success, call, [&] { return Remove(profiler, address); });
   }
 
   // Removes the openings on a device, except those of contexts. Does not change records.

@@ -82,36 +82,6 @@ struct Array3dDescriptor {
   unsigned flags;
 };
 
-// CUarrayMapInfo
-struct ArrayMapInfo {
-  int resource_type;
-  Handle resource;
-  int subresource_type;
-  union {
-    struct {
-      unsigned level;
-      unsigned layer;
-      unsigned offset[3];
-      unsigned extent[3];
-    } sparse_level;
-    struct {
-      unsigned layer;
-      unsigned long long offset;
-      unsigned long long size;
-    } mip_tail;
-  };
-  int operation;
-  int handle_type;
-  CUmemGenericAllocationHandle memory;
-  unsigned long long offset;
-  unsigned device_mask;
-  unsigned flags;
-  unsigned reserved[2];
-};
-inline constexpr int kResourceMipmappedArray = 1;
-inline constexpr int kSubresourceMipTail = 1;
-inline constexpr int kOperationMap = 1;
-
 struct IpcMemHandle {
   char reserved[64];
 };

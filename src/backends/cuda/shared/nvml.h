@@ -25,16 +25,6 @@ struct NvmlMemory {
 // process in a container that does not share its process ids with NVML. Thread-safe.
 NvmlMemory QueryNvml(const char* pci_bus_id);
 
-// The limit of a control group on the memory of a device (NVML 615 and later).
-struct NvmlGroupMemory {
-  int64_t limit_bytes;
-  int64_t used_bytes;
-};
-
-// Returns the limit of the group with the directory `control_group` on the device `pci_bus_id`; nullopt if it has none.
-// Thread-safe.
-std::optional<NvmlGroupMemory> QueryNvmlGroup(const char* pci_bus_id, const char* control_group);
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_BACKENDS_CUDA_SHARED_NVML_H_

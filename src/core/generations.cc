@@ -1,4 +1,4 @@
-#include "src/base/generations.h"
+#include "src/core/generations.h"
 
 #include <time.h>
 
@@ -7,12 +7,12 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
 
 int64_t CoarseNanos() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
+  return time.tv_sec * kNanosPerSecond + time.tv_nsec;
 }
 
 std::atomic<int64_t> start{INT64_MIN};  // in the clock's time; INT64_MIN: not known yet
@@ -27,7 +27,7 @@ int64_t LookAtClock() {
   int64_t begin = start.load(std::memory_order_relaxed);
   if (begin == INT64_MIN && start.compare_exchange_strong(begin, now, std::memory_order_relaxed)) begin = now;
   const int64_t nanos = std::max<int64_t>(now - begin, 0);
-  const Generation generation = GenerationAt(std::min(nanos / kSecond, kMaxGenerationSeconds));
+  const Generation generation = GenerationAt(std::min(nanos / kNanosPerSecond, kMaxGenerationSeconds));
   Generation present = PresentGeneration();
   while (present < generation &&
          !present_generation.compare_exchange_weak(present, generation, std::memory_order_relaxed)) {

@@ -1,4 +1,4 @@
-#include "src/base/traceback.h"
+#include "src/capture/traceback.h"
 
 #include <atomic>
 

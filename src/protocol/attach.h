@@ -10,8 +10,8 @@
 // one of them does the work, the others return kAttachBusy or kAttachedAlready. If they return another code than
 // kAttached, they have not changed whether the process is recorded. Its options, its control channel and its handling
 // of forks may be those of an attached process already.
-#ifndef HBMPROF_SRC_BASE_ATTACH_H_
-#define HBMPROF_SRC_BASE_ATTACH_H_
+#ifndef HBMPROF_SRC_PROTOCOL_ATTACH_H_
+#define HBMPROF_SRC_PROTOCOL_ATTACH_H_
 
 namespace hbmprof::internal {
 
@@ -82,4 +82,4 @@ int hbmprof_detach();
 const char* hbmprof_attach_text(int code);
 }
 
-#endif  // HBMPROF_SRC_BASE_ATTACH_H_
+#endif  // HBMPROF_SRC_PROTOCOL_ATTACH_H_

@@ -1,5 +1,5 @@
 // Defines the wrappers from driver_calls.inc. They have the driver's own names.
-#include "src/backends/cuda/driver/driver_shim.h"
+#include "src/inject/driver_shim.h"
 
 #include <dlfcn.h>
 
@@ -101,16 +101,16 @@ CudaDriverAdapter* Tracker() {
   return &tracker->adapter;
 }
 
-template <typename Real>
-CUresult HandOutWrapper(const Real& real, void** function) {
-  const CUresult result = real();
+template <typename Call>
+CUresult HandOutWrapper(const Call& call, void** function) {
+  const CUresult result = call();
   if (result == kSuccess && function != nullptr) *function = CudaWrapperOf(*function);
   return result;
 }
 
-template <typename Real>
-CUresult ProfilerCalled(const Real& real, bool starts) {
-  const CUresult result = real();
+template <typename Call>
+CUresult ProfilerCalled(const Call& call, bool starts) {
+  const CUresult result = call();
   if (result == kSuccess) CudaProfilerCalled(starts);
   return result;
 }
@@ -205,17 +205,17 @@ void ReportFailure(const Caller& caller, std::string_view name, const Arguments&
 
 }  // namespace
 
-// `real` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
+// `call` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
 #define TRACK(...)                                             \
   [&] {                                                        \
     CudaDriverAdapter* const tracker = Tracker();              \
-    return tracker == nullptr ? real() : tracker->__VA_ARGS__; \
+    return tracker == nullptr ? call() : tracker->__VA_ARGS__; \
   }()
 #define ALLOCATE(id, bytes, kind) \
-  TRACK(Allocate(caller, real, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
+  TRACK(Allocate(caller, call, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
 #define REPORT(name, arguments) \
   std::apply([&](const auto&... all) { ReportFailure(caller, #name, all...); }, std::tie arguments)
-#define LOAD(id) TRACK(Load(caller, real, [&] { return id; }))
+#define LOAD(id) TRACK(Load(caller, call, [&] { return id; }))
 
 extern "C" {
 #define CALL(name, parameters, arguments, action)                                           \
@@ -223,10 +223,10 @@ extern "C" {
     const Caller here = Caller::OfThisFunction();                                           \
     auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name)); \
     if (driver_function == nullptr) return kErrorNotFound;                                  \
-    const auto real = [&]() -> CUresult { return driver_function arguments; };              \
-    const TrackedCudaCall call(here);                                                       \
-    if (!call.outermost()) return real();                                                   \
-    [[maybe_unused]] const Caller& caller = call.caller();                                  \
+    const auto call = [&]() -> CUresult { return driver_function arguments; };              \
+    const TrackedCudaCall tracked(here);                                                    \
+    if (!tracked.outermost()) return call();                                                \
+    [[maybe_unused]] const Caller& caller = tracked.caller();                               \
     const CUresult result = action;                                                         \
     if (result == kErrorOutOfMemory && !IsOff()) REPORT(name, arguments);                   \
     return result;                                                                          \
@@ -284,6 +284,7 @@ void FollowCudaCalls(bool follow) {
 uint32_t EndedCudaCalls() { return TrackedCudaCall::Ended(TrackedCudaCall::Count()); }
 
 void* CudaWrapperByName(std::string_view name) {
+  if (name.substr(0, 2) != "cu") return nullptr;  // most names
   for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
     if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];
   }

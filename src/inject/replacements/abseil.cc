@@ -8,7 +8,7 @@
 //
 // absl::Status also refers to four functions of absl::Cord, for its payloads. No Status of this library has a payload,
 // so no Cord exists. The object with these functions prints Cords to streams: with it, the library would contain all
-// streams and locales of libstdc++ (libstdcxx_stand_ins.cc).
+// streams and locales of libstdc++ (libstdcxx.cc).
 //
 // Why there is no simpler way:
 // - The shared libraries of abseil are not used, because this library is preloaded into every process that the program

@@ -40,8 +40,8 @@
 //                 process still answers all requests with what was recorded before. "on" removes the records of all
 //                 buffers that are live at that time, because their frees may have been missed; then it begins a new
 //                 peak. It does nothing if tracking is on already. The answer has 0 bytes
-#ifndef HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
-#define HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
+#ifndef HBMPROF_SRC_PROTOCOL_CONTROL_H_
+#define HBMPROF_SRC_PROTOCOL_CONTROL_H_
 
 #include <sys/stat.h>
 
@@ -64,4 +64,4 @@ inline bool IsSafeControlDirectory(const struct stat& info, uid_t owner) {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_CONTROL_PROTOCOL_H_
+#endif  // HBMPROF_SRC_PROTOCOL_CONTROL_H_

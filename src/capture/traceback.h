@@ -2,8 +2,8 @@
 // an execution (JAX_SEND_TRACEBACK_TO_RUNTIME=FULL).
 //
 // The format is one frame per line, innermost first: "file:line (function)".
-#ifndef HBMPROF_SRC_BASE_TRACEBACK_H_
-#define HBMPROF_SRC_BASE_TRACEBACK_H_
+#ifndef HBMPROF_SRC_CAPTURE_TRACEBACK_H_
+#define HBMPROF_SRC_CAPTURE_TRACEBACK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -54,4 +54,4 @@ class ScopedTraceback {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_TRACEBACK_H_
+#endif  // HBMPROF_SRC_CAPTURE_TRACEBACK_H_

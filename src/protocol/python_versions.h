@@ -1,6 +1,6 @@
 // The CPython versions whose frames the library can read (capture/python/interpreter.h), for the command too.
-#ifndef HBMPROF_SRC_BASE_PYTHON_VERSIONS_H_
-#define HBMPROF_SRC_BASE_PYTHON_VERSIONS_H_
+#ifndef HBMPROF_SRC_PROTOCOL_PYTHON_VERSIONS_H_
+#define HBMPROF_SRC_PROTOCOL_PYTHON_VERSIONS_H_
 
 namespace hbmprof::internal {
 
@@ -10,4 +10,4 @@ inline constexpr int kLastPythonMinor = 14;
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_PYTHON_VERSIONS_H_
+#endif  // HBMPROF_SRC_PROTOCOL_PYTHON_VERSIONS_H_

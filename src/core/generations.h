@@ -3,8 +3,8 @@
 //
 // The present generation is one word of the process, which events read. It advances when somebody looks at the clock
 // (LookAtClock): the ledger does so every so many events.
-#ifndef HBMPROF_SRC_BASE_GENERATIONS_H_
-#define HBMPROF_SRC_BASE_GENERATIONS_H_
+#ifndef HBMPROF_SRC_CORE_GENERATIONS_H_
+#define HBMPROF_SRC_CORE_GENERATIONS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -67,4 +67,4 @@ extern std::atomic<int64_t (*)()> generation_clock __attribute__((visibility("hi
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_GENERATIONS_H_
+#endif  // HBMPROF_SRC_CORE_GENERATIONS_H_

@@ -1,4 +1,4 @@
-#include "src/base/driver_slot.h"
+#include "src/protocol/driver_slot.h"
 
 #include <gtest/gtest.h>
 

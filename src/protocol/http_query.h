@@ -1,6 +1,6 @@
 // ParseHttpQuery: the parameters in the query of an HTTP request, for the library and the command.
-#ifndef HBMPROF_SRC_BASE_HTTP_QUERY_H_
-#define HBMPROF_SRC_BASE_HTTP_QUERY_H_
+#ifndef HBMPROF_SRC_PROTOCOL_HTTP_QUERY_H_
+#define HBMPROF_SRC_PROTOCOL_HTTP_QUERY_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -55,4 +55,4 @@ inline HttpParameters ParseHttpQuery(std::string_view query) {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_HTTP_QUERY_H_
+#endif  // HBMPROF_SRC_PROTOCOL_HTTP_QUERY_H_

@@ -1,7 +1,7 @@
 // The form of the exported functions of NVIDIA's libcuda since version 470: each jumps or calls through a pointer of
 // its own in writable data, its slot.
-#ifndef HBMPROF_SRC_BASE_DRIVER_SLOT_H_
-#define HBMPROF_SRC_BASE_DRIVER_SLOT_H_
+#ifndef HBMPROF_SRC_PROTOCOL_DRIVER_SLOT_H_
+#define HBMPROF_SRC_PROTOCOL_DRIVER_SLOT_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -104,4 +104,4 @@ inline uint64_t DriverSlotOf(const unsigned char* code, uint64_t address) { retu
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BASE_DRIVER_SLOT_H_
+#endif  // HBMPROF_SRC_PROTOCOL_DRIVER_SLOT_H_

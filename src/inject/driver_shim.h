@@ -2,8 +2,8 @@
 // or for a function of the driver, and list the functions that the driver has. Everything here is thread-safe.
 //
 // Not in this file: how the calls of programs reach the wrappers (src/inject).
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_
+#ifndef HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
+#define HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
 
 #include <link.h>
 
@@ -64,4 +64,4 @@ void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SHIM_H_
+#endif  // HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
