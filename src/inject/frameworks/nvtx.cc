@@ -14,6 +14,7 @@
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
 #include "src/core/tables/tags.h"
+#include "src/api/control/capture_range.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/nvtx_abi.h"
 
