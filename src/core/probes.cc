@@ -62,33 +62,27 @@ void* Answer(void* argument) {
 
 }  // namespace
 
-void ProbeTable::Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable) {
+void ProbeTable::Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
   Slot& slot = slots_[static_cast<size_t>(device) % kMaxDevices];
   auto prober = std::make_shared<Prober>();
   prober->probe = std::move(probe);
   prober->owner = owner;
   {
     MutexLock hold(slot.mutex);
-    if (is_replaceable && HasFixed(device)) return;
     slot.prober.swap(prober);
-    if (!is_replaceable && !HasFixed(device)) {
-      slot.set_aside = prober;
-      fixed_.fetch_or(BitOf(device), std::memory_order_relaxed);
-    }
+    set_.fetch_or(BitOf(device), std::memory_order_relaxed);
   }
   AwaitCalls(prober);
 }
 
-void ProbeTable::Remove(DeviceId device, const void* owner, bool is_replaceable) {
+void ProbeTable::Remove(DeviceId device, const void* owner) {
   Slot& slot = slots_[static_cast<size_t>(device) % kMaxDevices];
   std::shared_ptr<Prober> removed;
   {
     MutexLock hold(slot.mutex);
-    const bool is_set_aside = is_replaceable && HasFixed(device);
-    std::shared_ptr<Prober>& prober = is_set_aside ? slot.set_aside : slot.prober;
-    if (prober == nullptr || prober->owner != owner) return;
-    prober.swap(removed);
-    if (!is_set_aside) fixed_.fetch_and(~BitOf(device), std::memory_order_relaxed);
+    if (slot.prober == nullptr || slot.prober->owner != owner) return;
+    slot.prober.swap(removed);
+    set_.fetch_and(~BitOf(device), std::memory_order_relaxed);
   }
   AwaitCalls(removed);
 }
@@ -175,7 +169,7 @@ DeviceProbe ProbeTable::Ask(int device) const {
 
 void ProbeTable::DropAll() {
   for (Slot& slot : slots_) new (&slot) Slot;
-  fixed_.store(0, std::memory_order_relaxed);
+  set_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace hbmprof::internal

@@ -41,13 +41,11 @@ class ProbeLimit {
 // it may wait for the dynamic linker's lock, and a library's constructor, which runs under that lock, may be asking.
 class ProbeTable {
  public:
-  // Sets the device's probe. `is_replaceable`: the probe comes from a linked copy and yields to those of this library.
-  // It does not replace a fixed one, that is, one that is not replaceable.
-  void Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable = false);
+  void Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
   // Returns when no other thread is in a call of the probe.
-  void Remove(DeviceId device, const void* owner, bool is_replaceable = false);
-  // Returns whether the device has a fixed probe.
-  bool HasFixed(DeviceId device) const { return (fixed_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
+  void Remove(DeviceId device, const void* owner);
+  // Returns whether the device has a probe. Takes no lock.
+  bool Has(DeviceId device) const { return (set_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
   // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws an exception
   // other than std::bad_alloc, or if this thread is inside a probe.
   DeviceProbe Ask(int device) const;
@@ -70,8 +68,6 @@ class ProbeTable {
   struct Slot {
     Mutex mutex;
     std::shared_ptr<Prober> prober ABSL_GUARDED_BY(mutex);
-    // The replaceable probe that `prober` has replaced; null if there is none. Remove waits for its calls in progress.
-    std::shared_ptr<Prober> set_aside ABSL_GUARDED_BY(mutex);
   };
   static uint64_t BitOf(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
   // Waits until no other thread is in a call of `prober`. Does not wait if this thread is inside a probe. REQUIRES: no
@@ -79,7 +75,7 @@ class ProbeTable {
   static void AwaitCalls(const std::shared_ptr<Prober>& prober);
 
   mutable Slot slots_[kMaxDevices];
-  std::atomic<uint64_t> fixed_{0};  // bit d: device d has a fixed probe; changes under the mutex of the device's slot
+  std::atomic<uint64_t> set_{0};  // bit d: device d has a probe; changes under the mutex of the device's slot
   static_assert(kMaxDevices <= 64);
 };
 

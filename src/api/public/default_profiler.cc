@@ -37,7 +37,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
 
@@ -99,11 +99,13 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   OutputFile* const file = Output();
   if (file == nullptr) return;
   // A process that has recorded nothing, such as most forked children, writes no profile.
-  if ((is_child || !end.is_exit) && internal::ExitSnapshot().samples.empty()) return;
+  if ((is_child || !end.is_exit) && !internal::HasRecorded(Profiler::Default())) return;
   // If the file was opened early, the process may be unable to open files now. Reading symbols opens files, so the
   // profile then has no names.
+  const bool is_joined = Profiler::Default().joined();
   const absl::StatusOr<std::string> bytes =
-      SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
+      is_joined ? device_memory_profile()
+                : SerializePprof(internal::ExitSnapshot(), file->is_early() ? nullptr : &ElfSymbolizer());
   const absl::Status status = bytes.ok() ? file->WriteLast(*bytes) : bytes.status();
   if (!status.ok()) return PrintMessage("hbmprof: no profile at exit: ", Text(status), file->Advice(status));
   if (!file->is_early()) internal::SaveFlightBeside(file->path());
@@ -220,7 +222,7 @@ bool Make(const ProcessOptions& options) {
   internal::RunEnvironment();  // opens files, which a sandbox can forbid later
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
-    if (injected->start() == 0) throw std::bad_alloc();
+    injected->enabled();  // makes the injected library's profiler
     made = std::make_unique<DefaultProfiler>(*injected, options);
   } else {
     made = std::make_unique<DefaultProfiler>(options);
@@ -231,7 +233,7 @@ bool Make(const ProcessOptions& options) {
   if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
   if (!own.options.output.empty() && own.options.enabled) StartOutput(own.options);
   // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->start();
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->enabled();
   const bool is_injected = output_variable != nullptr;
   if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
   return true;
@@ -326,11 +328,10 @@ absl::Status internal::OffStatus() { return absl::FailedPreconditionError(kOffTe
 
 absl::Status internal::WriteOutput() try {
   if (IsOff()) return OffStatus();
-  Profiler& profiler = Profiler::Default();
   OutputFile* const file = Output();
   if (file == nullptr) return absl::OkStatus();
   const ScopedMark mark(Profiler::OptionsOfDefault().output);
-  const absl::StatusOr<std::string> bytes = SerializePprof(profiler.TakeSnapshot(), &ElfSymbolizer());
+  const absl::StatusOr<std::string> bytes = device_memory_profile();
   return bytes.ok() ? file->Write(*bytes) : bytes.status();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory to build it");
@@ -360,13 +361,11 @@ void internal::KeepStateForExit() {
 const Snapshot& internal::ExitSnapshot() {
   const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found->snapshot;
-  const Profiler& profiler = Profiler::Default();
-  const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
   auto taken = std::make_unique<OfProcess>();
   const ScopedMark mark("exit");
   const ProbeLimit limit;
   taken->process = getpid();
-  taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  taken->snapshot = Profiler::Default().TakeSnapshot();
   const OfProcess* const kept = kept_state.load(std::memory_order_acquire);
   const bool is_end =
       kept != nullptr && kept->process == taken->process && Allocations(kept->snapshot) == Allocations(taken->snapshot);
