@@ -187,8 +187,8 @@ typedef struct hbmprof_attributes {
 } hbmprof_attributes;
 
 /* Returns a pointer that identifies a handle which is not an address. Pass it as the `ptr` of the functions below.
- * `name_space` is 32 to 63, chosen by the caller (1 to 31 are hbmprof's own); equal handles of different name spaces are
- * different buffers. `handle` is less than 2^57. Returns null if an argument is outside its range, and
+ * `name_space` is 32 to 63, chosen by the caller (1 to 31 are hbmprof's own); equal handles of different name spaces
+ * are different buffers. `handle` is less than 2^57. Returns null if an argument is outside its range, and
  * hbmprof_last_error() then says which one; no function records a null pointer. */
 const void* hbmprof_handle(int name_space, uint64_t handle);
 

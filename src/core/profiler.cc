@@ -105,10 +105,10 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
 }
 
 // Calls the function of ProfilerImpl, or that of Joined with the same name.
-#define HBMPROF_PASS_ON(Function, arguments, otherwise)                    \
-  const GuardCheck check;                                                  \
-  if (impl_ != nullptr) return impl_->Function arguments;                  \
-  if (joined_ != nullptr) return Joined(*joined_).Function arguments;      \
+#define HBMPROF_PASS_ON(Function, arguments, otherwise)               \
+  const GuardCheck check;                                             \
+  if (impl_ != nullptr) return impl_->Function arguments;             \
+  if (joined_ != nullptr) return Joined(*joined_).Function arguments; \
   return otherwise
 
 // The same for functions that record no event. (An event finds out itself whether the process is off.)

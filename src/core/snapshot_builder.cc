@@ -265,8 +265,8 @@ std::string ProfilerImpl::PauseWarning() const {
   const int64_t off = last_off_.load(std::memory_order_relaxed);
   const int64_t on = last_on_.load(std::memory_order_relaxed);
   if (off == 0) return "";
-  const std::string time = on < off ? "has been off since " + UtcTime(off)
-                                    : "was off from " + UtcTime(off) + " to " + UtcTime(on);
+  const std::string time =
+      on < off ? "has been off since " + UtcTime(off) : "was off from " + UtcTime(off) + " to " + UtcTime(on);
   return "Recording " + time + ": allocations and frees of that time are missing";
 }
 

@@ -107,7 +107,7 @@ struct FunctionEntry {
 };
 
 // The lists of fields below are those of the file format (docs/recording.md). They stay as they are within a version,
-// also if snapshot_bytes.cc, which passes the same structs within a process, gets more fields.
+// also if the structs get more fields.
 template <typename Visit, typename Stats>
 void StatsFields(Visit& visit, Stats& stats) {
   visit(stats.bytes_in_use, stats.peak_bytes_in_use, stats.num_allocs, stats.num_live, stats.largest_alloc_size,

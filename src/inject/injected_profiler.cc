@@ -1,5 +1,5 @@
-// The program can link a copy of hbmprof. That copy records into the injected library's profiler, which also records the
-// driver's calls (core/joined/injected.h).
+// The program can link a copy of hbmprof. That copy records into the injected library's profiler, which also records
+// the driver's calls (core/joined/injected.h).
 //
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
@@ -140,8 +140,7 @@ bool RecordInside(const DriverMemory& memory, const Caller& caller, BufferId id,
 // Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
 // PJRT's buffers do, and lies on a device whose allocations the driver's calls record.
 bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
-  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice &&
-         Impl().probes.Has(attributes.device);
+  return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().probes.Has(attributes.device);
 }
 
 }  // namespace
@@ -315,7 +314,8 @@ void hbmprof_injected_drop_device(int device) {
 }
 
 // Each has the type of its function of the C interface.
-#define HBMPROF_CHECK(name) [[maybe_unused]] constexpr decltype(&hbmprof_##name) check_##name = &hbmprof_injected_##name;
+#define HBMPROF_CHECK(name) \
+  [[maybe_unused]] constexpr decltype(&hbmprof_##name) check_##name = &hbmprof_injected_##name;
 HBMPROF_INJECTED_EVENTS(HBMPROF_CHECK)
 
 }  // extern "C"

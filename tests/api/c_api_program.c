@@ -148,7 +148,8 @@ static void check_pool(void) {
   EXPECT(hbmprof_get_stats(device, &stats) == 0);
   EXPECT(stats.bytes_in_use == 3008);
   EXPECT(hbmprof_handle(35, 1) != hbmprof_handle(36, 1));
-  EXPECT(hbmprof_handle(0, 1) == NULL && hbmprof_handle(64, 1) == NULL && hbmprof_handle(32, (uint64_t)1 << 57) == NULL);
+  EXPECT(hbmprof_handle(0, 1) == NULL && hbmprof_handle(64, 1) == NULL &&
+         hbmprof_handle(32, (uint64_t)1 << 57) == NULL);
   EXPECT(hbmprof_handle(31, 1) == NULL);
   EXPECT(strcmp(hbmprof_last_error(), "hbmprof_handle: name_space is 31, not 32 to 63") == 0);
   EXPECT(hbmprof_record_alloc_with(hbmprof_handle(37, 1), 8, NULL) == 1);

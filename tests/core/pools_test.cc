@@ -117,7 +117,8 @@ TEST_F(PoolsTest, NothingCountsTwiceAfterAPauseAndTheProfileSaysWhen) {
   profiler_.SetEnabled(false);
   EXPECT_FALSE(Block(outer_, 10, 10));
   EXPECT_EQ(EndBlock(outer_, 0), -1);
-  EXPECT_THAT(profiler_.TakeSnapshot().warnings, testing::ElementsAre(testing::StartsWith("Recording has been off since 20")));
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings,
+              testing::ElementsAre(testing::StartsWith("Recording has been off since 20")));
   ExpectInUse(100, 90);
   profiler_.DropDevice(kDefaultDevice);
   profiler_.SetEnabled(true);

@@ -270,7 +270,8 @@ void Functions() {
 
   // The program's own devices can be dropped. They have no probes here.
   const hbmprof::DeviceId simulated = profiler.Device("sim:0");
-  profiler.SetDeviceProbe(simulated, [] { return hbmprof::DeviceProbe(); }, &driver);
+  profiler.SetDeviceProbe(
+      simulated, [] { return hbmprof::DeviceProbe(); }, &driver);
   CHECK_THAT(user_records(uint64_t{1} << 46, 100, {simulated, {}, {}}) && InUse("sim:0") == 100);
   CHECK_THAT(InUse() == 0 && profiler.Stats(simulated).bytes_limit == std::nullopt);
   profiler.RemoveDeviceProbe(simulated, &driver);

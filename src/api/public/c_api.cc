@@ -323,7 +323,7 @@ const void* hbmprof_handle(int name_space, uint64_t handle) try {
   using hbmprof::BufferId;
   constexpr int kHandleBits = 57;
   static_assert(sizeof(void*) == sizeof(uint64_t), "a pointer holds a name space and a handle");
-  if (name_space < 32 || name_space > 63) {
+  if (name_space < BufferId::kFirstNameSpace || name_space > BufferId::kLastNameSpace) {
     InvalidArgument(__func__, "name_space is " + std::to_string(name_space) + ", not 32 to 63");
     return nullptr;
   }

@@ -46,8 +46,8 @@ absl::Status WriteOutput();
 // std::bad_alloc.
 std::string CaptureOutput();
 
-// Returns the snapshot for the profile at exit. The first call takes it; later calls in the same process return the same
-// snapshot. Throws std::bad_alloc.
+// Returns the snapshot for the profile at exit. The first call takes it; later calls in the same process return the
+// same snapshot. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
 // The first call in a process takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then.

@@ -1,6 +1,6 @@
-// The functions of the injected library (libhbmprof_cuda.so) that a copy of this library in the program calls to record,
-// so that one profiler counts all memory of the process. They are functions of the C interface (hbmprof/c_api.h), and
-// are found by name. The two libraries share no object: each has its own locks and thread state.
+// The functions of the injected library (libhbmprof_cuda.so) that a copy of this library in the program calls to
+// record, so that one profiler counts all memory of the process. They are functions of the C interface
+// (hbmprof/c_api.h), and are found by name. The two libraries share no object: each has its own locks and thread state.
 #ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 #define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
 
@@ -11,16 +11,18 @@
 
 namespace hbmprof::internal {
 
+// clang-format off
 // Functions that injected_profiler.cc defines, because the driver's memory is recorded by the driver's calls.
-#define HBMPROF_INJECTED_EVENTS(F)                                                                          \
-  F(enabled) F(record_alloc_with) F(record_free) F(record_resize) F(record_segment) F(record_segment_free)  \
+#define HBMPROF_INJECTED_EVENTS(F)                                                                         \
+  F(enabled) F(record_alloc_with) F(record_free) F(record_resize) F(record_segment) F(record_segment_free) \
   F(record_block) F(record_block_free) F(record_block_resize) F(drop_device)
 // Functions of c_api.cc.
-#define HBMPROF_INJECTED_OTHERS(F)                                                                           \
-  F(allocator) F(answer_http_get) F(begin_caller) F(device) F(device_name) F(devices) F(end_caller)          \
-  F(free_http_answer) F(get_space_stats) F(get_tracker_stats) F(last_error) F(record_refused_free)           \
+#define HBMPROF_INJECTED_OTHERS(F)                                                                            \
+  F(allocator) F(answer_http_get) F(begin_caller) F(device) F(device_name) F(devices) F(end_caller)           \
+  F(free_http_answer) F(get_space_stats) F(get_tracker_stats) F(last_error) F(record_refused_free)            \
   F(report_out_of_memory) F(reset_peak) F(save_device_memory_profile) F(save_flight_recording) F(set_counter) \
   F(start_recording) F(stop_recording) F(tag_pop) F(tag_push) F(version)
+// clang-format on
 
 // The injected library exports `name` as hbmprof_injected_NAME, so that no program that uses the shared library finds
 // it instead of that library's function. cuda.cmake reads the two lists.

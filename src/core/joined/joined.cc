@@ -83,7 +83,7 @@ DeviceStats StatsOf(const InjectedProfiler& injected, int device, int space) {
 
 }  // namespace
 
-[[gnu::cold]] bool Joined::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) const {
+bool Joined::RecordAlloc(Caller caller, BufferId id, size_t bytes, uint64_t attributes) const {
   const ScopeThere scope(injected_, caller);
   const hbmprof_attributes with = AttributesFor(UnpackAttributes(attributes));
   return injected_.record_alloc_with(PointerOf(id), bytes, &with) != 0;
@@ -95,22 +95,20 @@ bool Joined::RecordSegment(const Caller& caller, const Pool& pool, BufferId addr
   return injected_.record_segment(PointerOf(address), bytes, &with) != 0;
 }
 
-[[gnu::cold]] bool Joined::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const {
+bool Joined::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const {
   const ScopeThere scope(injected_, caller);
   const hbmprof_attributes with = AttributesFor(pool);
   return injected_.record_block(PointerOf(address), bytes, &with) != 0;
 }
 
-[[gnu::cold]] std::optional<int64_t> Joined::RecordFree(BufferId id) const {
-  return Ended(injected_.record_free(PointerOf(id)));
-}
+std::optional<int64_t> Joined::RecordFree(BufferId id) const { return Ended(injected_.record_free(PointerOf(id))); }
 
 std::optional<int64_t> Joined::RecordSegmentFree(const Pool& pool, BufferId address) const {
   const hbmprof_attributes with = AttributesFor(pool);
   return Ended(injected_.record_segment_free(PointerOf(address), &with));
 }
 
-[[gnu::cold]] std::optional<int64_t> Joined::RecordBlockFree(const Pool& pool, BufferId address) const {
+std::optional<int64_t> Joined::RecordBlockFree(const Pool& pool, BufferId address) const {
   const hbmprof_attributes with = AttributesFor(pool);
   return Ended(injected_.record_block_free(PointerOf(address), &with));
 }
@@ -212,8 +210,8 @@ HttpAnswer Joined::AnswerGet(std::string_view target) const {
 }
 
 absl::StatusOr<std::string> Joined::Profile(const PprofOptions& options) const {
-  HttpAnswer answer = AnswerGet(
-      absl::StrCat("/debug/pprof/heap?max_samples=", options.max_samples, "&max_bytes=", options.max_bytes));
+  HttpAnswer answer =
+      AnswerGet(absl::StrCat("/debug/pprof/heap?max_samples=", options.max_samples, "&max_bytes=", options.max_bytes));
   constexpr int kBadRequest = 400;
   if (answer.status == 200) return std::move(answer.body);
   return answer.status == kBadRequest ? absl::InvalidArgumentError(answer.body)

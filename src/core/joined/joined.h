@@ -1,6 +1,6 @@
-// Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). There are no locks on
-// this side. If a signal handler interrupts the injected profiler and records here, that profiler's own re-entry guard
-// detects it.
+// Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). There are no locks
+// on this side. If a signal handler interrupts the injected profiler and records here, that profiler's own re-entry
+// guard detects it.
 //
 // What the C interface does not have is not there (Profiler::Default() in profiler.h has the list for users).
 #ifndef HBMPROF_SRC_CORE_JOINED_JOINED_H_
@@ -30,13 +30,13 @@ class Joined {
   explicit Joined(const InjectedProfiler& injected) : injected_(injected) {}
 
   // `attributes`: from PackAttributes.
-  bool RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) const;
+  [[gnu::cold]] bool RecordAlloc(Caller caller, BufferId id, size_t bytes, uint64_t attributes) const;
   bool RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const;
-  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const;
+  [[gnu::cold]] bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const;
   // These return 0 for a record that has ended: its size is not known here.
-  std::optional<int64_t> RecordFree(BufferId id) const;
+  [[gnu::cold]] std::optional<int64_t> RecordFree(BufferId id) const;
   std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address) const;
-  std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) const;
+  [[gnu::cold]] std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) const;
   bool RecordResize(BufferId id, size_t bytes) const;
   bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) const;
   // The bytes are not counted.

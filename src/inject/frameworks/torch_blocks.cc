@@ -48,7 +48,7 @@ struct Device {
   }
 
   std::atomic<State> state{State::kUnused};
-  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
+  std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
   std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an

@@ -13,7 +13,7 @@ namespace hbmprof::internal {
 namespace {
 
 BufferId RecordOf(DeviceId device) {
-  return BufferId::Handle(7, static_cast<uint64_t>(device) + 1);
+  return BufferId::Handle(NameSpace::kCudaFromBefore, static_cast<uint64_t>(device) + 1);
 }
 
 }  // namespace
