@@ -71,10 +71,29 @@ constexpr MemorySpace SpaceOf(MemoryKind kind) {
                                            : MemorySpace::kDevice;
 }
 
-// Identifies one live buffer: by its address, or by a handle that is not an address. A handle belongs to one of 63 name
-// spaces (1 to 63), which the caller chooses. The name space is part of the id, so a handle is never equal to an
-// address. The addresses of all devices are one name space, as under CUDA's unified addressing. If the addresses of two
-// devices can be equal, give each device a name space of its own, with the address as the handle.
+namespace internal {
+
+// The name spaces of the handles that hbmprof itself records, at most 31.
+enum class NameSpace : uint8_t {
+  kCudaArray = 1,
+  kCudaMipmappedArray = 2,
+  kCudaExternalMemory = 3,
+  kCudaPhysical = 4,  // cuMemCreate; the number is chosen by hbmprof
+  kCudaModule = 5,
+  kCudaLibrary = 6,
+  kCudaFromBefore = 7,  // the memory of a device from before `hbmprof attach`
+  kPjrtBuffer = 8,
+  kPjrtUnknown = 9,
+  kTorchMapped = 10,  // mapped memory of an expandable segment
+};
+
+}  // namespace internal
+
+// Identifies one live buffer: by its address, or by a handle that is not an address. A handle belongs to a name space.
+// The name spaces 32 to 63 are the program's, which chooses one; 1 to 31 are those of hbmprof itself. The name space is
+// part of the id, so a handle is never equal to an address. The addresses of all devices are one name space, as under
+// CUDA's unified addressing. If the addresses of two devices can be equal, give each device a name space of its own,
+// with the address as the handle.
 class BufferId {
  public:
   // The null id. It is never recorded.
@@ -84,10 +103,16 @@ class BufferId {
   // BufferId(0) is ambiguous, because 0 is also a null pointer. Write BufferId(uint64_t{0}).
   constexpr explicit BufferId(uint64_t address) : value_(address) {}
 
-  // The buffer that `handle` identifies in `name_space`. REQUIRES: 1 <= name_space <= 63. Only the lowest 57 bits of
-  // the handle are used.
+  static constexpr uint8_t kFirstNameSpace = 32;
+  static constexpr uint8_t kLastNameSpace = 63;
+  // The buffer that `handle` identifies in `name_space`. Only the lowest 57 bits of the handle are used. If the name
+  // space is not 32 to 63, the id is no buffer's: an allocation with it is not recorded, and dropped_records counts it.
   static constexpr BufferId Handle(uint8_t name_space, uint64_t handle) {
-    return BufferId((uint64_t{name_space} << 57) ^ (handle & ((uint64_t{1} << 57) - 1)));
+    const bool is_valid = name_space >= kFirstNameSpace && name_space <= kLastNameSpace;
+    return is_valid ? Handle(internal::NameSpace{name_space}, handle) : BufferId(~uint64_t{0});
+  }
+  static constexpr BufferId Handle(internal::NameSpace name_space, uint64_t handle) {
+    return BufferId((static_cast<uint64_t>(name_space) << 57) ^ (handle & ((uint64_t{1} << 57) - 1)));
   }
 
   constexpr uint64_t value() const { return value_; }

@@ -191,8 +191,9 @@ typedef struct hbmprof_attributes {
 } hbmprof_attributes;
 
 /* Returns a pointer that identifies a handle which is not an address. Pass it as the `ptr` of the functions below.
- * `name_space` is 1 to 63, chosen by the caller; equal handles of different name spaces are different buffers. `handle`
- * is less than 2^57. Returns null if an argument is outside its range; no function records a null pointer. */
+ * `name_space` is 32 to 63, chosen by the caller (1 to 31 are hbmprof's own); equal handles of different name spaces
+ * are different buffers. `handle` is less than 2^57. Returns null if an argument is outside its range, and
+ * hbmprof_last_error() then says which one; no function records a null pointer. */
 const void* hbmprof_handle(int name_space, uint64_t handle);
 
 /* ---- Buffers ----------------------------------------------------------------------------------------------------- */
@@ -279,6 +280,14 @@ void hbmprof_tag_push(const char* key, const char* value);
 
 /* Ends the innermost scope of the calling thread. Does nothing if there is none. */
 void hbmprof_tag_pop(void);
+
+/* Begins a scope in which all stacks that the calling thread records begin at the function with these registers: the
+ * caller of a wrapper, which then is in no stack. `pc` is the return address, `sp` the stack pointer after the return
+ * and `fp` the frame pointer register of that function; 0 for what is not known. hbmprof/caller.h has the rules for
+ * scopes, and code that reads the registers. Returns the argument for hbmprof_end_caller(), which must end the scope
+ * before that function returns. */
+int hbmprof_begin_caller(uintptr_t pc, uintptr_t sp, uintptr_t fp);
+void hbmprof_end_caller(int begun);
 
 /* Sets the program's counter `name`, such as the number of requests served. Each profile contains it, so that `hbmprof
  * leaks --per requests` reports growth per request. A name is cut at 64 bytes. There are at most 64 names; further

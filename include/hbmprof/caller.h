@@ -78,7 +78,7 @@ class ScopedCaller {
   ScopedCaller& operator=(const ScopedCaller&) = delete;
 
  private:
-  uint32_t begun_;  // bit 0: this scope is in effect; bit 1: in the injected library also
+  uint32_t begun_;  // bit 0: this scope is in effect; the other bits: what the injected library has returned
 };
 
 }  // namespace hbmprof

@@ -115,6 +115,7 @@ class MemoryCheck {
     if (!was_enabled_ || !profiler_.enabled()) {
       return std::string(what_) + " could not be checked: recording is off (is HBMPROF=0 set?)\n";
     }
+    if (profiler_.joined()) return std::string(what_) + " could not be checked under `hbmprof run`\n";
     const int64_t dropped = profiler_.TakeSnapshot().tracker.dropped_records - dropped_before_;
     if (dropped == 0) return "";
     return std::string(what_) + " could not be checked: " + std::to_string(dropped) +

@@ -125,9 +125,15 @@ class Profiler {
   //   records nothing and returns false, if the driver has allocated on that device.
   // - RecordSegmentFree has no effect on memory of the driver: it stays a segment until the driver frees it.
   // - RecordResize does not change the driver's memory and returns false.
-  // - If the driver has allocated on a device, SetDeviceProbe and DropDevice have no effect on that device. On other
-  //   devices the values DeviceProbe::uuid and DeviceProbe::processes of the program's probe are not used.
+  // - If the driver has allocated on a device, DropDevice has no effect on that device.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
+  // The program reaches that library through its C interface (c_api.h), and what this does not have is not there:
+  // - A Snapshot has the devices with their statistics and a warning, but no samples; DeviceStats::bytes_free and
+  //   TrackerStats::unwinder are not known. save_device_memory_profile, device_memory_profile and AnswerHttpGet are
+  //   complete.
+  // - RecordFree, RecordBlockFree and RecordSegmentFree return 0 for a record that has ended, instead of its size.
+  // - FindBuffer and FindBufferAt find nothing, KeepSite returns 0, and SetDeviceProbe has no effect.
+  // - RecordDropped does not count the bytes.
   static Profiler& Default();
 
   // Makes the profiler that Default() returns, with `options`. The environment is not read. Call it at the start of

@@ -51,7 +51,8 @@ struct RecordingOptions {
 // recorded. Since a recording counts as recorded memory, the child is off (profiler.h).
 //
 // In a program that was started with the injected library (`hbmprof run`), the injected library makes the recording: it
-// also contains the driver's allocations, and `hbmprof control PROCESS record stop` ends it, too.
+// also contains the driver's allocations, and `hbmprof control PROCESS record stop` ends it, too. It has the default
+// options: kFailedPrecondition if `options` are others.
 //
 // If a later write to the file fails, the library prints a message on standard error and ends the recording. Any thread
 // may call StartRecording. Errors: kFailedPrecondition if there is a recording already, if the profiler is off, or if

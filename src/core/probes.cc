@@ -55,26 +55,22 @@ void* Answer(void* argument) {
 
 }  // namespace
 
-void ProbeTable::Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable) {
-  Exchange(device, is_replaceable, nullptr, std::make_shared<Prober>(Prober{std::move(probe), owner}));
+void ProbeTable::Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
+  Exchange(device, nullptr, std::make_shared<Prober>(Prober{std::move(probe), owner}));
 }
 
-void ProbeTable::Remove(DeviceId device, const void* owner, bool is_replaceable) {
-  Exchange(device, is_replaceable, &owner, nullptr);
-}
+void ProbeTable::Remove(DeviceId device, const void* owner) { Exchange(device, &owner, nullptr); }
 
-void ProbeTable::Exchange(DeviceId device, bool is_replaceable, const void* const* owner,
-                          std::shared_ptr<Prober> prober) {
+void ProbeTable::Exchange(DeviceId device, const void* const* owner, std::shared_ptr<Prober> prober) {
   Slot& slot = slots_[static_cast<size_t>(device) % kMaxDevices];
   {
     MutexLock hold(slot.mutex);
-    std::shared_ptr<Prober>& place = is_replaceable ? slot.replaceable : slot.fixed;
-    if (owner != nullptr && (place == nullptr || place->owner != *owner)) return;
-    place.swap(prober);
-    if (slot.fixed != nullptr) {
-      fixed_.fetch_or(BitOf(device), std::memory_order_relaxed);
+    if (owner != nullptr && (slot.prober == nullptr || slot.prober->owner != *owner)) return;
+    slot.prober.swap(prober);
+    if (slot.prober != nullptr) {
+      set_.fetch_or(BitOf(device), std::memory_order_relaxed);
     } else {
-      fixed_.fetch_and(~BitOf(device), std::memory_order_relaxed);
+      set_.fetch_and(~BitOf(device), std::memory_order_relaxed);
     }
   }
   // A thread that is inside a probe does not wait: it might wait for itself, or for a probe that waits for it.
@@ -140,7 +136,7 @@ DeviceProbe ProbeTable::Ask(int device) const {
 
 void ProbeTable::DropAll() {
   for (Slot& slot : slots_) new (&slot) Slot;
-  fixed_.store(0, std::memory_order_relaxed);
+  set_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace hbmprof::internal

@@ -43,13 +43,11 @@ class ProbeLimit {
 class ProbeTable {
  public:
   // Sets the device's probe, and returns when no other thread is in a call of the one that it replaces.
-  // `is_replaceable`: the probe comes from a linked copy. It is not asked while there is a fixed one, that is, one of
-  // this library.
-  void Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner, bool is_replaceable = false);
+  void Set(DeviceId device, std::function<DeviceProbe()> probe, const void* owner);
   // Returns when no other thread is in a call of the probe.
-  void Remove(DeviceId device, const void* owner, bool is_replaceable = false);
-  // Returns whether the device has a fixed probe.
-  bool HasFixed(DeviceId device) const { return (fixed_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
+  void Remove(DeviceId device, const void* owner);
+  // Returns whether the device has a probe. Takes no lock.
+  bool Has(DeviceId device) const { return (set_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
   // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws an exception
   // other than std::bad_alloc, or if this thread is inside a probe.
   DeviceProbe Ask(int device) const;
@@ -71,19 +69,18 @@ class ProbeTable {
     // Returns the one that is asked; null if there is none.
     std::shared_ptr<Prober> Present() {
       MutexLock hold(mutex);
-      return fixed != nullptr ? fixed : replaceable;
+      return prober;
     }
     Mutex mutex;
-    std::shared_ptr<Prober> fixed ABSL_GUARDED_BY(mutex);
-    std::shared_ptr<Prober> replaceable ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<Prober> prober ABSL_GUARDED_BY(mutex);
   };
   static uint64_t BitOf(DeviceId device) { return uint64_t{1} << static_cast<unsigned>(device) % kMaxDevices; }
   // Puts `prober` into the slot, and waits until no other thread is in a call of the one that was there. Does not wait
   // if this thread is inside a probe. Does nothing if `owner` is not null and the one there is of another owner.
-  void Exchange(DeviceId device, bool is_replaceable, const void* const* owner, std::shared_ptr<Prober> prober);
+  void Exchange(DeviceId device, const void* const* owner, std::shared_ptr<Prober> prober);
 
   mutable Slot slots_[kMaxDevices];
-  std::atomic<uint64_t> fixed_{0};  // bit d: device d has a fixed probe; changes under the mutex of the device's slot
+  std::atomic<uint64_t> set_{0};  // bit d: device d has a probe; changes under the mutex of the device's slot
   static_assert(kMaxDevices <= 64);
 };
 

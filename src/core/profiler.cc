@@ -1,4 +1,4 @@
-// Profiler: forwards to ProfilerImpl, or to the injected library's profiler (joined.h).
+// Profiler: passes calls to ProfilerImpl, or to the injected library's profiler (joined.h).
 
 #include "hbmprof/profiler.h"
 
@@ -23,7 +23,9 @@ Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : ena
 
 void Profiler::SetEnabled(bool enabled) {
   const bool can_record = (impl_ != nullptr || joined_ != nullptr) && !internal::IsOff();
-  enabled_.store(enabled && can_record, std::memory_order_relaxed);
+  const bool on = enabled && can_record;
+  if (impl_ != nullptr && on != this->enabled()) impl_->Switches(on);
+  enabled_.store(on, std::memory_order_relaxed);
 }
 
 constexpr Profiler::Profiler(IsOff) noexcept : enabled_(false) {}
@@ -59,25 +61,14 @@ AllocatorId Profiler::Allocator(std::string_view name) {
   return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->names.allocators.NumberOf(name));
 }
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
-  if (joined_ != nullptr) return Joined(*joined_).SetDeviceProbe(device, std::move(probe), owner);
   if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Set(device, std::move(probe), owner);
 }
 void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
-  if (joined_ != nullptr) return joined_->RemoveDeviceProbe(device, owner);
   if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Remove(device, owner);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
   if (impl_ != nullptr) impl_->names.counters.Set(name, value);
-}
-
-[[gnu::noinline, gnu::cold]] static bool AllocJoined(const internal::InjectedProfiler& joined, Caller caller,
-                                                     BufferId id, size_t bytes, uint64_t attributes) {
-  return joined.RecordAlloc(caller, id, bytes, internal::UnpackAttributes(attributes));
-}
-[[gnu::noinline, gnu::cold]] static std::optional<int64_t> FreeJoined(const internal::InjectedProfiler& joined,
-                                                                      BufferId id) {
-  return Joined(joined).RecordFree(id);
 }
 
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. gnu::flatten
@@ -86,17 +77,17 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
 [[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, uint64_t attributes) {
   const GuardCheck check;
   const Caller caller = Caller::OfThisFunction();
-  if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
+  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
   const GuardCheck check;
-  if (impl_ == nullptr) return AllocJoined(*joined_, caller, id, bytes, attributes);
+  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
   return impl_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] std::optional<int64_t> Profiler::Free(BufferId id) {
   const GuardCheck check;
-  if (impl_ == nullptr) return FreeJoined(*joined_, id);
+  if (impl_ == nullptr) return Joined(*joined_).RecordFree(id);
   return impl_->RecordFree(id);
 }
 [[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(const Pool& pool, BufferId address, size_t bytes) {
@@ -106,45 +97,72 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   return RecordSegmentFrom(Caller::OfThisFunction(), pool, address, bytes);
 }
 
-// The functions of ProfilerImpl and of `joined` that have the same name are called, or `otherwise` is the result.
-#define HBMPROF_PASS_ON(joined, arguments, Function, otherwise) \
-  const GuardCheck check;                                       \
-  if (impl_ != nullptr) return impl_->Function arguments;       \
-  if (joined_ != nullptr) return (joined).Function arguments;   \
+// Calls the function of ProfilerImpl, or that of Joined with the same name.
+#define HBMPROF_PASS_ON(Function, arguments, otherwise)               \
+  const GuardCheck check;                                             \
+  if (impl_ != nullptr) return impl_->Function arguments;             \
+  if (joined_ != nullptr) return Joined(*joined_).Function arguments; \
   return otherwise
 
 // The same for functions that record no event. (An event finds out itself whether the process is off.)
-#define HBMPROF_QUERY(joined, arguments, Function, otherwise) \
-  if (internal::IsOff()) return otherwise;                    \
-  HBMPROF_PASS_ON(joined, arguments, Function, otherwise)
+#define HBMPROF_QUERY(Function, arguments, otherwise) \
+  if (internal::IsOff()) return otherwise;            \
+  HBMPROF_PASS_ON(Function, arguments, otherwise)
 
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address,
                                                 size_t bytes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON(*joined_, (caller, pool, address, bytes), RecordBlock, false);
+  HBMPROF_PASS_ON(RecordBlock, (caller, pool, address, bytes), false);
 }
 [[gnu::flatten]] std::optional<int64_t> Profiler::RecordBlockFree(const Pool& pool, BufferId address) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON(Joined(*joined_), (pool, address), RecordBlockFree, std::nullopt);
+  HBMPROF_PASS_ON(RecordBlockFree, (pool, address), std::nullopt);
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
   if (!enabled()) return false;
-  HBMPROF_PASS_ON(*joined_, (caller, pool, address, bytes), RecordSegment, false);
+  HBMPROF_PASS_ON(RecordSegment, (caller, pool, address, bytes), false);
 }
 std::optional<int64_t> Profiler::RecordSegmentFree(const Pool& pool, BufferId address) {
   if (!enabled()) return {};
-  HBMPROF_PASS_ON(Joined(*joined_), (pool, address), RecordSegmentFree, std::nullopt);
+  HBMPROF_PASS_ON(RecordSegmentFree, (pool, address), std::nullopt);
 }
+bool Profiler::RecordResize(BufferId id, size_t bytes) {
+  if (!enabled()) return false;
+  HBMPROF_PASS_ON(RecordResize, (id, bytes), false);
+}
+bool Profiler::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
+  if (!enabled()) return false;
+  HBMPROF_PASS_ON(RecordBlockResize, (pool, address, bytes), false);
+}
+void Profiler::RecordDropped(size_t bytes) {
+  if (!enabled()) return;
+  HBMPROF_PASS_ON(RecordDropped, (bytes), void());
+}
+void Profiler::RecordRefusedFree() {
+  if (!enabled()) return;
+  HBMPROF_PASS_ON(RecordRefusedFree, (), void());
+}
+uint32_t Profiler::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
+  const GuardCheck check;
+  return enabled() && impl_ != nullptr ? impl_->KeepSite(caller, bytes, attributes) : 0;
+}
+bool Profiler::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
+  const GuardCheck check;
+  return enabled() && impl_ != nullptr && impl_->RecordAllocAt(site, id, bytes);
+}
+
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
-  HBMPROF_QUERY(Joined(*joined_), (id), FindBuffer, std::nullopt);
+  const GuardCheck check;
+  return internal::IsOff() || impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
 }
 std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
-  HBMPROF_QUERY(Joined(*joined_), (address), FindBufferAt, std::nullopt);
+  const GuardCheck check;
+  return internal::IsOff() || impl_ == nullptr ? std::nullopt : impl_->FindBufferAt(address);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
-  HBMPROF_QUERY(Joined(*joined_), (device, space), Stats, DeviceStats());
+  HBMPROF_QUERY(Stats, (device, space), DeviceStats());
 }
-TrackerStats Profiler::GetTrackerStats() const { HBMPROF_QUERY(Joined(*joined_), (), GetTrackerStats, TrackerStats()); }
+TrackerStats Profiler::GetTrackerStats() const { HBMPROF_QUERY(GetTrackerStats, (), TrackerStats()); }
 
 // That of a profiler that cannot record.
 static Snapshot EmptySnapshot() {
@@ -153,18 +171,10 @@ static Snapshot EmptySnapshot() {
   return snapshot;
 }
 
-Snapshot Profiler::TakeSnapshot() const { HBMPROF_QUERY(Joined(*joined_), (), TakeSnapshot, EmptySnapshot()); }
-void Profiler::ResetPeak(DeviceId device) { HBMPROF_QUERY(*joined_, (device), ResetPeak, void()); }
+Snapshot Profiler::TakeSnapshot() const { HBMPROF_QUERY(TakeSnapshot, (), EmptySnapshot()); }
+void Profiler::ResetPeak(DeviceId device) { HBMPROF_QUERY(ResetPeak, (device), void()); }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  HBMPROF_QUERY(Joined(*joined_), (device, survivor, kept), DropDevice, void());
+  HBMPROF_QUERY(DropDevice, (device, survivor, kept), void());
 }
-
-#define HBMPROF_FORWARD(Result, Name, parameters, arguments)                   \
-  Result Profiler::Name parameters {                                           \
-    const GuardCheck check;                                                    \
-    if (!enabled()) return Result();                                           \
-    return impl_ != nullptr ? impl_->Name arguments : joined_->Name arguments; \
-  }
-HBMPROF_FORWARDED(HBMPROF_FORWARD)
 
 }  // namespace hbmprof

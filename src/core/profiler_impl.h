@@ -108,6 +108,12 @@ class ProfilerImpl {
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot(SnapshotParts parts = SnapshotParts::kAll) const;
   void ResetPeak(DeviceId device);
+  // Called before recording is turned on or off.
+  void Switches(bool on);
+  // How often recording was turned on again. Allocations and frees of before may be missing.
+  uint32_t times_resumed() const { return times_resumed_.load(std::memory_order_acquire); }
+  // Says when recording was off last; "" if it was not.
+  std::string PauseWarning() const;
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
   // Counts an allocation that is not recorded.
   [[gnu::cold]] void RecordDropped(uint64_t bytes);
@@ -218,6 +224,10 @@ class ProfilerImpl {
   std::atomic<int64_t> replaced_records_{0};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<int64_t> dropped_bytes_{0};
+  std::atomic<uint32_t> times_resumed_{0};
+  // In nanoseconds of Unix time; 0: never.
+  std::atomic<int64_t> last_off_{0};
+  std::atomic<int64_t> last_on_{0};
 };
 
 inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {

@@ -34,21 +34,27 @@ bool BeginScope(const Caller& caller) {
 
 void EndScope() { SetBegun(ScopeOfThisStack(), false); }
 
+constexpr uint32_t kBegunHere = 1;
+constexpr int kInjectedShift = 1;  // what the injected library has returned
+
+uint32_t BeginCaller(const Caller& caller) {
+  const uint32_t here = BeginScope(caller) ? kBegunHere : 0;
+  const InjectedProfiler* const joined = JoinedProfiler();
+  if (joined == nullptr) return here;
+  return here | static_cast<uint32_t>(joined->begin_caller(caller.pc, caller.sp, caller.fp)) << kInjectedShift;
+}
+
+void EndCaller(uint32_t begun) {
+  if ((begun & kBegunHere) != 0) EndScope();
+  if (begun >> kInjectedShift != 0) JoinedProfiler()->end_caller(static_cast<int>(begun >> kInjectedShift));
+}
+
 }  // namespace hbmprof::internal
 
 namespace hbmprof {
 
-constexpr uint32_t kBegunHere = 1;
-constexpr uint32_t kBegunInInjected = 2;
+ScopedCaller::ScopedCaller(const Caller& caller) : begun_(internal::BeginCaller(caller)) {}
 
-ScopedCaller::ScopedCaller(const Caller& caller) : begun_(internal::BeginScope(caller) ? kBegunHere : 0) {
-  const internal::InjectedProfiler* const joined = internal::JoinedProfiler();
-  if (joined != nullptr && joined->begin_scope(caller)) begun_ |= kBegunInInjected;
-}
-
-ScopedCaller::~ScopedCaller() {
-  if ((begun_ & kBegunHere) != 0) internal::EndScope();
-  if ((begun_ & kBegunInInjected) != 0) internal::JoinedProfiler()->end_scope();
-}
+ScopedCaller::~ScopedCaller() { internal::EndCaller(begun_); }
 
 }  // namespace hbmprof

@@ -2,6 +2,8 @@
 #ifndef HBMPROF_SRC_CORE_SCOPED_CALLER_H_
 #define HBMPROF_SRC_CORE_SCOPED_CALLER_H_
 
+#include <cstdint>
+
 #include "hbmprof/caller.h"
 #include "src/base/thread_state.h"
 #include "src/capture/stack_memory.h"
@@ -38,6 +40,11 @@ inline const Caller& StartOfStack(const Caller& caller) {
 bool BeginScope(const Caller& caller);
 // Ends the scope on the stack on which the thread runs now.
 void EndScope();
+
+// The same, also in the injected library if this copy of the library has joined its profiler. BeginCaller returns the
+// argument for EndCaller.
+uint32_t BeginCaller(const Caller& caller);
+void EndCaller(uint32_t begun);
 
 }  // namespace hbmprof::internal
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/utc_time.h"
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
@@ -224,6 +225,29 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   return ledger_.Totals(number);
 }
 
+namespace {
+
+int64_t UnixNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+void ProfilerImpl::Switches(bool on) {
+  (on ? last_on_ : last_off_).store(UnixNanos(), std::memory_order_relaxed);
+  if (on) times_resumed_.fetch_add(1, std::memory_order_release);
+}
+
+std::string ProfilerImpl::PauseWarning() const {
+  const int64_t off = last_off_.load(std::memory_order_relaxed);
+  const int64_t on = last_on_.load(std::memory_order_relaxed);
+  if (off == 0) return "";
+  const std::string time =
+      on < off ? "has been off since " + UtcTime(off) : "was off from " + UtcTime(off) + " to " + UtcTime(on);
+  return "Recording " + time + ": allocations and frees of that time are missing";
+}
+
 Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // A profiler that also records the host's allocator must not record the memory allocated here.
   const ReentryGuard guard;
@@ -239,8 +263,7 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
-  snapshot.time_unix_nanos =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  snapshot.time_unix_nanos = UnixNanos();
   DescribeProcess(*this, &snapshot);
   snapshot.allocators = names.allocators.All();
   snapshot.counters = names.counters.All();
@@ -249,6 +272,7 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   snapshot.modules = LoadedModules();
   const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
   AddPools(*this, pools, device_index, &snapshot);
+  if (std::string warning = PauseWarning(); !warning.empty()) snapshot.warnings.push_back(std::move(warning));
   if (sites_.is_full()) {
     snapshot.warnings.push_back("The table of call sites is full: new call sites are shown as " +
                                 std::string(SiteTable::kOtherStacks) +

@@ -14,12 +14,12 @@
 #include <optional>
 #include <utility>
 
-#include "absl/time/civil_time.h"
 #include "hbmprof/version.h"
 #include "protozero/pbf_builder.hpp"
 #include "src/base/atomic_file.h"
 #include "src/base/hash.h"
 #include "src/base/saturating.h"
+#include "src/base/utc_time.h"
 #include "src/export/device_stats.h"
 #include "src/export/device_use.h"
 #include "src/export/gzip.h"
@@ -138,15 +138,6 @@ class CommentLine {
  private:
   std::string text_;
 };
-
-// Does not use gmtime_r or strftime: they take a lock, which another thread can hold while the process forks.
-std::string UtcTime(int64_t unix_nanos) {
-  const absl::CivilSecond time = absl::CivilSecond(1970, 1, 1) + unix_nanos / 1000000000;
-  char text[64];
-  std::snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02dZ", static_cast<int>(time.year()), time.month(),
-                time.day(), time.hour(), time.minute(), time.second());
-  return text;
-}
 
 absl::Status Inconsistent(const std::string& position, const std::string& problem) {
   return absl::InvalidArgumentError("cannot write the profile: the snapshot is not consistent: " + position + " " +

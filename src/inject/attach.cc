@@ -237,7 +237,7 @@ AttachCode Attach(const char* options) {
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
   SetTracking(true);  // ends the records of an earlier time
   FollowCudaCalls(true);
-  before->Expect(CallerOfStack(stack, 1));
+  before->Expect(CallerOfStack(stack, 1), /*is_measured=*/true);
   calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);
   TorchMayHaveBlocks();
   TensorflowMayHaveBlocks();

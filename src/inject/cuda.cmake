@@ -13,14 +13,29 @@ endif()
 set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
-set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_cuda_profiler
-  hbmprof_detach
+set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
+endforeach()
+# The functions of the C interface that a copy of hbmprof in the program calls. injected_profiler.cc defines some of them;
+# the others get a second name.
+set(_injected ${PROJECT_SOURCE_DIR}/src/core/joined/injected.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_injected})
+file(READ ${_injected} _text)
+string(REGEX MATCH "define HBMPROF_INJECTED_EVENTS.*define HBMPROF_INJECTED_OTHERS" _own "${_text}")
+string(REGEX MATCHALL " F\\([a-z_]+\\)" _names "${_text}")
+set(_second_names "")
+foreach(_name IN LISTS _names)
+  string(REGEX REPLACE " F.([a-z_]+).*" "\\1" _function "${_name}")
+  list(APPEND _exports hbmprof_injected_${_function})
+  string(FIND "${_own}" "${_name}" _position)
+  if(_position EQUAL -1)
+    list(APPEND _second_names LINKER:--defsym=hbmprof_injected_${_function}=hbmprof_${_function})
+  endif()
 endforeach()
 # These replace functions of the C library: each has the version that the C library gave it first.
 set(_end_calls _Exit _exit execl execle execlp execv execve execvp kill raise)
@@ -69,6 +84,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   linker/report_hooks.cc
   frameworks/tensorflow_blocks.cc
   frameworks/torch_blocks.cc
+  ${_c_api}
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
@@ -78,8 +94,9 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
+set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_inject_cuda PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
-target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so)
+target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so ${_second_names})
 # driver_table.cc must call the C library's dlsym, not the one of this library.
 target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 

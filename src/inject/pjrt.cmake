@@ -1,7 +1,5 @@
 # libhbmprof_pjrt.so.
 
-# The C interface is compiled again, because it is hidden in the static library.
-set(_c_api ${PROJECT_SOURCE_DIR}/src/api/public/c_api.cc ${PROJECT_SOURCE_DIR}/src/api/public/version.cc)
 hbmprof_injected_library(hbmprof_pjrt ${CMAKE_CURRENT_SOURCE_DIR}/exports_pjrt_plugin.map pjrt_plugin.cc ${_c_api})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_pjrt PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 

@@ -140,17 +140,20 @@ static void check_pool(void) {
 
   /* Every kind counts in its space. An old program's struct ends before `kind`. */
   attributes.kind = HBMPROF_KIND_PINNED_HOST;
-  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(5, 1), 70, &attributes) == 1);
+  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(35, 1), 70, &attributes) == 1);
   EXPECT(hbmprof_get_space_stats(device, HBMPROF_SPACE_PINNED_HOST, &stats) == 0);
   EXPECT(stats.bytes_in_use == 70);
   attributes.struct_size = offsetof(hbmprof_attributes, kind);
-  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(6, 1), 8, &attributes) == 1);
+  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(36, 1), 8, &attributes) == 1);
   EXPECT(hbmprof_get_stats(device, &stats) == 0);
   EXPECT(stats.bytes_in_use == 3008);
-  EXPECT(hbmprof_handle(5, 1) != hbmprof_handle(6, 1));
-  EXPECT(hbmprof_handle(0, 1) == NULL && hbmprof_handle(64, 1) == NULL && hbmprof_handle(1, (uint64_t)1 << 57) == NULL);
-  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(7, 1), 8, NULL) == 1);
-  EXPECT(hbmprof_record_free(hbmprof_handle(7, 1)) == 1);
+  EXPECT(hbmprof_handle(35, 1) != hbmprof_handle(36, 1));
+  EXPECT(hbmprof_handle(0, 1) == NULL && hbmprof_handle(64, 1) == NULL &&
+         hbmprof_handle(32, (uint64_t)1 << 57) == NULL);
+  EXPECT(hbmprof_handle(31, 1) == NULL);
+  EXPECT(strcmp(hbmprof_last_error(), "hbmprof_handle: name_space is 31, not 32 to 63") == 0);
+  EXPECT(hbmprof_record_alloc_with(hbmprof_handle(37, 1), 8, NULL) == 1);
+  EXPECT(hbmprof_record_free(hbmprof_handle(37, 1)) == 1);
 
   hbmprof_drop_device(-1);
   hbmprof_drop_device(device);

@@ -188,6 +188,29 @@ TEST(CApi, RecordsAGivenStack) {
   EXPECT_GT(recorded(0).return_addresses.size(), 2u) << "without a stack, the real one";
 }
 
+// A wrapper of the user, whose frame is in no stack. Returns the place that called it.
+[[gnu::noinline]] uintptr_t Wrapper(const void* in_scope, const void* after) {
+  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
+  const int begun = hbmprof_begin_caller(caller.pc, caller.sp, caller.fp);
+  hbmprof_end_caller(hbmprof_begin_caller(caller.pc, caller.sp, caller.fp));  // the outer scope is in effect
+  EXPECT_EQ(hbmprof_record_alloc(in_scope, 1, 0), 1);
+  hbmprof_end_caller(begun);
+  EXPECT_EQ(hbmprof_record_alloc(after, 1, 0), 1);
+  return caller.pc;
+}
+
+TEST(CApi, StacksBeginAtTheCallerOfAWrapper) {
+  const char buffers[2] = {};
+  const uintptr_t call = Wrapper(&buffers[0], &buffers[1]);
+  const auto stack = [&](int i) {
+    return hbmprof::Profiler::Default().FindBufferAt(&buffers[i])->stack.return_addresses;
+  };
+  EXPECT_EQ(stack(0).at(0), call);
+  EXPECT_NE(stack(1).at(0), call) << "the scope has ended";
+  EXPECT_EQ(stack(1).at(1), call);
+  for (const char& buffer : buffers) hbmprof_record_free(&buffer);
+}
+
 TEST(CApi, ActsOnTheDefaultProfiler) {
   const int buffer = 0;
   ASSERT_EQ(hbmprof_record_alloc(&buffer, 123, 5), 1);

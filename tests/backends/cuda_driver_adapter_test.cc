@@ -268,7 +268,7 @@ TEST_F(CudaDriverAdapterTest, AdoptionDuringTheMeasurementCountsOnce) {
     probe.baseline = 0;
     return probe;
   });
-  adapter_.from_before().Expect(caller_);
+  adapter_.from_before().Expect(caller_, /*is_measured=*/true);
   adapter_.from_before().Measure(device, 5);
   EXPECT_TRUE(is_adopted);
   EXPECT_EQ(InUse(), 10 * kMiB);

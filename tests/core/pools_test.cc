@@ -108,6 +108,35 @@ class PoolsTest : public ::testing::Test {
   const Pool inner_ = {kDefaultDevice, profiler_.Allocator("inner")};
 };
 
+// --- A pause --------------------------------------------------------------------------------------------------------
+
+// As SetTracking (live.h) does.
+TEST_F(PoolsTest, NothingCountsTwiceAfterAPauseAndTheProfileSaysWhen) {
+  ASSERT_TRUE(Segment(outer_, 0, 100) && Block(outer_, 0, 10));
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings, testing::IsEmpty());
+  profiler_.SetEnabled(false);
+  EXPECT_FALSE(Block(outer_, 10, 10));
+  EXPECT_EQ(EndBlock(outer_, 0), -1);
+  EXPECT_THAT(profiler_.TakeSnapshot().warnings,
+              testing::ElementsAre(testing::StartsWith("Recording has been off since 20")));
+  ExpectInUse(100, 90);
+  profiler_.DropDevice(kDefaultDevice);
+  profiler_.SetEnabled(true);
+  ExpectInUse(0, 0);
+  // A block from before, and one in a segment from before; then a new segment.
+  EXPECT_EQ(EndBlock(outer_, 10), -1);
+  ASSERT_TRUE(Block(outer_, 20, 10));
+  ExpectInUse(10, 0);
+  ASSERT_TRUE(Segment(outer_, 200, 100) && Block(outer_, 200, 30));
+  ExpectInUse(110, 70);
+  EXPECT_EQ(EndBlock(outer_, 20), 10);
+  EXPECT_EQ(EndSegment(outer_, 0), -1);
+  ExpectInUse(100, 70);
+  EXPECT_EQ(StatsOf(outer_).bytes_allocated, 30 * kMiB);
+  const std::vector<std::string> warnings = profiler_.TakeSnapshot().warnings;
+  EXPECT_THAT(warnings, testing::ElementsAre(testing::ContainsRegex("^Recording was off from 20.*Z to 20.*Z: ")));
+}
+
 // --- Segments and blocks --------------------------------------------------------------------------------------------
 
 TEST_F(PoolsTest, BufferBecomesASegment) {

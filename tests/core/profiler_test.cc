@@ -228,7 +228,7 @@ TEST_F(ProfilerTest, FindBufferAtFindsTheInnermostBuffer) {
   ASSERT_TRUE(profiler_.RecordSegment(inner, BufferId(kStart + 1024), 1024));  // a pool in the pool
   ASSERT_TRUE(profiler_.RecordBlock(inner, BufferId(kStart + 1024), 1024));    // as large as its segment
   ASSERT_TRUE(profiler_.RecordAlloc(BufferId(kStart + 4096), 0));
-  ASSERT_TRUE(profiler_.RecordAlloc(BufferId::Handle(1, 5), 1 << 20));
+  ASSERT_TRUE(profiler_.RecordAlloc(BufferId::Handle(33, 5), 1 << 20));
 
   const std::optional<FoundBuffer> block = at(1023);
   ASSERT_TRUE(block.has_value());
@@ -248,7 +248,7 @@ TEST_F(ProfilerTest, FindBufferAtFindsTheInnermostBuffer) {
   EXPECT_EQ(at(2048)->attributes.kind, MemoryKind::kPool);
   EXPECT_EQ(at(4095)->address, kStart);
   EXPECT_FALSE(at(4096).has_value()) << "a buffer without bytes";
-  EXPECT_FALSE(profiler_.FindBufferAt(BufferId::Handle(1, 5)).has_value());
+  EXPECT_FALSE(profiler_.FindBufferAt(BufferId::Handle(33, 5)).has_value());
   EXPECT_FALSE(profiler_.FindBufferAt(BufferId()).has_value());
   profiler_.RecordFree(BufferId(kStart));
   EXPECT_FALSE(at(0).has_value());
@@ -299,12 +299,25 @@ TEST_F(ProfilerTest, IdWithTheHighestBitIsDropped) {
 }
 
 TEST_F(ProfilerTest, HandlesNeverCollideWithAddresses) {
-  const BufferId ids[] = {BufferId::Handle(1, 0x1000), BufferId::Handle(2, 0x1000), BufferId(uint64_t{0x1000})};
+  const BufferId ids[] = {BufferId::Handle(32, 0x1000), BufferId::Handle(63, 0x1000), BufferId(uint64_t{0x1000})};
   int64_t bytes = 1;
   for (const BufferId id : ids) EXPECT_TRUE(profiler_.RecordAlloc(id, static_cast<size_t>(bytes *= 10)));
   EXPECT_EQ(Tracker().replaced_records, 0);
   bytes = 1;
   for (const BufferId id : ids) EXPECT_EQ(profiler_.RecordFree(id), bytes *= 10);
+}
+
+TEST_F(ProfilerTest, NameSpacesOfHbmprofAreRefused) {
+  for (const int space : {0, 1, 10, 31, 64, 255}) {
+    const BufferId id = BufferId::Handle(static_cast<uint8_t>(space), 7);
+    EXPECT_FALSE(profiler_.RecordAlloc(id, 100)) << space;
+    EXPECT_FALSE(profiler_.RecordSegment({}, id, 100)) << space;
+    EXPECT_FALSE(profiler_.RecordBlock({}, id, 100)) << space;
+    EXPECT_FALSE(profiler_.RecordFree(id)) << space;
+  }
+  EXPECT_EQ(Tracker().dropped_records, 6 * 3) << "not silently";
+  EXPECT_EQ(Stats().bytes_in_use, 0);
+  EXPECT_TRUE(profiler_.RecordAlloc(BufferId::Handle(32, 7), 100));
 }
 
 TEST_F(ProfilerTest, ProfilersAreIndependent) {

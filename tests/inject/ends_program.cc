@@ -93,7 +93,7 @@ void Require(bool holds, const char* what) {
 #if defined(LINKS_HBMPROF)
 [[gnu::noinline]] void HoldMemory(size_t bytes) {
   static uint64_t next = 0;
-  hbmprof_record_alloc(hbmprof_handle(1, ++next), bytes, 0);
+  hbmprof_record_alloc(hbmprof_handle(32, ++next), bytes, 0);
   asm volatile("" ::: "memory");
 }
 // Creates the profiler, but records no memory.

@@ -8,9 +8,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/inject/framework_tests.h"
+#include "tests/support/control_socket.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
 
 namespace {
 
@@ -22,6 +24,7 @@ using ::hbmprof_test::IsFromUser;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -102,6 +105,42 @@ TEST_P(TorchReleaseTest, BlocksAfterAttachAndSegmentsFromBefore) {
   EXPECT_EQ(view.Sum("inuse_space", &IsBlock), totals.allocated);
   EXPECT_EQ(view.SumWhere("inuse_space", "device", "GPU:0"), totals.driver + kContext);
   EXPECT_GE(view.SumUnder("inuse_space", "grow_kv_cache"), 2 * kMiB);
+}
+
+TEST_P(TorchReleaseTest, BlocksAreShownAfterAPause) {
+  const std::string sockets = NewDirectory();
+  RunningProgram program({HBMPROF_TORCH_PROGRAM, Library(), "live"},
+                         {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART,
+                          "LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_,
+                          "HBMPROF_SOCKET_DIR=" + sockets, "FAKE_CUDA_DEVICES=1"});
+  EXPECT_EQ(program.ReadLine(), "ready");
+  const auto does = [&](const std::string& actions) {
+    program.WriteLine(actions);
+    return program.ReadLine();
+  };
+  const auto tracking = [&](const std::string& state) {
+    const std::string socket = sockets + "/hbmprof." + std::to_string(program.pid()) + ".sock";
+    hbmprof_test::ControlAnswer(socket, "tracking " + state);
+  };
+  does("s");
+  for (int i = 0; i < 2; ++i) {
+    tracking("off");
+    does("g");
+    if (i == 0) does("f");
+    tracking("on");
+  }
+  // PyTorch has all of this memory in a segment from before.
+  const std::string last = does("g");
+  EXPECT_EQ(program.Wait(), 0);
+  const ProfileView view = View();
+  EXPECT_EQ(view.Sum("inuse_space", &IsBlock), 5 * kMiB) << "the block after the pause";
+  const int64_t in_use = view.SumWhere("inuse_space", "device", "GPU:0");
+  EXPECT_EQ(view.Comment("device GPU:0", "in_use"), std::to_string(in_use));
+  EXPECT_EQ(view.Comment("device GPU:0", "pool"), std::to_string(in_use)) << "nothing counts twice";
+  EXPECT_EQ(in_use, 20 * kMiB) << "the segment of that block; " << last;
+  EXPECT_EQ(view.SumUnder("reserved_space", "[before tracking on]"), 20 * kMiB);
+  EXPECT_THAT(view.comments, Not(Contains(HasSubstr("not%20shown"))));
+  EXPECT_THAT(view.Comment("warning", "text"), HasSubstr("Recording%20was%20off%20from%202"));
 }
 
 TEST_P(TorchReleaseTest, RandomOperationsAreExact) {

@@ -537,7 +537,7 @@ TEST(MemoryViz, ShowsBuffersFromBeforeTheStart) {
 TEST(MemoryViz, ShowsBuffersThatAreHandles) {
   MadeRecording recording;
   const uint32_t site = recording.Site({{"Load"}, {"main"}});
-  const uint64_t handle = hbmprof::BufferId::Handle(3, 7).value();
+  const uint64_t handle = hbmprof::BufferId::Handle(33, 7).value();
   recording.Alloc(1000, handle, 1000, site);
   recording.Alloc(2000, handle + 1, 77, site).Free(3000, handle + 1);
   EXPECT_EQ(MemoryVizOf(recording)["end"], Json({1000, 1000}));

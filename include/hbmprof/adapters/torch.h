@@ -113,7 +113,7 @@ class TorchTracker {
 
   // The pieces in which an expandable segment is unmapped are not those in which it was mapped. So the record of mapped
   // memory has a handle as its id, because its size is not always that of the addresses after its first one.
-  static BufferId IdOf(uintptr_t record) { return BufferId::Handle(10, record); }
+  static BufferId IdOf(uintptr_t record) { return BufferId::Handle(internal::NameSpace::kTorchMapped, record); }
 
   void Mapped(const Caller& caller, const Pool& pool, uintptr_t address, size_t bytes) noexcept {
     try {

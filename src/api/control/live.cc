@@ -47,7 +47,7 @@ std::string LiveStats(int64_t seconds) {
   state.name = ProcessName();
   state.seconds = seconds;
   state.tracking = profiler.enabled();
-  if (ProfilerAccess::JoinedBy(profiler) == nullptr) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();
+  if (ProfilerAccess::HasImpl(profiler)) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();
   return StatsJson(SnapshotOf(profiler, SnapshotParts::kDevices), state);
 }
 
@@ -85,10 +85,7 @@ absl::Status SetProcessTag(std::string_view tag) {
     return absl::InvalidArgumentError(absl::StrCat("a tag is KEY=VALUE, not '", Abseil(tag), "'"));
   }
   Profiler& profiler = Profiler::Default();
-  if (ProfilerAccess::JoinedBy(profiler) != nullptr) {
-    return absl::FailedPreconditionError(
-        "the injected library records this process; set the tag through its control channel");
-  }
+  if (!ProfilerAccess::HasImpl(profiler)) return absl::FailedPreconditionError(kOffText);
   ProfilerAccess::ImplOf(profiler).names.tags.Set(tag.substr(0, equals), tag.substr(equals + 1));
   return absl::OkStatus();
 }

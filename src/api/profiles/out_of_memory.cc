@@ -33,7 +33,7 @@
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/injected.h"
+#include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
@@ -292,9 +292,6 @@ void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Prof
 // Adds the failure to the recording. A size that is not known is recorded as 0.
 void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, DeviceId device, Profiler& profiler) {
   const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
-  if (const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler); joined != nullptr) {
-    return joined->record_failure(caller, device, failure.space, bytes);
-  }
   RecordFailure(ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
 }
 
@@ -340,9 +337,13 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
     const DeviceId device =
         failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
-    internal::RecordFailureOf(failure, caller, device, profiler);
+    const auto* const joined = internal::ProfilerAccess::JoinedBy(profiler);
+    if (joined == nullptr) internal::RecordFailureOf(failure, caller, device, profiler);
     int64_t unreported = 0;
-    if (internal::MayReport(device, &unreported)) {
+    if (joined != nullptr) {
+      is_reported = Profiler::OptionsOfDefault().oom_report &&
+                    internal::Joined(*joined).ReportOutOfMemory(failure, device, caller);
+    } else if (internal::MayReport(device, &unreported)) {
       had_reserve = internal::GiveBackReserve();
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;

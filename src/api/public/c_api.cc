@@ -23,15 +23,23 @@
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
 #include "src/api/profiles/out_of_memory.h"
+#include "src/api/public/c_calls.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
-#include "src/core/joined/injected.h"
+#include "src/core/scoped_caller.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
 #include "src/export/device_stats.h"
 #include "src/export/device_use.h"
+
+using hbmprof::internal::DeviceNumber;
+using hbmprof::internal::HasBytes;
+using hbmprof::internal::IsDevice;
+using hbmprof::internal::WithAttributes;
+using hbmprof::internal::WithDefault;
+using hbmprof::internal::WithPool;
 
 namespace {
 
@@ -44,8 +52,9 @@ constexpr int kMaxTagDepth = 64;
 // the library is part of a plugin. It is small, because plugins share the little space that is left in that block.
 struct TagStack {
   int depth;  // may exceed kMaxTagDepth; only pushes below it took effect
-  uint32_t outer[kMaxTagDepth];
+  uint16_t outer[kMaxTagDepth];
 };
+static_assert(hbmprof::internal::kMaxTagSets - 1 <= UINT16_MAX);
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 
 // The text of the thread's last error, null if there was none. The first error of the thread allocates it, so that it
@@ -88,24 +97,6 @@ void SetLastError(std::string_view prefix, std::string_view message) {
 std::atomic<uint32_t> known_devices[kOrdinals + 1] = {};
 
 bool IsNamed(int device) { return device >= kFirstNamed && device < kFirstNamed + kNamedDevices; }
-bool IsDevice(int device) { return IsNamed(device) || (device >= 0 && device < kOrdinals); }
-
-hbmprof::DeviceId DeviceNumber(int device) {
-  if (IsNamed(device)) return hbmprof::DeviceId(device - kFirstNamed);
-  const int index = IsDevice(device) ? device : kOrdinals;
-  std::atomic<uint32_t>& known = known_devices[index];
-  uint32_t id_plus_one = known.load(std::memory_order_relaxed);
-  if (id_plus_one == 0) {
-    // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
-    // of the names.
-    if (!hbmprof::internal::ReentryGuard().entered()) return hbmprof::kDefaultDevice;
-    char name[16] = "unknown";
-    if (index < kOrdinals) std::snprintf(name, sizeof(name), "GPU:%d", index);
-    id_plus_one = static_cast<uint32_t>(hbmprof::Profiler::Default().Device(name)) + 1;
-    known.store(id_plus_one, std::memory_order_relaxed);
-  }
-  return hbmprof::DeviceId(id_plus_one - 1);
-}
 
 int Fail(const absl::Status& status) {
   const absl::string_view message = status.message();
@@ -122,14 +113,6 @@ int InvalidArgument(const char* function, const std::string& problem) {
 int NoHostMemory(const char* function) {
   SetLastError(function, ": the host has no memory");
   return HBMPROF_RESOURCE_EXHAUSTED;
-}
-
-// The bytes of a caller's struct up to the end of its field.
-#define HBMPROF_END_OF(type, field) (offsetof(type, field) + sizeof(type::field))
-
-template <typename Struct>
-bool HasBytes(const Struct* given, size_t least) {
-  return given != nullptr && given->struct_size >= least;
 }
 
 // Writes the fields that the caller's struct has.
@@ -169,47 +152,6 @@ hbmprof_options FromEnvironment() {
   return all;
 }
 
-// If `given` is null, all attributes are zero.
-hbmprof::Attributes ToAttributes(const hbmprof_attributes* given) {
-  hbmprof_attributes all = {};
-  if (given != nullptr) all = Overlay(all, given);
-  hbmprof::Attributes attributes;
-  attributes.device = DeviceNumber(all.device);
-  if (all.kind >= 0 && all.kind < hbmprof::kMemoryKindCount) attributes.kind = hbmprof::MemoryKind(all.kind);
-  if (all.allocator >= 0 && all.allocator <= UINT16_MAX) attributes.allocator = hbmprof::AllocatorId(all.allocator);
-  return attributes;
-}
-
-// Calls use(profiler) and returns its result: 1 for true. Returns 0 if the host has no memory for the profiler.
-template <typename Use>
-int WithDefault(const Use& use) try {
-  return use(hbmprof::Profiler::Default()) ? 1 : 0;
-} catch (const std::bad_alloc&) {
-  return 0;
-}
-
-// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (that
-// allocation counts as dropped).
-template <typename Use>
-int WithAttributes(const hbmprof_attributes* given, const Use& use) {
-  return WithDefault([&](hbmprof::Profiler& profiler) {
-    if (!profiler.enabled()) return false;
-    if (given != nullptr && !HasBytes(given, HBMPROF_END_OF(hbmprof_attributes, device))) {
-      profiler.RecordDropped(0);
-      return false;
-    }
-    return use(profiler, ToAttributes(given));
-  });
-}
-
-// Like WithAttributes, with use(profiler, pool).
-template <typename Use>
-int WithPool(const hbmprof_attributes* given, const Use& use) {
-  return WithAttributes(given, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& attributes) {
-    return use(profiler, hbmprof::Pool{attributes.device, attributes.allocator});
-  });
-}
-
 // Calls find(profiler) and returns its result, the number of a name. Returns -1 if the thread is inside the tracker, or
 // if the host has no memory.
 template <typename Find>
@@ -234,6 +176,35 @@ std::vector<hbmprof::Snapshot::Device> DevicesNow() {
 }
 
 }  // namespace
+
+bool hbmprof::internal::IsDevice(int device) { return IsNamed(device) || (device >= 0 && device < kOrdinals); }
+
+hbmprof::DeviceId hbmprof::internal::DeviceNumber(int device) {
+  if (IsNamed(device)) return DeviceId(device - kFirstNamed);
+  const int index = IsDevice(device) ? device : kOrdinals;
+  std::atomic<uint32_t>& known = known_devices[index];
+  uint32_t id_plus_one = known.load(std::memory_order_relaxed);
+  if (id_plus_one == 0) {
+    // If the thread is inside the tracker, nothing is recorded and no name is looked up: the thread may hold the lock
+    // of the names.
+    if (!ReentryGuard().entered()) return kDefaultDevice;
+    char name[16] = "unknown";
+    if (index < kOrdinals) std::snprintf(name, sizeof(name), "GPU:%d", index);
+    id_plus_one = static_cast<uint32_t>(Profiler::Default().Device(name)) + 1;
+    known.store(id_plus_one, std::memory_order_relaxed);
+  }
+  return DeviceId(id_plus_one - 1);
+}
+
+hbmprof::Attributes hbmprof::internal::ToAttributes(const hbmprof_attributes* given) {
+  hbmprof_attributes all = {};
+  if (given != nullptr) all = Overlay(all, given);
+  Attributes attributes;
+  attributes.device = DeviceNumber(all.device);
+  if (all.kind >= 0 && all.kind < kMemoryKindCount) attributes.kind = MemoryKind(all.kind);
+  if (all.allocator >= 0 && all.allocator <= UINT16_MAX) attributes.allocator = AllocatorId(all.allocator);
+  return attributes;
+}
 
 extern "C" {
 
@@ -329,12 +300,21 @@ int hbmprof_allocator(const char* name) {
   return NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Allocator(name); });
 }
 
-const void* hbmprof_handle(int name_space, uint64_t handle) {
-  constexpr int kNameSpaces = 64;
+const void* hbmprof_handle(int name_space, uint64_t handle) try {
+  using hbmprof::BufferId;
   constexpr int kHandleBits = 57;
   static_assert(sizeof(void*) == sizeof(uint64_t), "a pointer holds a name space and a handle");
-  if (name_space <= 0 || name_space >= kNameSpaces || handle >> kHandleBits != 0) return nullptr;
-  return reinterpret_cast<const void*>(hbmprof::BufferId::Handle(static_cast<uint8_t>(name_space), handle).value());
+  if (name_space < BufferId::kFirstNameSpace || name_space > BufferId::kLastNameSpace) {
+    InvalidArgument(__func__, "name_space is " + std::to_string(name_space) + ", not 32 to 63");
+    return nullptr;
+  }
+  if (handle >> kHandleBits != 0) {
+    InvalidArgument(__func__, "handle is " + std::to_string(handle) + ", not less than 2^57");
+    return nullptr;
+  }
+  return reinterpret_cast<const void*>(BufferId::Handle(static_cast<uint8_t>(name_space), handle).value());
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 // Each function that captures a stack is not inlined, so that the stack begins at its caller.
@@ -422,13 +402,18 @@ void hbmprof_drop_device(int device) {
 
 void hbmprof_tag_push(const char* key, const char* value) {
   if (tag_stack.depth++ >= kMaxTagDepth) return;
-  tag_stack.outer[tag_stack.depth - 1] = hbmprof::internal::BeginTag(key, value);
+  tag_stack.outer[tag_stack.depth - 1] = static_cast<uint16_t>(hbmprof::internal::BeginTag(key, value));
 }
 
 void hbmprof_tag_pop(void) {
   if (tag_stack.depth == 0) return;
   if (--tag_stack.depth < kMaxTagDepth) hbmprof::internal::EndTag(tag_stack.outer[tag_stack.depth]);
 }
+
+int hbmprof_begin_caller(uintptr_t pc, uintptr_t sp, uintptr_t fp) {
+  return static_cast<int>(hbmprof::internal::BeginCaller({pc, sp, fp}));
+}
+void hbmprof_end_caller(int begun) { hbmprof::internal::EndCaller(static_cast<uint32_t>(begun)); }
 
 void hbmprof_set_counter(const char* name, int64_t value) { hbmprof::SetCounter(name, value); }
 

@@ -35,7 +35,7 @@
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
 #include "src/recording/recorder/recorder.h"
@@ -84,14 +84,14 @@ OutputFile* Output() {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
-// Writes a profile to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the start.
-absl::Status WriteOutput(const Snapshot& snapshot, bool is_last, bool has_flight) {
+// Writes the profile `bytes` to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the start.
+absl::Status WriteOutput(const absl::StatusOr<std::string>& bytes, bool is_last, bool has_flight) {
   internal::ProfilePlace place;
   place.file = Output();
   place.is_last = is_last;
   place.has_flight = has_flight;
   if (place.file == nullptr) return absl::OkStatus();
-  return internal::WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place).status();
+  return internal::WriteProfile(bytes, place).status();
 }
 
 void WriteLastProfile(const internal::ProcessEnd& end) try {
@@ -99,8 +99,11 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   if (inherited == nullptr) return;
   const bool is_child = inherited->process() != getpid();
   // A process that has recorded nothing, such as most forked children, writes no profile.
-  if ((is_child || !end.is_exit) && internal::ExitSnapshot().samples.empty()) return;
-  const absl::Status status = WriteOutput(internal::ExitSnapshot(), /*is_last=*/true, /*has_flight=*/true);
+  if ((is_child || !end.is_exit) && !internal::HasRecorded(Profiler::Default())) return;
+  const absl::Status status = WriteOutput(Profiler::Default().joined()
+                                              ? device_memory_profile()
+                                              : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
+                                          /*is_last=*/true, /*has_flight=*/true);
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
@@ -111,7 +114,8 @@ void WriteOutputNow(bool is_at_interval) try {
   Profiler& profiler = Profiler::Default();
   if (internal::IsOff() || (!is_at_interval && !internal::HasRecorded(profiler))) return;
   const internal::ScopedMark mark(Profiler::OptionsOfDefault().output);
-  const absl::Status status = WriteOutput(profiler.TakeSnapshot(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
+  const absl::Status status =
+      WriteOutput(device_memory_profile(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
   if (!status.ok()) PrintMessage("hbmprof: no profile: ", Text(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");
@@ -201,7 +205,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
   }
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
-    if (injected->start() == 0) throw std::bad_alloc();
+    injected->enabled();  // makes the injected library's profiler
     made = std::make_unique<DefaultProfiler>(*injected, options);
   } else {
     made = std::make_unique<DefaultProfiler>(options);
@@ -216,7 +220,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
     internal::WriteAtExit();
   }
   // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->start();
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->enabled();
   const bool is_injected = output_variable != nullptr;
   if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
   return true;
@@ -315,13 +319,11 @@ void internal::KeepStateForExit() {
 const Snapshot& internal::ExitSnapshot() {
   const OfProcess* found = exit_snapshot.load(std::memory_order_acquire);
   if (found != nullptr && found->process == getpid()) return found->snapshot;
-  const Profiler& profiler = Profiler::Default();
-  const InjectedProfiler* const joined = ProfilerAccess::JoinedBy(profiler);
   auto taken = std::make_unique<OfProcess>();
   const ScopedMark mark("exit");
   const ProbeLimit limit;
   taken->process = getpid();
-  taken->snapshot = joined != nullptr ? Joined(*joined).TakeExitSnapshot() : profiler.TakeSnapshot();
+  taken->snapshot = Profiler::Default().TakeSnapshot();
   const OfProcess* const kept = kept_state.load(std::memory_order_acquire);
   const bool is_end =
       kept != nullptr && kept->process == taken->process && Allocations(kept->snapshot) == Allocations(taken->snapshot);

@@ -27,9 +27,8 @@ void PrintOptionProblems(const std::vector<std::string>& problems);
 // not change errno.
 void StartThreads();
 
-// Returns the snapshot for the profiles at exit. The first call takes it; later calls in the same process return the
-// same snapshot. So the profiles of a program and of the library that was injected into it agree. Throws
-// std::bad_alloc.
+// Returns the snapshot for the profile at exit. The first call takes it; later calls in the same process return the
+// same snapshot. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
 // The first call in a process takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then.

@@ -237,7 +237,13 @@ std::string SaveFlightBeside(std::string_view profile) {
 
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
   const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
-  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path, options);
+  const RecordingOptions known;
+  if (joined != nullptr && (options.max_bytes != known.max_bytes || options.buffer_bytes != known.buffer_bytes ||
+                            options.sample_interval != known.sample_interval)) {
+    return absl::FailedPreconditionError(
+        "StartRecording: under `hbmprof run` a recording has the default RecordingOptions");
+  }
+  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");

@@ -15,17 +15,13 @@
 namespace hbmprof::internal {
 namespace {
 
-// Name spaces of BufferId::Handle: record numbers, and unknown handles.
-constexpr uint8_t kRecords = 8;
-constexpr uint8_t kUnknownHandles = 9;
-
 // One sequence for all plugins, because they share a profiler.
 std::atomic<uint64_t> next_record{1};
 
 }  // namespace
 
 BufferId PjrtRecords::Record(const Caller& caller, const PjrtMemory& memory) {
-  const BufferId id = BufferId::Handle(kRecords, next_record.fetch_add(1, std::memory_order_relaxed));
+  const BufferId id = BufferId::Handle(NameSpace::kPjrtBuffer, next_record.fetch_add(1, std::memory_order_relaxed));
   const ScopedTag space(memory.space.empty() ? "" : "memory", memory.space);
   const ScopedTag shape(memory.shape.empty() ? "" : "shape", memory.shape);
   return profiler_.RecordAllocFrom(caller, id, memory.bytes, memory.attributes) ? id : BufferId();
@@ -88,7 +84,7 @@ int PjrtRecords::Free(absl::Span<const BufferId> ids) {
 }
 
 void PjrtRecords::RecordForeignFree(PjrtHandle handle) {
-  profiler_.RecordFree(BufferId::Handle(kUnknownHandles, reinterpret_cast<uintptr_t>(handle)));
+  profiler_.RecordFree(BufferId::Handle(NameSpace::kPjrtUnknown, reinterpret_cast<uintptr_t>(handle)));
 }
 
 void PjrtRecords::Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <string_view>
+
+#include "hbmprof/version.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 
@@ -12,12 +15,30 @@ std::atomic<const InjectedProfiler*> found_injected{nullptr};
 
 namespace {
 
-// Null if there is no injected library.
-const InjectedProfiler* Look() {
-  auto* const get = reinterpret_cast<GetInjected*>(dlsym(RTLD_DEFAULT, kInjectedSymbol));
-  if (get != nullptr) return get();
-  ClearLinkerError();
-  return nullptr;
+// The versions that have this C interface: those with the same soname.
+constexpr std::string_view kSameInterface =
+    HBMPROF_VERSION_MAJOR == 0
+        ? HBMPROF_STRINGIFY_(HBMPROF_VERSION_MAJOR) "." HBMPROF_STRINGIFY_(HBMPROF_VERSION_MINOR) "."
+        : HBMPROF_STRINGIFY_(HBMPROF_VERSION_MAJOR) ".";
+
+template <typename Function>
+bool Find(const char* name, Function** function) {
+  auto* const found = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+  // Threads that search at the same time store the same value.
+  __atomic_store_n(function, found, __ATOMIC_RELAXED);
+  if (found == nullptr) ClearLinkerError();
+  return found != nullptr;
+}
+
+InjectedProfiler functions;
+
+bool FindAll() {
+  bool has_all = true;
+#define HBMPROF_FIND(name) has_all = Find("hbmprof_injected_" #name, &functions.name) && has_all;
+  HBMPROF_INJECTED_EVENTS(HBMPROF_FIND)
+  HBMPROF_INJECTED_OTHERS(HBMPROF_FIND)
+#undef HBMPROF_FIND
+  return has_all && std::string_view(functions.version()).substr(0, kSameInterface.size()) == kSameInterface;
 }
 
 // Runs when the library is loaded, so that the dynamic linker's lock is not needed later.
@@ -27,15 +48,15 @@ const InjectedProfiler* Look() {
 
 const InjectedProfiler* FindInjected() {
   if (found_injected.load(std::memory_order_acquire) == nullptr) {
-    const InjectedProfiler* injected = Look();
-    const bool fits = injected != nullptr && injected->struct_size >= sizeof(InjectedProfiler) &&
-                      injected->version == kInjectedVersion;
-    const bool is_other = injected != nullptr && !fits;
-    if (!fits || injected->copy == &found_injected) injected = &kNoInjected;
+    // This copy can be the injected library itself.
+    const bool is_there =
+        Find("hbmprof_injected_version", &functions.version) && functions.version != &::hbmprof_version;
+    const bool fits = is_there && FindAll();
     // Threads that search at the same time find the same profiler. The first one prints the message. No lock is held,
     // because the search takes the dynamic linker's lock.
     const InjectedProfiler* undecided = nullptr;
-    if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_other) {
+    const InjectedProfiler* const injected = fits ? &functions : &kNoInjected;
+    if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_there && !fits) {
       PrintMessage(
           "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
           "do not add up their profiles");

@@ -1,19 +1,26 @@
-// Joined: those functions of a Profiler that has joined the injected library's profiler which must convert arguments or
-// results for the table (injected.h). There is no state on this side, so there are no locks. If a signal handler
-// interrupts the injected profiler and records here, that profiler's own re-entry guard detects it.
+// Joined: the functions of a Profiler that has joined the injected library's profiler (injected.h). There are no locks
+// on this side. If a signal handler interrupts the injected profiler and records here, that profiler's own re-entry
+// guard detects it.
+//
+// What the C interface does not have is not there (Profiler::Default() in profiler.h has the list for users).
 #ifndef HBMPROF_SRC_CORE_JOINED_JOINED_H_
 #define HBMPROF_SRC_CORE_JOINED_JOINED_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "hbmprof/profiler.h"
-#include "hbmprof/recording.h"
+#include "absl/status/statusor.h"
+#include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/http.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/snapshot.h"
 #include "src/core/joined/injected.h"
 
 namespace hbmprof::internal {
@@ -22,40 +29,44 @@ class Joined {
  public:
   explicit Joined(const InjectedProfiler& injected) : injected_(injected) {}
 
-  std::optional<int64_t> RecordFree(BufferId id) const { return Freed(injected_.record_free(id)); }
-  std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address) const {
-    return Freed(injected_.record_segment_free(pool, address));
-  }
-  std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) const {
-    return Freed(injected_.record_block_free(pool, address));
-  }
-  std::optional<LiveBuffer> FindBuffer(BufferId id) const;
-  std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
+  // `attributes`: from PackAttributes.
+  [[gnu::cold]] bool RecordAlloc(Caller caller, BufferId id, size_t bytes, uint64_t attributes) const;
+  bool RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const;
+  [[gnu::cold]] bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) const;
+  // These return 0 for a record that has ended: its size is not known here.
+  [[gnu::cold]] std::optional<int64_t> RecordFree(BufferId id) const;
+  std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address) const;
+  [[gnu::cold]] std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) const;
+  bool RecordResize(BufferId id, size_t bytes) const;
+  bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) const;
+  // The bytes are not counted.
+  void RecordDropped(size_t bytes) const;
+  void RecordRefusedFree() const { injected_.record_refused_free(); }
 
-  DeviceId Device(std::string_view name) const { return DeviceId(NumberOf(injected_.device, name)); }
-  AllocatorId Allocator(std::string_view name) const { return AllocatorId(NumberOf(injected_.allocator, name)); }
-  void SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) const;
+  DeviceId Device(std::string_view name) const;
+  AllocatorId Allocator(std::string_view name) const;
   void SetCounter(std::string_view name, int64_t value) const;
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
+  // Has the devices, their statistics and the tracker's, and a warning.
   Snapshot TakeSnapshot() const;
-  // Returns the snapshot for all profiles that are written at exit. The first call takes it.
-  Snapshot TakeExitSnapshot() const;
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) const;
+  void ResetPeak(DeviceId device) const;
+  // The injected library knows itself what survives.
+  void DropDevice(DeviceId device, std::optional<AllocatorId>, const std::vector<BufferId>&) const;
 
-  // The functions of recording.h.
-  absl::Status StartRecording(std::string_view path, const RecordingOptions& options) const;
+  // The functions of hbmprof.h, http.h, recording.h and out_of_memory.h.
+  absl::StatusOr<std::string> Profile(const PprofOptions& options) const;
+  absl::Status SaveProfile(std::string_view path) const;
+  HttpAnswer AnswerGet(std::string_view target) const;
+  absl::Status StartRecording(std::string_view path) const;
   absl::Status StopRecording() const;
   absl::Status SaveFlightRecording(std::string_view path) const;
-  void BeginMark(std::string_view name) const { injected_.begin_mark(name.data(), name.size()); }
-  void EndMark() const { injected_.end_mark(); }
+  bool ReportOutOfMemory(const FailedAllocation& failure, DeviceId device, const Caller& caller) const;
 
  private:
-  static std::optional<int64_t> Freed(int64_t bytes) { return bytes < 0 ? std::nullopt : std::optional(bytes); }
-  static uint32_t NumberOf(int (*number_of)(const char*, size_t, uint32_t*), std::string_view name);
-  template <typename T>
-  T Read(InjectedPart part, DeviceId device = kDefaultDevice, MemorySpace space = MemorySpace::kDevice) const;
+  // Returns the error of a function that returned `code`.
+  absl::Status StatusOf(int code) const;
 
   const InjectedProfiler& injected_;
 };

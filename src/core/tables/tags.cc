@@ -171,17 +171,14 @@ const TagSet* TagRegistry::SetOf(const Label* const* labels, int count) {
   return At<TagSet>(sets_.Intern(hash, equal, &HashOf<TagSet>, make));
 }
 
-// The value for EndTag: this copy's set in the lower half, the injected profiler's set in the upper half.
-static_assert(kMaxTagSets - 1 <= UINT16_MAX);
+// The injected library's functions take texts that end with a zero byte.
+struct ZeroEnded {
+  explicit ZeroEnded(std::string_view text) { bytes[CutText(text, kMaxTagBytes).copy(bytes, kMaxTagBytes)] = '\0'; }
+  char bytes[kMaxTagBytes + 1];
+};
 
-TagSetId BeginHere(std::string_view key, std::string_view value) {
-  const TagSetId outer = current_tags;
-  SetCurrentTags(ExtendTags(outer, key, value));
-  return outer;
-}
-
-[[gnu::noinline]] uint32_t BeginJoined(const InjectedProfiler& joined, std::string_view key, std::string_view value) {
-  return BeginHere(key, value) | joined.extend_tags(key.data(), key.size(), value.data(), value.size()) << 16;
+[[gnu::noinline]] void PushJoined(const InjectedProfiler& joined, std::string_view key, std::string_view value) {
+  joined.tag_push(ZeroEnded(key).bytes, ZeroEnded(value).bytes);
 }
 
 }  // namespace
@@ -197,14 +194,16 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
   return tag_registry->Extend(tags, key, value);
 }
 
-uint32_t BeginTag(std::string_view key, std::string_view value) {
-  const InjectedProfiler* const joined = JoinedProfiler();
-  return joined == nullptr ? BeginHere(key, value) : BeginJoined(*joined, key, value);
+TagSetId BeginTag(std::string_view key, std::string_view value) {
+  const TagSetId outer = current_tags;
+  SetCurrentTags(ExtendTags(outer, key, value));
+  if (const InjectedProfiler* const joined = JoinedProfiler()) PushJoined(*joined, key, value);
+  return outer;
 }
 
-void EndTag(uint32_t before) {
-  SetCurrentTags(before & UINT16_MAX);
-  if (const InjectedProfiler* const joined = JoinedProfiler()) joined->set_tags(before >> 16);
+void EndTag(TagSetId outer) {
+  SetCurrentTags(outer);
+  if (const InjectedProfiler* const joined = JoinedProfiler()) joined->tag_pop();
 }
 
 Labels WithProcessTags(const Labels& labels, const Labels& process_tags) {

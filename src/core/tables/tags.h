@@ -46,8 +46,8 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
 
 // Begins a scope: adds a tag to the calling thread's set, and also to that of the injected library if this copy of the
 // library has joined its profiler. Returns the argument for EndTag of the same scope.
-uint32_t BeginTag(std::string_view key, std::string_view value);
-void EndTag(uint32_t before);
+TagSetId BeginTag(std::string_view key, std::string_view value);
+void EndTag(TagSetId outer);
 
 using Labels = std::vector<std::pair<std::string, std::string>>;  // keys and values
 // The labels of a set, sorted by key.

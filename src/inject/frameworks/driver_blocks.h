@@ -42,6 +42,10 @@ int64_t AllocatedBytes(const Pool& pool);
 // Frees all blocks of the pool. Segments stay.
 void EndDriverBlocks(const Pool& pool);
 
+// Returns how often recording was turned on again. Then all older records have ended, and blocks can lie in memory from
+// before, which RecordDriverBlock treats as memory from before hbmprof was attached.
+uint32_t TimesResumed();
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_INJECT_FRAMEWORKS_DRIVER_BLOCKS_H_

@@ -27,7 +27,6 @@ enum class State : uint8_t {
   kUnknownFree,   // TensorFlow frees `freed` bytes of device memory where no block is recorded
   kOtherSize,     // TensorFlow frees `freed` bytes where it reported `recorded` bytes
   kLiveTwice,     // TensorFlow reports an allocation at the address of a live block
-  kMissed,        // a block was reported while recording was off
 };
 
 FrameworkLabel label("tensorflow");
@@ -39,6 +38,7 @@ std::atomic<int64_t> freed_bytes{0};
 std::atomic<int64_t> recorded_bytes{0};
 // Whether a block of device memory may have no record. If so, the free of an unknown block is not an error.
 std::atomic<bool> has_dropped{false};
+std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
 // The devices with blocks: bit i is set for DeviceId(i).
 std::atomic<uint64_t> devices{0};
 
@@ -103,8 +103,6 @@ std::string WhyNotShown() {
                           recorded_bytes.load(std::memory_order_relaxed), " bytes");
     case State::kLiveTwice:
       return "it reports an allocation at the address of a live block";
-    case State::kMissed:
-      return "recording was off while it reported a block";
   }
   return "";
 }
@@ -131,11 +129,16 @@ void StartTensorflowBlocks() { is_started.store(true, std::memory_order_release)
 
 void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t requested, int64_t bytes,
                              const Caller& caller) {
-  if (!is_started.load(std::memory_order_acquire) || !IsShown() || IsOff()) return;
+  if (!is_started.load(std::memory_order_acquire) || IsOff()) return;
   if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
   // Default() throws if the host has no memory for the profiler.
   if (!Completes([] { Profiler::Default(); })) return;
-  if (!Profiler::Default().enabled()) return Refuse(State::kMissed);
+  if (!Profiler::Default().enabled()) return;
+  const uint32_t resumed = TimesResumed();
+  if (times_resumed.load(std::memory_order_relaxed) != resumed && times_resumed.exchange(resumed) != resumed) {
+    TensorflowMayHaveBlocks();
+  }
+  if (!IsShown()) return;
   const bool is_possible = address != 0 && requested >= 0 && requested <= bytes;
   if (is_possible && event == "MemoryAllocation") return HandedOut(caller, address, bytes);
   if (is_possible && event == "MemoryDeallocation") return TakenBack(address, bytes);

@@ -48,7 +48,8 @@ struct Device {
   }
 
   std::atomic<State> state{State::kUnused};
-  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
+  std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
+  std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
@@ -73,6 +74,14 @@ std::atomic<bool> has_report{false};
 std::atomic<bool> has_unknown_device{false};
 
 FrameworkLabel label("pytorch");
+
+// The device can have blocks that were not seen.
+void MayHaveBlocks(Device& device) {
+  device.state.store(State::kUnused, std::memory_order_relaxed);
+  device.has_dropped.store(true, std::memory_order_relaxed);
+  device.least_difference.store(0, std::memory_order_relaxed);
+  device.has_earlier.store(true, std::memory_order_release);
+}
 
 // From now on the reports of the device are not used, and its blocks are not shown.
 void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted = 0) {
@@ -142,12 +151,7 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
 }  // namespace
 
 void TorchMayHaveBlocks() {
-  for (Device& device : devices) {
-    device.state.store(State::kUnused, std::memory_order_relaxed);
-    device.has_dropped.store(true, std::memory_order_relaxed);
-    device.least_difference.store(0, std::memory_order_relaxed);
-    device.has_earlier.store(true, std::memory_order_release);
-  }
+  for (Device& device : devices) MayHaveBlocks(device);
 }
 
 void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
@@ -162,7 +166,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   }
   Device& device = devices[torch_device.index];
   // Default() throws if the host has no memory for the profiler.
-  if (!device.IsShown() || !Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
+  if (!Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
+  const uint32_t resumed = TimesResumed();
+  if (device.times_resumed.exchange(resumed, std::memory_order_relaxed) != resumed) MayHaveBlocks(device);
+  if (!device.IsShown()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
   if (device.has_earlier.load(std::memory_order_acquire)) {
     device.has_earlier.store(false, std::memory_order_relaxed);

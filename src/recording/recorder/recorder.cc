@@ -26,7 +26,6 @@
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
-#include "src/core/joined/joined.h"
 #include "src/core/tables/tags.h"
 #include "src/recording/recorder/source.h"
 #include "src/recording/writer.h"
@@ -698,16 +697,6 @@ void RecordMark(std::string_view name) {
   if (profiler == nullptr || !guard.entered()) return;
   const uint64_t number = marks.Get().Number(name);
   if (number != 0) profiler->ledger().LogOnly(RecordedKind::kMark, number - 1, kNoRecordedSite, 0);
-}
-
-ScopedMark::ScopedMark(std::string_view name) {
-  const InjectedProfiler* const joined = JoinedProfiler();
-  joined != nullptr ? Joined(*joined).BeginMark(name) : BeginMark(name);
-}
-
-ScopedMark::~ScopedMark() {
-  const InjectedProfiler* const joined = JoinedProfiler();
-  joined != nullptr ? Joined(*joined).EndMark() : EndMark();
 }
 
 void RecordFailure(ProfilerImpl& profiler, const Caller& caller, DeviceId device, MemorySpace space, int64_t bytes) {

@@ -34,8 +34,8 @@ bool IsFlightRecorderOn();
 // As SaveFlightRecording. `must_be_new`: kAlreadyExists if the file exists.
 absl::Status WriteFlight(const std::string& path, bool must_be_new = false);
 
-// The calling thread's snapshots between the two calls are marks with the name `name` in the recording or the flight
-// recorder of this copy of the library. BeginMark may throw std::bad_alloc.
+// The calling thread's snapshots of Profiler::Default() between the two calls are marks with the name `name`, such as
+// the path of the profile, in the recording or the flight recorder. BeginMark may throw std::bad_alloc.
 void BeginMark(std::string_view name);
 void EndMark();
 
@@ -43,12 +43,11 @@ void EndMark();
 // on. May throw std::bad_alloc.
 void RecordMark(std::string_view name);
 
-// The calling thread's snapshots of Profiler::Default() during the life of this object are marks with the name `name`,
-// such as the path of the profile, in the recording or the flight recorder. May throw std::bad_alloc.
+// Calls the two functions above.
 class ScopedMark {
  public:
-  explicit ScopedMark(std::string_view name);
-  ~ScopedMark();
+  explicit ScopedMark(std::string_view name) { BeginMark(name); }
+  ~ScopedMark() { EndMark(); }
   ScopedMark(const ScopedMark&) = delete;
   ScopedMark& operator=(const ScopedMark&) = delete;
 };

@@ -12,17 +12,19 @@
 namespace hbmprof::internal {
 namespace {
 
-BufferId RecordOf(DeviceId device) { return BufferId::Handle(7, static_cast<uint64_t>(device) + 1); }
+BufferId RecordOf(DeviceId device) {
+  return BufferId::Handle(NameSpace::kCudaFromBefore, static_cast<uint64_t>(device) + 1);
+}
 
 }  // namespace
 
-void CudaMemoryFromBefore::Expect(const Caller& stack) {
+void CudaMemoryFromBefore::Expect(const Caller& stack, bool is_measured) {
   is_expected_.store(false, std::memory_order_relaxed);
   stack_ = stack;
   for (OfDevice& device : devices_) {
     device.left.store(0, std::memory_order_relaxed);
     device.segments.store(0, std::memory_order_relaxed);
-    device.state.store(State::kUnknown, std::memory_order_relaxed);
+    device.state.store(is_measured ? State::kUnknown : State::kBusy, std::memory_order_relaxed);
   }
   is_expected_.store(true, std::memory_order_release);
 }

@@ -18,9 +18,10 @@ class CudaMemoryFromBefore {
  public:
   explicit CudaMemoryFromBefore(Profiler& profiler) : profiler_(profiler) {}
 
-  // From now on every device has such memory, which is to be measured. `stack` is the stack of its records; what it
-  // points to is never freed. REQUIRES: no such memory has a record.
-  void Expect(const Caller& stack);
+  // From now on every device has such memory. `is_measured`: it is to be measured; otherwise only the parts that get a
+  // record of their own are shown. `stack` is the stack of its records; what it points to is never freed. REQUIRES: no
+  // such memory has a record.
+  void Expect(const Caller& stack, bool is_measured);
   bool is_expected() const { return is_expected_.load(std::memory_order_acquire); }
   const Caller& stack() const { return stack_; }
 

@@ -25,7 +25,7 @@ bool IsInjected() {
   static std::atomic<Answer> known{kUnknown};
   Answer answer = known.load(std::memory_order_relaxed);
   if (answer == kUnknown) {
-    answer = dlsym(RTLD_DEFAULT, "hbmprof_cuda_profiler") != nullptr ? kYes : kNo;
+    answer = dlsym(RTLD_DEFAULT, "hbmprof_injected_version") != nullptr ? kYes : kNo;
     if (answer == kNo) ClearLinkerError();
     known.store(answer, std::memory_order_relaxed);
   }

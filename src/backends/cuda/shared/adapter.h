@@ -24,19 +24,20 @@
 
 namespace hbmprof::internal {
 
-// The ids of handles that are not device addresses. Each type of handle has its own name space of BufferId::Handle. The
-// id of a null handle is null.
-inline BufferId CudaHandleId(uint8_t name_space, const void* handle) {
+// The ids of handles that are not device addresses. The id of a null handle is null.
+inline BufferId CudaHandleId(NameSpace name_space, const void* handle) {
   return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
 }
-inline BufferId CudaArrayId(const void* array) { return CudaHandleId(1, array); }
-inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(2, array); }
-inline BufferId CudaExternalMemoryId(const void* memory) { return CudaHandleId(3, memory); }
+inline BufferId CudaArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaArray, array); }
+inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaMipmappedArray, array); }
+inline BufferId CudaExternalMemoryId(const void* memory) {
+  return CudaHandleId(NameSpace::kCudaExternalMemory, memory);
+}
 // The id of physical memory. `number` is chosen by hbmprof and is not the driver's handle, because the driver can reuse
 // the value of a handle while its memory is still live.
-inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(4, number); }
-inline BufferId CudaModuleId(const void* module) { return CudaHandleId(5, module); }
-inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(6, library); }
+inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(NameSpace::kCudaPhysical, number); }
+inline BufferId CudaModuleId(const void* module) { return CudaHandleId(NameSpace::kCudaModule, module); }
+inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(NameSpace::kCudaLibrary, library); }
 
 // Returns the bytes of pitched memory. All sizes here saturate at SIZE_MAX instead of wrapping around.
 size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1);
