@@ -360,6 +360,16 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
                                           Bytes(failure.pool_in_use.value_or(0)) +
                                           ": the limit of the pool refused the request, not the device."};
   }
+  if (failure.requested && failure.device_group_limit) {
+    const int64_t left = *failure.device_group_limit - failure.device_group_in_use.value_or(0);
+    if (*failure.requested > left && *failure.requested <= left + shares.idle()) return JudgeIdlePools(shares);
+    if (*failure.requested > left) {
+      return {OutOfMemoryCause::kLimit, "the control group of the process may use " +
+                                            Bytes(*failure.device_group_limit) + " of the device and uses " +
+                                            Bytes(failure.device_group_in_use.value_or(0)) +
+                                            ". `nvidia-smi memory-limits` shows and sets the limit."};
+    }
+  }
   if (!shares.limit) {
     return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
   }

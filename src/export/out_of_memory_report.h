@@ -27,6 +27,9 @@ struct OutOfMemory {
   std::optional<int64_t> pool_limit;
   std::optional<int64_t> pool_in_use;
   bool uses_host_memory = false;  // the device is an integrated one
+  // A limit of the control group of the process on the memory of the device.
+  std::optional<int64_t> device_group_limit;
+  std::optional<int64_t> device_group_in_use;
   // A limit of the process that applies to all memory that has an address in the process.
   std::optional<int64_t> address_space_limit;  // RLIMIT_AS
   std::optional<int64_t> address_space_in_use;

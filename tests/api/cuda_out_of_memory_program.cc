@@ -99,6 +99,8 @@ void FailFor(const std::string& cause) {
     constexpr int kManaged = 2;
     const oom_program::LockedMemoryLimit limit(4 * kMiB);
     return FailInPool(kManaged, 0, 8 * kMiB);
+  } else if (cause == "control_group_of_device") {
+    fake_cuda_fail("cuMemAlloc_v2", kOutOfMemory, 0);
   } else if (cause == "integrated") {
     CHECK_THAT(fake_cuda_take_elsewhere(0, 768 * kMiB) == 0);
   } else if (cause == "control_group") {

@@ -91,6 +91,25 @@ const Case kCases[] = {
        f->pool_in_use = 1 * kGiB;
      },
      "full"},
+    {"ControlGroupOnDevice", OutOfMemoryCause::kLimit,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 31 * kGiB;
+     },
+     "may use 32.00 GiB of the device and uses 31.00 GiB"},
+    {"ControlGroupOnDeviceBelowItsLimit", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 30 * kGiB;
+     },
+     "full"},
+    {"ControlGroupOnDeviceAndIdlePool", OutOfMemoryCause::kIdlePool,
+     [](OutOfMemory* f) {
+       f->device_group_limit = 32 * kGiB;
+       f->device_group_in_use = 31 * kGiB;
+       f->stats.idle_bytes = kGiB;
+     },
+     "hold 1.00 GiB of idle memory"},
     {"MemoryOfTheHost", OutOfMemoryCause::kHostMemory,
      [](OutOfMemory* f) {
        f->uses_host_memory = true;

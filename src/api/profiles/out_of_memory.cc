@@ -148,15 +148,19 @@ void ReadLimits(OutOfMemory* failure) {
       failure->address_space_in_use = *pages * sysconf(_SC_PAGESIZE);
     }
   }
+  const std::string group = ControlGroup();
   if (failure->space == MemorySpace::kDevice) {
     const DeviceDriver* const driver = device_driver.load();
-    failure->uses_host_memory = driver != nullptr && driver->uses_host_memory(failure->device);
+    if (driver == nullptr) return;
+    const DeviceFacts facts = driver->facts(failure->device, group);
+    failure->uses_host_memory = facts.uses_host_memory;
+    failure->device_group_limit = facts.group_limit;
+    failure->device_group_in_use = facts.group_in_use;
     return;
   }
   if (failure->space == MemorySpace::kPinnedHost && geteuid() != 0) {
     failure->memory_lock_limit = LimitOf(RLIMIT_MEMLOCK);
   }
-  const std::string group = ControlGroup();
   if (group.empty()) return;
   failure->cgroup_limit = NumberIn(group + "/memory.max");
   failure->cgroup_in_use = NumberIn(group + "/memory.current");

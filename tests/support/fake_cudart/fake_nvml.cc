@@ -1,6 +1,6 @@
 // The fake libnvidia-ml.so.1: reports the memory of the device model per process. With FAKE_NVML_PROCESS=0 it does not
 // know this process, as in a container that does not share process ids with the host. With FAKE_NVML_MEMORY=0 it does
-// not know the device's memory either.
+// not know the device's memory either. With FAKE_NVML_GROUP=LIMIT:USED the control group of the process has a limit.
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,6 +13,11 @@ extern "C" {
 
 struct Memory {
   unsigned long long total, free, used;
+};
+
+struct GroupLimits {
+  const char* group;
+  unsigned long long soft, hard, used;
 };
 
 struct Process {
@@ -38,6 +43,14 @@ int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
   memory->used = fake_cuda_bytes_in_use(ordinal);
   memory->free = memory->total - memory->used;
   return 0;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(void*, GroupLimits* limits) {
+  const char* const group = std::getenv("FAKE_NVML_GROUP");
+  if (std::strncmp(limits->group, "/sys/fs/cgroup/", 15) != 0) return 2;
+  if (group == nullptr) return 6;  // no limits
+  limits->soft = 0;
+  return std::sscanf(group, "%llu:%llu", &limits->hard, &limits->used) == 2 ? 0 : 2;
 }
 
 int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -127,17 +128,23 @@ struct Baseline {
 };
 Baseline baselines[kMaxDevices];
 
-bool UsesHostMemory(std::string_view name) {
+DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
+  DeviceFacts facts;
   int count = 0;
   CUdevice device = 0;
-  if (query::cuDeviceGetCount(&count) != kSuccess) return false;
+  if (query::cuDeviceGetCount(&count) != kSuccess) return facts;
   int ordinal = 0;
   while (ordinal < count && name != CudaDeviceName(ordinal)) ++ordinal;
-  return ordinal < count && query::cuDeviceGet(&device, ordinal) == kSuccess &&
-         HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  if (ordinal == count || query::cuDeviceGet(&device, ordinal) != kSuccess) return facts;
+  facts.uses_host_memory = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  char bus_id[32];
+  if (!control_group.empty() && query::cuDeviceGetPCIBusId(bus_id, sizeof(bus_id), device) == kSuccess) {
+    QueryNvmlGroup(bus_id, control_group.c_str(), &facts);
+  }
+  return facts;
 }
 
-const DeviceDriver kDriver = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }, &UsesHostMemory};
+const DeviceDriver kDriver = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }, &FactsOf};
 
 DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
   DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);

@@ -35,12 +35,20 @@ struct ProcessInfo {  // nvmlProcessInfo_t since version 2
   unsigned gpu_instance, compute_instance;
 };
 
+struct GroupLimits {  // nvmlGetMemoryLimits_v1_t
+  const char* control_group;
+  unsigned long long soft, hard, used;
+};
+constexpr unsigned long long kNoLimit = ~0ull;
+
 struct Library {
   bool complete = false;
   Result (*device_by_bus_id)(const char*, Device*) = nullptr;
   Result (*memory_info)(Device, MemoryInfo*) = nullptr;
   Result (*processes)(Device, unsigned* count, ProcessInfo*) = nullptr;
-  Result (*uuid)(Device, char* text, unsigned size) = nullptr;  // null: this NVML has no such function
+  // Null: this NVML has no such function.
+  Result (*uuid)(Device, char* text, unsigned size) = nullptr;
+  Result (*group_limits)(Device, GroupLimits*) = nullptr;
 };
 
 template <typename Function>
@@ -60,6 +68,7 @@ std::unique_ptr<Library> Load() {
       (Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v3") ||
        Find(library->processes, handle, "nvmlDeviceGetComputeRunningProcesses_v2"))) {
     Find(library->uuid, handle, "nvmlDeviceGetUUID");
+    Find(library->group_limits, handle, "nvmlDeviceGetMemoryLimits_v1");
     library->complete = true;
   }
   ClearLinkerError();
@@ -133,6 +142,17 @@ NvmlMemory QueryNvml(const char* pci_bus_id) {
     if (process.is_this && !memory.process_bytes.has_value()) memory.process_bytes = process.bytes;
   }
   return memory;
+}
+
+void QueryNvmlGroup(const char* pci_bus_id, const char* control_group, DeviceFacts* facts) {
+  const StandardDescriptorsTaken taken;
+  const Library* nvml = Nvml();
+  Device device = nullptr;
+  if (nvml == nullptr || nvml->group_limits == nullptr || nvml->device_by_bus_id(pci_bus_id, &device) != 0) return;
+  GroupLimits limits = {control_group, 0, 0, 0};
+  if (nvml->group_limits(device, &limits) != 0 || limits.hard == kNoLimit) return;
+  facts->group_limit = static_cast<int64_t>(limits.hard);
+  facts->group_in_use = static_cast<int64_t>(limits.used);
 }
 
 }  // namespace hbmprof::internal

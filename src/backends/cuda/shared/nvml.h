@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hbmprof/snapshot.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 
@@ -24,6 +25,10 @@ struct NvmlMemory {
 // Returns the memory of the device `pci_bus_id`, the string that cuDeviceGetPCIBusId returns. NVML does not find the
 // process in a container that does not share its process ids with NVML. Thread-safe.
 NvmlMemory QueryNvml(const char* pci_bus_id);
+
+// Sets the limit of the group with the directory `control_group` on the device, if it has one (NVML 615 and later).
+// Thread-safe.
+void QueryNvmlGroup(const char* pci_bus_id, const char* control_group, DeviceFacts* facts);
 
 }  // namespace hbmprof::internal
 
