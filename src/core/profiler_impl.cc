@@ -4,13 +4,13 @@
 #include <new>
 #include <utility>
 
-#include "src/core/device_driver.h"
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 #include "src/core/tables/tags.h"
 
 namespace hbmprof::internal {

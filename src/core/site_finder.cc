@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "src/core/generations.h"
 #include "src/base/pages.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
+#include "src/core/generations.h"
 #include "src/core/scoped_caller.h"
 
 namespace hbmprof::internal {

@@ -20,7 +20,6 @@
 #include "src/api/output/output_path.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"

@@ -14,7 +14,6 @@
 #include "hbmprof/profiler.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/base/background_thread.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"

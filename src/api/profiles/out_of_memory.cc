@@ -21,7 +21,6 @@
 #include "src/api/output/file_work.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"

@@ -25,7 +25,6 @@
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
 #include "src/api/public/options.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/fork.h"

@@ -6,7 +6,6 @@
 #include "hbmprof/pprof.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/base/fork.h"
 #include "src/core/joined/joined.h"
 #include "src/recording/recorder/recorder.h"

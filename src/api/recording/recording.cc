@@ -20,7 +20,6 @@
 #include "src/api/output/exit_writer.h"
 #include "src/api/output/file_work.h"
 #include "src/api/output/output_path.h"
-#include "src/recording/recorder/recorder.h"
 #include "src/api/recording/recording.h"
 #include "src/base/completes.h"
 #include "src/base/descriptor.h"

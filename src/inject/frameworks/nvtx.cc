@@ -9,12 +9,12 @@
 #include <cstring>
 #include <string_view>
 
+#include "src/api/control/capture_range.h"
 #include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
 #include "src/core/tables/tags.h"
-#include "src/api/control/capture_range.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/nvtx_abi.h"
 
