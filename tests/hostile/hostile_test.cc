@@ -115,7 +115,10 @@ std::string WithoutOwnLines(const std::string& text, std::vector<std::string>* o
 // The sum over all profiles, each of which must be well-formed.
 int64_t InUse(const std::string& folder) {
   int64_t bytes = 0;
-  for (const auto& [name, contents] : FilesIn(folder)) bytes += ViewProfile(folder + "/" + name).Sum("inuse_space");
+  for (const auto& [name, contents] : FilesIn(folder)) {
+    if (name.rfind(".hbmprof.", 0) == 0) continue;  // the process ended while it wrote the file
+    bytes += ViewProfile(folder + "/" + name).Sum("inuse_space");
+  }
   return bytes;
 }
 

@@ -58,7 +58,7 @@ constexpr std::chrono::milliseconds kLargeInterval{2};
 constexpr std::chrono::seconds kSignInterval{2};
 // The interval at which the server checks whether the program has closed its socket. A poll in progress does not notice
 // that, and the socket stays open in the kernel until the poll ends.
-constexpr std::chrono::seconds kCheckInterval{2};
+constexpr std::chrono::seconds kSocketInterval{2};
 
 // A socket descriptor of this library, with the inode of its socket. The program may have closed the descriptor, and
 // its number may now belong to another file. A forked child may call Close, also if the fork interrupted another
@@ -439,7 +439,7 @@ Clock::time_point AcceptTime(Server* server) {
 }
 
 int MillisToWait(const Server& server, Clock::time_point accept_time) {
-  auto next = Clock::now() + kCheckInterval;
+  auto next = Clock::now() + kSocketInterval;
   if (accept_time > Clock::now()) next = std::min(next, accept_time);
   for (const Client& client : server.clients) {
     if (client.socket.get() >= 0) next = std::min(next, client.deadline);
