@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
@@ -48,7 +48,7 @@ void* Answer(void* argument) {
   const ReentryGuard guard;  // as in the thread that waits
   if (question->context != nullptr) device_driver.load()->set_context(question->context);
   DeviceProbe answer;
-  if (!Completes([&] { answer = question->call(); })) answer = {};
+  if (!TryRun([&] { answer = question->call(); })) answer = {};
   question->answer.set_value(std::move(answer));
   return nullptr;
 }

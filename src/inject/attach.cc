@@ -25,7 +25,6 @@
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/driver/memory_from_before.h"
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/loaded_objects.h"
@@ -34,6 +33,7 @@
 #include "src/base/option_text.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
+#include "src/base/try_run.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
 #include "src/core/snapshot_builder.h"
@@ -192,7 +192,7 @@ bool HasControlChannel() {
 void* MeasureInThread(void* /*argument*/) {
   constexpr int kAttempts = 200;
   // Without host memory for it, the next free of memory from before attach measures.
-  static_cast<void>(Completes([] { MeasureCudaMemoryFromBefore(kAttempts); }));
+  static_cast<void>(TryRun([] { MeasureCudaMemoryFromBefore(kAttempts); }));
   return nullptr;
 }
 
@@ -287,7 +287,7 @@ extern "C" {
   if (process != 0 && process != getpid()) return kAttachForkedChild;
   if (!Begin(State::kDetached)) return WhyNot(kAttachedAlready);
   AttachCode code = kAttachNoMemory;
-  if (!Completes([&] { code = Attach(options); })) code = kAttachNoMemory;
+  if (!TryRun([&] { code = Attach(options); })) code = kAttachNoMemory;
   state.store(code == kAttached ? State::kAttached : State::kDetached);
   return code;
 }
@@ -303,7 +303,7 @@ extern "C" {
   if (!Begin(State::kAttached)) return WhyNot(kNotAttached);
   RestoreSlots();
   RestoreReportReferences();
-  static_cast<void>(Completes([] { SetTracking(false); }));
+  static_cast<void>(TryRun([] { SetTracking(false); }));
   FollowCudaCalls(false);
   state.store(State::kDetached);
   return kAttached;

@@ -1,10 +1,9 @@
 // libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
 // src/inject/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
 //
-// Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT and HBMPROF_OUTPUT_INTERVAL, which
-// belong to the program. Instead:
+// Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
+// Instead:
 //   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
-//   HBMPROF_OUTPUT_INTERVAL=SECONDS  also writes a profile there at this interval
 //   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
 //   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
 //                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
@@ -13,8 +12,8 @@
 #include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
+#include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
@@ -55,7 +54,7 @@ void CudaProfilerCalled(bool starts) {
   static std::atomic<int> captures{kUnknown};
   if (captures.load() == kUnknown) {
     CaptureChoice choice;
-    if (!Completes([&] { choice = ReadCaptureChoice(nullptr); })) return;
+    if (!TryRun([&] { choice = ReadCaptureChoice(nullptr); })) return;
     captures.store(choice.is_profiler_api ? kYes : kNo);
   }
   if (captures.load() == kNo || IsOff()) return;

@@ -22,10 +22,10 @@
 #include "src/backends/cuda/shared/adapter.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 #include "src/backends/cuda/shared/made_tracker.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal::cuda_driver {
 namespace {
@@ -190,7 +190,7 @@ MemorySpace SpaceOfCall(std::string_view name) {
 // Reports a wrapped call that has failed with kErrorOutOfMemory.
 template <typename... Arguments>
 void ReportFailure(const Caller& caller, std::string_view name, const Arguments&... arguments) {
-  const bool is_reported = Completes([&] {
+  const bool is_reported = TryRun([&] {
     const PoolFigures pool = PoolOf(arguments...);
     const int ordinal = pool.device.value_or(DeviceOf(arguments...));
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
@@ -269,7 +269,7 @@ bool AdoptCudaMemoryFromBefore(uint64_t address) {
   cuda_driver::CUdeviceptr base = 0;
   size_t bytes = 0;
   bool is_adopted = false;
-  const bool is_complete = Completes([&] {
+  const bool is_complete = TryRun([&] {
     is_adopted = CudaDriverInProcess().CurrentContext() != nullptr &&
                  cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
                  tracker->AdoptFromBefore(base, bytes);

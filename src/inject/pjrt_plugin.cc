@@ -21,10 +21,10 @@
 
 #include "hbmprof/pjrt.h"
 #include "src/backends/pjrt/abi.h"
-#include "src/base/completes.h"
 #include "src/base/loaded_objects.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
+#include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 
 namespace hbmprof::internal::pjrt {
@@ -184,7 +184,7 @@ const PJRT_Api* GetPjrtApi() {
   using namespace hbmprof::internal;  // NOLINT
   const Answer* made = nullptr;
   bool is_first = false;
-  if (!Completes([&] { made = answer.Get(&WrapPlugin, &is_first); })) return RefusingApi();
+  if (!TryRun([&] { made = answer.Get(&WrapPlugin, &is_first); })) return RefusingApi();
   if (is_first && !made->refusal.empty()) PrintMessage(made->refusal);
   return made->api;
 }

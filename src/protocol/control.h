@@ -22,8 +22,9 @@
 //                                                  bytes of it that are segments now. No such line: not known yet
 //   attach, detach
 //                 attaches again, with the options of the first time, or detaches. The answer has 0 bytes
-//   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory space
-//                 and by kind, the tags of the process, and the counters of the tracker
+//   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory
+//   space,
+//                 the tags of the process, and the counters of the tracker
 //   metrics [tags=KEY,KEY...]
 //                 metrics in the text format 0.0.4 of Prometheus (src/export/metrics.h). The bytes in use are also
 //                 split by the tags KEY

@@ -20,13 +20,13 @@
 #include "src/api/output/output_path.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
+#include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tables/tags.h"
@@ -102,7 +102,7 @@ void StartFiles(const std::string& output, Range* range) {
 
 // Records the begin of the range. If the disk answers in time, that is an event of the thread that begins it.
 void RecordBegin(Range* range) {
-  if (range->has_mark.exchange(true)) static_cast<void>(Completes([&] { RecordMark(range->name); }));
+  if (range->has_mark.exchange(true)) static_cast<void>(TryRun([&] { RecordMark(range->name); }));
 }
 
 // Ends the recording of a range. The recorder itself prints why a recording has ended.
@@ -132,14 +132,14 @@ void Close() {
     const ScopedMark mark(range->has_recording.load(std::memory_order_acquire) ? range->profile : range->name);
     const auto snapshot = std::make_shared<const Snapshot>(Profiler::Default().TakeSnapshot());
     status = DoFileWork([range, snapshot] {
-      static_cast<void>(Completes([&] { EndRecordingOf(*range); }));
-      if (Completes([&] { WriteProfileOf(*range, *snapshot); })) return;
+      static_cast<void>(TryRun([&] { EndRecordingOf(*range); }));
+      if (TryRun([&] { WriteProfileOf(*range, *snapshot); })) return;
       PrintAboutRange("hbmprof: no profile of the range: the host has no memory for it");
     });
   };
-  static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(close)); }));
+  static_cast<void>(WithEnoughStack([&] { static_cast<void>(TryRun(close)); }));
   if (absl::IsResourceExhausted(status)) {
-    static_cast<void>(Completes([&] { EndRecordingOf(*range); }));
+    static_cast<void>(TryRun([&] { EndRecordingOf(*range); }));
     PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
   }
   SetPhase(Phase::kClosed);
@@ -154,7 +154,7 @@ uint64_t Begin(std::string_view name) {
     range = std::make_unique<std::shared_ptr<Range>>(std::make_shared<Range>());
     (*range)->name = name;
   };
-  if (!Completes(prepare) || output.empty() || !BeginEvent()) return 0;
+  if (!TryRun(prepare) || output.empty() || !BeginEvent()) return 0;
   const uint64_t word = state.load(std::memory_order_acquire);
   if (PhaseOf(word) != Phase::kClosed || !Enter(word)) {
     if (PhaseOf(word) != Phase::kOpen) {
@@ -166,14 +166,14 @@ uint64_t Begin(std::string_view name) {
   const auto start = [&] {
     ResetPeaks();
     const auto start_files = [shared = *range, output] {
-      if (!Completes([&] { StartFiles(output, shared.get()); })) {
+      if (!TryRun([&] { StartFiles(output, shared.get()); })) {
         PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
       RecordBegin(shared.get());
     };
     status = DoFileWork(start_files, kMostWaitForStart);
   };
-  static_cast<void>(Completes(start));
+  static_cast<void>(TryRun(start));
   if (absl::IsResourceExhausted(status)) {
     PrintAboutRange("hbmprof: the range ", name, " is not captured: ", Text(status));
     SetPhase(Phase::kClosed);

@@ -26,11 +26,11 @@
 #include "hbmprof/version.h"
 #include "src/api/control/live.h"
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"
 #include "src/base/lines.h"
 #include "src/base/monotonic_clock.h"
+#include "src/base/try_run.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
 #include "src/protocol/attach.h"
@@ -238,7 +238,7 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
 // Returns the answer with its header.
 std::string WholeAnswerTo(const Server& server, std::string_view request) {
   absl::StatusOr<std::string> answer = absl::ResourceExhaustedError("the process has no host memory for the answer");
-  static_cast<void>(Completes([&] { answer = AnswerTo(server, request); }));
+  static_cast<void>(TryRun([&] { answer = AnswerTo(server, request); }));
   const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
   return absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
 }
@@ -355,7 +355,7 @@ struct LargeWork {
 
 void* MakeLarge(void* argument) {
   const std::unique_ptr<const LargeWork> work(static_cast<LargeWork*>(argument));
-  static_cast<void>(Completes([&] { work->answer->text = WholeAnswerTo(work->server, work->answer->request); }));
+  static_cast<void>(TryRun([&] { work->answer->text = WholeAnswerTo(work->server, work->answer->request); }));
   work->answer->is_complete.store(true, std::memory_order_release);
   return nullptr;
 }

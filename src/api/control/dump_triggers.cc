@@ -15,9 +15,9 @@
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/monotonic_clock.h"
+#include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
@@ -66,7 +66,7 @@ class DumpTriggers {
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
       if (MonotonicNanos() >= next_check_) {
         bool is_written = true;
-        if (!Completes([&] { is_written = Check(); })) {
+        if (!TryRun([&] { is_written = Check(); })) {
           PrintMessage("hbmprof: no profile: the host has no memory to build it");
         }
         next_check_ = MonotonicNanos() + (is_written ? kPauseAfterProfile : kCheckInterval);

@@ -29,8 +29,9 @@ std::string LiveMetrics(std::string_view tags);
 // Begins a new peak of every device.
 void ResetPeaks();
 
-// Answers the request "record", whose arguments are those of control_protocol.h. Errors: kInvalidArgument if they are
-// others; those of StartRecording, StopRecording and SaveFlightRecording (hbmprof/recording.h). Throws std::bad_alloc.
+// Answers the request "record", whose arguments are those of src/protocol/control.h. Errors: kInvalidArgument if they
+// are others; those of StartRecording, StopRecording and SaveFlightRecording (hbmprof/recording.h). Throws
+// std::bad_alloc.
 absl::Status ControlRecording(std::string_view arguments);
 
 // Sets a tag of the process, from "KEY=VALUE"; an empty VALUE removes it. Errors: kInvalidArgument if there is no "="

@@ -16,12 +16,12 @@
 #include "absl/base/thread_annotations.h"
 #include "src/api/output/exit_writer.h"
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/lazy.h"
 #include "src/base/monotonic_clock.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 #include "src/core/probes.h"
 
@@ -131,7 +131,7 @@ absl::Status DoFileWork(std::function<void()> work, int64_t most_wait) {
     MutexLock hold(own.mutex);
     own.is_late = !own.jobs.empty();
   }
-  static_cast<void>(Completes([] { WriteAtEveryEnd(); }));
+  static_cast<void>(TryRun([] { WriteAtEveryEnd(); }));
   return absl::DeadlineExceededError("the disk has not answered yet");
 }
 

@@ -21,7 +21,6 @@
 #include "src/api/output/file_work.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
@@ -31,6 +30,7 @@
 #include "src/base/monotonic_clock.h"
 #include "src/base/mutex.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
@@ -197,7 +197,7 @@ std::string WriteProfileInTime(const Snapshot& snapshot, std::string_view device
   const absl::StatusOr<std::string> bytes = SerializePprof(snapshot, &ElfSymbolizer());
   const auto lines = std::make_shared<LastLines>();
   const absl::Status status = DoFileWork([lines, device = std::string(device), bytes, pattern = options.oom_output] {
-    if (!Completes([&] { lines->text = WriteOutOfMemoryProfile(bytes, pattern); })) lines->text.clear();
+    if (!TryRun([&] { lines->text = WriteOutOfMemoryProfile(bytes, pattern); })) lines->text.clear();
     if (!lines->is_decided.exchange(true)) return;
     if (!lines->text.empty()) lines->text.pop_back();  // PrintMessage adds a line feed
     PrintMessage("hbmprof: out of memory on ", device, ", as reported before:\n", lines->text);
@@ -252,7 +252,7 @@ std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
   return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
 }
 
-// Completes and writes the report about a failure on `device`. `failure` has the values that can be read only in the
+// TryRun and writes the report about a failure on `device`. `failure` has the values that can be read only in the
 // thread of the failed call.
 void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device, Profiler& profiler,
             int64_t unreported, const DefaultOptions& options) {
@@ -285,7 +285,7 @@ void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Prof
   failure.stats = profiler.Stats(device, failed.space);  // the device's numbers are those of the thread's context
   failure.tags = ThreadTags();
   const auto report = [&] {
-    if (!Completes([&] { Report(std::move(failure), failed, device, profiler, unreported, options); })) PrintNoReport();
+    if (!TryRun([&] { Report(std::move(failure), failed, device, profiler, unreported, options); })) PrintNoReport();
   };
   if (!WithEnoughStack(report)) {
     PrintMessage("hbmprof: out of device memory; no report, because the stack is small and no thread can be started");

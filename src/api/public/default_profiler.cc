@@ -26,13 +26,13 @@
 #include "src/api/profiles/profile_writer.h"
 #include "src/api/public/options.h"
 #include "src/api/recording/recording.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/run_environment.h"
@@ -83,7 +83,8 @@ OutputFile* Output() {
 
 std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
-// Writes the profile `bytes` to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the start.
+// Writes the profile `bytes` to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the
+// start.
 absl::Status WriteOutput(const absl::StatusOr<std::string>& bytes, bool is_last, bool has_flight) {
   internal::ProfilePlace place;
   place.file = Output();
@@ -99,10 +100,10 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   const bool is_child = inherited->process() != getpid();
   // A process that has recorded nothing, such as most forked children, writes no profile.
   if ((is_child || !end.is_exit) && !internal::HasRecorded(Profiler::Default())) return;
-  const absl::Status status = WriteOutput(Profiler::Default().joined()
-                                              ? device_memory_profile()
-                                              : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
-                                          /*is_last=*/true, /*has_flight=*/true);
+  const absl::Status status =
+      WriteOutput(Profiler::Default().joined() ? device_memory_profile()
+                                               : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
+                  /*is_last=*/true, /*has_flight=*/true);
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
@@ -113,8 +114,7 @@ void WriteOutputNow(bool is_at_interval) try {
   Profiler& profiler = Profiler::Default();
   if (internal::IsOff() || (!is_at_interval && !internal::HasRecorded(profiler))) return;
   const internal::ScopedMark mark(Profiler::OptionsOfDefault().output);
-  const absl::Status status =
-      WriteOutput(device_memory_profile(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
+  const absl::Status status = WriteOutput(device_memory_profile(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
   if (!status.ok()) PrintMessage("hbmprof: no profile: ", Text(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");
@@ -312,7 +312,7 @@ void internal::KeepStateForExit() {
     kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
   };
   // Without host memory or stack, the profile shows what is in use later.
-  static_cast<void>(WithEnoughStack([&] { static_cast<void>(Completes(keep)); }));
+  static_cast<void>(WithEnoughStack([&] { static_cast<void>(TryRun(keep)); }));
 }
 
 const Snapshot& internal::ExitSnapshot() {

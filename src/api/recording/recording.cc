@@ -21,12 +21,12 @@
 #include "src/api/output/file_work.h"
 #include "src/api/output/output_path.h"
 #include "src/api/recording/recording.h"
-#include "src/base/completes.h"
 #include "src/base/descriptor.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/regular_file.h"
+#include "src/base/try_run.h"
 #include "src/base/write_all.h"
 #include "src/core/joined/injected.h"
 #include "src/core/joined/joined.h"
@@ -182,7 +182,7 @@ void AppendToLog(const std::string& log, const std::string& lines) {
     return PrintMessage(lines);
   }
   const absl::Status status =
-      DoFileWork([log = options.log, lines] { static_cast<void>(Completes([&] { AppendToLog(log, lines); })); });
+      DoFileWork([log = options.log, lines] { static_cast<void>(TryRun([&] { AppendToLog(log, lines); })); });
   if (absl::IsResourceExhausted(status)) PrintLogError(options.log, Text(status));
 } catch (const std::exception&) {
   PrintMessage("hbmprof: no line in the log: the host has no memory for it");

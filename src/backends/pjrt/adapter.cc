@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "hbmprof/tag.h"
-#include "src/base/completes.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -29,7 +29,7 @@ BufferId PjrtRecords::Record(const Caller& caller, const PjrtMemory& memory) {
 
 template <typename Enter>
 void PjrtRecords::InsertOrEnd(absl::Span<const BufferId> ids, const Enter& enter) {
-  if (Completes(enter)) return;
+  if (TryRun(enter)) return;
   for (const BufferId id : ids) {
     if (!id.is_null()) profiler_.RecordFree(id);
   }
@@ -116,7 +116,7 @@ void PjrtRecords::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHand
     const auto found = buffers_.find(source);
     const auto entry = buffers_.find(buffer);
     if (found == buffers_.end() || entry == buffers_.end() || !found->second.holds_memory()) return;
-    if (!Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { AddHolder(found->second.memory); })) {
+    if (!TryRun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { AddHolder(found->second.memory); })) {
       buffers_.erase(entry);
       throw std::bad_alloc();
     }

@@ -17,8 +17,8 @@
 #include "hbmprof/pprof.h"
 #include "hbmprof/tag.h"
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/message.h"
+#include "src/base/try_run.h"
 #include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
@@ -38,7 +38,7 @@ size_t ZeroBytes() { return 0; }
 // dropped.
 template <typename Record, typename Bytes = decltype(&ZeroBytes)>
 void RecordOrDrop(TrackedPlugin& tracked, const Record& record, const Bytes& bytes = &ZeroBytes) {
-  if (!Completes(record)) tracked.profiler.RecordDropped(bytes());
+  if (!TryRun(record)) tracked.profiler.RecordDropped(bytes());
 }
 
 // The name of the function in `slot`, which has a hook, in the header of PJRT's C API.
@@ -74,7 +74,7 @@ void ReportFailure(TrackedPlugin& tracked, int slot, const Error* error, const R
 template <typename Requested = decltype(&NothingKnown)>
 Error* Finish(TrackedPlugin& tracked, int slot, Error* error, const Requested& requested = &NothingKnown) {
   if (error != nullptr && tracked.plugin.CodeOf(error) == kErrorResourceExhausted && tracked.profiler.enabled() &&
-      !Completes([&] { ReportFailure(tracked, slot, error, requested()); })) {
+      !TryRun([&] { ReportFailure(tracked, slot, error, requested()); })) {
     PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
   }
   return error;
@@ -136,7 +136,7 @@ std::vector<Symbolizer::Name> NamesOf(const Profiler& profiler, const std::vecto
   // Not in that thread: a probe may load a library, and this thread may hold the dynamic linker's lock.
   const std::vector<Snapshot::Module> modules = profiler.TakeSnapshot().modules;
   bool is_found = false;
-  const auto find = [&] { is_found = Completes([&] { names = ElfSymbolizer().Symbolize(modules, addresses); }); };
+  const auto find = [&] { is_found = TryRun([&] { names = ElfSymbolizer().Symbolize(modules, addresses); }); };
   if (RunInBackgroundThread(find) && !is_found) throw std::bad_alloc();
   return names;
 }
@@ -173,7 +173,7 @@ Error* DestroyClient(TrackedPlugin& tracked, const Caller&, ClientDestroyArgs* a
   // The client's devices end with it, so their probes must no longer run, also while recording is off.
   tracked.plugin.ClientDestroyed(args->client);
   return RemoveThenCall(tracked, kClientDestroy, args, [&] {
-    if (!Completes([&] { ReportLeaks(tracked, tracked.records.ClientDestroyed(args->client)); })) {
+    if (!TryRun([&] { ReportLeaks(tracked, tracked.records.ClientDestroyed(args->client)); })) {
       PrintMessage("hbmprof: the host has no memory to list the buffers that a destroyed PJRT client did not free");
     }
     return 0;
@@ -316,7 +316,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
         tracked.records.Created(caller, client, buffer, memory);
         if (described != nullptr) (*described)[device].push_back(std::move(memory));
       };
-      if (Completes(record)) continue;
+      if (TryRun(record)) continue;
       tracked.profiler.RecordDropped(bytes);
       described = nullptr;
     }

@@ -12,10 +12,10 @@
 #include "hbmprof/pjrt.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/pjrt/hooks.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -124,7 +124,7 @@ const PJRT_Api* Wrap(const PJRT_Api* api) {
   const auto* const original = reinterpret_cast<const internal::pjrt::Api*>(api);
   const internal::pjrt::Api* wrapped = original;
   if (internal::IsOff()) return api;
-  if (!internal::Completes([&] { wrapped = internal::WrapTable(original); })) {
+  if (!internal::TryRun([&] { wrapped = internal::WrapTable(original); })) {
     internal::PrintMessage("hbmprof: a PJRT plugin is not recorded: the host has no memory");
   }
   return reinterpret_cast<const PJRT_Api*>(wrapped);

@@ -7,11 +7,13 @@
 #include <climits>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "src/base/lazy.h"
 #include "src/core/names.h"
+#include "src/export/device_stats.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -55,28 +57,21 @@ hbmprof_attributes AttributesFor(const Pool& pool) { return AttributesFor({pool.
 
 std::optional<int64_t> Ended(int is_ended) { return is_ended != 0 ? std::optional<int64_t>(0) : std::nullopt; }
 
+void Read(int64_t value, int64_t* field) { *field = value; }
+void Read(int64_t value, std::optional<int64_t>* field) {
+  if (value != HBMPROF_NOT_KNOWN) *field = value;
+}
+
 DeviceStats StatsOf(const InjectedProfiler& injected, int device, int space) {
   hbmprof_stats all = {};
   all.struct_size = sizeof(all);
   if (injected.get_space_stats(device, space, &all) == HBMPROF_RESOURCE_EXHAUSTED) throw std::bad_alloc();
-  const auto known = [](int64_t value) {
-    return value == HBMPROF_NOT_KNOWN ? std::nullopt : std::optional<int64_t>(value);
-  };
   DeviceStats stats;
-  stats.bytes_in_use = all.bytes_in_use;
-  stats.peak_bytes_in_use = all.peak_bytes_in_use;
-  stats.num_allocs = all.num_allocs;
-  stats.num_live = all.num_live;
-  stats.largest_alloc_size = all.largest_alloc_size;
-  stats.pool_bytes = all.pool_bytes;
-  stats.idle_bytes = all.idle_bytes;
-  stats.bytes_limit = known(all.bytes_limit);
-  stats.largest_free_block_bytes = known(all.largest_free_block_bytes);
-  stats.driver_bytes_in_use = known(all.driver_bytes_in_use);
-  stats.driver_peak_bytes_in_use = known(all.driver_peak_bytes_in_use);
-  stats.driver_cache_bytes = known(all.driver_cache_bytes);
-  stats.unaccounted = known(all.unaccounted);
-  stats.baseline = known(all.baseline);
+#define HBMPROF_NUMBER(name, ...) Read(all.name, &stats.name);
+#define HBMPROF_SCOPE(name)
+  HBMPROF_DEVICE_STATS(HBMPROF_NUMBER, HBMPROF_SCOPE)
+#undef HBMPROF_NUMBER
+#undef HBMPROF_SCOPE
   stats.driver_scope = all.driver_is_process != 0 ? DriverScope::kProcess : DriverScope::kDevice;
   return stats;
 }

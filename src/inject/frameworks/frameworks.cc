@@ -1,7 +1,7 @@
 #include "src/inject/frameworks/frameworks.h"
 
 #include "hbmprof/profiler.h"
-#include "src/base/completes.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -24,7 +24,7 @@ AllocatorId FrameworkLabel::Get() {
   int label = known_.load(std::memory_order_relaxed);
   if (label < 0) {
     const auto find = [&] { label = static_cast<int>(Profiler::Default().Allocator(name_)); };
-    if (!Completes(find)) return AllocatorId{};
+    if (!TryRun(find)) return AllocatorId{};
     known_.store(label, std::memory_order_relaxed);
   }
   return AllocatorId{static_cast<uint8_t>(label)};

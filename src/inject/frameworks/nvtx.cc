@@ -10,10 +10,10 @@
 #include <string_view>
 
 #include "src/api/control/capture_range.h"
-#include "src/base/completes.h"
 #include "src/base/message.h"
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
+#include "src/base/try_run.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/nvtx_abi.h"
@@ -231,7 +231,7 @@ void ReadEnvironment() {
     PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost, path or none; using innermost");
   }
   CaptureChoice choice;
-  if (!Completes([&] { choice = ReadCaptureChoice(nullptr); })) return;
+  if (!TryRun([&] { choice = ReadCaptureChoice(nullptr); })) return;
   choice.nvtx_name.copy(captured_name, sizeof(captured_name));
   captured_size.store(choice.nvtx_name.size(), std::memory_order_release);
 }

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
+#include "src/base/try_run.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/frameworks/python_end.h"
@@ -132,7 +132,7 @@ void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t r
   if (!is_started.load(std::memory_order_acquire) || IsOff()) return;
   if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
   // Default() throws if the host has no memory for the profiler.
-  if (!Completes([] { Profiler::Default(); })) return;
+  if (!TryRun([] { Profiler::Default(); })) return;
   if (!Profiler::Default().enabled()) return;
   const uint32_t resumed = TimesResumed();
   if (times_resumed.load(std::memory_order_relaxed) != resumed && times_resumed.exchange(resumed) != resumed) {

@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
-#include "src/base/completes.h"
 #include "src/base/per_thread.h"
+#include "src/base/try_run.h"
 #include "src/capture/capture.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
@@ -166,7 +166,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   }
   Device& device = devices[torch_device.index];
   // Default() throws if the host has no memory for the profiler.
-  if (!Completes([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
+  if (!TryRun([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
   const uint32_t resumed = TimesResumed();
   if (device.times_resumed.exchange(resumed, std::memory_order_relaxed) != resumed) MayHaveBlocks(device);
   if (!device.IsShown()) return;
@@ -198,7 +198,7 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
   device.failures.fetch_add(1, std::memory_order_release);
   // Default() throws if the host has no memory for the profiler.
-  if (!is_started.load(std::memory_order_acquire) || !Completes([] { Profiler::Default(); })) return;
+  if (!is_started.load(std::memory_order_acquire) || !TryRun([] { Profiler::Default(); })) return;
   LeftFailure none;
   LeftFailure* const found = left_failures.Find();
   LeftFailure& failure = found == nullptr ? none : *found;

@@ -10,11 +10,11 @@
 #include <set>
 #include <vector>
 
-#include "src/base/completes.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
+#include "src/base/try_run.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/linker/report_hooks.h"
 
@@ -87,7 +87,7 @@ void SetReferencesOf(void* handle, std::set<void*>& seen) {
 
 void* OpenDeepBound(const char* file, int flags) {
   void* const handle = hbmprof_next_dlopen(file, flags);
-  const bool completed = handle == nullptr || Completes([&] {
+  const bool completed = handle == nullptr || TryRun([&] {
                            std::set<void*> seen;
                            SetReferencesOf(handle, seen);
                          });

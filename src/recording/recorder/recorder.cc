@@ -19,13 +19,13 @@
 #include <vector>
 
 #include "src/base/background_thread.h"
-#include "src/base/completes.h"
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 #include "src/core/tables/tags.h"
 #include "src/recording/recorder/source.h"
 #include "src/recording/writer.h"
@@ -450,7 +450,7 @@ absl::Status StartNow(ProfilerImpl& profiler, const std::string& path, const Rec
     return NoHostMemory();
   }
   absl::Status status;
-  const bool has_memory = Completes([&] { status = own->Begin(must_be_new); });
+  const bool has_memory = TryRun([&] { status = own->Begin(must_be_new); });
   const auto run = [](void* argument) -> void* {
     static_cast<Recorder*>(argument)->Run();
     return nullptr;
@@ -604,7 +604,7 @@ absl::Status WriteFlightNow(ProfilerImpl& profiler, const std::string& path, boo
   const absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path, must_be_new);
   if (!writer.ok()) return writer.status();
   absl::Status status = NoHostMemory();
-  static_cast<void>(Completes([&] { status = WriteFlightEvents(profiler, **writer); }));
+  static_cast<void>(TryRun([&] { status = WriteFlightEvents(profiler, **writer); }));
   // An incomplete file is of no use, and it can take the last space of the disk.
   if (!status.ok()) unlink(path.c_str());
   return status;

@@ -136,7 +136,7 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
   return lines;
 }
 
-// What the process says about the attachment (control_protocol.h).
+// What the process says about the attachment (src/protocol/control.h).
 struct Attachment {
   std::string state;       // "attached", "detached", "changing"; empty: it was started with the library
   std::string functions;   // "75 of 75"

@@ -21,8 +21,8 @@
 #include <thread>
 
 #include "src/base/atomic_file.h"
-#include "src/base/completes.h"
 #include "src/base/descriptor.h"
+#include "src/base/try_run.h"
 #include "src/protocol/control.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/commands/injection.h"
@@ -230,7 +230,7 @@ class SignalForwarding {
     signals_.Reset(signalfd(-1, &ends_, SFD_CLOEXEC));
     stop_.Reset(eventfd(0, EFD_CLOEXEC));
     sigset_t others = forwarded_;
-    if (signals_.get() >= 0 && stop_.get() >= 0 && internal::Completes([&] { StartThread(); })) {
+    if (signals_.get() >= 0 && stop_.get() >= 0 && internal::TryRun([&] { StartThread(); })) {
       for (int number = 1; number <= SIGRTMAX; ++number) {
         if (sigismember(&ends_, number) == 1) sigdelset(&others, number);
       }

@@ -9,8 +9,8 @@
 
 #include "src/backends/cuda/driver/driver_ranges.h"
 #include "src/backends/cuda/shared/adapter.h"
-#include "src/base/completes.h"
 #include "src/base/spin_lock.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 
@@ -243,7 +243,7 @@ CudaContexts::Owner CudaContexts::Find(const void* handle) {
 void CudaContexts::Recorded(const Owner& owner, BufferId id) {
   MutexLock lock(mutex_);
   const bool completed =
-      owner->is_alive && Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { buffers_[id.value()] = owner; });
+      owner->is_alive && TryRun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { buffers_[id.value()] = owner; });
   if (completed) return;
   // A record that is not added to its context must not live longer than the context.
   const std::optional<int64_t> bytes = profiler_.RecordFree(id);

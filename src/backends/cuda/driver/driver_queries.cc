@@ -10,9 +10,9 @@
 
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/shared/nvml.h"
-#include "src/base/completes.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
@@ -267,7 +267,7 @@ void CudaDriverInProcess::Recorded(DeviceId device) {
   if (query::cuCtxGetCurrent(&context) != kSuccess || context == nullptr || baseline.taken.exchange(true)) return;
   const NoCancellation no_cancellation;  // the probe loads NVML
   DeviceStats stats;
-  if (!Completes([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
+  if (!TryRun([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
   baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);
   baseline.known.store(true, std::memory_order_release);
 }

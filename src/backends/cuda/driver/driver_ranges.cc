@@ -3,9 +3,9 @@
 #include <iterator>
 #include <new>
 
-#include "src/base/completes.h"
 #include "src/base/lazy.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -51,7 +51,7 @@ void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
   if (!guard.entered() || entry.bytes == 0) return;
   MutexLock hold(mutex_);
   const auto next = Clear(start, entry.bytes);
-  static_cast<void>(Completes([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { entries_.emplace_hint(next, start, entry); }));
+  static_cast<void>(TryRun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { entries_.emplace_hint(next, start, entry); }));
   Changed();
 }
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "src/backends/cuda/driver/tracked_call.h"
-#include "src/base/completes.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -50,7 +50,7 @@ void CudaMemoryFromBefore::Measure(DeviceId device, int attempts) {
       count = TrackedCudaCall::Count();
     }
     before = of_device.left.load();
-    if (!Completes([&] { stats = profiler_.Stats(device); }) || !stats.unaccounted.has_value()) break;
+    if (!TryRun([&] { stats = profiler_.Stats(device); }) || !stats.unaccounted.has_value()) break;
     is_quiet = TrackedCudaCall::InProgress(count) == own && TrackedCudaCall::Count() == count;
   }
   if (!stats.unaccounted.has_value()) return of_device.state.store(State::kUnknown);

@@ -9,10 +9,10 @@
 #include "hbmprof/out_of_memory.h"
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/shared/made_tracker.h"
-#include "src/base/completes.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -46,7 +46,7 @@ CudaLinkedCalls* CudaLinkedCalls::Instance() {
 void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind) {
   if (IsOff() || IsInjected()) return;
   const ScopedCaller scope(caller);
-  const bool is_reported = Completes([&] {
+  const bool is_reported = TryRun([&] {
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});

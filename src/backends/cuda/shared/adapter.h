@@ -19,8 +19,8 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/base/completes.h"
 #include "src/base/mutex.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 
@@ -96,7 +96,7 @@ struct CudaBuffer {
 // dropped.
 template <typename Record>
 void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
-  if (!Completes(record)) profiler.RecordDropped(bytes);
+  if (!TryRun(record)) profiler.RecordDropped(bytes);
 }
 
 // The ways to track a call. Each makes the real call once, outside of all code that can fail, and returns its result.

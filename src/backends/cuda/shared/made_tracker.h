@@ -6,9 +6,9 @@
 #include <cstdint>
 
 #include "hbmprof/profiler.h"
-#include "src/base/completes.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/thread_state.h"
+#include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 
@@ -30,8 +30,8 @@ class MadeTracker {
   template <typename Make>
   T* Get(const Make& make, bool* published = nullptr) {
     T* tracker = nullptr;
-    if (!Completes([&] { tracker = made_.Get(make, published); })) {
-      if (!Completes([] { Profiler::Default().RecordDropped(0); })) {
+    if (!TryRun([&] { tracker = made_.Get(make, published); })) {
+      if (!TryRun([] { Profiler::Default().RecordDropped(0); })) {
         untracked_calls_.fetch_add(1, std::memory_order_relaxed);
       }
       return nullptr;
