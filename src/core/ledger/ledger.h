@@ -172,7 +172,7 @@ class Ledger {
     using CellRef = Cell*;
     // Returns the cell of `site`, for an event that adds `bytes` bytes to the site's book; 0 if it adds none. Returns
     // null if that needs the locks of all shards, and they are not held.
-    CellRef Prepare(SiteId site, int64_t bytes) {
+    CellRef Prepare(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Cell* const cell = own_.cells + site;
       if (__builtin_expect(static_cast<int64_t>(cell->epoch != own_.epoch), 0) != 0) ledger_.BringToEpoch(own_, site);
       const bool is_common = cell->books.is_segment == 0 && bytes <= own_.books[cell->books.book()].headroom;
