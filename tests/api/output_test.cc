@@ -273,12 +273,12 @@ TEST(OutputFileTest, OlderProfileDoesNotReplaceTheLastOne) {
 
 // The lists of docs/program.md.
 const std::vector<int> kCallsOfExit = {
-    SYS_write,           SYS_newfstatat,  SYS_fstat,         SYS_rt_sigprocmask, SYS_rt_sigpending, SYS_getpid,
-    SYS_uname,           SYS_futex,       SYS_brk,           SYS_mmap,           SYS_munmap,        SYS_mremap,
-    SYS_madvise,         SYS_mprotect,    SYS_clock_gettime, SYS_openat,         SYS_close,         SYS_read,
-    SYS_pread64,         SYS_lseek,       SYS_fcntl,         SYS_fsync,          SYS_geteuid,       SYS_flock,
-    SYS_renameat,        SYS_unlinkat,    SYS_clone3,        SYS_rseq,           SYS_exit,          SYS_exit_group,
-    SYS_set_robust_list, SYS_rt_sigaction};
+    SYS_write,      SYS_newfstatat,      SYS_fstat,         SYS_rt_sigprocmask, SYS_rt_sigpending, SYS_getpid,
+    SYS_uname,      SYS_futex,           SYS_brk,           SYS_mmap,           SYS_munmap,        SYS_mremap,
+    SYS_madvise,    SYS_mprotect,        SYS_clock_gettime, SYS_openat,         SYS_close,         SYS_read,
+    SYS_pread64,    SYS_lseek,           SYS_fcntl,         SYS_fsync,          SYS_geteuid,       SYS_flock,
+    SYS_renameat,   SYS_renameat2,       SYS_unlinkat,      SYS_clone3,         SYS_rseq,          SYS_exit,
+    SYS_exit_group, SYS_set_robust_list, SYS_rt_sigaction};
 
 std::vector<std::string> FilterOf(const std::vector<int>& calls) {
   std::vector<std::string> arguments = {"filter"};
