@@ -128,9 +128,8 @@ class Profiler {
   // - If the driver has allocated on a device, DropDevice has no effect on that device.
   // - SetEnabled turns only the recording of the program's own calls on or off; the driver's calls are still recorded.
   // The program reaches that library through its C interface (c_api.h), and what this does not have is not there:
-  // - A Snapshot has the devices with their statistics and a warning, but no samples; DeviceStats::bytes_free and
-  //   TrackerStats::unwinder are not known. save_device_memory_profile, device_memory_profile and AnswerHttpGet are
-  //   complete.
+  // - A Snapshot has the devices with their statistics and a warning, but no samples; TrackerStats::unwinder is not
+  //   known. save_device_memory_profile, device_memory_profile and AnswerHttpGet are complete.
   // - RecordFree, RecordBlockFree and RecordSegmentFree return 0 for a record that has ended, instead of its size.
   // - FindBuffer and FindBufferAt find nothing, KeepSite returns 0, and SetDeviceProbe has no effect.
   // - RecordDropped does not count the bytes.

@@ -32,9 +32,6 @@ struct CapturedStack {
 };
 
 // Immutable after construction. Any thread and any signal handler may call Capture.
-//
-// A frame that a signal interrupted has no return address. Its pc is stored as the interrupted address plus one. So for
-// every stored pc, the address before it is inside the call instruction or the interrupted instruction.
 class StackCapture {
  public:
   explicit StackCapture(Unwinder unwinder);

@@ -26,7 +26,8 @@ struct DeviceDriver {
   // is none. It asks the driver, so call it as a device probe is called. Throws only std::bad_alloc.
   DeviceFacts (*facts)(std::string_view device, const std::string& control_group);
 };
-// Set by the backend that has such a driver; null: there is none, as in a forked child, which cannot use it.
+// Set by the backend that has such a driver, one backend at a time. Null: there is none, as in a forked child, which
+// cannot use it.
 inline std::atomic<const DeviceDriver*> device_driver{nullptr};
 
 }  // namespace hbmprof::internal

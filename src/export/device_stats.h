@@ -1,6 +1,7 @@
 // The list of the fields of DeviceStats (hbmprof/snapshot.h), which every renderer visits: the comments of a profile,
-// JSON, the metrics, the tables of a recording and hbmprof_stats of the C interface. A new field is added there and
-// here, at the end: then the format of recordings gets a new version (src/recording/format.h).
+// JSON, the metrics, the tables of a recording, hbmprof_stats of the C interface, and a joined profiler, which reads
+// that back. A new field is added there and here, at the end: then the format of recordings gets a new version
+// (src/recording/format.h). Older recordings can then not be read.
 #ifndef HBMPROF_SRC_EXPORT_DEVICE_STATS_H_
 #define HBMPROF_SRC_EXPORT_DEVICE_STATS_H_
 

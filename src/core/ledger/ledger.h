@@ -36,8 +36,7 @@
 //    its epoch is no longer earlier.
 // 5. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
 // 6. Locks are taken in this order: reading_lock_, the settler's, all_lock_, shards by number. No lock is taken under
-//    Reading::lock or those of the EventLog and of FreedAges. src/README.md has the order with the locks of the other
-//    tables.
+//    Reading::lock or that of the EventLog. src/README.md has the order with the locks of the other tables.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
 // locks. A snapshot, a reset of the peak and an event that makes a peak hold the locks of all shards while they read
