@@ -7,8 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <iterator>
-
 #include "src/base/kept_errno.h"
 
 #if !defined(MADV_WIPEONFORK)

@@ -1,5 +1,5 @@
-// Hashes and comparison of machine words and bytes, for tables inside one process. Keys are often aligned addresses,
-// whose low bits are equal. Therefore every bit of the input affects every bit of the hash.
+// Hashes of machine words and bytes, for tables inside one process. Keys are often aligned addresses, whose low bits
+// are equal. Therefore every bit of the input affects every bit of the hash.
 #ifndef HBMPROF_SRC_BASE_HASH_H_
 #define HBMPROF_SRC_BASE_HASH_H_
 
@@ -81,18 +81,6 @@ inline uint64_t HashBytes(const char* bytes, size_t count, uint64_t seed) {
     hash = MultiplyFold(hash ^ word, kHashSeed1);
   }
   return MultiplyFold(hash ^ FewBytes(bytes, count), kHashSeed1 ^ kHashSeed0);
-}
-
-// Returns whether two texts of `count` bytes are equal. Fast for short texts.
-inline bool EqualBytes(const char* one, const char* other, size_t count) {
-  uint64_t differences = 0;
-  for (; count >= 8; one += 8, other += 8, count -= 8) {
-    uint64_t words[2];
-    std::memcpy(&words[0], one, 8);
-    std::memcpy(&words[1], other, 8);
-    differences |= words[0] ^ words[1];
-  }
-  return differences == 0 && FewBytes(one, count) == FewBytes(other, count);
 }
 
 }  // namespace hbmprof::internal

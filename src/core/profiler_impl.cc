@@ -1,8 +1,6 @@
 #include "src/core/profiler_impl.h"
 
 #include <algorithm>
-#include <new>
-#include <utility>
 
 #include "src/base/fork.h"
 #include "src/base/mutex.h"

@@ -24,7 +24,6 @@
 #include "src/core/tables/site_table.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/driver_blocks.h"
-#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
 namespace {

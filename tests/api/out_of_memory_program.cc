@@ -10,7 +10,6 @@
 //   out_of_memory_program child       fills the device, fails, and fails in a forked child
 //   out_of_memory_program verdict CASE  fails for the cause CASE
 //   out_of_memory_program many N      fails on each of N devices
-//   out_of_memory_program many_twice N  fails on each of N devices, also in a forked child
 //   out_of_memory_program nameless    reports failures without a device: two while the first of two devices holds most,
 //                                     then one while the second does
 //   out_of_memory_program cancelled   fails in a thread that has a pending request of pthread_cancel
@@ -22,7 +21,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -85,19 +85,6 @@ TEST(HashTest, EachHalfOfHash128DependsOnEveryBit) {
   EXPECT_EQ(high.size(), inputs);
 }
 
-TEST(HashTest, EqualBytesComparesEveryByte) {
-  for (size_t count = 0; count <= 40; ++count) {
-    std::string text(count, 'x');
-    for (size_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i % 26);
-    EXPECT_TRUE(EqualBytes(text.data(), std::string(text).data(), count)) << count;
-    for (size_t i = 0; i < count; ++i) {
-      std::string other = text;
-      other[i] ^= 1;
-      EXPECT_FALSE(EqualBytes(text.data(), other.data(), count)) << i << " of " << count;
-    }
-  }
-}
-
 TEST(HashTest, BytesHashDependsOnBytesOrderCountAndSeed) {
   std::set<uint64_t> hashes;
   int inputs = 0;

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,6 @@
 #include "absl/status/status.h"
 #include "src/api/output/output_path.h"
 #include "src/base/atomic_file.h"
-#include "src/base/file_mutex.h"
 
 namespace hbmprof::internal {
 
@@ -20,6 +20,29 @@ namespace hbmprof::internal {
 // of a new file. Any thread may call it. Errors: those of WriteFileAtomically.
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, bool must_be_new, std::string_view bytes,
                             std::string* path);
+
+// A lock that is held while a file is written, which can take long. No event and no snapshot may wait for it. It is no
+// Section (fork.h). A forked child must use neither the lock nor what it protects: a thread of the parent may have held
+// it.
+class ABSL_LOCKABLE FileMutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+};
+
+class ABSL_SCOPED_LOCKABLE FileMutexLock {
+ public:
+  explicit FileMutexLock(FileMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  ~FileMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  FileMutexLock(const FileMutexLock&) = delete;
+  FileMutexLock& operator=(const FileMutexLock&) = delete;
+
+ private:
+  FileMutex& mutex_;
+};
 
 // The output file of one process, which may be written several times. A file is replaced only if this process wrote it,
 // or if the pattern has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise a number

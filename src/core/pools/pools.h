@@ -120,7 +120,7 @@ class Pools final : private Ledger::Settler {
   bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope = Scope::kOwnShard);
 
   // Ends all records that the pool has handed out and that begin in [start, end).
-  void EndBlocks(PoolNumber pool, uint64_t start = 0, uint64_t end = UINT64_MAX);
+  void EndBlocks(PoolNumber pool, uint64_t start, uint64_t end);
   // Ends all records of a device, except those of the allocator `survivor` and of the ids in `kept`, which is sorted.
   // What pools have handed out always ends.
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept);

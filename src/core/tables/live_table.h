@@ -69,7 +69,7 @@ class LiveTable {
   static uint64_t Pack(const LiveRecord& record) {
     return static_cast<uint64_t>(record.site) << 40 | static_cast<uint64_t>(record.bytes);
   }
-  static LiveRecord Unpack(uint64_t packed, Generation birth = 0) {
+  static LiveRecord Unpack(uint64_t packed, Generation birth) {
     return {static_cast<SiteId>(packed >> 40), birth, static_cast<int64_t>(packed & kMaxBytes)};
   }
 
