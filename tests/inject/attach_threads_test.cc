@@ -2,10 +2,12 @@
 // not built with one, so this test is linked with what attaches, and has its own versions of the callbacks.
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <thread>
 
 #include "gtest/gtest.h"
 #include "src/inject/driver_shim.h"
+#include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -23,6 +25,7 @@ void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
+uint32_t TimesResumed() { return 0; }
 void TorchMayHaveBlocks() {}
 void* TorchHookByName(const char*) { return nullptr; }
 void TensorflowMayHaveBlocks() {}

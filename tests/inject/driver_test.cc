@@ -152,7 +152,7 @@ TEST_P(DriverTest, ProgramsWithTheRealRuntimeDoTheSame) {
       SCOPED_TRACE(program + " " + how);
       ExpectSame({program, how});
     }
-    const CommandResult run = Run({program});
+    const CommandResult run = WithoutSegmentationFault([&] { return Run({program}); });
     EXPECT_THAT(run.out, HasSubstr("cudaMalloc: cudaError"));
     std::printf("%s", run.out.substr(0, run.out.find('\n') + 1).c_str());
   }
