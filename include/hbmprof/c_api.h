@@ -14,9 +14,9 @@
  * Conventions, which hold for every function that does not say otherwise:
  *
  * 1. Threads: every function may be called by any thread at any time. Once the profiler exists (after hbmprof_init() or
- *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers, and need less than 4
- * KiB of stack. The call that makes the profiler needs 16 KiB. No function throws an exception, ends the process, or
- * calls a function of the caller.
+ *    any other call), hbmprof_record_* and hbmprof_tag_* may also be called in signal handlers, and need less than
+ *    4 KiB of stack. The call that makes the profiler needs 16 KiB. No function throws an exception, ends the process,
+ *    or calls a function of the caller.
  * 2. Errors: a function that returns `int` as a status returns 0 for success, or else one of enum hbmprof_status;
  *    hbmprof_last_error() then describes the error. hbmprof_record_* return 1 if the event was recorded, else 0.
  * 3. Strings are UTF-8 and end with a zero byte. A null pointer ends the process, except where null is allowed. Strings
@@ -28,8 +28,11 @@
  * 6. The library uses a pointer to recorded memory only as an id: it does not read or write that memory.
  *    hbmprof_handle() makes such a pointer from a handle that is not an address.
  * 7. A device is a number. 0 to 62 is the CUDA device "GPU:0" to "GPU:62" of this process (hbmprof/allocation.h says
- *    which GPU that is). hbmprof_device() returns the number of a device with any other name. With a number that is
- *    neither of these, an allocation is recorded on the device "unknown".
+ *    which GPU that is). hbmprof_device() returns the number of a device with any other name, 64 to 127. An allocation
+ *    with one of these numbers that hbmprof_device() has not returned is recorded on the device "unnamed:N", with any
+ *    other number on the device "unknown".
+ * 8. In a program that was started with `hbmprof run`, all functions act on the profiler of the injected library.
+ *    Profiler::Default() in hbmprof/profiler.h says which effects are different then.
  */
 #ifndef HBMPROF_C_API_H_
 #define HBMPROF_C_API_H_
@@ -148,16 +151,16 @@ int hbmprof_enabled(void);
 int hbmprof_device(const char* name);
 
 /* Stores the numbers of the devices on which memory was recorded in `devices`, at most `capacity` of them, and returns
- * how many there are. `devices` may be null if `capacity` is 0. Takes as long as a profile: do not call it for each
- * request. Any thread may call it. Returns -1 if the host has no memory, or if called in a signal handler that
+ * how many there are. `devices` may be null if `capacity` is 0. Calls the probes of the devices, which ask the driver:
+ * do not call it for each request. Any thread may call it. Returns -1 if the host has no memory, or if called in a signal handler that
  * interrupted a function of this library. */
 int hbmprof_devices(int* devices, int capacity);
 
 /* Stores the name of `device`, with a zero byte at its end, in `name`; a name that needs more than `capacity` bytes is
  * cut. Returns the length of the whole name without the zero byte, at most 64. `name` may be null if `capacity` is 0.
- * For the numbers that hbmprof_device() returned, takes as long as hbmprof_devices(). Any thread may call it. Returns
- * -1 if there is no such device, if the host has no memory, or if called in a signal handler that interrupted a
- * function of this library. */
+ * The numbers 0 to 62 have a name also if there is no such GPU. For the numbers that hbmprof_device() returned, takes as
+ * long as hbmprof_devices(). Any thread may call it. Returns -1 if there is no such device, if the host has no memory,
+ * or if called in a signal handler that interrupted a function of this library. */
 int hbmprof_device_name(int device, char* name, size_t capacity);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
@@ -181,8 +184,9 @@ enum hbmprof_kind {
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
  * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
- * it in dropped_records). A device number that does not exist is recorded as the device "unknown", a kind
- * that does not exist as the kind "device", and an allocator number that does not exist without an allocator name. */
+ * the call in dropped_records). Convention 7 says which device a number without a device is. A kind that does not exist,
+ * and HBMPROF_KIND_POOL, is recorded as the kind "device", and an allocator number that hbmprof_allocator() has not
+ * returned without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */
   int device;         /* number of a device */
@@ -216,8 +220,9 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
                                const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
 
 /* Removes the record of `ptr`. Call it before the memory is freed: another thread may get the same address as soon as
- * it is free. If `ptr` is a segment, its blocks end too. Returns 1 if there was a record, else 0; an unknown `ptr` is
- * counted in foreign_frees of hbmprof_tracker_stats. */
+ * it is free. If `ptr` is a segment, its blocks end too. Returns 1 if there was a record. Returns 0 if recording is off,
+ * if `ptr` is null, or if there was none (then it is counted in foreign_frees of hbmprof_tracker_stats). Under `hbmprof
+ * run`, memory of the driver keeps its record until the driver frees it, and this function returns 1. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
 /* Counts in refused_frees of hbmprof_tracker_stats that the memory of a removed record could not be freed. The record
@@ -345,7 +350,8 @@ typedef struct hbmprof_stats {
 
 /* Fills `stats` with the values of HBMPROF_SPACE_DEVICE, the device memory of `device`. Errors:
  * HBMPROF_INVALID_ARGUMENT if `stats` is null, its struct_size does not reach the end of bytes_in_use, or `device` is
- * not the number of a device; HBMPROF_FAILED_PRECONDITION (see below); HBMPROF_RESOURCE_EXHAUSTED. */
+ * not the number of a device; HBMPROF_FAILED_PRECONDITION in a forked child whose parent had recorded;
+ * HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_stats(int device, hbmprof_stats* stats);
 
 /* Like hbmprof_get_stats(), for one memory space of `device`. `space` is one of enum hbmprof_space. Errors: those of
@@ -370,7 +376,8 @@ typedef struct hbmprof_tracker_stats {
 } hbmprof_tracker_stats;
 
 /* Fills `stats`. Errors: HBMPROF_INVALID_ARGUMENT if `stats` is null or its struct_size does not reach the end of
- * foreign_frees; HBMPROF_RESOURCE_EXHAUSTED. */
+ * foreign_frees; HBMPROF_FAILED_PRECONDITION in a forked child whose parent had recorded;
+ * HBMPROF_RESOURCE_EXHAUSTED. */
 int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats);
 
 /* Starts a new peak of `device`: the peak becomes the bytes that are in use now. Does nothing if `device` is not the
@@ -398,8 +405,9 @@ int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, in
 int hbmprof_save_device_memory_profile(const char* path);
 
 /* Stores the same profile in memory: *bytes points to *size bytes. The caller owns them and frees them with
- * hbmprof_free_profile(). Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; then nothing is stored.
- * HBMPROF_RESOURCE_EXHAUSTED; then *bytes is null and *size is 0. */
+ * hbmprof_free_profile(). Errors: HBMPROF_INVALID_ARGUMENT if an argument is null; then nothing is stored. After
+ * HBMPROF_FAILED_PRECONDITION (in a forked child whose parent had recorded) and HBMPROF_RESOURCE_EXHAUSTED, *bytes is
+ * null and *size is 0. */
 int hbmprof_device_memory_profile(uint8_t** bytes, size_t* size);
 
 /* Frees what hbmprof_device_memory_profile() stored. Null is ignored. */

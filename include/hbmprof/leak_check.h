@@ -160,11 +160,11 @@ class MemoryCheck {
 // Checks the allocations of all threads from its construction to its destruction. For each call site (stack, labels)
 // it compares the number of live buffers at the end with that at the beginning. So a leak is not found if an older
 // buffer of the same call site was freed meanwhile, and the bytes of a leak include those by which older buffers of its
-// call site have grown. Idle memory of pools and code that a driver has loaded (kind
-// kExecutable) are no leaks.
+// call site have grown. Idle memory of pools and code that a driver has loaded (kind kExecutable) are no leaks.
 //
-// The test also fails if recording was off (HBMPROF=0) at the beginning or at the end, or if an allocation was dropped
-// because a limit was reached (HBMPROF_MAX_LIVE): then leaks would not be found.
+// The test also fails if leaks would not be found: if recording was off (HBMPROF=0) at the beginning or at the end, if
+// an allocation was dropped because a limit was reached (HBMPROF_MAX_LIVE), and under `hbmprof run`, where a snapshot
+// has no call sites.
 //
 // Use an object in one thread at a time.
 class LeakCheck : public internal::MemoryCheck {
@@ -241,8 +241,8 @@ class LeakCheck : public internal::MemoryCheck {
 // Pinned and managed memory do not count.
 //
 // The construction begins a new peak of each device (Profiler::ResetPeak). So the test fails if the scopes of two
-// objects of one profiler overlap, and in the cases in which LeakCheck fails because recording was off or an allocation
-// was dropped.
+// objects of one profiler overlap. It also fails if recording was off at the beginning or at the end, if an allocation
+// was dropped, and under `hbmprof run`, as with LeakCheck.
 //
 // Use an object in one thread at a time.
 class PeakCheck : public internal::MemoryCheck {

@@ -145,8 +145,9 @@ class Profiler {
   //   options.output = "/tmp/%p.%n.pb.gz";
   //   absl::Status made = hbmprof::Profiler::InitDefault(options);
   //
-  // In a program that has joined the injected library (see Default()), that library's environment variables set the
-  // unwinder, the stack depth and the limits; the other options take effect as usual.
+  // In a program that has joined the injected library (see Default()), only these options have an effect: `enabled`,
+  // `output` (with output_mode; the profile is written at exit), `oom_report` and `log`. All others are those of the
+  // injected library, which reads them from the environment.
   //
   // After an error nothing is changed. A path of the options that cannot be written is no error: a line on stderr says
   // so. Errors: kInvalidArgument if an option is outside its range; kFailedPrecondition if the profiler exists already;
@@ -273,14 +274,17 @@ class Profiler {
   // meanwhile. Do not call it in signal handlers.
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
-  // Returns the numbers of one memory space of a device at one instant. Calls the device's probe.
+  // Returns the recorded numbers of one memory space of a device at one instant. Before it, calls the device's probe,
+  // whose numbers can therefore be older.
   DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
   // Returns the numbers of the profiler's own work, such as dropped allocations.
   TrackerStats GetTrackerStats() const;
 
   // Returns everything that is recorded at one instant. For each device and space, the sum of the samples' in-use bytes
   // is exactly its bytes_in_use, and the sum of their peak bytes exactly its peak_bytes_in_use, also while other
-  // threads record. Call sites that have allocated nothing are left out. Calls the devices' probes.
+  // threads record. Call sites that have allocated nothing are left out. After that instant, reads all that is not an
+  // event: the loaded libraries, the numbers of the tracker, the ages, the counters, and the devices' probes, which it
+  // calls.
   Snapshot TakeSnapshot() const;
 
   // Starts a new peak of each memory space of `device`: the peak becomes the bytes that are in use now.

@@ -69,12 +69,12 @@ absl::Status StopRecording();
 
 // Writes the events of the flight recorder (DefaultOptions::flight_events and flight_seconds) as a recording to `path`,
 // with patterns as for StartRecording. The recording begins with the oldest event that the flight recorder keeps, and
-// ends at the time of the call. The flight recorder begins again without events then, and when a recording
-// (StartRecording) ends, which takes its events, too. The call takes about 150 bytes of host memory for each event,
-// until it returns. Any thread may call it. Errors: kFailedPrecondition if the
-// flight recorder is off, if a recording is in progress (then that recording contains the events), or if the profiler
-// is off; kAlreadyExists if `path` is the file of a recording of this process, which is not replaced; otherwise those
-// of StartRecording for the file and for host memory.
+// ends at the time of the call. If the file can be made, the flight recorder then begins again without events. (It also
+// loses its events when StartRecording begins a recording, and begins again when that ends.) The call takes about 150
+// bytes of host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the
+// flight recorder is off, if a recording is in progress, or if the profiler is off; kAlreadyExists if `path` is the file
+// of a recording of this process, which is not replaced; otherwise those of StartRecording for the file and for host
+// memory.
 absl::Status SaveFlightRecording(std::string_view path);
 
 // Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The

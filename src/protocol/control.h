@@ -4,8 +4,7 @@
 // ends with a line feed, and gets one answer: "ok BYTES\n" or "error BYTES\n", followed by BYTES bytes. Then the
 // process closes the connection. While it makes the answer to a profile or record request, it sends a line feed every
 // two seconds, so that the client knows that it is alive. The bytes of an "error" answer are a message for the user. A
-// request is a word, with
-// arguments that are separated by one space. Requests and the bytes of their answers:
+// request is a word, with arguments that are separated by one space. Requests and the bytes of their answers:
 //   info          lines "key value": pid, name, version, seconds (since the start), host (its name), "environment NAME
 //                 VALUE" for each entry of Snapshot::environment, "cgroup LINE" for each line of /proc/self/cgroup, and
 //                 one line for each memory space of each device in which memory was allocated: "memory SPACE IN_USE
@@ -23,8 +22,7 @@
 //   attach, detach
 //                 attaches again, with the options of the first time, or detaches. The answer has 0 bytes
 //   stats         one JSON object (src/export/stats_json.h): the process, its devices with their totals by memory
-//   space,
-//                 the tags of the process, and the counters of the tracker
+//                 space, the tags of the process, and the counters of the tracker
 //   metrics [tags=KEY,KEY...]
 //                 metrics in the text format 0.0.4 of Prometheus (src/export/metrics.h). The bytes in use are also
 //                 split by the tags KEY

@@ -3,10 +3,12 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -83,24 +85,27 @@ class DumpTriggers {
     bool was_above = false;    // whether the last check found more than dump_in_use_percent in use
     int64_t peak_at_dump = 0;  // growth is counted from this value
   };
+  using OfDevices = std::array<OfDevice, kMaxDevices>;
 
   void SetNextProfile() {
     if (!HasInterval(options_)) return;
     next_profile_ = MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond);
   }
 
-  // Writes at most one profile, and returns whether there was a reason for one.
+  // Writes at most one profile, and returns whether there was a reason for one. If it cannot be written, the next check
+  // finds the same reason.
   bool Check() {
     std::string reason;
+    OfDevices now = devices_;
     Profiler& profiler = Profiler::Default();
     const std::vector<std::string> names = ProfilerAccess::ImplOf(profiler).names.devices.All();
     for (size_t i = 0; i < names.size(); ++i) {
       const DeviceStats stats = profiler.Stats(static_cast<DeviceId>(i));
       if (!IsUsed(stats)) continue;
-      CheckShare(stats, names[i], &devices_[i], &reason);
-      CheckGrowth(stats, names[i], &devices_[i], &reason);
+      CheckShare(stats, names[i], &now[i], &reason);
+      CheckGrowth(stats, names[i], &now[i], &reason);
     }
-    if (!reason.empty()) Dump(reason);
+    if (reason.empty() || Dump(reason)) devices_ = now;
     return !reason.empty();
   }
 
@@ -125,7 +130,8 @@ class DumpTriggers {
     device->peak_at_dump = peak;
   }
 
-  void Dump(const std::string& reason) {
+  // Returns whether the profile was written. Of failures that follow each other, prints the first one.
+  bool Dump(const std::string& reason) {
     const ScopedMark mark(reason);
     const Snapshot snapshot = Profiler::Default().TakeSnapshot();
     ProfilePlace place;
@@ -134,15 +140,21 @@ class DumpTriggers {
     const absl::StatusOr<ProfileFiles> files = WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place);
     if (!files.ok()) {
       const absl::string_view why = files.status().message();
-      return PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
+      if (!std::exchange(has_failed_, true)) {
+        PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
+      }
+      return false;
     }
+    has_failed_ = false;
     RememberProfile(snapshot);
     PrintMessage("hbmprof: ", reason, ": ", files->flight.empty() ? files->path : files->path + ", " + files->flight);
+    return true;
   }
 
   const DefaultOptions options_;
   void (*const write_output_)();
-  OfDevice devices_[kMaxDevices];
+  OfDevices devices_;  // when the last profile was written
+  bool has_failed_ = false;
   KeptProfiles kept_;
   int64_t next_check_ = kNever;    // of CLOCK_MONOTONIC
   int64_t next_profile_ = kNever;  // likewise

@@ -35,7 +35,7 @@ void ResetPeaks();
 absl::Status ControlRecording(std::string_view arguments);
 
 // Sets a tag of the process, from "KEY=VALUE"; an empty VALUE removes it. Errors: kInvalidArgument if there is no "="
-// or no KEY; kFailedPrecondition if the profiler is the injected library's. Throws std::bad_alloc.
+// or no KEY; kFailedPrecondition in a process that is off (fork.h). Throws std::bad_alloc.
 absl::Status SetProcessTag(std::string_view tag);
 
 // Turns tracking on or off. When it is turned on, all live records are removed, because the frees of their buffers may

@@ -167,22 +167,6 @@ void* ReplacementOf(const char* name) {
   return nullptr;
 }
 
-// Returns whether the dynamic linker has relocated the object at this address. Before that it still writes to the pages
-// that it makes read-only afterwards. dl_iterate_phdr also visits such an object, which this thread or another one is
-// loading. With a glibc before 2.35 the result is always true.
-bool IsRelocated([[maybe_unused]] void** slot) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
-  dl_find_object object;
-  return _dl_find_object(slot, &object) == 0;
-#else
-  return true;
-#endif
-}
-
-void Write(const dl_phdr_info& object, void** slot, void* function) {
-  if (IsRelocated(slot)) StoreProtected(object, slot, function);
-}
-
 // Calls visit(object, slot, replacement) for each reference of a loaded object to one of the functions.
 template <typename Visit>
 void ForEachEndCall(const Visit& visit) {
@@ -215,7 +199,8 @@ void ReplaceEndCalls() {
   // dlopen takes first.
   if (!has_any) return;
   FindRealEndCalls();
-  ForEachEndCall([](const dl_phdr_info& object, void** slot, void* replacement) { Write(object, slot, replacement); });
+  ForEachEndCall(
+      [](const dl_phdr_info& object, void** slot, void* replacement) { StoreProtected(object, slot, replacement); });
 }
 
 }  // namespace hbmprof::internal

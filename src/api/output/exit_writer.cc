@@ -77,7 +77,7 @@ void* WriteAtEnd(void*) {
   return nullptr;
 }
 
-// TryRun the requests that were made before this call. The profile at the end must remain the last one.
+// Completes the requests that were made before this call. The profile at the end must remain the last one.
 void ServeWrites() {
   const uint64_t number = requested_writes.load();
   if (number == completed_writes.load()) return;

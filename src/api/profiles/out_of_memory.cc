@@ -252,7 +252,7 @@ std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
   return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
 }
 
-// TryRun and writes the report about a failure on `device`. `failure` has the values that can be read only in the
+// Makes and writes the report about a failure on `device`. `failure` has the values that can be read only in the
 // thread of the failed call.
 void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device, Profiler& profiler,
             int64_t unreported, const DefaultOptions& options) {

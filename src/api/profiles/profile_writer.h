@@ -33,20 +33,23 @@ class KeptProfiles {
   std::deque<std::array<File, 2>> profiles_;  // oldest first, each with its recording
 };
 
-// Where a profile is written. Only one of the two must be set.
+// Where a profile is written: either to the name that `pattern` gives, or to `file`.
 struct ProfilePlace {
-  std::string pattern;         // output_path.h
-  OutputFile* file = nullptr;  // the output file of the process
+  bool has_flight = true;  // whether a recording of the flight recorder goes beside it, if that is on
 
+  std::string pattern;           // output_path.h
   bool must_be_new = false;      // as in WriteToPattern
-  bool is_last = false;          // as in OutputFile::Write
-  bool has_flight = true;        // whether a recording of the flight recorder goes beside it, if that is on
-  KeptProfiles* kept = nullptr;  // the profiles that this one belongs to, if `pattern` has "%n"
+  KeptProfiles* kept = nullptr;  // not null: 64 MiB of the disk must remain free, and if `pattern` has "%n", the
+                                 // profile is added to these, of which DefaultOptions::dump_keep are kept
+
+  OutputFile* file = nullptr;  // the output file of the process
+  bool is_last = false;        // as in OutputFile::Write
 };
 
-// Writes the profile `bytes`. Returns an error of `bytes`; those of WriteFileAtomically; kResourceExhausted if `kept`
-// is set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit,
-// prints a message and removes the recording. Throws std::bad_alloc.
+// Writes the profile `bytes`, and returns the names of its files. A new file has the permissions
+// DefaultOptions::output_mode. Errors: that of `bytes`; those of WriteFileAtomically; kResourceExhausted if `kept` is
+// set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit, prints a
+// message and removes the recording. Throws std::bad_alloc.
 absl::StatusOr<ProfileFiles> WriteProfile(const absl::StatusOr<std::string>& bytes, const ProfilePlace& place);
 
 }  // namespace hbmprof::internal

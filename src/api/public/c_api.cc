@@ -30,6 +30,7 @@
 #include "src/capture/given_stack.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/snapshot_builder.h"
+#include "src/core/tables/pool_numbers.h"
 #include "src/core/tables/tags.h"
 #include "src/export/device_stats.h"
 #include "src/export/device_use.h"
@@ -202,7 +203,7 @@ hbmprof::Attributes hbmprof::internal::ToAttributes(const hbmprof_attributes* gi
   Attributes attributes;
   attributes.device = DeviceNumber(all.device);
   if (all.kind >= 0 && all.kind < kMemoryKindCount) attributes.kind = MemoryKind(all.kind);
-  if (all.allocator >= 0 && all.allocator <= UINT16_MAX) attributes.allocator = AllocatorId(all.allocator);
+  if (all.allocator >= 0 && all.allocator < kMaxAllocators) attributes.allocator = AllocatorId(all.allocator);
   return attributes;
 }
 

@@ -72,8 +72,8 @@ class CudaDriverRanges {
   Found Find(BufferId id) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // changes() returns the version of all ranges and their records, which is never 0. The version changes with each
-  // function above except Find, and with each call of Changed(). Call Changed() after records of
-  // ranges have changed or ended.
+  // function above except Find, and with each call of Changed(). Call Changed() after records of ranges have changed or
+  // ended.
   static void Changed() { changes_.fetch_add(1, std::memory_order_release); }
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
